@@ -32,7 +32,7 @@ from pallasc.cli.arguments.options import (
 from pallasc.cli.launching import Operands, Value, launch_options, make_inputs, naming
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
-from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
+from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
     from pallasc.cli.launching import Chosen, DeviceRow, Request, Value
@@ -521,10 +521,10 @@ def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
     for index in range(blocks * profile.traces):
         block, number = divmod(index, profile.traces)
         start, sm, used, *events = words[index * profile.words : (index + 1) * profile.words]
-        if used % 2 or used > profile.words - HEAD_WORDS:
+        if used % 2 or used > profile.words - PROFILE_HEAD_WORDS:
             raise SpecError(
                 f"block {block} of the kernel wrote {used} words into a trace that has room for "
-                f"{profile.words - HEAD_WORDS}.",
+                f"{profile.words - PROFILE_HEAD_WORDS}.",
                 hint="Give it a larger profile_space.",
             )
         regions = tuple(_regions(profile, events[:used]))
@@ -539,10 +539,10 @@ def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
     cycles = 0
     for order, (tag, clock) in enumerate(zip(events[::2], events[1::2], strict=True)):
         cycles = (clock - begin) % _HALF
-        region = tag & ~EXIT
+        region = tag & ~PROFILE_EXIT
         if region >= len(profile.names):
             raise CorruptError(f"a profile names region {region} of {len(profile.names)}")
-        if not tag & EXIT:
+        if not tag & PROFILE_EXIT:
             entered.append((order, region, cycles))
             continue
         if not entered or entered[-1][1] != region:

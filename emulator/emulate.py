@@ -11,8 +11,8 @@ from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.passed_arrays import passed_array
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import ArgumentError, UnsupportedError
-from pallasc.specs.artifacts.arguments import Arguments
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.signature import Arguments
 from pallasc.specs.artifacts.trees import unflatten
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spelling import an

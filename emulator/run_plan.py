@@ -21,14 +21,17 @@ from pallasc.emulator.ptx.parse import parse
 from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.occupancy import REGISTERS_PER_SM, blocks_per_sm, model_figure
-from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST, Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
+    MULTICAST,
+    PEER_HEAD_WORDS,
     Bytes,
     Copy,
     Fill,
     Launch,
     LaunchPlan,
+    Peers,
+    PeerTable,
     Pointer,
     TensorMap,
 )
@@ -225,9 +228,9 @@ class PlanRun:
         for number, (buffer, offset) in enumerate(table.arrays):
             for rank in range(table.ranks):
                 address = self.buffers[rank][buffer].base + offset
-                words[HEAD_WORDS + table.ranks * number + rank] = address
+                words[PEER_HEAD_WORDS + table.ranks * number + rank] = address
             if table.multicast:
-                at = HEAD_WORDS + table.ranks * len(table.arrays) + number
+                at = PEER_HEAD_WORDS + table.ranks * len(table.arrays) + number
                 words[at] = self._multicast(buffer) + offset
         region = self.machine.memory.allocate(words.nbytes, label="the table of peers")
         region.adopt(words.view(np.uint8))

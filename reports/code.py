@@ -23,8 +23,8 @@ from pallasc.analysis.metrics.kernel_metrics import Codes
 from pallasc.analysis.sass.classes import CLASSES, classify
 from pallasc.reports.blocks import Blocks
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.elf import parse_elf
-from pallasc.specs.artifacts.line_program import lines_of_code, ptx_rows
+from pallasc.specs.artifacts.cubin import parse_elf
+from pallasc.specs.artifacts.source_lines import lines_of_code, ptx_rows
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:

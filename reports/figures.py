@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, Occupancy
-from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.artifact import Artifact
 
 
 class Figures(NamedTuple):
@@ -61,15 +59,3 @@ def figures_of(artifact: Artifact, metrics: Sequence[KernelMetrics]) -> Figures:
 def part_of(occupancy: Occupancy) -> float:
     """Return the part of the warps that a multiprocessor can hold, 0 to 1."""
     return occupancy.warps_per_sm / max(1, occupancy.most_warps_per_sm)
-
-
-def resources_of(launch: Launch, artifact: Artifact) -> KernelResources:
-    """Return the resources of the kernel of a launch.
-
-    Raises:
-        CorruptError: the artifact has none.
-    """
-    for kernel in artifact.kernels:
-        if (kernel.cubin, kernel.name) == (launch.cubin, launch.kernel):
-            return kernel
-    raise CorruptError(f"the artifact has no resources of {launch.kernel}")

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from pallasc.reports.words import by
 from pallasc.specs.arrays import array_text
-from pallasc.specs.artifacts.peers import Peers
 from pallasc.specs.artifacts.plan import (
     Buffer,
     Bytes,
@@ -15,6 +14,7 @@ from pallasc.specs.artifacts.plan import (
     Fill,
     Launch,
     LaunchPlan,
+    Peers,
     Pointer,
     Step,
 )

@@ -11,7 +11,7 @@ from pallasc.analysis.metrics.kernel_metrics import Occupancy
 from pallasc.reports.code import CodeSheet, lines_of
 from pallasc.reports.columns import COLUMNS
 from pallasc.reports.content import Entry
-from pallasc.reports.figures import part_of, resources_of
+from pallasc.reports.figures import part_of
 from pallasc.reports.plan_picture import PlanPicture, draw_plan
 from pallasc.reports.tensor_pictures import MapPicture, draw_maps
 from pallasc.reports.words import by, counted, number, percent, size
@@ -117,7 +117,7 @@ def launch_sheet(
         CorruptError: the artifact lacks something.
     """
     launch, metrics = artifact.plan.launches[at], entry.metrics[at]
-    kernel = resources_of(launch, artifact)
+    kernel = artifact.kernel_of(launch)
     blocks = metrics.occupancy.blocks_per_sm
     lines = lines_of(kernel, artifact, source) if source is not None else None
     return LaunchSheet(
@@ -180,14 +180,7 @@ def _shape(launch: Launch) -> str:
 def _limits(
     launch: Launch, kernel: KernelResources, artifact: Artifact, blocks: int
 ) -> tuple[Limit, ...]:
-    target = artifact.target
-    limits = blocks_by_limit(
-        launch,
-        kernel,
-        arch=str(target.get("arch")),
-        threads_per_sm=model_figure(target, "threads_per_sm"),
-        smem_per_sm_bytes=model_figure(target, "smem_per_sm_bytes"),
-    )
+    limits = blocks_by_limit(launch, kernel, artifact.target)
     most = max(1, *limits.values())
     return tuple(
         Limit(name, limit, math.sqrt(limit / most), limit <= blocks)

@@ -21,7 +21,7 @@ from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.tuned import Choice
 from pallasc.runtime.matching.variants import Rules
 from pallasc.specs.arrays import resolve_array
-from pallasc.specs.artifacts.arguments import MISSING
+from pallasc.specs.artifacts.signature import MISSING
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spelling import an

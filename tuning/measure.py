@@ -15,7 +15,8 @@ from typing import Protocol
 from pallasc.errors import PallascError
 from pallasc.runtime.device.conditions import Conditions
 from pallasc.tuning.contest import Done, Drop, Measure, Rules, decide
-from pallasc.tuning.points import Match, PointError, Points, Referee, Setup
+from pallasc.tuning.points import Match, PointError, Points, Setup
+from pallasc.tuning.referee import OutputReferee
 from pallasc.tuning.results import Contest, ResultsFile
 
 
@@ -53,7 +54,7 @@ class Run:
     setup: Setup
     rules: Rules
     conditions: Conditions
-    referee: Callable[[Match], Referee]
+    referee: Callable[[Match], OutputReferee]
     listener: Listener
     clock: Callable[[], float] = time.monotonic
 
@@ -117,7 +118,7 @@ class Run:
         finally:
             points.close()
 
-    def _vote(self, match: Match, points: Points, referee: Referee) -> None:
+    def _vote(self, match: Match, points: Points, referee: OutputReferee) -> None:
         """Launch all points before any is measured, and lose those that differ from most.
 
         A vote that was cut is taken again, and so is one of which a point is tried again; those

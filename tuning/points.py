@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pallasc.errors import DeviceError, SelectionError, SpecError
 from pallasc.runtime.device.devices import Device
@@ -29,6 +28,7 @@ from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, key_text
 from pallasc.specs.untrusted_json import as_list, as_whole
 from pallasc.tuning.point_process import NO_ROOM, decode, encode
+from pallasc.tuning.referee import OutputReferee
 from pallasc.tuning.results import ContestKey, contest_key
 
 _MODULE = "pallasc.tuning.point_process"
@@ -301,19 +301,6 @@ def _last_line(descriptor: int) -> str:
     return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
 
 
-class Referee(Protocol):
-    """Knows what the points of a contest are launched on, and what must come out."""
-
-    def inputs(self, entry: Entry, signature: Signature) -> Sequence[bytes]:
-        """Return the bytes of each input of a point."""
-
-    def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
-        """Return how outputs differ from the reference, "" if they do not."""
-
-    def outvoted(self) -> dict[str, str]:
-        """Return the points whose outputs are not those of most, of all judged, and why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Setup:
     """Settings of launches and measurements.
@@ -349,7 +336,7 @@ class Points:
         ready: the points that are launched; the one that was asked last is the last.
     """
 
-    def __init__(self, match: Match, setup: Setup, referee: Referee, most: int) -> None:
+    def __init__(self, match: Match, setup: Setup, referee: OutputReferee, most: int) -> None:
         self._match = match
         self._setup = setup
         self._referee = referee

@@ -48,7 +48,7 @@ from pathlib import Path
 from pallasc.errors import CorruptError, Location, SpecError
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Measured, as_number
+from pallasc.specs.tuning import Measured, as_number, as_scalar
 from pallasc.specs.untrusted_json import (
     as_flag,
     as_list,
@@ -351,8 +351,8 @@ def add_record(record: Mapping[str, object], results: Results) -> None:
     if kind not in ("point", "times", "dropped", "done", "retry"):
         raise ValueError(f"{kind!r} is not a kind of record")
     kernel = as_text(record["kernel"])
-    key = tuple(map(_scalar, as_list(record["key"])))
-    at = {name: _scalar(own) for name, own in as_object(record.get("at", {})).items()}
+    key = tuple(map(as_scalar, as_list(record["key"])))
+    at = {name: as_scalar(own) for name, own in as_object(record.get("at", {})).items()}
     known = results.contests.setdefault(contest_key(kernel, key, at), Contest(kernel, key, at))
     if kind == "retry":
         _retry(record, known)
@@ -377,7 +377,7 @@ def _add_point(record: Mapping[str, object], contest: Contest) -> None:
         raise ValueError(f"{state!r} is not a state")
     point = PointResults(
         id=name,
-        params={name: _scalar(own) for name, own in as_object(record["params"]).items()},
+        params={name: as_scalar(own) for name, own in as_object(record["params"]).items()},
         target=as_text(record["target"]),
         artifact=as_text(record["artifact"]),
         failed=as_text(record["why"]) if state == "failed" else "",
@@ -434,12 +434,6 @@ def _point(contest: Contest, name: object) -> PointResults:
     if point is None:
         raise ValueError(f"{str(name)[:80]!r} is not a point of this contest")
     return point
-
-
-def _scalar(value: object) -> Scalar:
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise TypeError(f"{str(value)[:80]} is not the value of a parameter")
 
 
 _HINT = "Give -o another path."

@@ -13,7 +13,7 @@ from pallasc.analysis.compare.sides import Side, Subject
 from pallasc.analysis.sass.instructions import Code
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.canonical import canonical_text
 
 DEPTHS = ("resources", "mix", "sass", "lines", "raw")

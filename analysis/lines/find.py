@@ -21,9 +21,15 @@ from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.pool import Tables, find_lines
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.elf import Elf, parse_elf
-from pallasc.specs.artifacts.line_program import lines_of_code, ptx_rows
-from pallasc.specs.artifacts.source_lines import KernelLines, SharedMemory, SourceLines, Stack
+from pallasc.specs.artifacts.cubin import Elf, parse_elf
+from pallasc.specs.artifacts.source_lines import (
+    KernelLines,
+    SharedMemory,
+    SourceLines,
+    Stack,
+    lines_of_code,
+    ptx_rows,
+)
 from pallasc.specs.canonical import digest
 from pallasc.specs.spec import Variant
 

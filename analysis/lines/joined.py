@@ -12,7 +12,7 @@ from pallasc.analysis.sass.classes import classify
 from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.analysis.sass.instructions import Code, Instruction
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.source_lines import (
     Frame,
     KernelLines,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from pallasc.specs.artifacts.line_program import INSTRUCTION_BYTES
+from pallasc.specs.artifacts.source_lines import INSTRUCTION_BYTES
 
 _OPERATION, _PRODUCTS = 0x1FF, range(0x1F0, 0x1F4)
 _STATEMENT = "wgmma.mma_async."

@@ -18,7 +18,7 @@ from pallasc.analysis.sass.classes import CLASSES, Class, classify
 from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.analysis.sass.instructions import Code, Instruction
 from pallasc.analysis.sass.loops import loops
-from pallasc.errors import CorruptError, ToolError
+from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.occupancy import (
     blocks_by_limit,
@@ -123,14 +123,10 @@ def artifact_metrics(
     """
     if codes is None:
         codes, reason = codes_of([artifact])
-    kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
-    found = []
-    for number, launch in enumerate(artifact.plan.launches):
-        kernel = kernels.get((launch.cubin, launch.kernel))
-        if kernel is None:
-            raise CorruptError(f"the artifact lists no kernel {launch.kernel}, which it launches")
-        found.append(_metrics(number, launch, kernel, artifact, codes, reason))
-    return tuple(found)
+    return tuple(
+        _metrics(number, launch, artifact.kernel_of(launch), artifact, codes, reason)
+        for number, launch in enumerate(artifact.plan.launches)
+    )
 
 
 def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics, ...]]:
@@ -204,13 +200,7 @@ def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
 def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
     """Return how a launch fills the multiprocessors of the model that it was compiled for."""
     threads = model_figure(target, "threads_per_sm")
-    limits = blocks_by_limit(
-        launch,
-        kernel,
-        arch=str(target.get("arch")),
-        threads_per_sm=threads,
-        smem_per_sm_bytes=model_figure(target, "smem_per_sm_bytes"),
-    )
+    limits = blocks_by_limit(launch, kernel, target)
     blocks = max(1, min(limits.values()))
     together = math.prod(launch.cluster or (1, 1, 1))
     resident = blocks * model_figure(target, "sm_count") // together

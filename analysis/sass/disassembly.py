@@ -31,7 +31,7 @@ from pallasc.analysis.sass.join import Piece, joined, name_in_file, pieces_of
 from pallasc.analysis.sass.listing import read_listing
 from pallasc.compiler.toolchain.toolchain import find_disassembler
 from pallasc.errors import CorruptError, ToolError
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 
 _MOST_CODE_BYTES = 1 << 20
 """Of one file: 2 s of nvdisasm."""

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.cubin import EM_CUDA
-from pallasc.specs.artifacts.elf import Elf, parse_elf
+from pallasc.specs.artifacts.cubin import EM_CUDA, Elf, parse_elf
 
 _HEADER = struct.Struct("<HHIQQQIHHHHHH")
 _ROW = struct.Struct("<IIQQQQIIQQ")

@@ -81,7 +81,7 @@ def _states(message: Any) -> Iterator[bytes]:
 
 def code(cubins: Sequence[bytes]) -> list[list[bytes]]:
     """Return the instructions in cubins, without names, tables of lines and the like."""
-    from pallasc.specs.artifacts.elf import parse_elf
+    from pallasc.specs.artifacts.cubin import parse_elf
 
     return [
         [

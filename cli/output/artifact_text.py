@@ -14,8 +14,8 @@ from pallasc.errors import CorruptError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import tools_of
-from pallasc.specs.artifacts.peers import MULTICAST, Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
+    MULTICAST,
     Binding,
     Buffer,
     Bytes,
@@ -25,11 +25,13 @@ from pallasc.specs.artifacts.plan import (
     Launch,
     LaunchPlan,
     Parameter,
+    Peers,
+    PeerTable,
     Pointer,
+    Profile,
     Step,
     TensorMap,
 )
-from pallasc.specs.artifacts.profile import Profile
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, LoopMetrics

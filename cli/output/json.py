@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
 from pallasc.cli.output.build_text import warning_count, xla_kernels
 from pallasc.cli.output.text import STATUS_COLOURS
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.artifact import kernel_to_json
 from pallasc.specs.artifacts.resources import resources_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def variant_row(result: VariantResult) -> dict[str, object]:
         "action_key": result.action_key,
         "digest": artifact.digest if artifact else None,
         "cubin_bytes": artifact.cubin_bytes if artifact else None,
-        "kernels": [kernel_to_json(kernel) for kernel in kernels],
+        "kernels": [asdict(kernel) for kernel in kernels],
         "resources": _resources(result),
         "pallas_kernels": _pallas_kernels(kernels),
         "xla_kernels": xla_kernels(artifact),

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from pallasc.errors import BudgetError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.budgets import Kernels, check_budget
+from pallasc.specs.artifacts.resources import Kernels, check_budget, kernels_of, resources_of
 from pallasc.specs.resources import Resources
 from pallasc.specs.settings.build_settings import build_settings
 from pallasc.specs.spec import Variant
@@ -216,7 +216,6 @@ def open_baseline(path: Path) -> Baseline:
 
 
 def _in_bundle(path: Path) -> Baseline:
-    from pallasc.specs.artifacts.resources import kernels_of, resources_of
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
 

@@ -33,7 +33,7 @@ from pallasc.compiler.inputs.lookup import Lookup, LookupResult
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Context, Setup
 from pallasc.errors import PallascError
-from pallasc.specs.artifacts.budgets import check_budget
+from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any
 
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 
 MOST_SENTINELS = 4095
 """The most that `_refuse_addresses` can distinguish from other data."""

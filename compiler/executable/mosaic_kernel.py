@@ -12,7 +12,7 @@ version JAX          where things are
 ======= ============ ========================================================================
 
 A kernel over several devices reads the addresses of its peers' memory from a table
-(`specs/artifacts/peers.py`), and its host function builds tensor maps on them. That function is
+(`specs/artifacts/plan.py`), and its host function builds tensor maps on them. That function is
 run once as each rank, with a table of sentinel addresses, so that every address shows which array
 of which rank it belongs to.
 """
@@ -37,8 +37,17 @@ from pallasc.compiler.executable.host_stub import (
 from pallasc.compiler.executable.serialized import message_type
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.cubin import parse_cubin
-from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST, Peers, PeerTable
-from pallasc.specs.artifacts.plan import Bytes, Im2col, Parameter, Pointer, TensorMap
+from pallasc.specs.artifacts.plan import (
+    MULTICAST,
+    PEER_HEAD_WORDS,
+    Bytes,
+    Im2col,
+    Parameter,
+    Peers,
+    PeerTable,
+    Pointer,
+    TensorMap,
+)
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES, broken_rule
 
 _LAUNCHERS = {1: Launcher.PLAIN, 3: Launcher.PDL, 4: Launcher.SPEC}
@@ -276,7 +285,7 @@ class PeerSentinels:
             for peer in range(self.ranks)
         ]
         shared = [sentinel(self._number(self.arrays, array)) for array in range(self.arrays)]
-        return [rank, *[0] * (HEAD_WORDS - 1), *addresses, *shared]
+        return [rank, *[0] * (PEER_HEAD_WORDS - 1), *addresses, *shared]
 
     def _number(self, array: int, peer: int) -> int:
         return self.arrays + 1 + array * self.ranks + peer

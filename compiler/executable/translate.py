@@ -42,10 +42,10 @@ from pallasc.specs.artifacts.plan import (
     Launch,
     Parameter,
     Pointer,
+    Profile,
     Step,
     TensorMap,
 )
-from pallasc.specs.artifacts.profile import Profile
 from pallasc.specs.canonical import digest
 
 MOSAIC_TARGET = "mosaic_gpu_v2"

@@ -15,7 +15,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -42,11 +42,9 @@ from pallasc.compiler.lowering.resources import (
 )
 from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import CompileError, Location, summary_of
-from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
-from pallasc.specs.artifacts.drivers import minimum_driver
-from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan
-from pallasc.specs.artifacts.plan_json import plan_to_json
-from pallasc.specs.artifacts.plan_rules import check_ranges
+from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources
+from pallasc.specs.artifacts.cubin import minimum_driver
+from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan, check_ranges, plan_to_json
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
@@ -172,7 +170,7 @@ def compile_job(
         "toolchain": dict(tools.record),
         "minimum_driver": minimum_driver_of(translation, kernels, tools.record),
         "plan": plan_to_json(plan),
-        "kernels": [kernel_to_json(kernel) for kernel in kernels],
+        "kernels": [asdict(kernel) for kernel in kernels],
         "blobs": {key: len(data) for key, data in sorted(translation.blobs.items())},
     }
     return record, translation.blobs

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pallasc.compiler.lowering.resources import KernelMemory, recorded_memory
 from pallasc.compiler.lowering.user_lines import LineTable, Part, Stack
 from pallasc.errors import CompileError, Location, summary_of
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from pallasc.runtime.adapters.jax_types import result_type, types_of, varying, w
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.match import Call, RoutedVariants
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.signature import MISSING
 from pallasc.specs.artifacts.trees import unflatten
 from pallasc.specs.spelling import an
 

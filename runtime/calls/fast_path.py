@@ -25,8 +25,8 @@ from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.device.uses import Uses, note_uses, number_of
 from pallasc.runtime.matching.arrays import Dialect, NewArray
 from pallasc.specs.arrays import strides_of
-from pallasc.specs.artifacts.arguments import input_names
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.signature import input_names
 from pallasc.specs.artifacts.trees import children_of, is_flat
 
 

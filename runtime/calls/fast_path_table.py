@@ -11,8 +11,7 @@ from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.matching.arrays import Dialect
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.specs.artifacts.arguments import input_names
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.signature import Signature, input_names
 
 
 class FastPathTable:

@@ -18,8 +18,8 @@ from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function
 from pallasc.runtime.matching.candidates import ArrayType
 from pallasc.runtime.matching.selection import may_run, several_fit
 from pallasc.runtime.matching.variants import Variants
-from pallasc.specs.artifacts.arguments import input_names
 from pallasc.specs.artifacts.plan import tree_leaves
+from pallasc.specs.artifacts.signature import input_names
 
 K = TypeVar("K", bound=Variants)
 """The class of a kernel."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pallasc.runtime.matching.arrays import FOREIGN_ERRORS
-from pallasc.specs.artifacts.arguments import MISSING
+from pallasc.specs.artifacts.signature import MISSING
 
 Function = Callable[..., Any]
 

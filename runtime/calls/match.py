@@ -18,9 +18,8 @@ from pallasc.runtime.matching.padded import Padding
 from pallasc.runtime.matching.selection import may_run, select
 from pallasc.runtime.matching.variants import Variants
 from pallasc.specs.arrays import array_text, strides_of
-from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.signature import MISSING, Signature
 from pallasc.specs.artifacts.trees import flatten
 from pallasc.specs.lazy import cached_property
 

@@ -30,9 +30,8 @@ from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.dlpack_types import dlpack_code
 from pallasc.runtime.native.extension import extension
 from pallasc.specs.arrays import strides_of
-from pallasc.specs.artifacts.arguments import MISSING, input_names
 from pallasc.specs.artifacts.plan import Bytes, Copy, Launch, Parameter, Pointer, Step
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.signature import MISSING, Signature, input_names
 from pallasc.specs.artifacts.trees import children_of, is_flat
 from pallasc.specs.dtypes import parse_dtype
 

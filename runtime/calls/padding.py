@@ -16,7 +16,7 @@ from pallasc.runtime.device.devices import Device, Driver, active
 from pallasc.runtime.device.memory import align, temporary
 from pallasc.runtime.matching.padded import Length, Padding
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import Signature, array_bytes
+from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.dtypes import parse_dtype
 
 _DEVICE_MEMORY = 2
@@ -152,7 +152,7 @@ def _strip(binding: Binding, own: Length) -> Strip:
     inner_bits = math.prod(binding.shape[dimension + 1 :]) * parse_dtype(binding.dtype).bits
     rows = math.prod(binding.shape[:dimension])
     cut = (*(slice(None) for _ in range(dimension)), slice(length))
-    own_bytes = array_bytes(binding) // rows if rows else 0
+    own_bytes = binding.size_bytes // rows if rows else 0
     return Strip(rows, length * inner_bits // 8, own_bytes, cut, binding.shape, binding.dtype)
 
 

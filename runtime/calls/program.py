@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
+from pallasc.errors import CorruptError, DeviceError, DriverError
 from pallasc.runtime.calls.addresses import AddressCheck
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.answers import ODD_ANSWERS, version_text
@@ -36,8 +36,7 @@ from pallasc.runtime.device.streams import DEFAULT_STREAMS, check_stream
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
-from pallasc.specs.artifacts.drivers import minimum_driver
-from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Launch, LaunchPlan, Step
+from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan, Step
 
 BoundPlan = Callable[..., tuple[Any, ...]]
 """A plan for one set of addresses and one stream; with several steps it takes the first to run."""
@@ -285,11 +284,8 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
     """
     with process_state.now.lock:
         library = _library(driver, artifact, launch.cubin)
-        own = library.cubin.kernels.get(launch.kernel)
-        if own is None:
-            listed = ", ".join(library.cubin.kernels) or "none"
-            raise CorruptError(f"the cubin has no kernel {launch.kernel}, only {listed}")
-        _compare(launch, [parameter.size for parameter in own.parameters], "its cubin")
+        own = library.cubin.kernel(launch.kernel)
+        launch.check_parameters([parameter.size for parameter in own.parameters], "its cubin")
         what = f"kernel {launch.kernel} cannot be loaded on {device}"
         name = launch.kernel.encode()
         kernel = driver.call("cuLibraryGetKernel", library.handle, name, what=what)
@@ -328,19 +324,13 @@ def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
         CorruptError: it is for another architecture.
         DeviceError: the driver is too old.
     """
-    arch = str(artifact.target.get("arch"))
-    if arch.rstrip("af") != f"sm_{cubin.sm}":
-        raise CorruptError(f"the artifact is for {arch}, but its cubin is for sm_{cubin.sm}")
+    cubin.check_arch(str(artifact.target.get("arch")))
     major = cubin.toolkit.partition(".")[0]
     if major.isdecimal() and int(major) > driver_version // 1000:
-        try:
-            package = minimum_driver(toolkit=cubin.toolkit, sm=cubin.sm)["linux"]
-        except CompileError:
-            package = f"for CUDA {cubin.toolkit}"
         raise DeviceError(
             f"the cubin was made by CUDA toolkit {cubin.toolkit}, and the driver is for CUDA "
             f"{version_text(driver_version)}.",
-            hint=f"Install NVIDIA driver {package} or newer.",
+            hint=f"Install NVIDIA driver {cubin.driver_package} or newer.",
         )
 
 
@@ -357,18 +347,7 @@ def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> Non
     except DriverError as error:
         if error.code != _INVALID_VALUE:
             raise
-    _compare(launch, sizes, "the driver")
-
-
-def _compare(launch: Launch, sizes: Sequence[int], source: str) -> None:
-    passed = [
-        parameter.size if isinstance(parameter, Bytes) else 8 for parameter in launch.parameters
-    ]
-    if passed != list(sizes):
-        raise CorruptError(
-            f"the plan passes parameters of {passed} bytes to {launch.kernel}, and {source} "
-            f"says {list(sizes)}"
-        )
+    launch.check_parameters(sizes, "the driver")
 
 
 def _allow(driver: Driver, kernel: Any, launch: Launch, device: Device, own: Kernel) -> None:

@@ -22,9 +22,14 @@ from typing import Any, NamedTuple
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.device.answers import version_text
 from pallasc.runtime.device.devices import Driver
-from pallasc.specs.artifacts.driver_numbers import DTYPES, INTERLEAVES, PROMOTIONS, SWIZZLES
 from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Im2col, Launch, Pointer, TensorMap
-from pallasc.specs.artifacts.tensor_maps import broken_rule
+from pallasc.specs.artifacts.tensor_maps import (
+    DTYPES,
+    INTERLEAVES,
+    PROMOTIONS,
+    SWIZZLES,
+    broken_rule,
+)
 
 _MAP_ALIGNMENT = 128
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pallasc.errors import CorruptError, SelectionError
+from pallasc.errors import SelectionError
 from pallasc.runtime.device.answers import version_text
 from pallasc.runtime.device.devices import Device, capabilities
 from pallasc.runtime.matching.candidates import (
@@ -28,6 +28,7 @@ from pallasc.runtime.matching.candidates import (
 from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.cubin import api_version
 from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.canonical import plain
@@ -175,7 +176,7 @@ def _driver_refusal(minimum: Mapping[str, object] | None, version: int) -> str |
     if minimum is None:
         return None
     cuda = str(minimum.get("cuda", ""))
-    needed = _version(cuda)
+    needed = api_version(cuda)
     if needed is None:
         return f"its minimum driver {cuda!r} is damaged"
     if needed <= version:
@@ -186,20 +187,9 @@ def _driver_refusal(minimum: Mapping[str, object] | None, version: int) -> str |
     )
 
 
-def _version(text: str) -> int | None:
-    """Return a version of CUDA as the driver has it, 12080 for "12.8"; None for other text."""
-    major, _, minor = text.partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
-        return None
-    return int(major) * 1000 + int(minor) * 10
-
-
 def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
-    resources = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     for launch in artifact.plan.launches:
-        kernel = resources.get((launch.cubin, launch.kernel))
-        if kernel is None:
-            raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+        kernel = artifact.kernel_of(launch)
         smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes
         if smem > device.smem_optin_bytes:
             return (
@@ -319,7 +309,7 @@ def _hint(
     ]
     if not minimums:
         return None
-    least = min(minimums, key=lambda minimum: _version(str(minimum["cuda"])) or 0)
+    least = min(minimums, key=lambda minimum: api_version(str(minimum["cuda"])) or 0)
     return f"Install NVIDIA driver {least['linux']} or newer."
 
 

@@ -1,7 +1,7 @@
 /* What the driver reads of a cubin, checked before: that headers name nothing outside of the file,
  * whose length the driver is not told, and what kernels' parameters are, so that it does not read
  * behind what a launch passes (drivers from 12.4 on are asked as well). The rules are those of
- * specs/artifacts/elf.py and cubin.py.
+ * specs/artifacts/cubin.py.
  *
  * A cubin is an ELF file of 64 bits for machine 190. The section `.nv.info.KERNEL` has attributes,
  * `format:1 attribute:1 size-or-value:2 payload`; those of two numbers describe a parameter. Every

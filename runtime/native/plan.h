@@ -89,7 +89,7 @@ static inline const char *kernel_name(const pallasc_plan *plan, const struct fla
 /* prepare.c */
 void free_states(pallasc_plan *plan);
 
-/* cubin.c: what is wrong with a cubin for sm_`sm`, in the words of specs/artifacts/elf.py; or NULL.
+/* cubin.c: what is wrong with a cubin for sm_`sm`, in the words of specs/artifacts/cubin.py; or NULL.
  * The driver is not told how long a cubin is and reads as far as its headers say. */
 const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity);
 

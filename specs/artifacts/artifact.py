@@ -6,30 +6,29 @@ Record, schema 1, canonical JSON (`specs/canonical.py`); its SHA-256 is the arti
 * `target`: the model's figures (`specs/gpus.py`), `name` included
 * `toolchain`: versions of jax, jaxlib, plugin and assembler; digests of what compiles
 * `minimum_driver`: `cuda` ("13.0", the driver API) and `linux` ("580.65.06", the driver package)
-* `plan`: the launch plan (`specs/artifacts/plan_json.py`)
+* `plan`: the launch plan (`specs/artifacts/plan.py`)
 * `kernels`: one entry for each kernel that is launched, see `KernelResources`
 * `blobs`: digest -> size in bytes, for cubins, PTX and constants
 
 Neither names, folders nor times are in it: the same compilation gives the same digest everywhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, cast
 
 from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.records import Natural, Positive, read
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.lazy import cached_property
+from pallasc.specs.untrusted_json import as_list, as_object, fault
 
 if TYPE_CHECKING:
-    from pallasc.specs.artifacts.plan import LaunchPlan
+    from pallasc.specs.artifacts.plan import Launch, LaunchPlan
     from pallasc.specs.artifacts.source_lines import SourceLines
 
 ARTIFACT_SCHEMA = 1
-_DYNAMIC_SMEM = "dynamic_smem_bytes"
 
 
 class ArtifactRecord(TypedDict):
@@ -65,13 +64,13 @@ class KernelResources:
     cubin: str
     ptx: str | None
     origin: str
-    registers: int
-    stack_bytes: int
-    spill_store_bytes: int | None
-    spill_load_bytes: int | None
-    static_smem_bytes: int
-    dynamic_smem_bytes: int
-    barriers: int
+    registers: Natural
+    stack_bytes: Natural
+    spill_store_bytes: Natural | None
+    spill_load_bytes: Natural | None
+    static_smem_bytes: Natural
+    dynamic_smem_bytes: Natural
+    barriers: Natural
 
     @property
     def smem_bytes(self) -> int:
@@ -98,8 +97,8 @@ class LaunchSize(NamedTuple):
 
     kernel: str
     cubin: str
-    block: tuple[int, ...]
-    dynamic_smem_bytes: int
+    block: tuple[Positive, Positive, Positive]
+    dynamic_smem_bytes: Natural
 
 
 class Artifact:
@@ -132,7 +131,7 @@ class Artifact:
 
     def deferred(
         self, load: Callable[[], Mapping[str, object]], *, digest: str | None = None
-    ) -> Artifact:
+    ) -> "Artifact":
         """Return the same artifact without its record in memory; kernels, sizes and digest stay.
 
         Args:
@@ -171,9 +170,9 @@ class Artifact:
         return digest(canonical_json(self.record))
 
     @cached_property
-    def plan(self) -> LaunchPlan:
+    def plan(self) -> "LaunchPlan":
         """The launch plan, checked."""
-        from pallasc.specs.artifacts.plan_json import plan_from_json
+        from pallasc.specs.artifacts.plan import plan_from_json
 
         plan = plan_from_json(self.record["plan"])
         named = [buffer.digest for buffer in plan.buffers if buffer.digest]
@@ -184,36 +183,42 @@ class Artifact:
     @cached_property
     def launch_sizes(self) -> tuple[LaunchSize, ...]:
         """What each launch of the plan takes; the rest of the plan is neither read nor checked."""
-        plan: Any = self.record["plan"]
         try:
-            sizes = tuple(
-                LaunchSize(step["kernel"], step["cubin"], (*step["block"],), step[_DYNAMIC_SMEM])
-                for step in plan["steps"]
-                if step["kind"] == "launch"
-            )
+            steps = map(as_object, as_list(self.record["plan"]["steps"]))
+            launches = [step for step in steps if step["kind"] == "launch"]
+            sizes = [[launch[name] for name in LaunchSize._fields] for launch in launches]
+            launched: tuple[LaunchSize, ...] = read(tuple[LaunchSize, ...], sizes)
         except (LookupError, TypeError) as error:
-            raise CorruptError(f"the launches of the plan are damaged: {error}") from error
-        if not all(map(_is_launch, sizes)):
-            raise CorruptError("the launches of the plan are damaged: a field is wrong")
-        return sizes
+            raise CorruptError(f"the launches of the plan are damaged: {fault(error)}") from error
+        return launched
 
     @cached_property
     def kernels(self) -> tuple[KernelResources, ...]:
         """The kernels that the plan launches, in the order of their first launch."""
         try:
-            make: Callable[..., KernelResources] = KernelResources
-            kernels = tuple(make(**entry) for entry in self.record["kernels"])
-        except TypeError as error:
-            raise CorruptError(f"the artifact's kernels are damaged: {error}") from error
-        if not all(map(_has_types, kernels)):
-            raise CorruptError("the artifact's kernels are damaged: a field is of another type")
+            kernels: tuple[KernelResources, ...] = read(
+                tuple[KernelResources, ...], self.record["kernels"]
+            )
+        except (LookupError, TypeError) as error:
+            raise CorruptError(f"the artifact's kernels are damaged: {fault(error)}") from error
         for kernel in kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
                 self.blob_bytes(key)
         return kernels
 
+    def kernel_of(self, launch: "Launch | LaunchSize") -> KernelResources:
+        """Return the kernel of a launch.
+
+        Raises:
+            CorruptError: the artifact has no such kernel.
+        """
+        for kernel in self.kernels:
+            if (kernel.cubin, kernel.name) == (launch.cubin, launch.kernel):
+                return kernel
+        raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+
     @property
-    def source_lines(self) -> SourceLines | None:
+    def source_lines(self) -> "SourceLines | None":
         """The source lines that its bundle has of it, None where there are none.
 
         Raises:
@@ -309,29 +314,3 @@ def _checked(record: object) -> ArtifactRecord:
     if type(record["target"].get("name")) is not str:
         raise CorruptError("the artifact's target has no name")
     return cast(ArtifactRecord, record)
-
-
-def _is_launch(size: LaunchSize) -> bool:
-    threads = all(type(n) is int and n >= 1 for n in size.block) and len(size.block) == 3
-    smem = type(size.dynamic_smem_bytes) is int and size.dynamic_smem_bytes >= 0
-    return threads and smem and type(size.kernel) is type(size.cubin) is str
-
-
-def _has_types(kernel: KernelResources) -> bool:
-    """Tell whether the fields of a kernel have their types: a store may be a stranger's."""
-    texts = (kernel.name, kernel.cubin, kernel.origin)
-    spills = (kernel.spill_store_bytes, kernel.spill_load_bytes)
-    counts = (
-        kernel.registers, kernel.stack_bytes, kernel.static_smem_bytes, kernel.dynamic_smem_bytes,
-        kernel.barriers, *(0 if spill is None else spill for spill in spills),
-    )  # fmt: skip
-    return (
-        all(type(text) is str for text in texts)
-        and (kernel.ptx is None or type(kernel.ptx) is str)
-        and all(type(count) is int and 0 <= count < 2**63 for count in counts)
-    )
-
-
-def kernel_to_json(kernel: KernelResources) -> dict[str, object]:
-    """Return the entry of `kernels` in a record."""
-    return asdict(kernel)

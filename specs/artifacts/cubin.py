@@ -1,6 +1,8 @@
 """Read a cubin: its architecture, its kernels, their parameters and resources, its PTX.
 
-A cubin is an ELF file for machine 190 (EM_CUDA). What is read from it:
+A cubin is an ELF file for machine 190 (EM_CUDA). Of ELF, 64-bit little-endian files are read, laid
+out as in the System V ABI (gABI 4.1, chapters 4 and 5), as far as cubins and Mosaic's host objects
+need it. Every offset and length is checked against the bytes at hand. Read from a cubin:
 
 * `e_flags`, the SM: bits 8 to 15 where `e_ident[EI_ABIVERSION]` is 8 (CUDA 12.8 and later), bits 0
   to 7 where it is 7. The suffix "a" is not in it: sm_90 and sm_90a look alike.
@@ -22,9 +24,17 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.elf import Elf, Section, parse_elf
-from pallasc.specs.gpus import reserved_smem_bytes
+from pallasc.errors import CompileError, CorruptError
+from pallasc.specs.gpus import ARCHITECTURES, LINUX_DRIVERS, reserved_smem_bytes
+
+ELF = b"\x7fELF\x02\x01"
+"""How such a file begins."""
+_HEADER_BYTES = 64
+# SHT_NOBITS, and the type that `.nv.merc.nv.shared.…` has: a size, and no bytes in the file.
+NO_BITS = (8, 0x70000015)
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+
 
 EM_CUDA = 190
 
@@ -36,10 +46,110 @@ _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # the 16 bits after the attribute are the length of a payload, else a value
 
+_LONGEST_VERSION = 7  # a longer one of the driver API does not fit into its number
 _TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
 _Attributes = list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section: `content` is empty where the file holds none."""
+
+    name: str
+    kind: int
+    size: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """One entry of the symbol table; `section` 0 means that the file does not define it."""
+
+    name: str
+    section: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elf:
+    """A parsed file; `size` is how many bytes it takes, from its own headers."""
+
+    machine: int
+    abi_version: int
+    flags: int
+    sections: tuple[Section, ...]
+    size: int
+
+    def section(self, name: str) -> Section | None:
+        """Return the first section called `name`, or None."""
+        return next((section for section in self.sections if section.name == name), None)
+
+    def symbols(self) -> list[Symbol]:
+        """Return the symbol table, the empty first entry included."""
+        table, names = self.section(".symtab"), self.section(".strtab")
+        if table is None or names is None:
+            return []
+        usable = len(table.content) // _SYMBOL.size * _SYMBOL.size
+        return [
+            Symbol(_text(names.content, row[0]), row[3])
+            for row in _SYMBOL.iter_unpack(table.content[:usable])
+        ]
+
+
+def parse_elf(data: bytes) -> Elf:
+    """Parse the ELF file that `data` starts with; bytes after it are ignored.
+
+    Raises:
+        CorruptError: it is not such a file, or it ends too early.
+    """
+    if not data.startswith(ELF) or len(data) < _HEADER_BYTES:
+        raise CorruptError("not a 64-bit little-endian ELF file")
+    machine = struct.unpack_from("<H", data, 18)[0]
+    programs, sections = struct.unpack_from("<QQ", data, 32)
+    flags = struct.unpack_from("<I", data, 48)[0]
+    program_size, program_count, row_size, count, names = struct.unpack_from("<HHHHH", data, 54)
+    if count and row_size != _SECTION.size:
+        raise CorruptError(f"an ELF file has section headers of {row_size} bytes")
+    table_end = sections + count * _SECTION.size
+    if table_end > len(data):
+        raise CorruptError(f"an ELF file of {len(data)} bytes ends inside its section table")
+    rows = list(_SECTION.iter_unpack(data[sections:table_end]))
+    size = max(
+        [
+            _HEADER_BYTES,
+            table_end,
+            programs + program_size * program_count,
+            *(_end(row) for row in rows),
+        ]
+    )
+    if size > len(data):
+        raise CorruptError(f"an ELF file of {size} bytes ends after {len(data)}")
+    if rows and names >= len(rows):
+        raise CorruptError(f"an ELF file with {len(rows)} sections has its names in {names}")
+    labels = _content(data, rows[names]) if rows else b""
+    return Elf(
+        machine=machine,
+        abi_version=data[8],
+        flags=flags,
+        sections=tuple(
+            Section(_text(labels, row[0]), row[1], row[5], _content(data, row)) for row in rows
+        ),
+        size=size,
+    )
+
+
+def _end(row: tuple[int, ...]) -> int:
+    return 0 if row[1] in NO_BITS else row[4] + row[5]
+
+
+def _content(data: bytes, row: tuple[int, ...]) -> bytes:
+    return b"" if row[1] in NO_BITS else data[row[4] : row[4] + row[5]]
+
+
+def _text(table: bytes, start: int) -> str:
+    end = table.find(b"\0", start)
+    return table[start : end if end >= 0 else len(table)].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +195,34 @@ class Cubin:
     kernels: Mapping[str, Kernel]
     ptx: str
     tools: tuple[Tool, ...] = ()
+
+    def kernel(self, name: str) -> Kernel:
+        """Return a kernel.
+
+        Raises:
+            CorruptError: the cubin has none of this name.
+        """
+        if name not in self.kernels:
+            listed = ", ".join(self.kernels) or "none"
+            raise CorruptError(f"the cubin has no kernel {name}, only {listed}")
+        return self.kernels[name]
+
+    def check_arch(self, arch: str) -> None:
+        """Check that it is for the architecture of its artifact, `sm_90a`.
+
+        Raises:
+            CorruptError: it is for another one.
+        """
+        if arch.rstrip("af") != f"sm_{self.sm}":
+            raise CorruptError(f"the artifact is for {arch}, but its cubin is for sm_{self.sm}")
+
+    @property
+    def driver_package(self) -> str:
+        """The driver package that its toolkit needs at least."""
+        try:
+            return minimum_driver(toolkit=self.toolkit, sm=self.sm)["linux"]
+        except CompileError:
+            return f"for CUDA {self.toolkit}"
 
 
 def parse_cubin(data: bytes) -> Cubin:
@@ -231,3 +369,35 @@ def _ptx(elf: Elf) -> str:
     if section is None:
         return ""
     return section.content.strip(b"\0").replace(b"\0", b"\n").decode("utf-8", "replace") + "\n"
+
+
+def api_version(text: str) -> int | None:
+    """Return a version of CUDA as the driver has it, 12080 for "12.8"; None for other text."""
+    major, _, minor = text.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()) or len(text) > _LONGEST_VERSION:
+        return None
+    return int(major) * 1000 + int(minor) * 10
+
+
+def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
+    """Return `cuda` (driver API) and `linux` (driver package) that a cubin needs.
+
+    "Minor Version Compatibility" in the CUDA compatibility guide: a cubin of toolkit 13.x runs on
+    every driver for CUDA 13, one of 12.x on every driver from CUDA 12 on; an architecture needs the
+    driver that brought it.
+
+    Args:
+        toolkit: CUDA version of the assembler, "13.5".
+        sm: 10 × major + minor of the compute capability.
+
+    Raises:
+        CompileError: the toolkit's major version was not tested.
+    """
+    major = toolkit.partition(".")[0]
+    if major not in ("12", "13"):
+        raise CompileError(
+            f"the cubin is from CUDA toolkit {toolkit or 'unknown'}; tested are 12 and 13"
+        )
+    known = ARCHITECTURES.get(divmod(sm, 10))
+    api = max((int(major), 0), known.driver if known else (12, 0))
+    return {"cuda": f"{api[0]}.{api[1]}", "linux": LINUX_DRIVERS[api]}

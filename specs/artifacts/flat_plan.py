@@ -13,11 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from pallasc.errors import CompileError, CorruptError, UnsupportedError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.cubin import Cubin, parse_cubin
-from pallasc.specs.artifacts.driver_numbers import DTYPES, INTERLEAVES, PROMOTIONS, SWIZZLES
-from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.errors import CorruptError, UnsupportedError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
 from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
@@ -33,7 +31,13 @@ from pallasc.specs.artifacts.plan import (
     TensorMap,
 )
 from pallasc.specs.artifacts.signature import Signature
-from pallasc.specs.artifacts.tensor_maps import broken_rule
+from pallasc.specs.artifacts.tensor_maps import (
+    DTYPES,
+    INTERLEAVES,
+    PROMOTIONS,
+    SWIZZLES,
+    broken_rule,
+)
 from pallasc.specs.dtypes import parse_dtype
 
 FLAT_VERSION = 1
@@ -41,27 +45,28 @@ FLAT_VERSION = 1
 
 _MAGIC = b"PALLASC\n"
 _NONE = 0xFFFFFFFF
-_TABLES = (
-    "strings", "numbers", "facts", "buffers", "arrays", "outputs", "steps", "launches",
-    "parameters", "maps", "values", "kernels", "sizes", "cubins", "blobs", "data",
-)  # fmt: skip
 _HEAD = struct.Struct("<8sIIQ32s")
 _TABLE = struct.Struct("<QII")
 _ALIGNMENT = 16
-
-_NUMBER = struct.Struct("<q")
-_FACTS = struct.Struct("<6I32s")
-_BUFFER = struct.Struct("<Q4I")
-_ARRAY = struct.Struct("<8I")
-_STEP = struct.Struct("<4I4Q")
-_LAUNCH = struct.Struct("<16I")
-_PARAMETER = struct.Struct("<2IQ4I")
-_MAP = struct.Struct("<2IQ5Q4Q5I5I3i3i2I8B")
-_KERNEL = struct.Struct("<6I")
-_SIZE = struct.Struct("<I")
-_CUBIN = struct.Struct("<4I")
-_BLOB = struct.Struct("<32s2Q2I")
-_BYTE = struct.Struct("<B")
+_ROWS = {
+    "strings": "<B",
+    "numbers": "<q",
+    "facts": "<6I32s",
+    "buffers": "<Q4I",
+    "arrays": "<8I",
+    "outputs": "<8I",
+    "steps": "<4I4Q",
+    "launches": "<16I",
+    "parameters": "<2IQ4I",
+    "maps": "<2IQ5Q4Q5I5I3i3i2I8B",
+    "values": "<B",
+    "kernels": "<6I",
+    "sizes": "<I",
+    "cubins": "<4I",
+    "blobs": "<32s2Q2I",
+    "data": "<B",
+}
+"""The tables in their order, each with the fields of an entry."""
 
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
 _FILL, _COPY, _LAUNCHES = 0, 1, 2
@@ -77,8 +82,6 @@ _MOST_BLOBS = 4096
 _MOST_RANK = 64
 _MOST_VALUE_BYTES = 64 << 20
 _MOST_SIZE = 1 << 62
-_MOST_DIGITS = 6
-"""Of a version of the driver API; more do not fit into its number."""
 
 
 def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
@@ -134,12 +137,7 @@ class _Writer:
         self._blobs: dict[str, int] = {}
         self._cubins: dict[str, tuple[int, Cubin]] = {}
         self._kernels: dict[tuple[str, str], int] = {}
-        rows = {
-            "numbers": _NUMBER, "facts": _FACTS, "buffers": _BUFFER, "arrays": _ARRAY,
-            "outputs": _ARRAY, "steps": _STEP, "launches": _LAUNCH, "parameters": _PARAMETER,
-            "maps": _MAP, "kernels": _KERNEL, "sizes": _SIZE, "cubins": _CUBIN, "blobs": _BLOB,
-        }  # fmt: skip
-        self._tables = {table: _Table(rows.get(table, _BYTE)) for table in _TABLES}
+        self._tables = {name: _Table(struct.Struct(row)) for name, row in _ROWS.items()}
 
     def write(self) -> bytes:
         """Return the block."""
@@ -164,7 +162,7 @@ class _Writer:
         return self._block()
 
     def _block(self) -> bytes:
-        header_bytes = _HEAD.size + _TABLE.size * len(_TABLES)
+        header_bytes = _HEAD.size + _TABLE.size * len(_ROWS)
         heads, content = bytearray(), bytearray()
         for name, table in self._tables.items():
             _limit(len(table), _NONE, f"entries of {name}")
@@ -192,8 +190,10 @@ class _Writer:
 
     def _add_facts(self) -> None:
         artifact, target = self._artifact, self._artifact.target
-        minimum: object = artifact.record.get("minimum_driver")
-        driver, package = _minimum(minimum if isinstance(minimum, Mapping) else {})
+        given: object = artifact.record.get("minimum_driver")
+        minimum = given if isinstance(given, Mapping) else {}
+        driver = api_version(str(minimum.get("cuda", ""))) or 0
+        package = str(minimum.get("linux") or "") if driver else ""
         self._tables["facts"].add(
             self._string(self._name),
             self._string(str(target.get("arch"))),
@@ -302,30 +302,16 @@ class _Writer:
             int(launch.pdl),
             first,
             len(launch.parameters),
-            blocks_per_sm(launch, self._resources(launch), self._artifact.target),
+            blocks_per_sm(launch, self._artifact.kernel_of(launch), self._artifact.target),
             0,
         )
-
-    def _resources(self, launch: Launch) -> KernelResources:
-        for kernel in self._artifact.kernels:
-            if (kernel.cubin, kernel.name) == (launch.cubin, launch.kernel):
-                return kernel
-        raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
 
     def _kernel(self, launch: Launch) -> int:
         """Return the number of a launch's kernel, whose parameters are those of its cubin."""
         cubin_number, cubin = self._cubin(launch.cubin)
-        own = cubin.kernels.get(launch.kernel)
-        if own is None:
-            listed = ", ".join(cubin.kernels) or "none"
-            raise CorruptError(f"the cubin has no kernel {launch.kernel}, only {listed}")
+        own = cubin.kernel(launch.kernel)
         sizes = [parameter.size for parameter in own.parameters]
-        passed = [_size(parameter) for parameter in launch.parameters]
-        if passed != sizes:
-            raise CorruptError(
-                f"the plan passes parameters of {passed} bytes to {launch.kernel}, and its cubin "
-                f"says {sizes}"
-            )
+        launch.check_parameters(sizes, "its cubin")
         _limit(sum(sizes), _MOST_PARAMETER_BYTES, f"bytes of parameters of {launch.kernel}")
         _limit(len(launch.kernel.encode()) + 1, _MOST_NAME, "bytes of a kernel's name")
         key = (launch.cubin, launch.kernel)
@@ -347,15 +333,11 @@ class _Writer:
     def _cubin(self, digest: str) -> tuple[int, Cubin]:
         if digest not in self._cubins:
             cubin = parse_cubin(self._artifact.blob(digest))
-            arch = str(self._artifact.target.get("arch"))
-            if arch.rstrip("af") != f"sm_{cubin.sm}":
-                raise CorruptError(
-                    f"the artifact is for {arch}, but its cubin is for sm_{cubin.sm}"
-                )
+            cubin.check_arch(str(self._artifact.target.get("arch")))
             toolkit = package = _NONE
             if cubin.toolkit:
                 toolkit = self._string(cubin.toolkit)
-                package = self._string(_package(cubin))
+                package = self._string(cubin.driver_package)
             number = self._tables["cubins"].add(self._blob(digest), toolkit, package, 0)
             self._cubins[digest] = number, cubin
         return self._cubins[digest]
@@ -407,29 +389,8 @@ class _Writer:
         )
 
 
-def _size(parameter: Parameter) -> int:
-    """Return the bytes of a parameter as it is passed."""
-    return parameter.size if isinstance(parameter, Bytes) else 8
-
-
 def _padded(values: Sequence[int], count: int) -> tuple[int, ...]:
     return (*values, *[0] * (count - len(values)))
-
-
-def _minimum(minimum: Mapping[str, object]) -> tuple[int, str]:
-    """Return the driver API that is needed, 13000 for "13.0" or 0, and its package."""
-    major, _, minor = str(minimum.get("cuda", "")).partition(".")
-    if not (major.isdecimal() and minor.isdecimal()) or len(major + minor) > _MOST_DIGITS:
-        return 0, ""
-    return int(major) * 1000 + int(minor) * 10, str(minimum.get("linux") or "")
-
-
-def _package(cubin: Cubin) -> str:
-    """Return the driver package that a cubin needs."""
-    try:
-        return minimum_driver(toolkit=cubin.toolkit, sm=cubin.sm)["linux"]
-    except CompileError:
-        return f"for CUDA {cubin.toolkit}"
 
 
 def _limit(number: int, most: int, what: str = "bytes of a buffer") -> None:

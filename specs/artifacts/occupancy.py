@@ -26,12 +26,7 @@ _RESERVED_SMEM_BYTES = 1024
 
 
 def blocks_by_limit(
-    launch: Launch | LaunchSize,
-    kernel: KernelResources,
-    *,
-    arch: str,
-    threads_per_sm: int,
-    smem_per_sm_bytes: int,
+    launch: Launch | LaunchSize, kernel: KernelResources, target: Mapping[str, Any]
 ) -> dict[str, int]:
     """Return how many blocks of a launch each resource of a multiprocessor suffices for.
 
@@ -40,17 +35,19 @@ def blocks_by_limit(
     Args:
         launch: the launch.
         kernel: what its kernel takes.
-        arch: the architecture, `sm_90a`; of one that is not known, the most blocks of any count.
-        threads_per_sm: resident threads of a multiprocessor.
-        smem_per_sm_bytes: shared memory of a multiprocessor.
+        target: the model. Of an architecture that is not known, the most blocks of any count.
+
+    Raises:
+        CorruptError: the target lacks a number.
     """
     smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
-    match = ARCH.fullmatch(arch)
+    match = ARCH.fullmatch(str(target.get("arch")))
     row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
+    warps = warps_of_block(launch)
     return {
-        "registers": _warps_with_registers(kernel) // warps_of_block(launch),
-        "shared memory": smem_per_sm_bytes // smem,
-        "threads": threads_per_sm // (_WARP_THREADS * warps_of_block(launch)),
+        "registers": _warps_with_registers(kernel) // warps,
+        "shared memory": model_figure(target, "smem_per_sm_bytes") // smem,
+        "threads": model_figure(target, "threads_per_sm") // (_WARP_THREADS * warps),
         "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
     }
 
@@ -75,25 +72,7 @@ def blocks_per_sm(
     Raises:
         CorruptError: the target lacks a number.
     """
-    limits = blocks_by_limit(
-        launch,
-        kernel,
-        arch=str(target.get("arch")),
-        threads_per_sm=model_figure(target, "threads_per_sm"),
-        smem_per_sm_bytes=model_figure(target, "smem_per_sm_bytes"),
-    )
-    return max(1, min(limits.values()))
-
-
-def warps_per_sm(
-    launch: Launch | LaunchSize, kernel: KernelResources, target: Mapping[str, Any]
-) -> int:
-    """Return how many warps of a launch one multiprocessor of a model holds.
-
-    Raises:
-        CorruptError: the target lacks a number.
-    """
-    return blocks_per_sm(launch, kernel, target) * warps_of_block(launch)
+    return max(1, min(blocks_by_limit(launch, kernel, target).values()))
 
 
 def warps_of_block(launch: Launch | LaunchSize) -> int:
@@ -101,9 +80,6 @@ def warps_of_block(launch: Launch | LaunchSize) -> int:
     return -(-math.prod(launch.block) // _WARP_THREADS)
 
 
-def _registers_of_warp(kernel: KernelResources) -> int:
-    return -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT) * _REGISTER_UNIT
-
-
 def _warps_with_registers(kernel: KernelResources) -> int:
-    return REGISTERS_PER_SM // _registers_of_warp(kernel) // _WARP_UNIT * _WARP_UNIT
+    units = -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT)
+    return REGISTERS_PER_SM // (units * _REGISTER_UNIT) // _WARP_UNIT * _WARP_UNIT

@@ -1,22 +1,51 @@
 """The launch plan: everything needed to run a compiled function, as data.
 
 A plan is an ordered list of steps over numbered buffers. Offsets and sizes are bytes. It knows
-nothing of JAX or XLA. `plan_json.py` has its JSON form, `plan_rules.py` what must hold of it.
+nothing of JAX or XLA.
+
+Its JSON form, schema 1, is an object with the fields of `LaunchPlan`, each data class in it an
+object with its fields; every step and parameter also has its `kind`. Left out where they would be
+empty, 0 or None:
+
+* `mesh`, where one device runs the plan alone; with it a launch may have a `peer_table`, a
+  parameter the kind "peers", a tensor map `peers`
+* `parameters`, where the arrays tell the order of the function's parameters
+* `profiles`, where no kernel is profiled
+* `layout` of an array that is row-major
+* `size` of a pointer whose array extends to the end of the buffer
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypedDict
 
+from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import strides_of
-from pallasc.specs.artifacts.peers import Peers, PeerTable
-from pallasc.specs.artifacts.profile import Profile
+from pallasc.specs.artifacts.records import Positive, read
+from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.untrusted_json import as_object, fault
 
-Dim3 = tuple[int, int, int]
+Dim3 = tuple[Positive, Positive, Positive]
 Role = Literal["input", "output", "constant", "temporary"]
+
+MAP_BYTES = 128
+"""Size of a tensor map (`CUtensorMap`)."""
+
+PEER_HEAD_WORDS = 4
+"""Words of a table of peers in front of its addresses."""
+
+MULTICAST = -1
+"""Stands for a rank where a tensor map shows the multicast address."""
+
+PROFILE_HEAD_WORDS = 3
+"""Words of a trace in front of its events."""
+
+PROFILE_EXIT = 1 << 31
+"""The bit of a trace's event that is set where a region is left."""
+
+_LEFT_OUT = {"mesh", "parameters", "profiles", "layout", "size", "peers", "peer_table"}
+"""Fields that are not written where they have their default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +81,19 @@ class Binding:
     def strides(self) -> tuple[int, ...]:
         """The steps between elements, in elements."""
         return strides_of(self.shape, self.layout)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that it takes on the device.
+
+        Raises:
+            CorruptError: its dtype is unknown.
+        """
+        try:
+            bits = parse_dtype(self.dtype).bits
+        except SpecError as error:
+            raise CorruptError(f"array {self.path}: {error.message}") from error
+        return (math.prod(self.shape) * bits + 7) // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +176,49 @@ class Bytes:
     tensor_maps: tuple[tuple[int, TensorMap], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """A kernel parameter: the 8-byte address of the launch's table of peers, on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTable:
+    """The table in which a kernel over several devices finds the memory of its peers.
+
+    Whoever launches it writes the table, an array of 64-bit words. `rank` is the number of a device
+    in the mesh, row-major.
+
+    ========================== ===================================================================
+    word                       holds
+    ========================== ===================================================================
+    0                          the rank of the device that the table is for
+    1, 2, 3                    nothing that a kernel reads
+    4 + ranks * a + r          the address of array `a` on rank `r`
+    4 + ranks * arrays + a     the multicast address of array `a`, 0 where it has none
+    ========================== ===================================================================
+
+    Attributes:
+        ranks: how many devices there are.
+        arrays: the arrays of the table in order, each a buffer and a byte offset.
+        symmetric: numbers of the arrays that must lie in memory which all devices can reach, at
+            the same place of an allocation each has made; empty where any memory of a peer does.
+        multicast: the kernel reads or writes multicast addresses (`multimem`), so the devices must
+            share a multicast object.
+        barrier: the devices have to wait for each other before they launch.
+    """
+
+    ranks: int
+    arrays: tuple[tuple[int, int], ...]
+    symmetric: tuple[int, ...] = ()
+    multicast: bool = False
+    barrier: bool = True
+
+    @property
+    def words(self) -> int:
+        """Length of the table."""
+        return PEER_HEAD_WORDS + (self.ranks + 1) * len(self.arrays)
+
+
 Parameter = Pointer | Bytes | Peers
 
 
@@ -158,11 +243,55 @@ class Launch:
     label: str = ""
     peer_table: PeerTable | None = None
 
+    def check_parameters(self, sizes: Sequence[int], source: str) -> None:
+        """Check that its parameters have the sizes that the kernel takes, as `source` says.
+
+        Raises:
+            CorruptError: they have others.
+        """
+        passed = [each.size if isinstance(each, Bytes) else 8 for each in self.parameters]
+        if passed != list(sizes):
+            raise CorruptError(
+                f"the plan passes parameters of {passed} bytes to {self.kernel}, and {source} "
+                f"says {list(sizes)}"
+            )
+
 
 Step = Fill | Copy | Launch
 
-MAP_BYTES = 128
-"""Size of a tensor map (`CUtensorMap`)."""
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The traces of one launch: where a profiled kernel leaves what it measured of itself.
+
+    `CompilerParams(profile_space=…)` makes every warp, or every warpgroup, of a kernel write down
+    when it entered and left which region. The words of one such trace, 32 bits each:
+
+    ====== ==========================================================================
+    word   holds
+    ====== ==========================================================================
+    0      the global timer when the kernel began, nanoseconds, its lower half
+    1      the multiprocessor that it ran on
+    2      how many of the words after it are used
+    3 …    in pairs: the region, with the highest bit set where it was left, then the
+           multiprocessor's clock, cycles, its lower half
+    ====== ==========================================================================
+
+    A buffer holds the traces of block 0, of block 1 and so on; blocks are counted with x slowest.
+
+    Attributes:
+        launch: number of the launch among the plan's launches.
+        buffer: a temporary that holds nothing else.
+        words: 32-bit words of a trace.
+        traces: traces of a block.
+        names: names of the regions, by their numbers.
+    """
+
+    launch: int
+    buffer: int
+    words: int
+    traces: int
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +311,7 @@ class LaunchPlan:
     steps: tuple[Step, ...]
     input_tree: Any
     output_tree: Any
-    mesh: tuple[tuple[str, int], ...] = ()
+    mesh: tuple[tuple[str, Positive], ...] = ()
     profiles: tuple[Profile, ...] = ()
     parameters: tuple[str, ...] = ()
 
@@ -207,3 +336,142 @@ def tree_leaves(tree: Any) -> Iterator[int]:
     elif isinstance(tree, list):
         for item in tree:
             yield from tree_leaves(item)
+
+
+def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
+    """Return the plan as plain data for JSON; `plan_from_json` is the exact inverse."""
+    data: dict[str, Any] = _to_json(plan)
+    return data
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    is_tagged = isinstance(value, Step | Parameter)
+    data: dict[str, Any] = {"kind": type(value).__name__.lower()} if is_tagged else {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if item != field.default or field.name not in _LEFT_OUT:
+            data[field.name] = _to_json(item)
+    return data
+
+
+def plan_from_json(data: object) -> LaunchPlan:
+    """Return the plan that `plan_to_json` wrote.
+
+    Raises:
+        CorruptError: a field is missing, unknown, of another type, or a buffer does not exist.
+    """
+    try:
+        known = {field.name for field in fields(LaunchPlan)}
+        given = {name: value for name, value in as_object(data).items() if name in known}
+        plan: LaunchPlan = read(LaunchPlan, given)
+        check_ranges(plan)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptError(f"the launch plan is damaged: {fault(error)}") from error
+    return plan
+
+
+def check_ranges(plan: LaunchPlan) -> None:
+    """Check that every reference of the plan lies inside an existing buffer.
+
+    Raises:
+        CorruptError: one does not, or sizes contradict each other.
+    """
+    for what, buffer, offset, size in _references(plan):
+        if not 0 <= buffer < len(plan.buffers):
+            raise CorruptError(f"{what} names buffer {buffer} of {len(plan.buffers)}")
+        if offset < 0 or size < 0 or offset + size > plan.buffers[buffer].size:
+            raise CorruptError(
+                f"{what} takes bytes {offset} to {offset + size} of buffer {buffer}, "
+                f"which has {plan.buffers[buffer].size}"
+            )
+    for broken in _broken_rules(plan):
+        raise CorruptError(f"the launch plan is damaged: {broken}")
+
+
+def _references(plan: LaunchPlan) -> Iterator[tuple[str, int, int, int]]:
+    """Yield each reference to a buffer: who refers to it, its number, an offset, and a size."""
+    for array in (*plan.inputs, *plan.outputs):
+        yield f"array {array.path}", array.buffer, 0, array.size_bytes
+    for index, step in enumerate(plan.steps):
+        what = f"step {index}"
+        if isinstance(step, Fill):
+            yield what, step.buffer, step.offset, step.size
+        elif isinstance(step, Copy):
+            yield what, step.source, step.source_offset, step.size
+            yield what, step.target, step.target_offset, step.size
+        else:
+            for parameter in step.parameters:
+                if isinstance(parameter, Pointer):
+                    yield what, parameter.buffer, parameter.offset, parameter.size
+                elif isinstance(parameter, Bytes):
+                    yield from ((what, m.buffer, m.offset, 0) for _, m in parameter.tensor_maps)
+            for buffer, offset in step.peer_table.arrays if step.peer_table else ():
+                yield what, buffer, offset, 0
+    for profile in plan.profiles:
+        yield "a profile", profile.buffer, 0, 0
+
+
+def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
+    for index, buffer in enumerate(plan.buffers):
+        if buffer.size < 0 or (buffer.role == "constant") != (buffer.digest is not None):
+            yield f"{buffer.role} buffer {index} of {buffer.size} bytes has digest {buffer.digest}"
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, Fill) and (step.size % step.width or step.value >> 8 * step.width):
+            yield f"step {index} fills {step.size} bytes with {step.value:#x}"
+        if isinstance(step, Launch):
+            yield from _broken_launch(step, index, plan.device_count)
+    yield from _broken_signature(plan)
+    for profile in plan.profiles:
+        yield from _broken_profile(profile, plan)
+
+
+def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
+    table = launch.peer_table
+    if table is not None and table.ranks != devices:
+        yield f"a table of {table.ranks} peers for {devices} devices"
+    if table is not None and any(not 0 <= n < len(table.arrays) for n in table.symmetric):
+        yield f"a table of peers with {len(table.arrays)} arrays names {table.symmetric}"
+    for parameter in launch.parameters:
+        if isinstance(parameter, Peers) and table is None:
+            yield f"{launch.kernel} takes a peer table, which its launch does not describe"
+        if isinstance(parameter, Bytes):
+            last = parameter.size - MAP_BYTES
+            are_inside = all(0 <= at <= last for at, _ in parameter.tensor_maps)
+            if len(bytes.fromhex(parameter.data)) not in (0, parameter.size) or not are_inside:
+                yield f"step {index} passes {parameter.size} bytes that do not fit together"
+            for peers in (tensor_map.peers for _, tensor_map in parameter.tensor_maps):
+                are_ranks = all(MULTICAST <= peer < devices for peer in peers or ())
+                if peers is not None and (len(peers) != devices or not are_ranks):
+                    yield f"a tensor map of {launch.kernel} names peers {peers}"
+
+
+def _broken_signature(plan: LaunchPlan) -> Iterator[str]:
+    for tree, arrays in ((plan.input_tree, plan.inputs), (plan.output_tree, plan.outputs)):
+        if sorted(tree_leaves(tree)) != list(range(len(arrays))):
+            yield f"a pytree does not name each of {len(arrays)} arrays once"
+    for array in (*plan.inputs, *plan.outputs):
+        dims = sorted(array.layout or range(len(array.shape)))
+        if dims != list(range(len(array.shape))) or (array.layout and array in plan.outputs):
+            yield f"array {array.path} has the layout {array.layout}"
+    names = list(plan.input_tree) if isinstance(plan.input_tree, Mapping) else []
+    if plan.parameters and sorted(plan.parameters) != sorted(names):
+        yield f"its parameters {list(plan.parameters)} do not match its pytree"
+
+
+def _broken_profile(profile: Profile, plan: LaunchPlan) -> Iterator[str]:
+    buffer, count = plan.buffers[profile.buffer], len(plan.launches)
+    words = f"{profile.traces} traces of {profile.words} words"
+    if buffer.role != "temporary":
+        yield f"a profile lies in {buffer.role} buffer {profile.buffer}"
+    if not 0 <= profile.launch < count:
+        yield f"a profile is of launch {profile.launch} of {count}"
+    elif profile.words <= PROFILE_HEAD_WORDS or profile.traces < 1:
+        yield f"a profile has {words}"
+    else:
+        blocks = math.prod(plan.launches[profile.launch].grid)
+        if buffer.size != 4 * profile.words * profile.traces * blocks:
+            yield f"a profile of {words} takes {buffer.size} bytes"

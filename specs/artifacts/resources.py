@@ -1,17 +1,26 @@
-"""The resources of an artifact, as a lock keeps them and gates compare them."""
+"""The resources of an artifact, as a lock keeps them, and the budgets that they are held to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import warps_per_sm
-from pallasc.specs.resources import Resources
+from pallasc.errors import BudgetError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.occupancy import blocks_per_sm, warps_of_block
+from pallasc.specs.budget_rules import parse_rule
+from pallasc.specs.resources import MORE_IS_BETTER, WORDS, Resources
+from pallasc.specs.spec import Budget
+
+Kernels = Sequence[tuple[str, Resources]]
+"""The name of each kernel, and what it takes."""
+
+_Figures = Mapping[str, Any]
 
 
-def resources_of(artifact: Artifact, target: Mapping[str, Any] | None = None) -> Resources:
+def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resources:
     """Return what an artifact takes of each resource.
 
     Args:
@@ -21,26 +30,10 @@ def resources_of(artifact: Artifact, target: Mapping[str, Any] | None = None) ->
     Raises:
         CorruptError: its plan or its target is damaged.
     """
-    return Resources(*(number_of(artifact, field, target) for field in Resources._fields))
+    return Resources(*(_worst(artifact, field, target)[1] for field in Resources._fields))
 
 
-def number_of(
-    artifact: Artifact, field: str, target: Mapping[str, Any] | None = None
-) -> int | None:
-    """Return one number of an artifact's `Resources`; that of the worst kernel, None if unknown.
-
-    Raises:
-        CorruptError: its plan or its target is damaged.
-    """
-    if field == "occupancy":
-        return min((warps for _, warps in _residents(artifact, target)), default=None)
-    if field == "cubin_bytes":
-        return artifact.cubin_bytes
-    numbers: list[Any] = [getattr(kernel, field) for kernel in artifact.kernels]
-    return None if None in numbers else max(numbers, default=0)
-
-
-def kernels_of(artifact: Artifact) -> tuple[tuple[str, Resources], ...]:
+def kernels_of(artifact: Artifact) -> Kernels:
     """Return the name of each kernel of an artifact, and what it takes; no cubin is its own.
 
     Raises:
@@ -55,30 +48,103 @@ def kernels_of(artifact: Artifact) -> tuple[tuple[str, Resources], ...]:
     return tuple(found)
 
 
-def worst_kernel(artifact: Artifact, field: str) -> str:
-    """Return the name of the kernel that a number of `Resources` is of; "" for `cubin_bytes`."""
+def check_budget(
+    artifact: Artifact,
+    budget: Budget,
+    *,
+    before: Resources = Resources(),  # noqa: B008
+    kernels: Kernels = (),
+    baseline: str = "the baseline",
+) -> BudgetError | None:
+    """Return the error for all limits that the artifact exceeds, None if there are none.
+
+    Args:
+        artifact: what was compiled.
+        budget: its limits.
+        before: its resources in the baseline; a rule whose number is not known holds.
+        kernels: those of each kernel in the baseline, if known: then a rule is for each kernel that
+            has one of its name there. Else it is for the kernel that takes most.
+        baseline: what the baseline is called, for messages.
+
+    Raises:
+        CorruptError: the artifact's plan or target is damaged.
+    """
+    clauses: list[tuple[str, str]] = []
+    for field in Resources._fields:
+        limit = getattr(budget, field)
+        if limit is None or (isinstance(limit, str) and getattr(before, field) is None):
+            continue
+        own = kernels if isinstance(limit, str) and field != "cubin_bytes" else ()
+        for kernel, number, previous in _compared(artifact, field, before, own):
+            text = ""
+            if number is None:
+                text = f"{kernel}: {WORDS[field]} are not known; the budget is {limit}"
+            elif not _allows(limit, number, previous, field):
+                allowed = _limit_text(limit, previous, field, baseline)
+                text = f"{_taken_text(kernel, field, number)}; the budget is {allowed}"
+            if text:
+                clauses.append((field, text))
+    if not clauses:
+        return None
+    return BudgetError("\n".join(text for _, text in clauses), kind=clauses[0][0])
+
+
+def _compared(
+    artifact: Artifact, field: str, before: Resources, kernels: Kernels
+) -> Iterator[tuple[str, int | None, int | None]]:
+    """Yield what a limit is held to: a kernel, its number, and the number in the baseline."""
+    whole = getattr(before, field)
+    if not kernels:
+        yield *_worst(artifact, field), whole
+        return
+    # Kernels of one name follow each other in the order of their first launch.
+    known: dict[str, list[int | None]] = defaultdict(list)
+    for name, taken in reversed(kernels):
+        known[name].append(getattr(taken, field))
+    for name, taken in kernels_of(artifact):
+        yield name, getattr(taken, field), known[name].pop() if known[name] else whole
+
+
+def _worst(
+    artifact: Artifact, field: str, target: _Figures | None = None
+) -> tuple[str, int | None]:
+    """Return the kernel that takes most of a resource, and its number, None if it is unknown."""
+    if field == "cubin_bytes":
+        return "", artifact.cubin_bytes
     if field == "occupancy":
-        return min(_residents(artifact), key=lambda pair: pair[1], default=("", 0))[0]
-    if field == "cubin_bytes" or not artifact.kernels:
-        return ""
-
-    def number(kernel: KernelResources) -> float:
-        value = getattr(kernel, field)
-        return float("inf") if value is None else value
-
-    return max(artifact.kernels, key=number).name
+        return min(_residents(artifact, target), key=lambda pair: pair[1], default=("", None))
+    numbers = [(kernel.name, getattr(kernel, field)) for kernel in artifact.kernels]
+    return max(numbers, key=lambda pair: math.inf if pair[1] is None else pair[1], default=("", 0))
 
 
-def _residents(
-    artifact: Artifact, target: Mapping[str, Any] | None = None
-) -> list[tuple[str, int]]:
+def _residents(artifact: Artifact, target: _Figures | None = None) -> list[tuple[str, int]]:
     """Return each launch's kernel, and how many of its warps a multiprocessor holds."""
-    kernels = {(kernel.name, kernel.cubin): kernel for kernel in artifact.kernels}
-    residents: list[tuple[str, int]] = []
+    residents = []
     for launch in artifact.launch_sizes:
-        kernel = kernels.get((launch.kernel, launch.cubin))
-        if kernel is None:
-            raise CorruptError(f"the plan launches {launch.kernel}, which the artifact lacks")
-        target = artifact.target if target is None else target
-        residents.append((launch.kernel, warps_per_sm(launch, kernel, target)))
+        figures = artifact.target if target is None else target
+        blocks = blocks_per_sm(launch, artifact.kernel_of(launch), figures)
+        residents.append((launch.kernel, blocks * warps_of_block(launch)))
     return residents
+
+
+def _allows(limit: int | str, number: int, before: int | None, field: str) -> bool:
+    if isinstance(limit, int):
+        return number >= limit if field in MORE_IS_BETTER else number <= limit
+    rule = parse_rule(limit, field)
+    return rule is None or before is None or rule.allows(number, before)
+
+
+def _taken_text(kernel: str, field: str, number: int) -> str:
+    """Return `k takes 40 registers`."""
+    if field == "cubin_bytes":
+        return f"the cubins take {number} bytes"
+    if field == "occupancy":
+        return f"{kernel} has {number} warps on a multiprocessor"
+    return f"{kernel} takes {number} {WORDS[field]}"
+
+
+def _limit_text(limit: int | str, before: int | None, field: str, baseline: str) -> str:
+    if isinstance(limit, str):
+        joint = "," if limit.endswith("baseline") else " on"
+        return f"{limit}{joint} {before} in {baseline}"
+    return f"at least {limit}" if field in MORE_IS_BETTER else f"{limit}"

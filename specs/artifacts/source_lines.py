@@ -18,30 +18,36 @@ canonical JSON (`specs/canonical.py`); `n` is a whole number:
   * `shared_memory`: see `SharedMemory`: `[{"what", "name", "type", "bytes", "offset", "stack"}]`
 
 Runs are `[count, value, count, value, …]`. Neither times nor absolute paths are in it.
+
+`ptx_rows` reads from a cubin which line of its PTX each instruction is from. `.nv_debug_line_sass`
+has them, as a line number program (DWARF 3, 6.2) whose only file is the PTX in
+`.nv_debug_ptx_txt`. Its addresses count from the start of the kernel's code.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Literal, NamedTuple, cast
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.cubin import Elf
+from pallasc.specs.artifacts.records import Natural, read
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.untrusted_json import (
-    as_list,
-    as_object,
-    as_text,
-    as_whole,
-    fault,
-    parse_json,
-)
+from pallasc.specs.untrusted_json import as_list, as_object, fault, parse_json
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20
 _MOST_RUNS = 2**24
 Place = Literal["spec", "installed"]
+
+INSTRUCTION_BYTES = 16
+"""Of each instruction, on all architectures that Mosaic compiles for."""
+PTX_LINES = ".nv_debug_line_sass"
+_PTX = ".nv_debug_ptx_txt"
+_HEAD = struct.Struct("<IHIBBbBB")
+_AFTER_LENGTHS = 10
+"""The bytes up to the end of the header's own length, which it does not count."""
 
 
 class Frame(NamedTuple):
@@ -93,9 +99,9 @@ class SharedMemory:
     what: str
     name: str
     type: str
-    bytes: int
-    offset: int | None = None
-    stack: int = 0
+    bytes: Natural
+    offset: Natural | None = None
+    stack: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,8 @@ class KernelLines:
     name: str
     code: str
     ptx: str
-    ptx_lines: tuple[int, ...]
-    ptx_stacks: tuple[int, ...]
+    ptx_lines: tuple[Natural, ...]
+    ptx_stacks: tuple[Natural, ...]
     shared_memory: tuple[SharedMemory, ...] = ()
 
     @property
@@ -176,26 +182,17 @@ def to_json(lines: SourceLines) -> bytes:
     return canonical_json(
         {
             "schema": SCHEMA,
-            "files": [
-                {
-                    "name": file.name,
-                    "place": file.place,
-                    "digest": file.digest,
-                    "text": _excerpts(file.text),
-                }
-                for file in lines.files
-            ],
+            "files": [{**asdict(file), "text": _excerpts(file.text)} for file in lines.files],
             "frames": [[files[frame.file], frame.line, frame.function] for frame in frames],
             "stacks": [[numbers[frame] for frame in stack] for stack in lines.stacks],
             "kernels": [
-                {
-                    "name": kernel.name,
-                    "code": kernel.code,
-                    "ptx": kernel.ptx,
-                    "ptx_lines": _runs(kernel.ptx_lines),
-                    "ptx_stacks": _runs(kernel.ptx_stacks),
-                    "shared_memory": [asdict(part) for part in kernel.shared_memory],
-                }
+                asdict(
+                    replace(
+                        kernel,
+                        ptx_lines=_runs(kernel.ptx_lines),
+                        ptx_stacks=_runs(kernel.ptx_stacks),
+                    )
+                )
                 for kernel in lines.kernels
             ],
         }
@@ -223,70 +220,41 @@ def _source_lines(body: Mapping[str, object]) -> SourceLines:
     if body["schema"] != SCHEMA:
         raise ValueError(f"schema {body['schema']!r} instead of {SCHEMA}")
     files = tuple(map(_file, as_list(body["files"])))
-    frames = [_frame(as_list(frame), files) for frame in as_list(body["frames"])]
-    stacks = tuple(
-        tuple(frames[_natural(number)] for number in as_list(stack))
-        for stack in as_list(body["stacks"])
+    frames = [
+        Frame(files[file].name, line, function)
+        for file, line, function in read(tuple[tuple[Natural, Natural, str], ...], body["frames"])
+    ]
+    stacks = read(tuple[tuple[Natural, ...], ...], body["stacks"])
+    # In JSON, a kernel has runs in place of the values. A few bytes can stand for any number.
+    kernels: tuple[KernelLines, ...] = read(tuple[KernelLines, ...], body["kernels"])
+    runs = [runs for kernel in kernels for runs in (kernel.ptx_lines, kernel.ptx_stacks)]
+    if any(len(each) % 2 for each in runs) or sum(sum(each[::2]) for each in runs) > _MOST_RUNS:
+        raise ValueError("runs of a wrong length")
+    return SourceLines(
+        tuple(
+            replace(
+                kernel,
+                ptx_lines=_unrolled(kernel.ptx_lines),
+                ptx_stacks=_unrolled(kernel.ptx_stacks),
+            )
+            for kernel in kernels
+        ),
+        tuple(tuple(frames[number] for number in stack) for stack in stacks),
+        files,
     )
-    room = _Room()
-    kernels = tuple(_kernel(as_object(kernel), room) for kernel in as_list(body["kernels"]))
-    return SourceLines(kernels, stacks, files)
 
 
 def _file(value: object) -> SourceFile:
     file = as_object(value)
-    place = as_text(file["place"])
-    if place not in ("spec", "installed"):
-        raise ValueError(f"a file lies in {place!r}")
     text: dict[int, str] = {}
-    for excerpt in map(as_list, as_list(file["text"])):
-        first, shown = excerpt
-        text.update(enumerate(map(_line, as_list(shown)), _natural(first)))
-    return SourceFile(as_text(file["name"]), cast(Place, place), as_text(file["digest"]), text)
-
-
-def _line(value: object) -> str:
-    line = as_text(value)
-    if "\n" in line or "\r" in line:
+    for first, shown in read(tuple[tuple[Natural, tuple[str, ...]], ...], file["text"]):
+        text.update(enumerate(shown, first))
+    if any("\n" in line or "\r" in line for line in text.values()):
         raise ValueError("a line of source has several lines")
-    return line
-
-
-def _frame(frame: Sequence[object], files: Sequence[SourceFile]) -> Frame:
-    file, line, function = frame
-    return Frame(files[_natural(file)].name, _natural(line), as_text(function))
-
-
-def _kernel(kernel: Mapping[str, object], room: _Room) -> KernelLines:
-    return KernelLines(
-        name=as_text(kernel["name"]),
-        code=as_text(kernel["code"]),
-        ptx=as_text(kernel["ptx"]),
-        ptx_lines=room.unrolled(kernel["ptx_lines"]),
-        ptx_stacks=room.unrolled(kernel["ptx_stacks"]),
-        shared_memory=tuple(
-            _shared_memory(as_object(part)) for part in as_list(kernel["shared_memory"])
-        ),
+    name, place, digest = read(
+        tuple[str, Place, str], [file[key] for key in ("name", "place", "digest")]
     )
-
-
-def _shared_memory(part: Mapping[str, object]) -> SharedMemory:
-    offset = part["offset"]
-    return SharedMemory(
-        what=as_text(part["what"]),
-        name=as_text(part["name"]),
-        type=as_text(part["type"]),
-        bytes=_natural(part["bytes"]),
-        offset=None if offset is None else _natural(offset),
-        stack=_natural(part["stack"]),
-    )
-
-
-def _natural(value: object) -> int:
-    number = as_whole(value)
-    if number < 0:
-        raise ValueError(f"{number} is negative")
-    return number
+    return SourceFile(name, place, digest, text)
 
 
 def _excerpts(text: Mapping[int, str]) -> list[list[object]]:
@@ -299,23 +267,114 @@ def _excerpts(text: Mapping[int, str]) -> list[list[object]]:
     return [[first, shown] for first, shown in found]
 
 
-def _runs(values: Iterable[int]) -> list[int]:
+def _runs(values: Iterable[int]) -> tuple[int, ...]:
     groups = itertools.groupby(values)
-    return [part for value, group in groups for part in (sum(1 for _ in group), value)]
+    return tuple(part for value, group in groups for part in (sum(1 for _ in group), value))
 
 
-class _Room:
-    """How much the runs of a record may still come to: a few bytes can stand for any number."""
+def _unrolled(runs: tuple[int, ...]) -> tuple[int, ...]:
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    return tuple(itertools.chain.from_iterable([value] * count for count, value in pairs))
 
-    def __init__(self) -> None:
-        self._left = _MOST_RUNS
 
-    def unrolled(self, runs: object) -> tuple[int, ...]:
-        """Return the values of runs."""
-        values = [_natural(value) for value in as_list(runs)]
-        counts = values[::2]
-        self._left -= sum(counts)
-        if len(values) % 2 or self._left < 0:
-            raise ValueError("runs of a wrong length")
-        pairs = zip(counts, values[1::2], strict=True)
-        return tuple(itertools.chain.from_iterable([value] * count for count, value in pairs))
+class Row(NamedTuple):
+    """An address, in bytes from the start of the kernel, from which on a line holds."""
+
+    address: int
+    line: int
+
+
+def ptx_rows(elf: Elf) -> tuple[Row, ...]:
+    """Return the rows by address; () where the cubin has none. Lines count as in `Cubin.ptx`.
+
+    The PTX of a cubin begins with an empty line for each comment that the assembler took out;
+    `Cubin.ptx` is without them, its lines begin with 1.
+
+    Raises:
+        CorruptError: the program is damaged.
+    """
+    text, lines = elf.section(_PTX), elf.section(PTX_LINES)
+    content = text.content if text else b""
+    empty = len(content) - len(content.lstrip(b"\0"))
+    try:
+        rows = sorted(_rows(lines.content if lines else b""), key=lambda row: row.address)
+    except (IndexError, struct.error) as error:
+        raise CorruptError("the line table of a cubin ends inside an entry") from error
+    return tuple(Row(row.address, max(0, row.line - empty)) for row in rows)
+
+
+def lines_of_code(rows: tuple[Row, ...], code_bytes: int) -> list[int]:
+    """Return the line of each instruction, 0 for none."""
+    lines: list[int] = []
+    following = iter([*rows, Row(1 << 63, 0)])
+    line, then = 0, next(following)
+    for address in range(0, code_bytes - INSTRUCTION_BYTES + 1, INSTRUCTION_BYTES):
+        while then.address <= address:
+            line, then = then.line, next(following)
+        lines.append(line)
+    return lines
+
+
+def _rows(data: bytes) -> Iterator[Row]:
+    start = 0
+    while start < len(data):
+        length, version, header, unit, _, base, span, first = _HEAD.unpack_from(data, start)
+        if version not in (2, 3) or span == 0:
+            raise CorruptError(f"a cubin has a line table of version {version}")
+        lengths = data[start + _HEAD.size : start + _HEAD.size + first - 1]
+        end = start + 4 + length
+        program = _Program(data, start + _AFTER_LENGTHS + header, end)
+        yield from program.rows(unit, base, span, first, lengths)
+        start = end
+
+
+class _Program:
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self._data, self._at, self._end = data, at, end
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _number(self, *, is_signed: bool = False) -> int:
+        """Return a LEB128 number."""
+        result = shift = 0
+        while True:
+            byte = self._byte()
+            result |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return result - (1 << shift) if is_signed and byte & 0x40 else result
+
+    def rows(self, unit: int, base: int, span: int, first: int, lengths: bytes) -> Iterator[Row]:
+        """Yield address and line of each row, in the order of the program."""
+        address, line = 0, 1
+        while self._at < self._end:
+            opcode = self._byte()
+            if opcode >= first:
+                address += (opcode - first) // span * unit
+                line += base + (opcode - first) % span
+                yield Row(address, line)
+            elif opcode == 0:
+                size = self._number()
+                behind = self._at + size
+                kind = self._byte()
+                if kind == 1:  # the end of a sequence
+                    address, line = 0, 1
+                elif kind == 2:
+                    address = int.from_bytes(self._data[self._at : behind], "little")
+                self._at = behind
+            elif opcode == 1:
+                yield Row(address, line)
+            elif opcode == 2:
+                address += self._number() * unit
+            elif opcode == 3:
+                line += self._number(is_signed=True)
+            elif opcode == 8:
+                address += (255 - first) // span * unit
+            elif opcode == 9:
+                address += struct.unpack_from("<H", self._data, self._at)[0]
+                self._at += 2
+            else:
+                for _ in range(lengths[opcode - 1]):
+                    self._number()

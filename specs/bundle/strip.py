@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.elf import NO_BITS, parse_elf
+from pallasc.specs.artifacts.cubin import NO_BITS, parse_elf
 
 _DEBUG = re.compile(r"(?:\.nv\.merc)?(?:\.rela?)?\.(?:nv_)?debug_")
 _SECTION = struct.Struct("<IIQQQQIIQQ")

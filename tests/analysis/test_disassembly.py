@@ -13,7 +13,7 @@ from pallasc.analysis.sass.instructions import INSTRUCTION_BYTES, Code
 from pallasc.analysis.sass.join import pieces_of
 from pallasc.compiler.toolchain import toolchain
 from pallasc.errors import CorruptError, ToolError
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 
 
 @pytest.fixture(scope="module")

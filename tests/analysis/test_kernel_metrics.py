@@ -170,7 +170,7 @@ def test_a_launch_of_a_kernel_that_is_not_listed_is_refused(
 ) -> None:
     record: Any = dict(artifacts["add"].record)
     record["kernels"] = [{**kernel, "name": "other"} for kernel in record["kernels"]]
-    with pytest.raises(CorruptError, match="lists no kernel"):
+    with pytest.raises(CorruptError, match="does not describe its kernel"):
         artifact_metrics(Artifact(record, artifacts["add"].blob), codes={})
 
 

@@ -10,7 +10,7 @@ import pytest
 from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.errors import BudgetError, CompileError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import KernelResources
-from pallasc.specs.artifacts.budgets import check_budget
+from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.resources import Resources
 from pallasc.specs.spec import Budget
 

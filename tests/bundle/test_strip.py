@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from made_bundles import make_cubin, make_elf
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.cubin import parse_cubin
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_cubin, parse_elf
 from pallasc.specs.bundle.strip import debug_bytes, strip_debug
 
 KERNELS = Path(__file__).parents[1] / "specs" / "kernels.ptx"

@@ -6,8 +6,7 @@ from typing import Any
 
 from pallasc.cli.output.artifact_text import ptx_text, resources_text, sass_text, summary_text
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.plan import Copy, Fill, LaunchPlan
-from pallasc.specs.artifacts.plan_json import plan_to_json
+from pallasc.specs.artifacts.plan import Copy, Fill, LaunchPlan, plan_to_json
 from pallasc.specs.canonical import digest
 
 PTX = b".version 9.0\n.target sm_90a\n"

@@ -14,7 +14,8 @@ import pytest
 from pallasc.cli.main import main
 from pallasc.cli.run import TraceFile, decode_profile, earliest, trace_events
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.artifacts.profile import EXIT, Profile
+from pallasc.specs.artifacts.plan import PROFILE_EXIT as EXIT
+from pallasc.specs.artifacts.plan import Profile
 
 PROFILE = Profile(launch=0, buffer=1, words=16, traces=2, names=("Init", "load", "store"))
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.artifacts.peers import Peers, PeerTable
-from pallasc.specs.artifacts.plan import Bytes, Launch
+from pallasc.specs.artifacts.plan import Bytes, Launch, Peers, PeerTable
 
 
 @pytest.fixture(scope="module")

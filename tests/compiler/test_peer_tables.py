@@ -11,7 +11,7 @@ import pytest
 from pallasc.compiler.executable.host_stub import Argument, Recorded, TiledMap, sentinel
 from pallasc.compiler.executable.mosaic_kernel import PeerSentinels, join_ranks, peer_table
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.peers import PeerTable
+from pallasc.specs.artifacts.plan import PeerTable
 
 _SENTINELS = PeerSentinels(arrays=3, ranks=2)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.artifacts.plan import Pointer
-from pallasc.specs.artifacts.profile import Profile
+from pallasc.specs.artifacts.plan import Pointer, Profile
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ from pallasc.compiler.workers.pool import find_ptx
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import CheckError, PallascError, UnsupportedError
-from pallasc.specs.artifacts.arguments import Arguments
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.signature import Arguments
 from pallasc.specs.spec import Variant
 
 _MOST_S = 1800

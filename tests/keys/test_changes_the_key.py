@@ -259,7 +259,7 @@ add("both", {
         f"pallasc's {module}": flip_own(module)
         for module in (
             "compiler/executable/translate.py", "compiler/lowering/lower.py",
-            "specs/artifacts/plan_json.py", "specs/canonical.py",
+            "specs/artifacts/plan.py", "specs/canonical.py",
         )
     },
     "version of keys": lambda w: w.patch.setattr(canonical, "KEY_SCHEMA", b"pallasc key 99\n"),

@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.reports.content import Content, grouped
 from pallasc.reports.page import Extras, render
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.source_lines import Frame, KernelLines, SourceFile, SourceLines
 from pallasc.specs.canonical import digest
 

@@ -26,8 +26,7 @@ from pallasc.runtime.matching.arrays import Exchange
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.native.extension import why_not
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.plan_json import plan_to_json
+from pallasc.specs.artifacts.plan import Binding, plan_to_json
 from pallasc.specs.artifacts.signature import Signature
 
 CONTEXT = ("cuCtxGetCurrent", 0)

@@ -10,7 +10,6 @@ import flat
 
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.cubin import parse_cubin
-from pallasc.specs.artifacts.driver_numbers import DTYPES, INTERLEAVES, PROMOTIONS, SWIZZLES
 from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
@@ -24,9 +23,15 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
+    check_ranges,
 )
-from pallasc.specs.artifacts.plan_rules import check_ranges
-from pallasc.specs.artifacts.tensor_maps import broken_rule
+from pallasc.specs.artifacts.tensor_maps import (
+    DTYPES,
+    INTERLEAVES,
+    PROMOTIONS,
+    SWIZZLES,
+    broken_rule,
+)
 from pallasc.specs.gpus import ARCH
 
 ROLES = ("input", "output", "constant", "temporary")

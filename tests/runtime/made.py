@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, Exchang
 from pallasc.runtime.native.library import open_library
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.arrays import resolve_array
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.artifacts.plan import (
     Binding,
@@ -36,8 +36,8 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
+    plan_to_json,
 )
-from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.canonical import digest
 from pallasc.specs.targets import resolve_target
 
@@ -148,7 +148,7 @@ def artifact(
         "toolchain": {},
         "minimum_driver": {"cuda": "13.0", "linux": "580.65.06"},
         "plan": plan_to_json(plan),
-        "kernels": [kernel_to_json(kernel) for kernel in _resources(plan, image)],
+        "kernels": [asdict(kernel) for kernel in _resources(plan, image)],
         "blobs": {key: len(data) for key, data in blobs.items()},
         **record,
     }

@@ -149,7 +149,7 @@ def test_results_on_the_host_are_of_numpy(runtime: Any, framework: Any) -> None:
 def test_one_result_in_two_places_is_one_array(runtime: Any, framework: Any) -> None:
     from dataclasses import replace
 
-    from pallasc.specs.artifacts.plan_json import plan_from_json, plan_to_json
+    from pallasc.specs.artifacts.plan import plan_from_json, plan_to_json
 
     whole = made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[4, 64]"})
     plan = plan_from_json(whole.record["plan"])

@@ -13,7 +13,7 @@ import pytest
 from pallasc.errors import DriverError, OutOfMemoryError
 from pallasc.runtime.device.answers import STICKY, version_text
 from pallasc.runtime.device.devices import open_driver
-from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.specs.artifacts.cubin import minimum_driver
 
 _OPEN = """
 from pallasc.errors import PallascError

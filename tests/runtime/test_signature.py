@@ -9,8 +9,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.specs.artifacts.arguments import input_names
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.signature import Signature, input_names
 
 
 def _signature(**changes: Any) -> Signature:
@@ -77,7 +76,7 @@ def _damaged(**changes: Any) -> Any:
     for place, value in changes.items():
         where, number, field = place.split("__")
         plan[where][int(number)][field] = value
-    from pallasc.specs.artifacts.plan_json import plan_from_json
+    from pallasc.specs.artifacts.plan import plan_from_json
 
     return plan_from_json(plan)
 

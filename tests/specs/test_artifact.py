@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.canonical import digest
 
 CUBIN, PTX, CONSTANT = b"cubin", b".version 9.0\n", b"\1\2\3\4"
@@ -38,7 +39,7 @@ RECORD: dict[str, Any] = {
         "input_tree": {},
         "output_tree": 0,
     },
-    "kernels": [kernel_to_json(MOSAIC), kernel_to_json(XLA)],
+    "kernels": [asdict(MOSAIC), asdict(XLA)],
     "blobs": {key: len(data) for key, data in BLOBS.items()},
 }  # fmt: skip
 

@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.cubin import Parameter, Tool, other_maker, parse_cubin, tools_of
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import (
+    Parameter,
+    Tool,
+    other_maker,
+    parse_cubin,
+    parse_elf,
+    tools_of,
+)
 
 Assemble = Callable[[str], Any]
 ARCHITECTURES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.specs.artifacts.cubin import minimum_driver
 from pallasc.specs.gpus import ARCHITECTURES, LINUX_DRIVERS, Architecture
 
 

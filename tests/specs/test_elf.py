@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 
 
 def _elf(sections: list[tuple[str, int, bytes]], *, machine: int = 190) -> bytes:

@@ -27,7 +27,7 @@ def refusing(cubins: Mapping[str, bytes]) -> Any:
 
 def patched(artifact: Artifact, change: Any) -> Artifact:
     """Return an artifact whose first cubin has other machine code."""
-    from pallasc.specs.artifacts.elf import parse_elf
+    from pallasc.specs.artifacts.cubin import parse_elf
     from pallasc.specs.canonical import digest
 
     kernel = artifact.kernels[0]

@@ -18,7 +18,7 @@ from pallasc.compiler.lowering.line_tables import check_code
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import CompileError, PallascError
 from pallasc.specs import library
-from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.source_lines import SourceLines, to_json
 from pallasc.specs.canonical import digest
 from pallasc.specs.loading.matrix import expand

@@ -50,8 +50,8 @@ from pallasc.specs.artifacts.plan import (
     LaunchPlan,
     Pointer,
     Step,
+    plan_from_json,
 )
-from pallasc.specs.artifacts.plan_json import plan_from_json
 from pallasc.specs.targets import resolve_target
 
 _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"

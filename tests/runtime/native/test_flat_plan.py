@@ -15,8 +15,7 @@ from pallasc.errors import CorruptError, NotCachedError, UnsupportedError
 from pallasc.runtime.native.library import Library, NativeArray
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
-from pallasc.specs.artifacts.plan_json import plan_to_json
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, plan_to_json
 from pallasc.specs.canonical import digest
 from pallasc.specs.dtypes import DTYPES
 
