@@ -249,10 +249,9 @@ class Store:
         trust = self.trust
         if not trust.required or trust.vouches(KINDS[MANIFESTS], request_key, manifest.to_json()):
             return True
-        text = "what is not signed by a trusted key counts as missing"
-        self._warn_once(
-            "unsigned", f"{text}; the first is {format.relative_path(MANIFESTS, request_key)}"
-        )
+        first = format.relative_path(MANIFESTS, request_key)
+        text = "has entries that no trusted key signed, which count as missing; the first is"
+        self._warn_once("unsigned", f"{text} {first}")
         return False
 
     def find_manifest(self, request_key: str) -> Manifest | None:

@@ -25,8 +25,6 @@ from pallasc.specs.user_files import check_regular, replacing
 MAX_NAMES = 2**18
 MAX_RECORD_BYTES = 8 * 2**20
 """JSON takes up to 20 times its size in memory."""
-MOST_DENSE, SLACK_BYTES = 64, 64 * 2**20
-"""A file may unpack to so many times its size, and a little more."""
 
 
 def entries_of_manifest(store: Store, name: str) -> list[Entry] | None:
@@ -249,12 +247,8 @@ def _verified(pack: Pack) -> tuple[dict[str, _Artifact], list[str]]:
     Raises:
         CorruptError: something in it is damaged or missing.
     """
-    raw_bytes = sum(frame.raw_size for frame in pack.frames)
-    if len(pack) > MAX_NAMES or raw_bytes > MOST_DENSE * pack.size + SLACK_BYTES:
-        raise CorruptError(
-            f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
-            f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
-        )
+    if len(pack) > MAX_NAMES:
+        raise CorruptError(f"it holds {len(pack):,} files; the limit is {MAX_NAMES:,}")
     artifacts: dict[str, _Artifact] = {}
     manifests: list[str] = []
     for part in pack.check():

@@ -76,7 +76,7 @@ class Failure(Enum):
     REFUSED = "Check the credentials and what they may do, and the address."
     BROKEN = "Try again; if it stays, look at the server's own log."
     UNREACHABLE = "Check the address, the network, the certificate and any proxy."
-    SLOW = "Try again later, or allow more time with --timeout."
+    SLOW = "Try again later. `pallasc cache push` and `cache pull` wait longer with --timeout."
     SETTINGS = "Check the settings and credentials of the remote."
 
 

@@ -327,7 +327,7 @@ def open_remote_pack(row: PackRow, data: bytes) -> Pack:
     """
     digest = format.sha256(data)
     if digest != row.pack:
-        raise CorruptError(f"pack {row.pack}: its SHA-256 is {digest}")
+        raise CorruptError(f"what arrived is not this pack: its SHA-256 is {digest}")
     footer = packs.read_footer(data[-packs.FOOTER_BYTES :], len(data))
     if footer.size > MAX_INDEX_BYTES:
         raise CorruptError(f"its index has {footer.size:,} bytes")

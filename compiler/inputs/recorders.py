@@ -366,6 +366,7 @@ def _record_reads() -> None:
         "lstat": functools.partial(_stat, follows=False),
         "access": functools.partial(_stat, tests=True),
         "readlink": _read_link,
+        "open": _open_below,
     }
     for name, recorder in recorded.items():
         plain = getattr(os, name)
@@ -476,6 +477,21 @@ def _read_link(module: str, frame: FrameType, arguments: tuple[Any, ...], option
     place = absolute(_path(arguments, options), options.get("dir_fd"))
     if place is not None and not place.startswith(_NO_DIGEST):
         _look(module, LINK, place)
+
+
+def _open_below(
+    module: str, frame: FrameType, arguments: tuple[Any, ...], options: Options
+) -> None:
+    """Record a file that is named relative to a descriptor, which the audit event leaves out."""
+    folder = options.get("dir_fd")
+    place = None if folder is None else absolute(_path(arguments, options), folder)
+    if place is None:
+        return
+    flags = arguments[1] if len(arguments) > 1 else options.get("flags")
+    if isinstance(flags, int) and flags & _FOR_WRITING:
+        _written.add((module, place))
+    elif state(IS, place) != "folder":
+        _read(module, place, FILE)
 
 
 def _path(arguments: tuple[Any, ...], options: Options) -> Any:

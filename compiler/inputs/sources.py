@@ -117,7 +117,10 @@ class CurrentSources(Struct, frozen=True):
             if self.unchecked is not None and now is None and recorded is not None and package:
                 self.unchecked.add(package)
             elif now != recorded:
-                changed = _CHANGED.get(_kind(label), "was read and has changed")
+                changed = "was read and has changed"
+                if recorded is None or now is None:
+                    changed = "has been created since" if recorded is None else "is gone"
+                changed = _CHANGED.get(_kind(label), changed)
                 yield SourceChange(f"{name_of(label)} {changed}")
 
 

@@ -79,7 +79,8 @@ class Explainer:
         now = short_fields(request_fields(variant, self._context))
         same = [(m, _fields(m)) for m in self._stored if m.name == variant.name]
         if not same:
-            return Explanation("no kernel with this name has been compiled yet", key)
+            text = "the store knows no variant of this kernel: none was compiled, or {} no digest"
+            return Explanation(text.format("what it read has"), key)
         nearest, before = min(
             same, key=lambda each: (len(_differences(each[1], now)), each[0].variant != variant.id)
         )

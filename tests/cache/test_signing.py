@@ -184,7 +184,7 @@ def test_a_store_takes_only_signed_manifests_where_that_is_required(tmp_path: Pa
     Store(tmp_path / "store").put_manifest(NAME, Manifest(**BODY))
     store = Store(tmp_path / "store", require_signed=True)
     assert store.get_manifest(NAME) is None
-    assert "what is not signed by a trusted key counts as missing" in store.warnings[-1]
+    assert "has entries that no trusted key signed, which count as missing" in store.warnings[-1]
     assert store.find_manifest(NAME) == Manifest(**BODY)
     store.put_manifest(NAME, Manifest(**BODY))
     found = store.get_manifest(NAME)
