@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
@@ -18,22 +18,24 @@ from pallasc.specs.templates import Scalar, Value
 if TYPE_CHECKING:
     from pallasc.specs.tuning import Tune, Tuning
 
-ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
-"""An argument: an array, `null`, or lists and mappings of them.
+    ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
+    """An argument: an array, `null`, or lists and mappings of them.
 
-A mapping with `$tuple` is a tuple; one with `$call` is the pytree node that the call gives, and
-only there scalars stand for themselves.
-"""
+    A mapping with `$tuple` is a tuple; one with `$call` is the pytree node that the call gives, and
+    only there scalars stand for themselves.
+    """
 
-Args = dict[str, ArgTree] | list[ArgTree]
-"""All arguments: by name, or by position."""
+    Args = dict[str, ArgTree] | list[ArgTree]
+    """All arguments: by name, or by position."""
+else:
+    ArgTree = Args = Tune = Tuning = Any  # for msgspec, which has no recursive types
 
 
 class Tolerance(Struct, frozen=True):
     """How far a kernel may be from its reference: `|a - b| <= atol + rtol * |b|`."""
 
-    rtol: float | None = None
-    atol: float | None = None
+    rtol: int | float | None = None
+    atol: int | float | None = None
 
 
 class Budget(Struct, frozen=True):
@@ -136,7 +138,7 @@ class Spec(Struct, frozen=True, eq=False):
     targets: tuple[str, ...] = ()
     models: dict[str, Target] = field(default_factory=dict)
     reference: str | None = None
-    tolerance: dict[str, float | str] = field(default_factory=dict)
+    tolerance: dict[str, int | float | str] = field(default_factory=dict)
     budget: dict[str, int | str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     env: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
@@ -27,8 +27,11 @@ from pallasc.specs.spelling import shortened, show, suggestion
 Scalar = str | int | float | bool | None
 """What an id shows as it is."""
 
-Value = Scalar | list["Value"] | dict[str, "Value"]
-"""JSON-like data: what a parameter can be."""
+if TYPE_CHECKING:
+    Value = Scalar | list["Value"] | dict[str, "Value"]
+    """JSON-like data: what a parameter can be."""
+else:
+    Value = Any  # for msgspec, which reads annotations and has no recursive types
 
 _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
 _LONGEST_EXPRESSION = 200
