@@ -23,9 +23,15 @@ from typing import NamedTuple
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.dtypes import parse_dtype
-from pallasc.specs.parameters import label_of
 from pallasc.specs.spelling import show
-from pallasc.specs.templates import Expression, Template, Value, is_template, parse_template
+from pallasc.specs.templates import (
+    Expression,
+    Template,
+    Value,
+    is_template,
+    label_of,
+    parse_template,
+)
 
 _ARRAY = re.compile(
     r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)\]"

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
-from pallasc.specs.templates import Scalar, is_template, parse_template
+from pallasc.specs.templates import Scalar, is_template, parse_template, typed
 
 Schema = dict[str, object]
 """A piece of JSON schema."""
@@ -343,12 +343,3 @@ def finite(value: object, at: Place) -> None:
         raise at.error(
             f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."
         )
-
-
-def typed(value: object) -> str:
-    """Return text that is equal for equal values of equal type: 1, 1.0, true and '1' differ."""
-    if isinstance(value, dict):
-        return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(typed, value))}]"
-    return f"{type(value).__name__}:{value!r}"

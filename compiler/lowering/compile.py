@@ -49,7 +49,7 @@ from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.artifacts.plan_rules import check_ranges
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import Target
-from pallasc.specs.meshes import Mesh
+from pallasc.specs.spec import Mesh
 
 _PTX_TARGET = re.compile(r"^\.target\s+([^\s,]+)", re.MULTILINE)
 

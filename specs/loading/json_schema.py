@@ -10,9 +10,8 @@ import json
 
 from pallasc.specs.dtypes import ALIASES, DTYPES
 from pallasc.specs.fields import Schema
-from pallasc.specs.loading.entry_fields import EntryKind
 from pallasc.specs.loading.kernel_fields import FILE
-from pallasc.specs.loading.parameter_fields import VALUE_NAME
+from pallasc.specs.loading.parameter_fields import VALUE_NAME, EntryKind
 
 _BRACES = r"\{[^{}]+\}"
 _LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"

@@ -6,6 +6,7 @@ from typing import NamedTuple, Required, TypedDict
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import looks_like_array, parse_array
+from pallasc.specs.budget_rules import parse_rule, rules_for
 from pallasc.specs.fields import (
     Field,
     ListOf,
@@ -19,21 +20,77 @@ from pallasc.specs.fields import (
     finite,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
-from pallasc.specs.loading.budget_fields import BUDGET_FIELDS
-from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.loading.parameter_fields import (
     ARGS_KEY,
+    IDENTIFIER,
+    NODES,
     PARAMETER,
     SEED_KEY,
     TOLERANCE_KEY,
     CheckKind,
+    EntryKind,
     MatrixKind,
     ParameterKind,
 )
 from pallasc.specs.loading.tune_fields import TUNE
+from pallasc.specs.resources import MORE_IS_BETTER
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
+
+_NUMBER = Number(whole=True, template=True)
+
+
+class LimitKind(NamedTuple):
+    """A whole number, a template that gives one, or a rule relative to a baseline.
+
+    Attributes:
+        field: the number that is limited, by its name in `Resources`.
+    """
+
+    field: str
+
+    def read(self, value: object, at: Place) -> int | str:
+        """Return the number, the template unfilled, or the rule as it is to be written."""
+        if isinstance(value, str) and is_template(value):
+            return str(_NUMBER.read(value, at))
+        return self.checked(value, at)
+
+    def checked(self, value: object, at: Place) -> int | str:
+        """Return the number or the rule."""
+        rule = parse_rule(value, self.field) if isinstance(value, str) else None
+        if rule is not None:
+            return rule.text
+        if type(value) is int and value >= 0:
+            return value
+        examples = ", ".join(f'"{each}"' for each in rules_for(self.field))
+        raise at.error(
+            f"expected a whole number or a rule relative to a baseline, got {show(value)}.",
+            f"Write a number, or a rule in quotes, like {examples}.",
+        )
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        sign, order = ("-", ">") if self.field in MORE_IS_BETTER else (r"\+", "<")
+        amount = r"([0-9]+|[0-9]+(\.[0-9]+)?\s*%)"
+        rule = rf"^\s*({order}=\s*baseline|{sign}\s*{amount})\s*$"
+        texts = [{"type": "string", "pattern": pattern} for pattern in (r"\{.*\}", rule)]
+        return {"anyOf": [{"type": "integer", "minimum": 0}, *texts]}
+
+
+BUDGET_FIELDS = tuple(
+    Field(name, LimitKind(name), doc)
+    for name, doc in (
+        ("registers", "Registers of a thread."),
+        ("spill_bytes", "Bytes of spill stores and spill loads of a thread together."),
+        ("stack_bytes", "Stack frame of a thread."),
+        ("smem_bytes", "Static and dynamic shared memory of a block."),
+        ("occupancy", "The fewest warps that a multiprocessor holds at once."),
+        ("cubin_bytes", "Size of all cubins of a variant."),
+    )
+)
+LIMITS = {field.name: LimitKind(field.name) for field in BUDGET_FIELDS}
+
 
 SCHEMA_VERSION = 1
 """The version of spec files that this release reads. 1: the first."""

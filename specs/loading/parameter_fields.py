@@ -1,10 +1,11 @@
-"""The fields of parameters: their values, and the files that values come from."""
+"""The fields of parameters: values, entry points in them, and the files that values come from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from pallasc.specs.entries import parse_entry
 from pallasc.specs.fields import (
     Choice,
     Field,
@@ -18,10 +19,37 @@ from pallasc.specs.fields import (
     expected,
     finite,
 )
-from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
-from pallasc.specs.parameters import NAME
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.templates import Scalar, Value
+from pallasc.specs.templates import NAME, Scalar, Value, is_template, parse_template
+
+NODES = ("$call", "$ref")
+"""Keys of a mapping under `static` that make it more than data."""
+
+IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+class EntryKind(NamedTuple):
+    """An entry point, or where allowed a template that gives one."""
+
+    template: bool = False
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the entry point in its normal form, or the template, unfilled."""
+        if not isinstance(value, str):
+            raise expected("an entry point", value, at, "Write package.module:function.")
+        with at.blamed():
+            if self.template and is_template(value):
+                parse_template(value)
+                return value
+            return str(parse_entry(value))
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        entry: Schema = {"type": "string", "pattern": rf"^[^:]+:{IDENTIFIER}(\.{IDENTIFIER})*$"}
+        if not self.template:
+            return entry
+        return {"anyOf": [entry, {"type": "string", "pattern": r"\{[^{}]+\}"}]}
+
 
 FILE_KEY, JSON_KEY = "$file", "$json"
 """The key of a matrix whose points come from a file, and another spelling of it."""

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_data_file
-from pallasc.specs.fields import PathParts, Place, typed
-from pallasc.specs.loading.limits import most_variants
+from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.loading.matrix import most_variants
 from pallasc.specs.loading.parameter_fields import PARAMETER, Table
 from pallasc.specs.loading.yaml_text import Document, join_surrogates, read_document
 from pallasc.specs.spec import Row
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.templates import Value
+from pallasc.specs.templates import Value, typed
 
 _KEY = "key"
 VALUE = "$value"

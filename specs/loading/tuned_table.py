@@ -19,7 +19,7 @@ Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows 
 * `key` has a value of each parameter of `by`, in its order: of one with buckets the value that its
   bucket is named after, or an exact value, which goes before the bucket's
 * `use` has the value of each parameter that is tuned; a list or a mapping stands by its label
-  (`specs/parameters.py`)
+  (`specs/templates.py`)
 * `artifact` is a note: the digest of the artifact that was measured. A build warns if the variants
   that the row chooses compile to other artifacts. `source` is the origin of a row from elsewhere
 * the figures are those of `specs/tuning.Measured`; what is not known is left out
@@ -52,14 +52,13 @@ from pallasc.specs.fields import (
     Schema,
     Text,
     expected,
-    typed,
 )
 from pallasc.specs.loading.lock_file import CONFLICT
 from pallasc.specs.loading.parameter_fields import PARAMETER
 from pallasc.specs.loading.yaml_text import parse_document, reads_as_text
 from pallasc.specs.lock import DIGEST, quoted
 from pallasc.specs.spelling import show
-from pallasc.specs.templates import Scalar
+from pallasc.specs.templates import Scalar, typed
 from pallasc.specs.tuning import Measured, Row, key_text, row_order
 from pallasc.specs.user_files import read_regular, replace_file
 
