@@ -27,8 +27,7 @@ from pallasc.specs.fields import (
     Text,
     expected,
 )
-from pallasc.specs.settings.build_settings import BUILD_KEYS
-from pallasc.specs.settings.toml_lines import TomlLines
+from pallasc.specs.settings.build_settings import BUILD_KEYS, TomlLines
 from pallasc.specs.spelling import show
 
 FILE = "pyproject.toml"

@@ -54,12 +54,14 @@ class Place(NamedTuple):
         path: from the root of the document to the value.
         origin: what a label begins with, the kernel's name.
         skip: how many parts of the path `origin` stands for.
+        base_dir: the spec's folder, where entry points are looked for; None where none are.
     """
 
     locator: Locator
     path: PathParts = ()
     origin: str = ""
     skip: int = 0
+    base_dir: str | None = None
 
     @property
     def label(self) -> str:
@@ -75,11 +77,11 @@ class Place(NamedTuple):
 
     def child(self, part: str | int) -> Place:
         """Return the place of a value inside this one."""
-        return Place(self.locator, (*self.path, part), self.origin, self.skip)
+        return Place(self.locator, (*self.path, part), self.origin, self.skip, self.base_dir)
 
     def below(self, path: PathParts) -> Place:
         """Return the place of a value further inside this one."""
-        return Place(self.locator, (*self.path, *path), self.origin, self.skip)
+        return Place(self.locator, (*self.path, *path), self.origin, self.skip, self.base_dir)
 
     def error(self, message: str, hint: str | None = None, *, at_key: bool = False) -> SpecError:
         """Return an error about this value, or about the key that leads to it."""

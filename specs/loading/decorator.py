@@ -238,7 +238,7 @@ def _collecting(collection: _Collection) -> Iterator[None]:
 def _declare(
     function: str | Callable[..., Any], fields: dict[str, object], location: Location, file: Path
 ) -> Spec:
-    at = Place(FixedLocator(location))  # of the decorator's call
+    at = Place(FixedLocator(location), base_dir=str(file.parent))  # of the decorator's call
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
     name = fields.get("name", own_name)

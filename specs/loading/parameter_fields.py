@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from pallasc.specs.entries import parse_entry
+from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.fields import (
     Choice,
     Field,
@@ -29,7 +29,7 @@ IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 class EntryKind(NamedTuple):
-    """An entry point, or where allowed a template that gives one."""
+    """An entry point that exists, or where allowed a template that gives one."""
 
     template: bool = False
 
@@ -41,7 +41,10 @@ class EntryKind(NamedTuple):
             if self.template and is_template(value):
                 parse_template(value)
                 return value
-            return str(parse_entry(value))
+            entry = parse_entry(value)
+            if at.base_dir is not None:
+                check_entry(entry, at.base_dir)
+            return str(entry)
 
     def schema(self) -> Schema:
         """Return the schema."""

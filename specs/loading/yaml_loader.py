@@ -25,13 +25,14 @@ from typing import Literal, cast
 
 from msgspec.structs import replace
 
-from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import FixedLocator, Place
+from pallasc.errors import SpecError
+from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.declare import SpecFile, check_targets, declare, kernel_place
 from pallasc.specs.loading.kernel_fields import FILE, FILE_FIELDS, VARIABLES_KIND, FileFields
 from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
+from pallasc.specs.settings.build_settings import project_table
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, suggestion
 from pallasc.specs.targets import check_arch, make_model, resolve_target
@@ -46,8 +47,6 @@ _MOST_NAMED = 5
 OnSkip = Callable[[str], None]
 """Called with a sentence for each file that looks like a spec and is not read."""
 
-_PROJECT_FILE = "pyproject.toml"
-_PROJECT_TABLE = ("tool", "pallasc")
 _PROJECT_KEY = "env"
 
 PythonCollector = Callable[[str], list[Spec]]
@@ -136,7 +135,7 @@ def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
 
 
 def _read_file(document: Document, base_dir: str) -> list[Spec]:
-    at = Place(document)
+    at = Place(document, base_dir=base_dir)
     if isinstance(document.data, dict) and "schema" in document.data:  # before what it changes
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
     fields = cast(FileFields, FILE.read(document.data, at))
@@ -159,7 +158,8 @@ def _spec_file(fields: FileFields, at: Place, models: dict[str, Target], base_di
             )
         defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")
-        check_targets(fields["targets"], places["targets"], models)
+    if isinstance(targets := defaults.get("targets"), tuple):
+        check_targets(targets, places["targets"], models)
     return SpecFile(base_dir, defaults, places, models)
 
 
@@ -233,34 +233,10 @@ def project_env(folder: str) -> tuple[str, ...]:
     Raises:
         SpecError: it lists something else.
     """
-    for place in (Path(folder), *Path(folder).parents):
-        file = place / _PROJECT_FILE
-        if file.is_file():
-            return _declared_env(file)
-    return ()
-
-
-def _declared_env(file: Path) -> tuple[str, ...]:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
-    if b"pallasc" not in data or _PROJECT_KEY.encode() not in data:
+    project = project_table(folder)
+    if project is None or _PROJECT_KEY not in project.values:
         return ()
-    import tomllib  # most projects say nothing
-
-    where = Location(str(file))
-    try:
-        table = tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"not valid TOML: {error}", location=where) from error
-    for name in _PROJECT_TABLE:
-        inner = table.get(name, {})
-        table = inner if isinstance(inner, dict) else {}
-    if _PROJECT_KEY not in table:
-        return ()
-    at = Place(FixedLocator(where), (*_PROJECT_TABLE, _PROJECT_KEY))
-    return VARIABLES_KIND.read(table[_PROJECT_KEY], at)
+    return VARIABLES_KIND.read(project.values[_PROJECT_KEY], project.at.child(_PROJECT_KEY))
 
 
 def spec_files(paths: Iterable[str | Path], *, on_skip: OnSkip = lambda text: None) -> list[str]:
