@@ -240,11 +240,12 @@ class ScalarKind:
 
 
 class ListOf(NamedTuple, Generic[_Item]):
-    """A list whose items are of one kind, none of them twice."""
+    """A list whose items are of one kind, unless allowed none of them twice."""
 
     item: Kind[_Item]
     what: str
     minimum: int = 1
+    repeats: bool = False
 
     def read(self, value: object, at: Place) -> tuple[_Item, ...]:
         """Return the items."""
@@ -256,7 +257,8 @@ class ListOf(NamedTuple, Generic[_Item]):
                 f"the list of {self.what} is empty.", "Leave the field out, or add an item."
             )
         items = tuple(self.item.read(item, at.child(i)) for i, item in enumerate(value))
-        self._distinct(items, at)
+        if not self.repeats:
+            self._distinct(items, at)
         return items
 
     def _distinct(self, items: tuple[_Item, ...], at: Place) -> None:
@@ -269,7 +271,11 @@ class ListOf(NamedTuple, Generic[_Item]):
 
     def schema(self) -> Schema:
         """Return the schema."""
-        items: Schema = {"type": "array", "items": self.item.schema(), "uniqueItems": True}
+        items: Schema = {
+            "type": "array",
+            "items": self.item.schema(),
+            "uniqueItems": not self.repeats,
+        }
         return {**items, "minItems": self.minimum} if self.minimum else items
 
 

@@ -10,8 +10,8 @@ from pallasc.specs.arrays import looks_like_array, parse_array, resolve_array
 from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.fields import Number, PathParts, Place
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE, LIMITS, is_parameter
 from pallasc.specs.loading.parameter_fields import ARGS_KEY, NODES, SEED_KEY, TOLERANCE_KEY
+from pallasc.specs.loading.schema import AXIS_SIZE, DIFFERENCE, LIMITS, is_parameter
 from pallasc.specs.spec import (
     Budget,
     Check,

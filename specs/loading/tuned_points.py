@@ -353,7 +353,7 @@ def _is_own(spec: Spec) -> bool:
 
 
 def _first_place(table: Table, shown: str) -> Location:
-    return table.places[0] if table.places else Location(shown)
+    return (table.rows[0].place if table.rows else None) or Location(shown)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -29,7 +29,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.declare import SpecFile, check_targets, declare, kernel_place
-from pallasc.specs.loading.kernel_fields import FILE, FILE_FIELDS, VARIABLES_KIND, FileFields
+from pallasc.specs.loading.schema import FILE, FILE_FIELDS, VARIABLES_KIND
 from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
 from pallasc.specs.settings.build_settings import project_table
@@ -138,7 +138,7 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     at = Place(document, base_dir=base_dir)
     if isinstance(document.data, dict) and "schema" in document.data:  # before what it changes
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
-    fields = cast(FileFields, FILE.read(document.data, at))
+    fields: dict[str, Any] = FILE.read(document.data, at)
     models = _models(fields.get("models", {}), at.child("models"))
     file = _spec_file(fields, at, models, base_dir)
     specs = []
@@ -148,7 +148,9 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     return specs
 
 
-def _spec_file(fields: FileFields, at: Place, models: dict[str, Target], base_dir: str) -> SpecFile:
+def _spec_file(
+    fields: Mapping[str, Any], at: Place, models: dict[str, Target], base_dir: str
+) -> SpecFile:
     defaults = dict(fields.get("defaults", {}))
     places = {name: at.child("defaults").child(name) for name in defaults}
     if "targets" in fields:

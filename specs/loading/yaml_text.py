@@ -60,6 +60,7 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
 _TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
+_CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _YES = frozenset(("yes", "on"))
 _NO = frozenset(("no", "off"))
 _AMBIGUOUS = (
@@ -105,7 +106,8 @@ def read_document(file: str, shown: str | None = None) -> Document:
     Raises:
         SpecError: the file cannot be read, or is not YAML of the kind that specs are written in.
     """
-    return parse_document(_read_text(file, shown or file), shown or file)
+    content = read_regular(file, most_bytes=MOST_BYTES)
+    return parse_document(decoded(content, shown or file), shown or file)
 
 
 def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> Document:
@@ -129,17 +131,33 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
     return document
 
 
-def _read_text(file: str, shown: str) -> str:
-    content = read_regular(file, most_bytes=MOST_BYTES)
+def decoded(content: bytes, file: str, hint: str = "Save the file as UTF-8.") -> str:
+    """Return the text of a file, without a byte order mark; `file` and `hint` are for the message.
+
+    Raises:
+        SpecError: it is not UTF-8.
+    """
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise SpecError(
             f"byte {content[error.start]:#04x} is not UTF-8.",
-            location=Location(shown, line),
-            hint="Save the file as UTF-8.",
+            location=Location(file, line),
+            hint=hint,
         ) from None
+
+
+def check_merged(text: str, file: str, what: str, hint: str) -> None:
+    """Check that git has merged a generated file, and left no marks in it.
+
+    Raises:
+        SpecError: there are marks.
+    """
+    if conflict := _CONFLICT.search(text):
+        line = text.count("\n", 0, conflict.start()) + 1
+        message = f"the {what} holds the marks of a merge conflict."
+        raise SpecError(message, location=Location(file, line), hint=hint)
 
 
 def _compose(text: str, file: str, most_values: int) -> _Node | None:
