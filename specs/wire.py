@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pallasc.specs.arrays import looks_like_array, resolve_array
+from pallasc.specs.arrays import array_tree
 from pallasc.specs.spec import Spec, Variant, plain_args
 
 
@@ -54,17 +54,5 @@ def variant_from_json(data: Mapping[str, Any]) -> Variant:
     """
     check = data["check"]
     if check is not None:
-        check = {**check, "args": _args_from_json(check["args"])}
-    return msgspec.convert({**data, "args": _args_from_json(data["args"]), "check": check}, Variant)
-
-
-def _args_from_json(data: Any, *, in_call: bool = False) -> Any:
-    if isinstance(data, str):
-        # Among the arguments of a `$call` is other text, which never looks like an array.
-        return resolve_array(data) if not in_call or looks_like_array(data) else data
-    if isinstance(data, list):
-        return [_args_from_json(item, in_call=in_call) for item in data]
-    if isinstance(data, dict):
-        inside = in_call or "$call" in data
-        return {key: _args_from_json(item, in_call=inside) for key, item in data.items()}
-    return data
+        check = {**check, "args": array_tree(check["args"])}
+    return msgspec.convert({**data, "args": array_tree(data["args"]), "check": check}, Variant)

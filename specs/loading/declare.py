@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -18,6 +18,7 @@ from pallasc.specs.loading.tune_fields import given_values, made_tune
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
 from pallasc.specs.targets import resolve_target
+from pallasc.specs.templates import Value
 
 if TYPE_CHECKING:
     from pallasc.specs.tuning import Tune
@@ -52,24 +53,22 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         SpecError: a field is wrong or missing, or names what does not exist.
     """
     own = PARTIAL_KERNEL.read(fields, at)
-    values = {**file.defaults, **own}
+    values: dict[str, Any] = {**file.defaults, **own}
     places = {name: at.child(name) if name in own else file.places[name] for name in values}
     for known in KERNEL_FIELDS:
         if known.required and known.name not in values:
             raise at.error(f"field {known.name!r} is missing.", known.doc)
-    _check_names(values, places)
-    if isinstance(targets := own.get("targets"), tuple):
-        check_targets(targets, places["targets"], file.models)
+    _check_names(values["args"], values.get("static", {}), places)
+    if "targets" in own:
+        check_targets(values["targets"], places["targets"], file.models)
     locations = _locations(own, values, places, file)
-    if isinstance(matrix := values.get("matrix"), Matrix):
-        named = matrix.table.named if matrix.table else FILE_KEY
-        values.update(_points(matrix, places["matrix"].child(named), file))
-    if isinstance(files := values.get("files"), tuple):
-        values["files"] = _data_files(files, places["files"], file.base_dir)
+    if "matrix" in values:
+        values.update(_points(values["matrix"], places["matrix"], file))
+    if "files" in values:
+        values["files"] = _data_files(values["files"], places["files"], file.base_dir)
     if "tune" in values:
         values["tune"] = _tune(values, places["tune"])
-    make: Callable[..., Spec] = Spec  # whose fields are of the kinds that were read
-    return make(
+    return Spec(  # whose fields are of the kinds that were read
         **values,
         location=at.location,
         base_dir=file.base_dir,
@@ -78,10 +77,11 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     )
 
 
-def _check_names(values: Mapping[str, object], places: Mapping[str, Place]) -> None:
-    args, static = values["args"], values.get("static")
-    if isinstance(args, dict) and isinstance(static, dict):
-        for name in args.keys() & static.keys():
+def _check_names(
+    args: Collection[Value], static: Mapping[str, Value], places: Mapping[str, Place]
+) -> None:
+    for name in static:
+        if isinstance(args, dict) and name in args:
             message = f"argument {name!r} is given under 'args' as well."
             raise places["static"].child(name).error(message, "Give it once.", at_key=True)
 
@@ -101,6 +101,7 @@ def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
     table, known = matrix.table, file.rows
     if table is None:
         return {"matrix": matrix.axes}
+    at = at.child(table.named)
     if id(table) not in known:
         from pallasc.specs.loading.tables import read_rows
 

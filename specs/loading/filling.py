@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import looks_like_array, parse_array, resolve_array
+from pallasc.specs.arrays import array_tree, looks_like_array, parse_array, resolve_array
 from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.fields import Number, PathParts, Place
 from pallasc.specs.gpus import Target
@@ -78,26 +78,26 @@ class Trees:
         self._entries: dict[str, str] = {}
         self._characters = 0
 
-    def args(self, tree: Value, path: PathParts = ("args",)) -> Filler:
-        """Return the filler of the arguments at a path of the spec.
+    def static(self, tree: Value) -> Filler:
+        """Return the filler of the static arguments.
 
         Raises:
             SpecError: what no parameter changes is wrong.
         """
-        return self._args(tree, path)
-
-    def static(self, tree: Value) -> Filler:
-        """Return the filler of the static arguments."""
         return self._tree(tree, ("static",), self._static)
 
-    def _args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
-        """Return the filler of a tree of arrays; in a `$call`, all else is left as it is."""
+    def args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
+        """Return the filler of the arrays at a path; in a `$call`, all else is left as it is.
+
+        Raises:
+            SpecError: what no parameter changes is wrong.
+        """
         if isinstance(tree, list):
             items = enumerate(tree)
-            return _joined([self._args(item, (*path, i), in_call=in_call) for i, item in items])
+            return _joined([self.args(item, (*path, i), in_call=in_call) for i, item in items])
         if isinstance(tree, dict) and "$ref" not in tree:
             inside = in_call or "$call" in tree
-            return _keyed({k: self._args(v, (*path, k), in_call=inside) for k, v in tree.items()})
+            return _keyed({k: self.args(v, (*path, k), in_call=inside) for k, v in tree.items()})
         is_static = isinstance(tree, dict) or (in_call and path[-1] == "$call")
         leaf = self._static if is_static else self._in_call if in_call else self._array
         return self._tree(tree, path, leaf)
@@ -134,7 +134,7 @@ class Trees:
     def _in_call(self, value: Any, key: str) -> Filler:
         if isinstance(value, str) and is_parameter(value):
             template = parse_template(value)
-            return Filler(fill=lambda params: _array_or_data(template.fill(params)))
+            return Filler(fill=lambda params: array_tree(template.fill(params), in_call=True))
         is_array = isinstance(value, str) and looks_like_array(value)
         return self._array(value, key) if is_array else self._static(value, key)
 
@@ -180,22 +180,11 @@ def _array_tree(value: Value, text: str) -> Any:
         return [_array_tree(item, text) for item in value]
     if isinstance(value, dict):
         if "$call" in value or "$ref" in value:
-            return _array_or_data(value)
+            return array_tree(value, in_call=True)
         return {key: _array_tree(item, text) for key, item in value.items()}
     if value is not None and not isinstance(value, str):
         raise SpecError(f"{text} is {show(value)}, which is not an array.")
     return None if value is None else resolve_array(value)
-
-
-def _array_or_data(value: Value) -> Any:
-    """Return an argument of a `$call`: arrays where text is one, all else unchanged."""
-    if isinstance(value, list):
-        return [_array_or_data(item) for item in value]
-    if isinstance(value, dict):
-        return {k: v if k in NODES else _array_or_data(v) for k, v in value.items()}
-    if isinstance(value, str) and looks_like_array(value):
-        return resolve_array(value)
-    return value
 
 
 def _joined(parts: list[Filler]) -> Filler:
@@ -217,7 +206,7 @@ class Filling:
         trees = Trees(at, spec.base_dir)
         self._spec = spec
         self._at = at
-        self._args = trees.args(spec.args)
+        self._args = trees.args(spec.args, ("args",))
         self._static = trees.static(sorted_value(spec.static))
         self._files = tuple(sorted(spec.files))
         self._env = tuple(sorted({*spec.env}))
