@@ -137,7 +137,7 @@ def _parse_any_form(text: str, file: str) -> Lock:
     check_merged(text, file, "lock", f"Take either side, then run: {update_command(file)}")
     with _advice(file):
         document = parse_document(text, file, most_values=_MOST_VALUES)
-    at = Place(document)
+    at = Place(document.place)
     _check_schema(document.data, at)
     with _advice(file):
         return _lock(document.data, at)

@@ -11,14 +11,14 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.arrays import without_layout
 from pallasc.specs.canonical import plain
-from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.filling import Filling
 from pallasc.specs.loading.parameter_fields import ARGS_KEY, FILE_KEY, TOLERANCE_KEY
@@ -104,7 +104,7 @@ def _tuned(
 
 
 def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
-    at = Place(_Declared(spec), origin=spec.name)
+    at = Place(lambda path, at_key: spec.where(*path), origin=spec.name)
     points = _points_of(spec, at)
     _check_parameters(spec, points[0], at)
     targets = _targets(spec, at)
@@ -117,18 +117,6 @@ def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
         made = filled.variants(point, [target for target, _ in tunings])
         for variant, (_, tuning) in zip(made, tunings, strict=True):
             yield replace(variant, tuning=tuning)
-
-
-class _Declared(NamedTuple):
-    """Finds the places of a spec's fields."""
-
-    spec: Spec
-
-    def value(self, path: PathParts) -> Location:
-        return self.spec.where(*path)
-
-    def key(self, path: PathParts) -> Location:
-        return self.spec.where(*path)
 
 
 def _check_parameters(spec: Spec, point: Point, at: Place) -> None:

@@ -164,7 +164,7 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
             hint="Restore the file, or remove it: there need be no table.",
         )
     document = parse_document(text, file, most_values=_MOST_VALUES)
-    at = Place(document)
+    at = Place(document.place)
     data = _checked_top(document.data, at)
     return {name: _table(own, at.below(("kernels", name))) for name, own in data.items()}
 

@@ -84,16 +84,14 @@ class Document(Struct):
     values: dict[PathParts, Location] = field(default_factory=dict)
     keys: dict[PathParts, Location] = field(default_factory=dict)
 
-    def value(self, path: PathParts) -> Location:
-        """Return the place of a value, or of what is around it."""
+    def place(self, path: PathParts, at_key: bool = False) -> Location:
+        """Return the place of a value or of the key that leads to it, or of what is around it."""
+        if at_key and path in self.keys:
+            return self.keys[path]
         for length in range(len(path), -1, -1):
             if path[:length] in self.values:
                 return self.values[path[:length]]
         return Location(self.file)
-
-    def key(self, path: PathParts) -> Location:
-        """Return the place of the key that leads to a value."""
-        return self.keys.get(path) or self.value(path)
 
 
 def read_document(file: str, shown: str | None = None) -> Document:

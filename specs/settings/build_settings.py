@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import Choice, Field, Flag, PathParts, Place, Text
+from pallasc.specs.fields import Choice, Field, Flag, Locate, PathParts, Place, Text
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
@@ -74,32 +74,21 @@ class BuildSettings(NamedTuple):
     where: Mapping[str, Location] = {}
 
 
-class TomlLines(NamedTuple):
-    """Finds the lines of keys in a TOML file, which `tomllib` does not report.
+def toml_lines(file: str, text: str) -> Locate:
+    """Return what finds the lines of keys in a TOML file, which `tomllib` does not report."""
 
-    Attributes:
-        file: the file, as messages name it.
-        text: its text.
-    """
-
-    file: str
-    text: str
-
-    def value(self, path: PathParts) -> Location:
-        """Return the place of a value."""
-        return self.key(path)
-
-    def key(self, path: PathParts) -> Location:
-        """Return the place of the key that leads to a value."""
+    def locate(path: PathParts, at_key: bool) -> Location:
         start = line = 0
         for part in path:
             if isinstance(part, str):
                 head = rf"""^[ \t]*(?:\[[^\n\]]*\.)?\[?["']?{re.escape(part)}["']?[ \t]*[=.\]]"""
-                match = re.compile(head, re.MULTILINE).search(self.text, start)
+                match = re.compile(head, re.MULTILINE).search(text, start)
                 if match is not None:
                     start = match.start()
-                    line = self.text.count("\n", 0, start) + 1
-        return Location(self.file, line)
+                    line = text.count("\n", 0, start) + 1
+        return Location(file, line)
+
+    return locate
 
 
 class ProjectTable(NamedTuple):
@@ -151,7 +140,7 @@ def _read(file: str, mtime_ns: int, size: int) -> ProjectTable | None:
     for name in _TABLE:
         inner = table.get(name, {})
         table = inner if isinstance(inner, dict) else {}
-    return ProjectTable(table, Place(TomlLines(file, text), _TABLE))
+    return ProjectTable(table, Place(toml_lines(file, text), _TABLE))
 
 
 def build_settings(folder: str | Path = ".") -> BuildSettings:
