@@ -436,36 +436,32 @@ def _array() -> Schema:
 
 
 def _static() -> Schema:
-    entry = EntryKind(template=True).schema()
+    schema = _data("static", EntryKind(template=True), {})
+    only_ref = {"if": {"required": ["$ref"]}, "then": {"maxProperties": 1}}
+    schema[-1].update(only_ref)
     return {
         "description": "Plain data; $call builds a value, $ref takes an attribute.",
-        "anyOf": [
-            {"type": ["null", "boolean", "number", "string"]},
-            {"type": "array", "items": {"$ref": "#/$defs/static"}},
-            {
-                "type": "object",
-                "properties": {"$call": entry, "$ref": entry},
-                "propertyNames": {"pattern": r"^(\$call$|\$ref$|(?!\$))"},
-                "additionalProperties": {"$ref": "#/$defs/static"},
-                "if": {"required": ["$ref"]},
-                "then": {"maxProperties": 1},
-            },
-        ],
+        "anyOf": schema,
     }
 
 
 def _value() -> Schema:
-    entry = EntryKind().schema()
-    return {
-        "description": "A value of a parameter; $name names a mapping.",
-        "anyOf": [
-            {"type": ["null", "boolean", "number", "string"]},
-            {"type": "array", "items": {"$ref": "#/$defs/value"}},
-            {
-                "type": "object",
-                "properties": {"$name": VALUE_NAME.schema(), "$call": entry, "$ref": entry},
-                "propertyNames": {"pattern": r"^(\$name$|\$call$|\$ref$|(?!\$))"},
-                "additionalProperties": {"$ref": "#/$defs/value"},
-            },
-        ],
-    }
+    schema = _data("value", EntryKind(), {"$name": VALUE_NAME.schema()})
+    return {"description": "A value of a parameter; $name names a mapping.", "anyOf": schema}
+
+
+def _data(name: str, entry: EntryKind, own: Schema) -> list[Schema]:
+    """Return the kinds of JSON-like data: scalars, lists, and mappings with nodes and own keys."""
+    inside = {"$ref": f"#/$defs/{name}"}
+    keys = {**own, **dict.fromkeys(NODES, entry.schema())}
+    known = "|".join(rf"\{key}$" for key in keys)
+    return [
+        {"type": ["null", "boolean", "number", "string"]},
+        {"type": "array", "items": inside},
+        {
+            "type": "object",
+            "properties": keys,
+            "propertyNames": {"pattern": rf"^({known}|(?!\$))"},
+            "additionalProperties": inside,
+        },
+    ]

@@ -74,6 +74,9 @@ class BuildSettings(NamedTuple):
     where: Mapping[str, Location] = {}
 
 
+NOTHING_SET = BuildSettings()
+
+
 def toml_lines(file: str, text: str) -> Locate:
     """Return what finds the lines of keys in a TOML file, which `tomllib` does not report."""
 
@@ -151,7 +154,7 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     """
     project = project_table(folder)
     if project is None:
-        return BuildSettings()
+        return NOTHING_SET
     table, at = project
     for key in table:
         if key not in BUILD_KEYS and key not in _OF_HOOKS:
