@@ -23,8 +23,7 @@ from pallasc.compiler.workers.messages import serve
 from pallasc.errors import CheckError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.entries import parse_entry
-from pallasc.specs.meshes import Mesh
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Mesh, Variant
 
 
 def main(arguments: list[str], channel: Channel) -> int:

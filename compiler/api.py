@@ -35,7 +35,7 @@ from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.decorator import Call, Ref, spec_of
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.meshes import Mesh, checked_mesh
+from pallasc.specs.spec import Mesh, checked_mesh
 from pallasc.specs.spelling import an, show
 from pallasc.specs.targets import resolve_target
 

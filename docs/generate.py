@@ -28,7 +28,7 @@ from pallasc.cli.output.exits import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.cli.targets import COLUMNS, rows
 from pallasc.errors import PallascError
 from pallasc.specs.gpus import MODELS
-from pallasc.specs.loading.json_schema import json_schema_text
+from pallasc.specs.loading.schema import json_schema_text
 
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"

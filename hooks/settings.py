@@ -27,8 +27,7 @@ from pallasc.specs.fields import (
     Text,
     expected,
 )
-from pallasc.specs.settings.build_settings import BUILD_KEYS
-from pallasc.specs.settings.toml_lines import TomlLines
+from pallasc.specs.settings.build_settings import BUILD_KEYS, toml_lines
 from pallasc.specs.spelling import show
 
 FILE = "pyproject.toml"
@@ -130,7 +129,7 @@ def compiler_extra(root: Path) -> str:
     """
     text = _read(root)
     extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
-    return Choice(_EXTRAS).read(extra, Place(TomlLines(FILE, text), (*_TABLE[:-1], "compiler")))
+    return Choice(_EXTRAS).read(extra, Place(toml_lines(FILE, text), (*_TABLE[:-1], "compiler")))
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
@@ -148,7 +147,7 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"not valid TOML: {error}", location=Location(FILE)) from error
-    own = Place(TomlLines(FILE, text), _TABLE[:-1])
+    own = Place(toml_lines(FILE, text), _TABLE[:-1])
     table = _pallasc_table(data)
     for key in table:
         if key not in _KEYS:

@@ -18,14 +18,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.dtypes import parse_dtype
-from pallasc.specs.parameters import label_of
 from pallasc.specs.spelling import show
-from pallasc.specs.templates import Expression, Template, Value, is_template, parse_template
+from pallasc.specs.templates import (
+    Expression,
+    Template,
+    Value,
+    is_template,
+    label_of,
+    parse_template,
+)
 
 _ARRAY = re.compile(
     r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)\]"
@@ -218,6 +224,25 @@ def resolve_array(text: str, params: Mapping[str, Value] | None = None) -> Array
         SpecError: as `parse_array` and `ArrayTemplate.resolve`.
     """
     return parse_array(text).resolve(params or {})
+
+
+def array_tree(tree: Any, *, in_call: bool = False) -> Any:
+    """Return a tree with an array for each notation of one.
+
+    Among the arguments of a `$call`, which `in_call` says the tree is, there is other text, too; it
+    never looks like an array.
+
+    Raises:
+        SpecError: as `resolve_array`.
+    """
+    if isinstance(tree, str):
+        return resolve_array(tree) if not in_call or looks_like_array(tree) else tree
+    if isinstance(tree, list):
+        return [array_tree(item, in_call=in_call) for item in tree]
+    if isinstance(tree, dict):
+        inside = in_call or "$call" in tree
+        return {key: array_tree(item, in_call=inside) for key, item in tree.items()}
+    return tree
 
 
 def _parse_dimension(text: str, notation: str) -> Template:

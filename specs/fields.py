@@ -7,13 +7,13 @@ the loader agree. Both loaders, YAML and Python, read through these tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
-from pallasc.specs.templates import Scalar, is_template, parse_template
+from pallasc.specs.templates import Scalar, is_template, parse_template, typed
 
 Schema = dict[str, object]
 """A piece of JSON schema."""
@@ -22,44 +22,26 @@ PathParts = tuple[str | int, ...]
 """Keys and indices from the root of a document to a value."""
 
 
-class Locator(Protocol):
-    """Finds places in the user's file."""
-
-    def value(self, path: PathParts) -> Location:
-        """Return the place of a value."""
-
-    def key(self, path: PathParts) -> Location:
-        """Return the place of the key that leads to a value."""
-
-
-class FixedLocator(NamedTuple):
-    """Gives everything the same place."""
-
-    location: Location
-
-    def value(self, path: PathParts) -> Location:
-        """Return the place."""
-        return self.location
-
-    def key(self, path: PathParts) -> Location:
-        """Return the place."""
-        return self.location
+Locate = Callable[[PathParts, bool], Location]
+"""Returns the place of a value in the user's file, or of the key that leads to it."""
 
 
 class Place(NamedTuple):
     """A value's position in a document, for messages.
 
     Attributes:
-        locator: finds places in the document.
+        locate: finds places in the document.
         path: from the root of the document to the value.
         origin: what a label begins with, the kernel's name.
         skip: how many parts of the path `origin` stands for.
+        base_dir: the spec's folder, where entry points are looked for; None where none are.
     """
 
-    locator: Locator
+    locate: Locate
     path: PathParts = ()
     origin: str = ""
     skip: int = 0
+    base_dir: str | None = None
 
     @property
     def label(self) -> str:
@@ -71,25 +53,25 @@ class Place(NamedTuple):
     @property
     def location(self) -> Location:
         """Return the place of the value."""
-        return self.locator.value(self.path)
+        return self.locate(self.path, False)
 
     def child(self, part: str | int) -> Place:
         """Return the place of a value inside this one."""
-        return Place(self.locator, (*self.path, part), self.origin, self.skip)
+        return Place(self.locate, (*self.path, part), self.origin, self.skip, self.base_dir)
 
     def below(self, path: PathParts) -> Place:
         """Return the place of a value further inside this one."""
-        return Place(self.locator, (*self.path, *path), self.origin, self.skip)
+        return Place(self.locate, (*self.path, *path), self.origin, self.skip, self.base_dir)
 
     def error(self, message: str, hint: str | None = None, *, at_key: bool = False) -> SpecError:
         """Return an error about this value, or about the key that leads to it."""
-        where = self.locator.key(self.path) if at_key else self.location
+        where = self.locate(self.path, at_key)
         text = f"{self.label}: {message}" if self.label else message
         return SpecError(text, location=where, hint=hint)
 
     def unknown(self, what: str, word: str, known: Mapping[str, object] | list[str]) -> SpecError:
         """Return the error for a key of this mapping that nothing is known about."""
-        where = self.locator.key((*self.path, word))
+        where = self.locate((*self.path, word), True)
         text = f"unknown {what} {show(word)}."
         label = f"{self.label}: " if self.label else ""
         hint = suggestion(word, known, otherwise=f"Known {what}s")
@@ -238,11 +220,12 @@ class ScalarKind:
 
 
 class ListOf(NamedTuple, Generic[_Item]):
-    """A list whose items are of one kind, none of them twice."""
+    """A list whose items are of one kind, unless allowed none of them twice."""
 
     item: Kind[_Item]
     what: str
     minimum: int = 1
+    repeats: bool = False
 
     def read(self, value: object, at: Place) -> tuple[_Item, ...]:
         """Return the items."""
@@ -254,7 +237,8 @@ class ListOf(NamedTuple, Generic[_Item]):
                 f"the list of {self.what} is empty.", "Leave the field out, or add an item."
             )
         items = tuple(self.item.read(item, at.child(i)) for i, item in enumerate(value))
-        self._distinct(items, at)
+        if not self.repeats:
+            self._distinct(items, at)
         return items
 
     def _distinct(self, items: tuple[_Item, ...], at: Place) -> None:
@@ -267,7 +251,11 @@ class ListOf(NamedTuple, Generic[_Item]):
 
     def schema(self) -> Schema:
         """Return the schema."""
-        items: Schema = {"type": "array", "items": self.item.schema(), "uniqueItems": True}
+        items: Schema = {
+            "type": "array",
+            "items": self.item.schema(),
+            "uniqueItems": not self.repeats,
+        }
         return {**items, "minItems": self.minimum} if self.minimum else items
 
 
@@ -343,12 +331,3 @@ def finite(value: object, at: Place) -> None:
         raise at.error(
             f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."
         )
-
-
-def typed(value: object) -> str:
-    """Return text that is equal for equal values of equal type: 1, 1.0, true and '1' differ."""
-    if isinstance(value, dict):
-        return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(typed, value))}]"
-    return f"{type(value).__name__}:{value!r}"

@@ -119,7 +119,7 @@ class Target:
     fpus_per_sm: int
     memory_bandwidth_bytes_per_s: int
     l2_bytes: int
-    clock_ghz: float
+    clock_ghz: int | float
     memory_bytes: int
     description: str
 

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from pallasc.errors import Location
+from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import Target
-from pallasc.specs.meshes import Mesh
+from pallasc.specs.spelling import show
 from pallasc.specs.templates import Scalar, Value
 
 if TYPE_CHECKING:
     from pallasc.specs.tuning import Tune, Tuning
 
-ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
-"""An argument: an array, `null`, or lists and mappings of them.
+    ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
+    """An argument: an array, `null`, or lists and mappings of them.
 
-A mapping with `$tuple` is a tuple; one with `$call` is the pytree node that the call gives, and
-only there scalars stand for themselves.
-"""
+    A mapping with `$tuple` is a tuple; one with `$call` is the pytree node that the call gives, and
+    only there scalars stand for themselves.
+    """
 
-Args = dict[str, ArgTree] | list[ArgTree]
-"""All arguments: by name, or by position."""
+    Args = dict[str, ArgTree] | list[ArgTree]
+    """All arguments: by name, or by position."""
+else:
+    ArgTree = Args = Tune = Tuning = Any  # for msgspec, which has no recursive types
+
+MOST_DEVICES = 256
+"""Devices of a mesh."""
+
+Mesh = tuple[tuple[str, int], ...]
+"""Axes and their sizes; empty for one device."""
 
 
 class Tolerance(Struct, frozen=True):
     """How far a kernel may be from its reference: `|a - b| <= atol + rtol * |b|`."""
 
-    rtol: float | None = None
-    atol: float | None = None
+    rtol: int | float | None = None
+    atol: int | float | None = None
 
 
 class Budget(Struct, frozen=True):
@@ -136,7 +145,7 @@ class Spec(Struct, frozen=True, eq=False):
     targets: tuple[str, ...] = ()
     models: dict[str, Target] = field(default_factory=dict)
     reference: str | None = None
-    tolerance: dict[str, float | str] = field(default_factory=dict)
+    tolerance: dict[str, int | float | str] = field(default_factory=dict)
     budget: dict[str, int | str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
@@ -168,7 +177,7 @@ class Variant(Struct, frozen=True, eq=False):
 
     Attributes:
         name: the kernel.
-        params: parameters of this point and what their values are called (`parameters`), in the
+        params: parameters of this point and what their values are called (`templates`), in the
             order of the matrix.
         target: the model it is compiled for.
         entry: as in `Spec`.
@@ -298,3 +307,34 @@ def _leaves(tree: Args | ArgTree, path: tuple[str, ...]) -> Iterator[tuple[str, 
         else:
             for key, item in tree.items():
                 yield from _leaves(item, (*path, key))
+
+
+def check_devices(sizes: Mapping[str, int]) -> None:
+    """Check how many devices a mesh has.
+
+    Raises:
+        SpecError: too few for a mesh, or too many.
+    """
+    devices = math.prod(sizes.values())
+    if not 2 <= devices <= MOST_DEVICES:
+        raise SpecError(
+            f"a mesh of {devices} devices.",
+            hint=f"Give it 2 to {MOST_DEVICES}; for one device leave it out.",
+        )
+
+
+def checked_mesh(mesh: Mapping[str, int] | None) -> Mesh:
+    """Return the mesh of these axes.
+
+    Raises:
+        SpecError: an axis has no name or no size, or the devices are too many.
+    """
+    if not mesh:
+        return ()
+    for name, size in mesh.items():
+        if type(name) is not str or not name.isidentifier() or type(size) is not int or size < 1:
+            raise SpecError(
+                f"mesh: axis {show(name)} has size {show(size)}.", hint='Write mesh={"x": 4}.'
+            )
+    check_devices(mesh)
+    return tuple(mesh.items())

@@ -9,6 +9,11 @@ Grammar:
 
 A template that is one brace pair and nothing else keeps the type of its value; any other gives
 text. Arithmetic is over whole numbers only and is evaluated over the syntax tree, never by Python.
+
+What a variant's id and its record hold of a parameter's value is its label, which is a scalar: the
+value itself; the `$name` of a mapping; or a list or mapping in one line without spaces, its keys
+sorted: `[64,128]`, `{tile_m:64,tile_n:128}`. Where that line is long, the label is `#` and the
+first eight digits of the SHA-256 of the value's canonical JSON.
 """
 
 from __future__ import annotations
@@ -17,18 +22,28 @@ import ast
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import SpecError
-from pallasc.specs.canonical import plain
+from pallasc.specs.canonical import canonical_json, digest, plain
 from pallasc.specs.spelling import shortened, show, suggestion
 
 Scalar = str | int | float | bool | None
 """What an id shows as it is."""
 
-Value = Scalar | list["Value"] | dict[str, "Value"]
-"""JSON-like data: what a parameter can be."""
+
+if TYPE_CHECKING:
+    Value = Scalar | list["Value"] | dict[str, "Value"]
+    """JSON-like data: what a parameter can be."""
+else:
+    Value = Any  # for msgspec, which reads annotations and has no recursive types
+
+NAME = "$name"
+"""The key that names a mapping, and is not part of its value."""
+
+_LONGEST_LABEL = 48
 
 _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
 _LONGEST_EXPRESSION = 200
@@ -245,3 +260,72 @@ def _bounded(value: int, text: str) -> int:
     if abs(value) >= _LARGEST_NUMBER:
         raise SpecError(f"{{{text}}} does not fit into 64 bits.")
     return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One value that a parameter can have.
+
+    Attributes:
+        label: its name for people.
+        content: what templates see.
+        key: equal for equal values of equal type and name.
+    """
+
+    label: Scalar
+    content: Value
+    key: str
+
+
+Point = dict[str, Choice]
+"""One value for each parameter."""
+
+
+def choice_of(value: Value) -> Choice:
+    """Return the choice for a value."""
+    content = value
+    if isinstance(value, dict) and NAME in value:
+        content = {key: item for key, item in value.items() if key != NAME}
+    return Choice(label_of(value), content, typed(value))
+
+
+def label_of(value: Value) -> Scalar:
+    """Return the label of a value."""
+    if not isinstance(value, list | dict):
+        return value
+    if isinstance(value, dict) and NAME in value:
+        return str(value[NAME])
+    line = _line(value)
+    return line if len(line) <= _LONGEST_LABEL else f"#{digest(canonical_json(value))[:8]}"
+
+
+def contents(point: Point) -> dict[str, Value]:
+    """Return what templates see of a point."""
+    return {name: choice.content for name, choice in point.items()}
+
+
+def labels(point: Point) -> tuple[tuple[str, Scalar], ...]:
+    """Return the labels of a point's values, in the order of its parameters."""
+    return tuple((name, choice.label) for name, choice in point.items())
+
+
+def point_text(labelled: Mapping[str, Scalar]) -> str:
+    """Return a point as messages show it: `m=8, tiles=small`."""
+    return ", ".join(f"{name}={plain(value)}" for name, value in labelled.items())
+
+
+def _line(value: Value) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_line, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_line(value[key])}' for key in sorted(value))}}}"
+    return plain(value)
+
+
+def typed(value: object) -> str:
+    """Return text that is equal for equal values of equal type: 1, 1.0, true and '1' differ."""
+    if isinstance(value, dict):
+        return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(typed, value))}]"
+    return f"{type(value).__name__}:{value!r}"

@@ -45,14 +45,14 @@ from pallasc.cli.main import main
 from pallasc.errors import SpecError
 from pallasc.hooks.settings import read_settings
 from pallasc.specs.dtypes import DTYPES
-from pallasc.specs.loading.kernel_fields import (
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.schema import (
     BUDGET_FIELDS,
     FILE_FIELDS,
     KERNEL_FIELDS,
     MODEL_FIELDS,
     TOLERANCE_FIELDS,
 )
-from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -44,8 +44,7 @@ from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.project import project_env
-from pallasc.specs.loading.yaml_loader import load_specs
+from pallasc.specs.loading.yaml_loader import load_specs, project_env
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.variables import why_not_declared

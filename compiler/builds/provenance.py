@@ -337,6 +337,7 @@ def _declared(spec: Spec) -> bytes:
     if spec.tune is not None:
         data["tune"] = {name: _sorted(values) for name, values in spec.tune.over.items()}
     data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
+    data["mesh"] = list(spec.mesh.items())
     rows = _sorted(row.values for row in spec.rows)
     data = {**data, "rows": rows} if rows else {k: v for k, v in data.items() if k != "rows"}
     for name in ("include", "exclude", "targets", "files"):

@@ -47,7 +47,7 @@ from pallasc.specs.artifacts.cubin import minimum_driver
 from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan, check_ranges, plan_to_json
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import Target
-from pallasc.specs.meshes import Mesh
+from pallasc.specs.spec import Mesh
 
 _PTX_TARGET = re.compile(r"^\.target\s+([^\s,]+)", re.MULTILINE)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from pallasc.errors import CompileError, Location, ToolError
 from pallasc.specs.gpus import Target
-from pallasc.specs.meshes import Mesh
+from pallasc.specs.spec import Mesh
 
 _ONE_AT_A_TIME = threading.RLock()
 

@@ -47,8 +47,7 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.canonical import digest
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.gpus import Target
-from pallasc.specs.meshes import Mesh
-from pallasc.specs.spec import Args
+from pallasc.specs.spec import Args, Mesh
 from pallasc.specs.spelling import suggestion
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import FixedLocator, Place
+from pallasc.specs.fields import Place
 from pallasc.specs.loading.declare import SpecFile, kernel_place
 from pallasc.specs.loading.declare import declare as checked_spec
 from pallasc.specs.loading.modules import load_module, module_name
@@ -238,7 +238,8 @@ def _collecting(collection: _Collection) -> Iterator[None]:
 def _declare(
     function: str | Callable[..., Any], fields: dict[str, object], location: Location, file: Path
 ) -> Spec:
-    at = Place(FixedLocator(location))  # of the decorator's call
+    # All fields have the place of the decorator's call.
+    at = Place(lambda path, at_key: location, base_dir=str(file.parent))
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
     name = fields.get("name", own_name)

@@ -1,19 +1,44 @@
-"""Fill parameters into the trees of a spec: what no parameter changes is made once and shared."""
+"""Fill a point's parameters into a spec: what no parameter changes is made once and shared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import looks_like_array, parse_array, resolve_array
+from pallasc.specs.arrays import array_tree, looks_like_array, parse_array, resolve_array
 from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.fields import PathParts, Place
-from pallasc.specs.loading.entry_fields import NODES
-from pallasc.specs.loading.kernel_fields import is_parameter
-from pallasc.specs.spec import sorted_value
-from pallasc.specs.spelling import show
-from pallasc.specs.templates import Value, is_template, parse_template
+from pallasc.specs.fields import Number, PathParts, Place
+from pallasc.specs.gpus import Target
+from pallasc.specs.loading.parameter_fields import ARGS_KEY, NODES, SEED_KEY, TOLERANCE_KEY
+from pallasc.specs.loading.schema import AXIS_SIZE, DIFFERENCE, LIMITS, is_parameter
+from pallasc.specs.spec import (
+    Budget,
+    Check,
+    Mesh,
+    Spec,
+    Tolerance,
+    Variant,
+    check_devices,
+    sorted_value,
+)
+from pallasc.specs.spelling import shortened, show
+from pallasc.specs.templates import (
+    Point,
+    Value,
+    choice_of,
+    contents,
+    is_template,
+    label_of,
+    labels,
+    parse_template,
+    point_text,
+)
+
+LONGEST_ID = 2000
+"""Characters of an id: as many as an expression may have that chooses it."""
+
+_NO_BUDGET = Budget()
 
 Params = Mapping[str, Value]
 """What templates see of a point."""
@@ -53,26 +78,26 @@ class Trees:
         self._entries: dict[str, str] = {}
         self._characters = 0
 
-    def args(self, tree: Value, path: PathParts = ("args",)) -> Filler:
-        """Return the filler of the arguments at a path of the spec.
+    def static(self, tree: Value) -> Filler:
+        """Return the filler of the static arguments.
 
         Raises:
             SpecError: what no parameter changes is wrong.
         """
-        return self._args(tree, path)
-
-    def static(self, tree: Value) -> Filler:
-        """Return the filler of the static arguments."""
         return self._tree(tree, ("static",), self._static)
 
-    def _args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
-        """Return the filler of a tree of arrays; in a `$call`, all else is left as it is."""
+    def args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
+        """Return the filler of the arrays at a path; in a `$call`, all else is left as it is.
+
+        Raises:
+            SpecError: what no parameter changes is wrong.
+        """
         if isinstance(tree, list):
             items = enumerate(tree)
-            return _joined([self._args(item, (*path, i), in_call=in_call) for i, item in items])
+            return _joined([self.args(item, (*path, i), in_call=in_call) for i, item in items])
         if isinstance(tree, dict) and "$ref" not in tree:
             inside = in_call or "$call" in tree
-            return _keyed({k: self._args(v, (*path, k), in_call=inside) for k, v in tree.items()})
+            return _keyed({k: self.args(v, (*path, k), in_call=inside) for k, v in tree.items()})
         is_static = isinstance(tree, dict) or (in_call and path[-1] == "$call")
         leaf = self._static if is_static else self._in_call if in_call else self._array
         return self._tree(tree, path, leaf)
@@ -109,7 +134,7 @@ class Trees:
     def _in_call(self, value: Any, key: str) -> Filler:
         if isinstance(value, str) and is_parameter(value):
             template = parse_template(value)
-            return Filler(fill=lambda params: _array_or_data(template.fill(params)))
+            return Filler(fill=lambda params: array_tree(template.fill(params), in_call=True))
         is_array = isinstance(value, str) and looks_like_array(value)
         return self._array(value, key) if is_array else self._static(value, key)
 
@@ -155,22 +180,11 @@ def _array_tree(value: Value, text: str) -> Any:
         return [_array_tree(item, text) for item in value]
     if isinstance(value, dict):
         if "$call" in value or "$ref" in value:
-            return _array_or_data(value)
+            return array_tree(value, in_call=True)
         return {key: _array_tree(item, text) for key, item in value.items()}
     if value is not None and not isinstance(value, str):
         raise SpecError(f"{text} is {show(value)}, which is not an array.")
     return None if value is None else resolve_array(value)
-
-
-def _array_or_data(value: Value) -> Any:
-    """Return an argument of a `$call`: arrays where text is one, all else unchanged."""
-    if isinstance(value, list):
-        return [_array_or_data(item) for item in value]
-    if isinstance(value, dict):
-        return {k: v if k in NODES else _array_or_data(v) for k, v in value.items()}
-    if isinstance(value, str) and looks_like_array(value):
-        return resolve_array(value)
-    return value
 
 
 def _joined(parts: list[Filler]) -> Filler:
@@ -183,3 +197,148 @@ def _keyed(parts: dict[str, Filler]) -> Filler:
     if all(part.fill is None for part in parts.values()):
         return Filler({key: part.value for key, part in parts.items()})
     return Filler(fill=lambda params: {key: part(params) for key, part in parts.items()})
+
+
+class Filling:
+    """Makes the variants of one spec."""
+
+    def __init__(self, spec: Spec, at: Place) -> None:
+        trees = Trees(at, spec.base_dir)
+        self._spec = spec
+        self._at = at
+        self._args = trees.args(spec.args, ("args",))
+        self._static = trees.static(sorted_value(spec.static))
+        self._files = tuple(sorted(spec.files))
+        self._env = tuple(sorted({*spec.env}))
+        own = _check_args(spec, at)
+        self._check_args = None if own is None else trees.args(own, ("check", ARGS_KEY))
+
+    def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
+        """Yield the variants of a point, which differ in the target alone."""
+        spec, at, params = self._spec, self._at, contents(point)
+        made = {
+            **self._made(point),
+            "budget": _budget(spec, params, at.child("budget")) if spec.budget else _NO_BUDGET,
+            "check": self._check(point) if spec.check else None,
+        }
+        for target in targets:
+            variant = Variant(
+                name=spec.name,
+                target=target,
+                entry=spec.entry,
+                reference=spec.reference,
+                files=self._files,
+                env=self._env,
+                vmap=spec.vmap,
+                location=spec.location,
+                base_dir=spec.base_dir,
+                locations=spec.locations,
+                **made,
+            )
+            if len(variant.id) > LONGEST_ID:
+                raise at.error(
+                    f"{shortened(variant.id)!r} has {len(variant.id)} characters; an id has at "
+                    f"most {LONGEST_ID}.",
+                    "Give long values a name: {$name: short, text: …}, used as {parameter.text}.",
+                )
+            yield variant
+
+    def _made(self, point: Point) -> dict[str, Any]:
+        """Return the fields of a point's variants that a check has of its own, too."""
+        spec, at, params = self._spec, self._at, contents(point)
+        tolerance = _numbers(spec.tolerance, DIFFERENCE, params, at.child("tolerance"))
+        return {
+            "params": labels(point),
+            "args": self._args(params),
+            "static": self._static(params),
+            "tolerance": Tolerance(**tolerance) if tolerance else None,
+            "mesh": _mesh(spec.mesh, params, at.child("mesh")) if spec.mesh else (),
+        }
+
+    def _check(self, point: Point) -> Check:
+        """Return what is checked in the place of a point's variants."""
+        at, given = self._at.child("check"), dict(self._spec.check)
+        seed, tolerance = given.pop(SEED_KEY, None), given.pop(TOLERANCE_KEY, None)
+        given.pop(ARGS_KEY, None)
+        for name in given:
+            if name not in point:
+                raise at.unknown("parameter", name, list(point))
+        small = {**point, **{name: choice_of(v) for name, v in given.items()}}
+        try:
+            made = self._made(small)
+        except SpecError as error:
+            sizes = point_text({name: label_of(value) for name, value in given.items()})
+            raise at.error(f"with {sizes}: {error.message}", error.hint) from None
+        if isinstance(tolerance, dict):
+            place = at.child(TOLERANCE_KEY)
+            made["tolerance"] = Tolerance(
+                **_numbers(tolerance, DIFFERENCE, contents(point), place)  # type: ignore[arg-type]
+            )
+        if self._check_args is not None:
+            own = self._check_args(contents(small))
+            made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
+        return Check(
+            **made,
+            seed=seed if isinstance(seed, int) else None,
+            names_args=self._check_args is not None,
+        )
+
+
+def _check_args(spec: Spec, at: Place) -> dict[str, Value] | list[Value] | None:
+    """Return the arguments of a check, None where it names none.
+
+    Raises:
+        SpecError: they are not like those of the kernel.
+    """
+    own = spec.check.get(ARGS_KEY)
+    if own is None:
+        return None
+    place = at.child("check").child(ARGS_KEY)
+    if isinstance(own, dict) and isinstance(spec.args, dict):
+        for name in own:
+            if name not in spec.args:
+                raise place.unknown("argument", name, list(spec.args))
+        return own
+    if not (isinstance(own, list) and isinstance(spec.args, list)):
+        kind = "a mapping, by name" if isinstance(spec.args, dict) else "a list, by position"
+        raise place.error(f"the arguments of {spec.name} are {kind}.", "Write those of a check so.")
+    if len(own) != len(spec.args):
+        raise place.error(
+            f"{len(own)} arguments, and {spec.name} takes {len(spec.args)}.", "Give all of them."
+        )
+    return own
+
+
+def _budget(spec: Spec, params: Params, at: Place) -> Budget:
+    limits = {}
+    for name, value in spec.budget.items():
+        place = at.child(name)
+        limits[name] = LIMITS[name].checked(_filled(value, params, place), place)
+    return Budget(**limits)
+
+
+def _mesh(axes: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
+    numbers = _numbers(axes, AXIS_SIZE, params, at)
+    sizes = {name: int(size) for name, size in numbers.items()}
+    with at.blamed():
+        check_devices(sizes)
+    return tuple(sizes.items())
+
+
+def _numbers(
+    values: Mapping[str, float | str], kind: Number, params: Params, at: Place
+) -> dict[str, int | float]:
+    """Return numbers with their templates filled in."""
+    return {name: _number(value, kind, params, at.child(name)) for name, value in values.items()}
+
+
+def _number(value: object, kind: Number, params: Params, at: Place) -> int | float:
+    return kind.checked(_filled(value, params, at), at)
+
+
+def _filled(value: object, params: Params, at: Place) -> object:
+    """Return a number, or what its template gives."""
+    if not isinstance(value, str):
+        return value
+    with at.blamed():
+        return parse_template(value).fill(params)

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.fields import Field, MapOf, Number, Place, Record, Text, expected
+from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document
 from pallasc.specs.lock import (
     DIGEST,
     LOCK_SCHEMA,
@@ -27,9 +28,6 @@ from pallasc.specs.lock import (
 )
 from pallasc.specs.resources import Resources
 from pallasc.specs.spelling import show
-
-CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
-"""What git leaves in a file that it could not merge."""
 
 _KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
 _NUMBERS = r"(?:[a-z_]{1,20}: \d{1,18}(?:, (?!\})|(?=\})))*"
@@ -68,19 +66,16 @@ def read_lock(path: Path) -> Lock | None:
     Raises:
         SpecError: it cannot be read, or as `parse_lock`.
     """
+    file = str(path)
     try:
-        return parse_lock(path.read_text(encoding="utf-8-sig"), str(path))
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise SpecError(
-            f"byte {error.object[error.start]:#04x} is not UTF-8.",
-            location=Location(str(path), line),
-            hint=_restore(str(path)),
-        ) from None
+        raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
+    # As text files are read: a line may end in CR LF.
+    text = decoded(content, file, _restore(file)).replace("\r\n", "\n").replace("\r", "\n")
+    return parse_lock(text, file)
 
 
 def _restore(file: str) -> str:
@@ -139,19 +134,10 @@ def _resources(text: str) -> Resources | None:
 
 def _parse_any_form(text: str, file: str) -> Lock:
     """Return the lock of a text in any form that YAML allows."""
-    from pallasc.specs.loading.yaml_text import parse_document
-
-    conflict = CONFLICT.search(text)
-    if conflict is not None:
-        line = text.count("\n", 0, conflict.start()) + 1
-        raise SpecError(
-            "the lock holds the marks of a merge conflict.",
-            location=Location(file, line),
-            hint=f"Take either side, then run: {update_command(file)}",
-        )
+    check_merged(text, file, "lock", f"Take either side, then run: {update_command(file)}")
     with _advice(file):
         document = parse_document(text, file, most_values=_MOST_VALUES)
-    at = Place(document)
+    at = Place(document.place)
     _check_schema(document.data, at)
     with _advice(file):
         return _lock(document.data, at)

@@ -1,44 +1,55 @@
-"""Expand specs into variants: every point of the matrix on every target, in a fixed order."""
+"""Expand specs into variants: every point of the matrix on every target, in a fixed order.
+
+The points of a spec are rows and combinations of the matrix, less what is excluded, and more. How
+many there may be is counted from sizes before anything is expanded: every count is a product or a
+sum over lengths, and takes no longer than reading the specs did.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.arrays import without_layout
-from pallasc.specs.fields import Number, PathParts, Place
+from pallasc.specs.canonical import plain
+from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.batches import check_batch_arrays
-from pallasc.specs.loading.budget_fields import LIMITS
-from pallasc.specs.loading.filling import Params, Trees
-from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE
-from pallasc.specs.loading.limits import check_expansion
-from pallasc.specs.loading.parameter_fields import ARGS_KEY, SEED_KEY, TOLERANCE_KEY
-from pallasc.specs.loading.points import points_of, source_of
-from pallasc.specs.meshes import Mesh, check_devices
-from pallasc.specs.parameters import (
-    Point,
-    choice_of,
-    contents,
-    label_of,
-    labels,
-    point_text,
-)
-from pallasc.specs.spec import Budget, Check, Spec, Tolerance, Variant, sorted_value
-from pallasc.specs.spelling import shortened, show, suggestion
+from pallasc.specs.loading.filling import Filling
+from pallasc.specs.loading.parameter_fields import ARGS_KEY, FILE_KEY, TOLERANCE_KEY
+from pallasc.specs.spec import Spec, Variant
+from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.targets import resolve_target
-from pallasc.specs.templates import Value, parse_template
+from pallasc.specs.templates import (
+    Choice,
+    Point,
+    Value,
+    choice_of,
+    is_template,
+    labels,
+    parse_template,
+    point_text,
+    typed,
+)
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_points import TunedPoints
 
-LONGEST_ID = 2000
-"""Characters of an id: as many as an expression may have that chooses it."""
+VARIABLE = "PALLASC_MAX_VARIANTS"
+MOST_VARIANTS = 100_000
+"""Variants that specs expand to, where `$PALLASC_MAX_VARIANTS` says nothing else."""
+VALUES_PER_VARIANT = 100
+"""Values that specs may take to fill in, for each variant that is allowed."""
+MOST_EXCLUDED_SETS = 100
+"""Different sets of parameters that the points of one `exclude` have."""
 
-_NO_BUDGET = Budget()
+_Ranks = tuple[int, ...]
+"""How many dimensions each array of a variant has."""
 
 
 def expand(
@@ -58,12 +69,12 @@ def expand(
         tell: called with a remark where points of a tuned kernel are left out or none is.
 
     Raises:
-        SpecError: there are more than specs may expand to (`limits`); a point, a parameter or a
+        SpecError: there are more than specs may expand to; a point, a parameter or a
             target is wrong, nothing is left to compile, or two variants have the same id; or a
             table is wrong.
     """
     specs = list(specs)
-    check_expansion(specs)
+    _check_expansion(specs)
     tuned = _tuned(specs, all_points=all_points, tell=tell)
     variants: dict[str, Variant] = {}
     for spec in specs:
@@ -77,7 +88,7 @@ def expand(
                     hint=f"The other is declared at {other.location}.",
                 )
     made = list(variants.values())
-    check_batch_arrays(made)
+    _check_batch_arrays(made)
     return made
 
 
@@ -93,11 +104,11 @@ def _tuned(
 
 
 def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
-    at = Place(_Declared(spec), origin=spec.name)
-    points = points_of(spec, at)
+    at = Place(lambda path, at_key: spec.where(*path), origin=spec.name)
+    points = _points_of(spec, at)
     _check_parameters(spec, points[0], at)
     targets = _targets(spec, at)
-    filled = _Filled(spec, at)
+    filled = Filling(spec, at)
     if tuned is None or spec.tune is None:
         for point in points:
             yield from filled.variants(point, targets)
@@ -106,18 +117,6 @@ def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
         made = filled.variants(point, [target for target, _ in tunings])
         for variant, (_, tuning) in zip(made, tunings, strict=True):
             yield replace(variant, tuning=tuning)
-
-
-class _Declared(NamedTuple):
-    """Finds the places of a spec's fields."""
-
-    spec: Spec
-
-    def value(self, path: PathParts) -> Location:
-        return self.spec.where(*path)
-
-    def key(self, path: PathParts) -> Location:
-        return self.spec.where(*path)
 
 
 def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
@@ -134,7 +133,7 @@ def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
                 )
     for name in point:
         if name not in used:
-            raise source_of(spec, name, at).error(
+            raise _source_of(spec, name, at).error(
                 "this parameter is never used."
                 if name in spec.axes or not spec.rows
                 else f"parameter {name!r} is never used.",
@@ -178,146 +177,297 @@ def _targets(spec: Spec, at: Place) -> list[Target]:
     return targets
 
 
-class _Filled:
-    """Makes the variants of one spec."""
-
-    def __init__(self, spec: Spec, at: Place) -> None:
-        trees = Trees(at, spec.base_dir)
-        self._spec = spec
-        self._at = at
-        self._args = trees.args(spec.args)
-        self._static = trees.static(sorted_value(spec.static))
-        self._files = tuple(sorted(spec.files))
-        self._env = tuple(sorted({*spec.env}))
-        own = _check_args(spec, at)
-        self._check_args = None if own is None else trees.args(own, ("check", ARGS_KEY))
-
-    def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
-        """Yield the variants of a point, which differ in the target alone."""
-        spec, at, params = self._spec, self._at, contents(point)
-        made = {
-            **self._made(point),
-            "budget": _budget(spec, params, at.child("budget")) if spec.budget else _NO_BUDGET,
-            "check": self._check(point) if spec.check else None,
-        }
-        for target in targets:
-            variant = Variant(
-                name=spec.name,
-                target=target,
-                entry=spec.entry,
-                reference=spec.reference,
-                files=self._files,
-                env=self._env,
-                vmap=spec.vmap,
-                location=spec.location,
-                base_dir=spec.base_dir,
-                locations=spec.locations,
-                **made,
-            )
-            if len(variant.id) > LONGEST_ID:
-                raise at.error(
-                    f"{shortened(variant.id)!r} has {len(variant.id)} characters; an id has at "
-                    f"most {LONGEST_ID}.",
-                    "Give long values a name: {$name: short, text: …}, used as {parameter.text}.",
-                )
-            yield variant
-
-    def _made(self, point: Point) -> dict[str, Any]:
-        """Return the fields of a point's variants that a check has of its own, too."""
-        spec, at, params = self._spec, self._at, contents(point)
-        tolerance = _numbers(spec.tolerance, DIFFERENCE, params, at.child("tolerance"))
-        return {
-            "params": labels(point),
-            "args": self._args(params),
-            "static": self._static(params),
-            "tolerance": Tolerance(**tolerance) if tolerance else None,
-            "mesh": _mesh(spec.mesh, params, at.child("mesh")) if spec.mesh else (),
-        }
-
-    def _check(self, point: Point) -> Check:
-        """Return what is checked in the place of a point's variants."""
-        at, given = self._at.child("check"), dict(self._spec.check)
-        seed, tolerance = given.pop(SEED_KEY, None), given.pop(TOLERANCE_KEY, None)
-        given.pop(ARGS_KEY, None)
-        for name in given:
-            if name not in point:
-                raise at.unknown("parameter", name, list(point))
-        small = {**point, **{name: choice_of(v) for name, v in given.items()}}
-        try:
-            made = self._made(small)
-        except SpecError as error:
-            sizes = point_text({name: label_of(value) for name, value in given.items()})
-            raise at.error(f"with {sizes}: {error.message}", error.hint) from None
-        if isinstance(tolerance, dict):
-            place = at.child(TOLERANCE_KEY)
-            made["tolerance"] = Tolerance(
-                **_numbers(tolerance, DIFFERENCE, contents(point), place)  # type: ignore[arg-type]
-            )
-        if self._check_args is not None:
-            own = self._check_args(contents(small))
-            made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
-        return Check(
-            **made,
-            seed=seed if isinstance(seed, int) else None,
-            names_args=self._check_args is not None,
-        )
-
-
-def _check_args(spec: Spec, at: Place) -> dict[str, Value] | list[Value] | None:
-    """Return the arguments of a check, None where it names none.
+def _points_of(spec: Spec, at: Place) -> list[Point]:
+    """Return every point of a spec: rows slowest, the last parameter fastest, `include` at the end.
 
     Raises:
-        SpecError: they are not like those of the kernel.
+        SpecError: a point is wrong or repeated, or none is left.
     """
-    own = spec.check.get(ARGS_KEY)
-    if own is None:
-        return None
-    place = at.child("check").child(ARGS_KEY)
-    if isinstance(own, dict) and isinstance(spec.args, dict):
-        for name in own:
-            if name not in spec.args:
-                raise place.unknown("argument", name, list(spec.args))
-        return own
-    if not (isinstance(own, list) and isinstance(spec.args, list)):
-        kind = "a mapping, by name" if isinstance(spec.args, dict) else "a list, by position"
-        raise place.error(f"the arguments of {spec.name} are {kind}.", "Write those of a check so.")
-    if len(own) != len(spec.args):
-        raise place.error(
-            f"{len(own)} arguments, and {spec.name} takes {len(spec.args)}.", "Give all of them."
+    axes = _Axes(spec, at)
+    _check_rows(spec, axes)
+    excluded = _Excluded(spec, axes, at.child("exclude"))
+    points = [point for point in axes.product() if point not in excluded]
+    if spec.include:
+        points.extend(_included(spec, axes, points, at.child("include")))
+    if not points:
+        raise at.child("exclude").error("every point is excluded.", "Exclude fewer points.")
+    return points
+
+
+class _Axes:
+    """The parameters of a spec, and the values that they have.
+
+    Attributes:
+        names: the parameters, those of the rows first.
+        rows: what each row gives.
+        choices: the values of each parameter by what may be written for them.
+    """
+
+    def __init__(self, spec: Spec, at: Place) -> None:
+        self._spec, self._at = spec, at
+        self._known: dict[str, dict[str, Choice]] = {}
+        self.rows = [
+            {name: self._choice(name, value) for name, value in row.values.items()}
+            for row in spec.rows
+        ]
+        self._matrix = {
+            name: [self._choice(name, value) for value in values]
+            for name, values in spec.axes.items()
+        }
+        self._only_included = not spec.rows and not spec.matrix and bool(spec.include)
+        self.names = list(self._known)
+        if self._only_included:
+            tuned = {*spec.axes} - {*spec.matrix}
+            self.names = [name for name in spec.include[0] if name not in tuned]
+            self.names += [name for name in spec.axes if name not in self.names]
+
+    def _choice(self, name: str, value: Value) -> Choice:
+        known = self._known.setdefault(name, {})
+        choice = choice_of(value)
+        if choice.key not in known:
+            known[choice.key] = choice
+            if isinstance(choice.content, list | dict):
+                other = known.setdefault(typed(choice.label), choice)
+                if other is not choice:
+                    raise (
+                        _source_of(self._spec, name, self._at).error(
+                            f"two values have the name {choice.label!r}.",
+                            "Give each its own $name.",
+                        )
+                    )
+        return known[choice.key]
+
+    def product(self) -> Iterator[Point]:
+        """Yield every combination."""
+        if self._only_included:
+            return
+        names = list(self._matrix)
+        for row in self.rows or [{}]:
+            for values in itertools.product(*self._matrix.values()):
+                yield {**row, **dict(zip(names, values, strict=True))}
+
+    def known(self, name: str) -> dict[str, Choice]:
+        """Return the values of a parameter by their keys; those with a name by that as well."""
+        return self._known.get(name, {})
+
+
+def _check_rows(spec: Spec, axes: _Axes) -> None:
+    """Refuse rows that repeat another row."""
+    seen: dict[tuple[str, ...], int] = {}
+    for index, row in enumerate(axes.rows):
+        first = seen.setdefault(_identity(row, row), index)
+        if first != index:
+            raise SpecError(
+                f"{spec.name}: this row gives {point_text(dict(labels(row)))}, as the one at "
+                f"{spec.rows[first].location} does.",
+                location=spec.rows[index].location,
+                hint="Filter the rows with 'where', or select fields in which they differ.",
+            )
+
+
+class _Excluded:
+    """The points that `exclude` drops: looked up by the values of each set of parameters."""
+
+    def __init__(self, spec: Spec, axes: _Axes, at: Place) -> None:
+        self._sets: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+        for index, partial in enumerate(spec.exclude):
+            names = tuple(sorted(partial))
+            key = tuple(_excluded_value(axes, name, partial[name], at, index) for name in names)
+            self._sets.setdefault(names, set()).add(key)
+            if len(self._sets) > MOST_EXCLUDED_SETS:
+                raise at.child(index).error(
+                    f"the points here have more than {MOST_EXCLUDED_SETS} different sets of "
+                    "parameters.",
+                    "Give the points the same parameters.",
+                )
+
+    def __contains__(self, point: Point) -> bool:
+        return any(_identity(point, names) in keys for names, keys in self._sets.items())
+
+
+def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int) -> str:
+    """Return the key of a value that some point has."""
+    place = at.child(index)
+    if not axes.known(name):
+        raise place.unknown("parameter", name, _known_names(axes))
+    choice = axes.known(name).get(typed(value))
+    if choice is None:
+        known = [plain(choice.label) for choice in axes.known(name).values()]
+        shown = choice_of(value).label if isinstance(value, list | dict) else value
+        raise place.child(name).error(
+            f"{show(shown)} is not a value of parameter {name!r}, so this excludes nothing.",
+            suggestion(plain(shown), known, otherwise=f"Values of {name!r}"),
         )
-    return own
+    return choice.key
 
 
-def _budget(spec: Spec, params: Params, at: Place) -> Budget:
-    limits = {}
-    for name, value in spec.budget.items():
-        place = at.child(name)
-        limits[name] = LIMITS[name].checked(_filled(value, params, place), place)
-    return Budget(**limits)
+def _known_names(axes: _Axes) -> list[str]:
+    return [name for name in axes.names if axes.known(name)]
 
 
-def _mesh(axes: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
-    numbers = _numbers(axes, AXIS_SIZE, params, at)
-    sizes = {name: int(size) for name, size in numbers.items()}
-    with at.blamed():
-        check_devices(sizes)
-    return tuple(sizes.items())
+def _included(spec: Spec, axes: _Axes, points: list[Point], at: Place) -> Iterator[Point]:
+    names = axes.names
+    known = set(names)
+    seen = {_identity(point, names) for point in points}
+    for index, extra in enumerate(spec.include):
+        place = at.child(index)
+        for name in extra:
+            if name not in known:
+                raise place.unknown("parameter", name, names)
+        for name in names:
+            if name not in extra:
+                raise place.error(
+                    f"parameter {name!r} is missing.", "Give every parameter a value."
+                )
+        point = {
+            name: axes.known(name).get(typed(extra[name])) or choice_of(extra[name])
+            for name in names
+        }
+        identity = _identity(point, names)
+        if identity in seen:
+            raise place.error(
+                f"{point_text(dict(labels(point)))} is already a point.", "Remove it."
+            )
+        seen.add(identity)
+        yield point
 
 
-def _numbers(
-    values: Mapping[str, float | str], kind: Number, params: Params, at: Place
-) -> dict[str, int | float]:
-    """Return numbers with their templates filled in."""
-    return {name: _number(value, kind, params, at.child(name)) for name, value in values.items()}
+def _identity(point: Point, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple([point[name].key for name in names])
 
 
-def _number(value: object, kind: Number, params: Params, at: Place) -> int | float:
-    return kind.checked(_filled(value, params, at), at)
+def _source_of(spec: Spec, name: str, at: Place) -> Place:
+    """Return the place that gives a parameter."""
+    if spec.tune is not None and name in spec.tune.over:
+        return at.child("tune").child("over").child(name)
+    if name in spec.matrix:
+        return at.child("matrix").child(name)
+    return at.child("matrix").child(FILE_KEY) if spec.rows else at.child("include").child(name)
 
 
-def _filled(value: object, params: Params, at: Place) -> object:
-    """Return a number, or what its template gives."""
-    if not isinstance(value, str):
-        return value
-    with at.blamed():
-        return parse_template(value).fill(params)
+def most_variants() -> int:
+    """Return the most variants that specs may expand to.
+
+    Raises:
+        SpecError: `$PALLASC_MAX_VARIANTS` is not a positive whole number.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return MOST_VARIANTS
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
+        raise SpecError(f"{VARIABLE} must be a whole number from 1 to 999999999, got {text!r}.")
+    return int(text)
+
+
+def _check_expansion(specs: Iterable[Spec]) -> None:
+    """Check that specs do not expand to more than is allowed.
+
+    Raises:
+        SpecError: they do; the message counts.
+    """
+    most = most_variants()
+    most_values = most * VALUES_PER_VARIANT
+    sizes: dict[int, tuple[int, int]] = {}
+    variants = values = 0
+    for spec in specs:
+        points = _count_points(spec)
+        own = points * max(1, len(spec.targets))
+        variants += own
+        if variants > most:
+            before = f", with {variants - own} before it," if variants > own else ""
+            raise SpecError(
+                f"{spec.name}: {own} variants{before} are more than the {most} that specs may "
+                "expand to.",
+                location=spec.where("matrix"),
+                hint=f"Make the matrix smaller, or allow more: {VARIABLE}={variants}.",
+            )
+        values += _values(spec, points, sizes)
+        if values > most_values:
+            raise SpecError(
+                f"{spec.name}: filling in its {own} variants takes more than {most_values} values.",
+                location=spec.where("matrix"),
+                hint=f"Make the matrix, or what it is filled into, smaller, or raise {VARIABLE}.",
+            )
+
+
+def _count_points(spec: Spec) -> int:
+    """Return how many points a spec has before any is excluded."""
+    axes = [len(values) for values in spec.axes.values()]
+    product = max(1, len(spec.rows)) * math.prod(axes)
+    return len(spec.include) + (product if spec.matrix or spec.rows or not spec.include else 0)
+
+
+def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
+    """Return how many values are read or made to expand a spec."""
+    total = filled = 0
+    for tree in (spec.args, spec.static):
+        size, anew = _size(tree, sizes)
+        total, filled = total + size, filled + anew
+    names = len(spec.axes) + (len(spec.rows[0].values) if spec.rows else 0)
+    names = names or (len(spec.include[0]) if spec.include else 0)
+    # Fewer sets than this are held against each point.
+    sets = min(len(spec.exclude), MOST_EXCLUDED_SETS)
+    lists = sum(map(len, spec.axes.values())) + len(spec.exclude) + len(spec.include)
+    return total + lists + points * (len(spec.targets) + names + filled + sets)
+
+
+def _size(tree: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return how many values a tree has, and how many of them are made again for each point.
+
+    Kernels of one file share the trees of its defaults: `sizes` holds those that were counted.
+    """
+    if isinstance(tree, str):
+        return 1, int(is_template(tree))
+    if not isinstance(tree, list | Mapping):
+        return 1, 0
+    if id(tree) not in sizes:
+        items = tree.values() if isinstance(tree, Mapping) else tree
+        counted = [_size(item, sizes) for item in items]
+        anew = sum(filled for _, filled in counted)
+        sizes[id(tree)] = (
+            1 + sum(size for size, _ in counted),
+            anew + len(counted) if anew else 0,
+        )
+    return sizes[id(tree)]
+
+
+def _check_batch_arrays(variants: Iterable[Variant]) -> None:
+    """Check that a kernel for batches takes arrays with one more dimension.
+
+    A kernel without variants here is not looked at.
+
+    Raises:
+        SpecError: it takes another number of arrays, or none with a dimension more.
+    """
+    variants = list(variants)
+    declaring = {own.name: own for own in reversed(variants) if own.vmap is not None}
+    if not declaring:
+        return
+    ranks: dict[str, dict[_Ranks, Variant]] = {}
+    for variant in variants:
+        own = tuple(len(array.shape) for _, array in variant.arrays())
+        ranks.setdefault(variant.name, {}).setdefault(own, variant)
+    for name, first in declaring.items():
+        batched = ranks.get(first.vmap or "")
+        if batched is None or any(
+            _is_batch(own, other) for own in ranks[name] for other in batched
+        ):
+            continue
+        other = next(iter(batched.values()))
+        raise SpecError(
+            f"{name}.vmap: no variant of {first.vmap} takes arrays like those of {name} with one "
+            f"more dimension in front: {name} takes {_arrays(first)}, {first.vmap} "
+            f"{_arrays(other)}.",
+            location=first.where("vmap"),
+            hint="The arrays of both are in one order; in each, or in some, the batch comes first.",
+        )
+
+
+def _is_batch(ranks: _Ranks, batched: _Ranks) -> bool:
+    """Tell whether arrays of these ranks may be a batch; some may have none."""
+    more = [other - own for own, other in zip(ranks, batched, strict=False)]
+    return len(ranks) == len(batched) and set(more) <= {0, 1} and 1 in more
+
+
+def _arrays(variant: Variant) -> str:
+    return ", ".join(str(array) for _, array in variant.arrays()) or "no arrays"

@@ -1,10 +1,11 @@
-"""The fields of parameters: their values, and the files that values come from."""
+"""The fields of parameters: values, entry points in them, and the files that values come from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.fields import (
     Choice,
     Field,
@@ -18,10 +19,40 @@ from pallasc.specs.fields import (
     expected,
     finite,
 )
-from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
-from pallasc.specs.parameters import NAME
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.templates import Scalar, Value
+from pallasc.specs.templates import NAME, Scalar, Value, is_template, parse_template
+
+NODES = ("$call", "$ref")
+"""Keys of a mapping under `static` that make it more than data."""
+
+IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+class EntryKind(NamedTuple):
+    """An entry point that exists, or where allowed a template that gives one."""
+
+    template: bool = False
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the entry point in its normal form, or the template, unfilled."""
+        if not isinstance(value, str):
+            raise expected("an entry point", value, at, "Write package.module:function.")
+        with at.blamed():
+            if self.template and is_template(value):
+                parse_template(value)
+                return value
+            entry = parse_entry(value)
+            if at.base_dir is not None:
+                check_entry(entry, at.base_dir)
+            return str(entry)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        entry: Schema = {"type": "string", "pattern": rf"^[^:]+:{IDENTIFIER}(\.{IDENTIFIER})*$"}
+        if not self.template:
+            return entry
+        return {"anyOf": [entry, {"type": "string", "pattern": r"\{[^{}]+\}"}]}
+
 
 FILE_KEY, JSON_KEY = "$file", "$json"
 """The key of a matrix whose points come from a file, and another spelling of it."""
@@ -38,6 +69,45 @@ VALUE_NAME = Text(
 )
 
 
+class DataKind(NamedTuple):
+    """JSON-like data with `$call` and `$ref` nodes, and where allowed parameters in braces."""
+
+    template: bool = False
+
+    def read(self, value: object, at: Place) -> Value:
+        """Return the data, every node and template in it checked."""
+        if isinstance(value, list):
+            return [self.read(item, at.child(i)) for i, item in enumerate(value)]
+        if isinstance(value, dict):
+            return self.mapping(value, at)
+        if value is not None and not isinstance(value, str | int | float | bool):
+            hint = "Use $call or $ref for anything else." if self.template else None
+            raise expected("plain data", value, at, hint)
+        finite(value, at)
+        if self.template and isinstance(value, str):
+            with at.blamed():
+                parse_template(value)
+        return value
+
+    def mapping(self, value: Mapping[str, object], at: Place) -> dict[str, Value]:
+        """Return a mapping of data, or a node, its entry point in its normal form."""
+        for key in value:
+            if key.startswith("$") and key not in NODES:
+                hint = suggestion(key, NODES if self.template else (NAME, *NODES))
+                raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
+        if "$ref" in value and len(value) > 1:
+            raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
+        entry = EntryKind(self.template)
+        return {
+            key: (entry if key in NODES else self).read(item, at.child(key))
+            for key, item in value.items()
+        }
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"$ref": "#/$defs/static"}
+
+
 class ParameterKind:
     """A value of a parameter: a scalar, or a list or a mapping; text in it is not a template."""
 
@@ -45,31 +115,9 @@ class ParameterKind:
         """Return the value, every entry point in it in its normal form."""
         if isinstance(value, dict) and NAME in value:
             rest = {key: item for key, item in value.items() if key != NAME}
-            return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **self._mapping(rest, at)}
-        return self._inside(value, at)
-
-    def _inside(self, value: object, at: Place) -> Value:
-        if isinstance(value, list):
-            return [self._inside(item, at.child(i)) for i, item in enumerate(value)]
-        if isinstance(value, dict):
-            return self._mapping(value, at)
-        if value is not None and not isinstance(value, str | int | float | bool):
-            raise expected("plain data", value, at)
-        finite(value, at)
-        return value
-
-    def _mapping(self, value: Mapping[str, object], at: Place) -> dict[str, Value]:
-        return {key: self._item(key, item, at, len(value)) for key, item in value.items()}
-
-    def _item(self, key: str, item: object, at: Place, siblings: int) -> Value:
-        if key in NODES:
-            if key == "$ref" and siblings > 1:
-                raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
-            return EntryKind().read(item, at.child(key))
-        if key.startswith("$"):
-            hint = suggestion(key, [NAME, *NODES])
-            raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
-        return self._inside(item, at.child(key))
+            name = VALUE_NAME.read(value[NAME], at.child(NAME))
+            return {NAME: name, **DataKind().mapping(rest, at)}
+        return DataKind().read(value, at)
 
     def schema(self) -> Schema:
         """Return the schema."""

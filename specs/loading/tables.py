@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_data_file
-from pallasc.specs.fields import PathParts, Place, typed
-from pallasc.specs.loading.limits import most_variants
+from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.loading.matrix import most_variants
 from pallasc.specs.loading.parameter_fields import PARAMETER, Table
 from pallasc.specs.loading.yaml_text import Document, join_surrogates, read_document
 from pallasc.specs.spec import Row
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.templates import Value
+from pallasc.specs.templates import Value, typed
 
 _KEY = "key"
 VALUE = "$value"
@@ -91,7 +91,7 @@ def _entries(document: Document, table: Table, at: Place) -> Iterator[_Entry]:
     levels = list((table.keys or {_KEY: "text"}).items())
     for place, keys, content in _leaves(document, path, rows, levels, at):
         if table.values == "json":
-            content = _parsed(content, document.value(place), "the row")
+            content = _parsed(content, document.place(place), "the row")
         yield _Entry(place, keys, content)
 
 
@@ -107,13 +107,13 @@ def _leaves(
         kind = "rows, a list or a mapping of them" if _at_end(levels) else "a mapping of mappings"
         raise SpecError(
             f"expected {kind}, got {show(rows)}.",
-            location=document.value(path),
+            location=document.place(path),
             hint=f"{at.label}.rows says where they are.",
         )
     (name, written), *deeper = levels
     for key, content in rows.items():
         place = (*path, key)
-        read = _key(key, written, document.key(place))
+        read = _key(key, written, document.place(place, True))
         if not deeper:
             yield place, {name: read}, content
             continue
@@ -161,7 +161,7 @@ def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[Path
         if not inside and not (isinstance(value, list) and type(key) is int and key < len(value)):
             known = list(value) if isinstance(value, dict) else []
             raise at.child("rows").error(
-                f"{document.value(reached)} has no {part!r}.",
+                f"{document.place(reached)} has no {part!r}.",
                 suggestion(part, known, otherwise="It has"),
             )
         reached, value = (*reached, key), value[key]
@@ -238,7 +238,7 @@ def _row(
             raise _error(entry, document, message, at)
         _check_data(value, entry, document, at)
         values[name] = value
-    return Row(values, document.value(entry.path))
+    return Row(values, document.place(entry.path))
 
 
 def _check_data(value: Any, entry: _Entry, document: Document, at: Place) -> None:
@@ -262,7 +262,7 @@ def _check_data(value: Any, entry: _Entry, document: Document, at: Place) -> Non
 def _error(entry: _Entry, document: Document, message: str, at: Place) -> SpecError:
     where = entry.path[-1] if entry.path else ""
     label = f"row {show(where)}" if isinstance(where, str) else f"row {where}"
-    place: Location = document.value(entry.path)
+    place: Location = document.place(entry.path)
     return SpecError(
         f"{label}: {message}",
         location=place,

@@ -20,12 +20,10 @@ from pallasc.specs.fields import (
     Schema,
     Text,
     expected,
-    typed,
 )
 from pallasc.specs.loading.parameter_fields import PARAMETER, ParameterKind
-from pallasc.specs.parameters import label_of
 from pallasc.specs.spelling import nearest, show, suggestion, values_text
-from pallasc.specs.templates import Scalar, Value
+from pallasc.specs.templates import Scalar, Value, label_of, typed
 
 if TYPE_CHECKING:
     from pallasc.specs.tuning import Buckets, Tune

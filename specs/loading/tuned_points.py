@@ -14,15 +14,13 @@ from dataclasses import replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
-from pallasc.specs.fields import typed
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target
 from pallasc.specs.loading.tune_fields import table_of
 from pallasc.specs.loading.tuned_table import Table, read_table
-from pallasc.specs.parameters import Point, labels
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import show, suggestion, values_text
 from pallasc.specs.targets import target_suggestion
-from pallasc.specs.templates import Scalar
+from pallasc.specs.templates import Point, Scalar, labels, typed
 from pallasc.specs.tuning import Row, Tune, Tuning, bucket_key, key_text, use_text
 
 Tell = Callable[[str], None]
@@ -55,17 +53,11 @@ class TunedPoints:
         """
         table = self._tables.of(spec, tune)
         rows = () if table is None else self._rows(spec, tune, points, targets, table)
-        usual = Tuning(
-            by=tune.by,
-            over=tuple(tune.over),
-            buckets=tune.buckets,
-            rounding=tune.rounding,
-            pad=tune.pad,
-            table=() if table is None else table.rows,
-            default=tune.default,
-        )
-        choice = Choice(tune, usual, rows, points, targets)
-        everywhere = {t.name for t in targets if self._all_points or choice.is_open(t)}
+        models = {row.gpu for row in rows}
+        # Nothing says which points of these are used.
+        is_open = [t for t in targets if tune.default is None and t.name not in models]
+        everywhere = {t.name for t in (targets if self._all_points else is_open)}
+        tunings = _Tunings(tune, () if table is None else table.rows, rows, points, targets)
         left_out: dict[str, dict[str, _Key]] = {target.name: {} for target in targets}
         covered: set[tuple[str, str]] = set()
         for point in points:
@@ -73,7 +65,7 @@ class TunedPoints:
             key = tuple(own[name] for name in tune.by)
             taken = []
             for target in targets:
-                tuning = choice.tuning(own, target)
+                tuning = tunings.of(own, target)
                 if target.name in everywhere or tuning.rows or tuning.is_default:
                     taken.append((target, tuning))
                     covered.add((target.name, typed(key)))
@@ -88,7 +80,12 @@ class TunedPoints:
                 location=spec.where("tune"),
                 hint="Add a default, tune these points, or bundle with --all-points.",
             )
-        self._remark(spec, tune, [t for t in targets if choice.is_open(t)], len(points))
+        if is_open and len(points) > 1 and not self._all_points:
+            self._tell(
+                f"{spec.name}: {table_shown(spec, tune)} has no rows for "
+                f"{_listed(target.name for target in is_open)}, and tune has no default: all "
+                f"{len(points)} points are built."
+            )
         for name, keys in left_out.items():
             own_keys = [key for text, key in keys.items() if (name, text) not in covered]
             self._remark_left_out(spec, tune, name, own_keys)
@@ -101,17 +98,12 @@ class TunedPoints:
         if not self._tables.is_alone(spec, tune):  # each of these specs has models of its own
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
-        check_rows(spec, tune, points, rows)
+        check = _Check(spec, tune, points)
+        for row in rows:
+            check.model(row)
+            check.use(row)
+            check.key(row)
         return rows
-
-    def _remark(self, spec: Spec, tune: Tune, targets: list[Target], points: int) -> None:
-        """Say that nothing chooses among the points of some targets."""
-        if targets and points > 1 and not self._all_points:
-            self._tell(
-                f"{spec.name}: {table_shown(spec, tune)} has no rows for "
-                f"{_listed(target.name for target in targets)}, and tune has no default: all "
-                f"{points} points are built."
-            )
 
     def _remark_left_out(self, spec: Spec, tune: Tune, target: str, keys: list[_Key]) -> None:
         """Say for which keys of a target nothing is built."""
@@ -180,13 +172,13 @@ class Tables:
             self._tell(f"{shown}: the rows of {_listed(others)} are of no kernel of these specs.")
 
 
-class Choice:
-    """Which points of one spec are built, and what each carries.
+class _Tunings:
+    """What the variants of one spec carry.
 
     Args:
         tune: how it is tuned.
-        usual: what a variant carries that nothing chooses.
-        rows: the rows of its table.
+        table: the rows of its table.
+        rows: those of them that are for its models.
         points: all points of the spec.
         targets: its targets.
     """
@@ -194,70 +186,51 @@ class Choice:
     def __init__(
         self,
         tune: Tune,
-        usual: Tuning,
+        table: tuple[Row, ...],
         rows: Sequence[Row],
         points: list[Point],
         targets: list[Target],
     ) -> None:
         self._tune = tune
-        self._usual = usual
-        self._default = replace(self._usual, is_default=True)
+        self._usual = Tuning(
+            by=tune.by,
+            over=tuple(tune.over),
+            buckets=tune.buckets,
+            rounding=tune.rounding,
+            pad=tune.pad,
+            table=table,
+            default=tune.default,
+        )
         self._rows = {(row.gpu, typed(row.key)): row for row in rows}
-        self._models = {row.gpu for row in rows}
-        self._tunings: dict[tuple[int, bool], Tuning] = {}
-        self._chosen = Counter[int]()
-        for own in map(dict, map(labels, points)) if rows else ():
-            for target in targets:
-                if (row := self._row_of(own, target)) is not None:
-                    self._chosen[id(row)] += 1
+        self._known: dict[tuple[int, bool], Tuning] = {}
+        chosen = (self._row_of(dict(labels(p)), t) for p in points for t in targets if rows)
+        self._sharing = Counter(id(row) for row in chosen if row is not None)
 
-    def is_open(self, target: Target) -> bool:
-        """Tell whether nothing says which points of a target are used."""
-        return self._tune.default is None and target.name not in self._models
-
-    def tuning(self, own: Mapping[str, Scalar], target: Target) -> Tuning:
+    def of(self, own: Mapping[str, Scalar], target: Target) -> Tuning:
         """Return what the variant of a point carries; the point by its labels."""
-        use = {name: own[name] for name in self._tune.over}
-        is_default = self._tune.default is not None and typed(use) == typed(self._tune.default)
-        usual = self._default if is_default else self._usual
+        default = self._tune.default
+        is_default = default is not None and typed(self._use(own)) == typed(default)
         row = self._row_of(own, target)
-        if row is None:
-            return usual
         kind = (id(row), is_default)
-        if kind not in self._tunings:
-            self._tunings[kind] = replace(usual, rows=(row,), sharing=self._chosen[id(row)])
-        return self._tunings[kind]
+        if kind not in self._known:
+            rows = () if row is None else (row,)
+            self._known[kind] = replace(
+                self._usual, is_default=is_default, rows=rows, sharing=self._sharing[id(row)]
+            )
+        return self._known[kind]
 
-    def _key(self, own: Mapping[str, Scalar]) -> _Key:
-        return tuple(own[name] for name in self._tune.by)
+    def _use(self, own: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        return {name: own[name] for name in self._tune.over}
 
     def _row_of(self, own: Mapping[str, Scalar], target: Target) -> Row | None:
-        """Return the row that chooses a point."""
-        row = self._row_for(self._key(own), target)
-        use = {name: own[name] for name in self._tune.over}
-        return row if row is not None and typed(row.use) == typed(use) else None
-
-    def _row_for(self, key: _Key, target: Target) -> Row | None:
-        if target.name not in self._models:
-            return None
-        exact = self._rows.get((target.name, typed(key)))
-        if exact is not None:
-            return exact
-        around = bucket_key(key, self._tune.by, self._tune.buckets, self._tune.rounding)
-        return None if around is None else self._rows.get((target.name, typed(around)))
-
-
-def check_rows(spec: Spec, tune: Tune, points: list[Point], rows: Iterable[Row]) -> None:
-    """Hold rows of a table to the points of their spec.
-
-    Raises:
-        SpecError: a row has a model, a key or a value that no point has.
-    """
-    check = _Check(spec, tune, points)
-    for row in rows:
-        check.model(row)
-        check.use(row)
-        check.key(row)
+        """Return the row that chooses a point: that of its key, else that of its bucket."""
+        tune = self._tune
+        key = tuple(own[name] for name in tune.by)
+        row = self._rows.get((target.name, typed(key)))
+        if row is None and self._rows:
+            around = bucket_key(key, tune.by, tune.buckets, tune.rounding)
+            row = None if around is None else self._rows.get((target.name, typed(around)))
+        return row if row is not None and typed(row.use) == typed(self._use(own)) else None
 
 
 class _Check:
@@ -355,7 +328,7 @@ def _is_own(spec: Spec) -> bool:
 
 
 def _first_place(table: Table, shown: str) -> Location:
-    return table.places[0] if table.places else Location(shown)
+    return (table.rows[0].place if table.rows else None) or Location(shown)
 
 
 def _listed(names: Iterable[str]) -> str:

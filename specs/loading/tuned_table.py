@@ -19,7 +19,7 @@ Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows 
 * `key` has a value of each parameter of `by`, in its order: of one with buckets the value that its
   bucket is named after, or an exact value, which goes before the bucket's
 * `use` has the value of each parameter that is tuned; a list or a mapping stands by its label
-  (`specs/parameters.py`)
+  (`specs/templates.py`)
 * `artifact` is a note: the digest of the artifact that was measured. A build warns if the variants
   that the row chooses compile to other artifacts. `source` is the origin of a row from elsewhere
 * the figures are those of `specs/tuning.Measured`; what is not known is left out
@@ -45,21 +45,19 @@ from pallasc.specs.canonical import plain
 from pallasc.specs.fields import (
     Field,
     ListOf,
+    MapOf,
     Number,
     Place,
     Record,
     ScalarKind,
-    Schema,
     Text,
     expected,
-    typed,
 )
-from pallasc.specs.loading.lock_file import CONFLICT
 from pallasc.specs.loading.parameter_fields import PARAMETER
-from pallasc.specs.loading.yaml_text import parse_document, reads_as_text
+from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
 from pallasc.specs.lock import DIGEST, quoted
 from pallasc.specs.spelling import show
-from pallasc.specs.templates import Scalar
+from pallasc.specs.templates import Scalar, typed
 from pallasc.specs.tuning import Measured, Row, key_text, row_order
 from pallasc.specs.user_files import read_regular, replace_file
 
@@ -83,51 +81,35 @@ class Table(NamedTuple):
     Attributes:
         by: the parameters that keys have values of.
         rows: the rows, each with its place.
-        places: place of each row.
     """
 
     by: tuple[str, ...]
     rows: tuple[Row, ...]
-    places: tuple[Location, ...] = ()
+
+    @property
+    def places(self) -> tuple[Location | None, ...]:
+        """Return the place of each row."""
+        return tuple(row.place for row in self.rows)
 
 
-class _KeyKind:
-    """Values of parameters, some of which may be equal."""
-
-    def read(self, value: object, at: Place) -> tuple[Scalar, ...]:
-        """Return the values."""
-        if not isinstance(value, list):
-            raise expected("a list of values", value, at)
-        return tuple(ScalarKind().read(item, at.child(i)) for i, item in enumerate(value))
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": "array", "items": ScalarKind().schema()}
-
-
-class _UseKind:
-    """The value of each parameter that is tuned."""
-
-    def read(self, value: object, at: Place) -> dict[str, Scalar]:
-        """Return the values."""
-        if not isinstance(value, dict):
-            raise expected("a mapping of tuned parameters", value, at)
-        if not value:
-            raise at.error("the mapping of tuned parameters is empty.", "Write {tile: 64}.")
-        return {name: ScalarKind().read(item, at.child(name)) for name, item in value.items()}
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": "object", "additionalProperties": ScalarKind().schema()}
-
-
+_SCALAR = ScalarKind()
 _DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
 _AMOUNT, _COUNT, _WORDS = Number(whole=False), Number(whole=True), Text("text")
 _ROW = Record(
     (
         Field("gpu", Text("the name of a model"), "The model of GPU, like h100-sxm.", True),
-        Field("key", _KeyKind(), "A value of each parameter of 'by'.", True),
-        Field("use", _UseKind(), "The value of each parameter that is tuned.", True),
+        Field(
+            "key",
+            ListOf(_SCALAR, "values", 0, repeats=True),
+            "A value of each parameter of 'by'.",
+            True,
+        ),
+        Field(
+            "use",
+            MapOf(Text("a parameter", r"[\s\S]*"), _SCALAR, "tuned parameters"),
+            "The value of each parameter that is tuned.",
+            True,
+        ),
         Field("artifact", _DIGEST_TEXT, "Digest of the artifact that was measured."),
         Field("source", _WORDS, "Where the row is from."),
         Field("us", _AMOUNT, "Microseconds."),
@@ -160,14 +142,7 @@ def read_table(path: str | os.PathLike[str], shown: str | None = None) -> dict[s
     if not os.path.lexists(path):
         return {}
     name = shown or str(path)
-    content = read_regular(str(path), most_bytes=_MOST_BYTES)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        message = f"byte {content[error.start]:#04x} is not UTF-8."
-        raise SpecError(message, location=Location(name, line), hint=_HINT) from None
-    return parse_table(text, name)
+    return parse_table(decoded(read_regular(str(path), most_bytes=_MOST_BYTES), name, _HINT), name)
 
 
 def parse_table(text: str, file: str) -> dict[str, Table]:
@@ -180,13 +155,8 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
     Raises:
         SpecError: it is no table, or has two rows for one key.
     """
-    if conflict := CONFLICT.search(text):
-        line = text.count("\n", 0, conflict.start()) + 1
-        raise SpecError(
-            "the table holds the marks of a merge conflict.",
-            location=Location(file, line),
-            hint="Take the rows that are right of both sides, and remove the marks.",
-        )
+    advice = "Take the rows that are right of both sides, and remove the marks."
+    check_merged(text, file, "table", advice)
     if not text.strip():
         raise SpecError(
             "the table is empty.",
@@ -194,7 +164,7 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
             hint="Restore the file, or remove it: there need be no table.",
         )
     document = parse_document(text, file, most_values=_MOST_VALUES)
-    at = Place(document)
+    at = Place(document.place)
     data = _checked_top(document.data, at)
     return {name: _table(own, at.below(("kernels", name))) for name, own in data.items()}
 
@@ -222,7 +192,7 @@ def _checked_top(data: object, at: Place) -> Mapping[str, object]:
 def _table(value: object, at: Place) -> Table:
     fields: dict[str, Any] = _KERNEL.read(value, at)
     by: tuple[str, ...] = fields["by"]
-    rows, places, seen = [], [], dict[str, Location]()
+    rows, seen = [], dict[str, Location]()
     for index, each in enumerate(fields["rows"]):
         place = at.below(("rows", index))
         row = _row(each, by, place)
@@ -233,8 +203,7 @@ def _table(value: object, at: Place) -> Table:
                 "Remove one of them.",
             )
         rows.append(row)
-        places.append(place.location)
-    return Table(by, tuple(rows), tuple(places))
+    return Table(by, tuple(rows))
 
 
 def _counted(items: Sequence[object], noun: str) -> str:

@@ -1,22 +1,53 @@
-"""Load specs from files: YAML here, Python through whoever may execute it."""
+"""Load specs from files and folders: YAML here, Python through whoever may execute it.
+
+A folder stands for the YAML files in it, other than tables of tuned kernels, and for those Python
+files that declare kernels: that call `pallasc.kernel` or `pallasc.declare` outside of functions.
+They are found by reading; nothing is executed here. Folders inside it are not followed, because
+`tests/` and environments lie there, too; one that has specs is named as skipped.
+
+A project says for all of its kernels, in `pyproject.toml`, which environment variables they get to
+see, as the field of the same name does for one kernel:
+
+    [tool.pallasc]
+    env = ["KERNEL_TILE"]
+
+The project is the nearest folder with a `pyproject.toml`, from the spec's own upwards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import ast
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.batches import check_batch_names
 from pallasc.specs.loading.declare import SpecFile, check_targets, declare, kernel_place
-from pallasc.specs.loading.kernel_fields import FILE, FILE_FIELDS, FileFields
-from pallasc.specs.loading.project import with_project
-from pallasc.specs.loading.spec_files import OnSkip, spec_files
+from pallasc.specs.loading.schema import FILE, FILE_FIELDS, VARIABLES_KIND
+from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
+from pallasc.specs.settings.build_settings import project_table
 from pallasc.specs.spec import Spec
+from pallasc.specs.spelling import nearest, suggestion
 from pallasc.specs.targets import check_arch, make_model, resolve_target
+from pallasc.specs.user_files import check_regular
+
+YAML_SUFFIXES = (".yaml", ".yml")
+_DECLARING = ("declare", "kernel")
+_IS_YAML_SPEC = re.compile(rb"^(kernels|schema)[ \t]*:.*^(kernels|schema)[ \t]*:", re.M | re.S)
+_MOST_FOLDERS = 1000
+_MOST_BYTES = 8 << 20
+_MOST_NAMED = 5
+OnSkip = Callable[[str], None]
+"""Called with a sentence for each file that looks like a spec and is not read."""
+
+_PROJECT_KEY = "env"
 
 PythonCollector = Callable[[str], list[Spec]]
 """Runs a Python spec file, in a process of its own, and returns what it declares."""
@@ -48,8 +79,8 @@ def load_specs(
         for spec in loaded:
             owners.setdefault(spec.name, {}).update(dict.fromkeys(_archs(spec), spec))
         specs.extend(loaded)
-    check_batch_names(specs)
-    return with_project(specs)
+    _check_batch_names(specs)
+    return _with_project(specs)
 
 
 def load_yaml(file: str | Path) -> list[Spec]:
@@ -104,10 +135,10 @@ def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
 
 
 def _read_file(document: Document, base_dir: str) -> list[Spec]:
-    at = Place(document)
+    at = Place(document.place, base_dir=base_dir)
     if isinstance(document.data, dict) and "schema" in document.data:  # before what it changes
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
-    fields = cast(FileFields, FILE.read(document.data, at))
+    fields: dict[str, Any] = FILE.read(document.data, at)
     models = _models(fields.get("models", {}), at.child("models"))
     file = _spec_file(fields, at, models, base_dir)
     specs = []
@@ -117,7 +148,9 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     return specs
 
 
-def _spec_file(fields: FileFields, at: Place, models: dict[str, Target], base_dir: str) -> SpecFile:
+def _spec_file(
+    fields: Mapping[str, Any], at: Place, models: dict[str, Target], base_dir: str
+) -> SpecFile:
     defaults = dict(fields.get("defaults", {}))
     places = {name: at.child("defaults").child(name) for name in defaults}
     if "targets" in fields:
@@ -127,7 +160,8 @@ def _spec_file(fields: FileFields, at: Place, models: dict[str, Target], base_di
             )
         defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")
-        check_targets(fields["targets"], places["targets"], models)
+    if isinstance(targets := defaults.get("targets"), tuple):
+        check_targets(targets, places["targets"], models)
     return SpecFile(base_dir, defaults, places, models)
 
 
@@ -146,3 +180,212 @@ def _models(
         with place.blamed():
             models[name] = make_model(name, figures, arch=arch, like=like, known=models)
     return models
+
+
+def _check_batch_names(specs: Iterable[Spec]) -> None:
+    """Check that `vmap` of each spec names a kernel, and the same in all files.
+
+    Args:
+        specs: all specs of a command.
+
+    Raises:
+        SpecError: there is no such kernel, or two files name different ones for one kernel.
+    """
+    specs = list(specs)
+    names = list(dict.fromkeys(spec.name for spec in specs))
+    known = set(names)
+    declared: dict[str, Spec] = {}
+    for spec in specs:
+        if spec.vmap is None:
+            continue
+        if spec.vmap not in known:
+            raise SpecError(
+                f"{spec.name}.vmap: there is no kernel {spec.vmap!r}.",
+                location=spec.where("vmap"),
+                hint=suggestion(spec.vmap, names, otherwise="Kernels"),
+            )
+        other = declared.setdefault(spec.name, spec)
+        if other.vmap != spec.vmap:
+            raise SpecError(
+                f"{spec.name}.vmap: vmap is {spec.vmap!r} here and {other.vmap!r} in another file.",
+                location=spec.where("vmap"),
+                hint=f"The other is at {other.where('vmap')}. Name the same kernel in both.",
+            )
+
+
+def _with_project(specs: Iterable[Spec]) -> list[Spec]:
+    """Return specs with what their projects say of them.
+
+    Raises:
+        SpecError: a project lists something else than names of variables.
+    """
+    declared: dict[str, tuple[str, ...]] = {}
+    result = []
+    for spec in specs:
+        if spec.base_dir not in declared:
+            declared[spec.base_dir] = project_env(spec.base_dir)
+        names = declared[spec.base_dir]
+        result.append(replace(spec, env=(*spec.env, *names)) if names else spec)
+    return result
+
+
+def project_env(folder: str) -> tuple[str, ...]:
+    """Return the environment variables that the project around a folder declares.
+
+    Raises:
+        SpecError: it lists something else.
+    """
+    project = project_table(folder)
+    if project is None or _PROJECT_KEY not in project.values:
+        return ()
+    return VARIABLES_KIND.read(project.values[_PROJECT_KEY], project.at.child(_PROJECT_KEY))
+
+
+def spec_files(paths: Iterable[str | Path], *, on_skip: OnSkip = lambda text: None) -> list[str]:
+    """Return the spec files of some paths, each once, in the order given.
+
+    Args:
+        paths: YAML and Python spec files, and folders.
+        on_skip: called for what looks like a spec in a folder and is not read.
+
+    Raises:
+        SpecError: a path does not exist or is not a spec file, or a folder has none.
+    """
+    files: dict[Path, str] = {}
+    for path in paths:
+        for file in _files_of(Path(path), on_skip):
+            files.setdefault(file.resolve(), str(file))
+    return list(files.values())
+
+
+def _files_of(path: Path, on_skip: OnSkip) -> list[Path]:
+    if path.is_dir():
+        return _files_in(path, on_skip)
+    if not path.exists():
+        raise SpecError(f"{path}: there is no such file.", hint=_missing_hint(path))
+    if path.name.endswith(TABLE_SUFFIX):
+        raise SpecError(
+            f"{path}: this is a table of tuned kernels, not a spec file.",
+            hint="Name the specs, which find their tables themselves.",
+        )
+    if path.suffix not in (*YAML_SUFFIXES, ".py"):
+        raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
+    check_regular(str(path))
+    return [path]
+
+
+def _missing_hint(path: Path) -> str | None:
+    if not path.parent.is_dir():
+        return None
+    near = nearest(path.name, (child.name for child in path.parent.iterdir()))
+    return f"Did you mean {str(path.parent / near)!r}?" if near else None
+
+
+def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
+    files = []
+    for child in sorted(folder.iterdir()):
+        kind = _python_kind(child) if child.suffix == ".py" else None
+        if (child.suffix in YAML_SUFFIXES and not _is_table(child)) or kind == "spec":
+            files.append(child)
+        elif kind == "unclear":
+            on_skip(
+                f"{child} is not read: it calls pallasc.kernel or pallasc.declare inside functions "
+                "only. Name the file itself if it declares kernels."
+            )
+    below = list(_folders_with_specs(folder))
+    if not files:
+        inside = f" {below[0]} has some: name it." if below else ""
+        raise SpecError(
+            f"{folder}: no spec files (*.yaml, *.yml, or *.py that declares kernels) in this "
+            f"folder.{inside}",
+            hint="pallasc init writes an example.",
+        )
+    if below:
+        more = f" and {len(below) - _MOST_NAMED} more" if len(below) > _MOST_NAMED else ""
+        names = ", ".join(map(str, below[:_MOST_NAMED]))
+        on_skip(f"specs in {names}{more} are not read: folders in {folder} are not followed.")
+    return files
+
+
+def _folders_with_specs(folder: Path) -> Iterator[Path]:
+    """Yield the folders below a folder that have specs, hidden ones left out."""
+    walk = os.walk(folder)
+    for number, (place, folders, names) in enumerate(walk):
+        if number >= _MOST_FOLDERS:
+            return
+        if "pyvenv.cfg" in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
+        if number and any(_is_spec(Path(place, name)) for name in names):
+            yield Path(place)
+
+
+def _is_table(file: Path) -> bool:
+    return file.name.endswith(TABLE_SUFFIX)
+
+
+def _is_spec(file: Path) -> bool:
+    if file.suffix in YAML_SUFFIXES:
+        return not _is_table(file) and _IS_YAML_SPEC.search(_content(file)) is not None
+    return file.suffix == ".py" and _python_kind(file) == "spec"
+
+
+def _python_kind(file: Path) -> Literal["spec", "unclear"] | None:
+    """Return whether a Python file declares kernels; "unclear" where it may when it runs.
+
+    A file that cannot be parsed counts as a spec if it names pallasc: its error is reported.
+    """
+    content = _content(file)
+    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
+        return None
+    try:
+        tree = ast.parse(content)
+        names = set(_declaring_names(tree))
+        if any(_is_call_of(names, node) for node in _outside_of_functions(tree)):
+            return "spec"
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "spec"
+    return "unclear" if any(_is_call_of(names, node) for node in ast.walk(tree)) else None
+
+
+def _content(file: Path) -> bytes:
+    """Return a file's bytes; nothing where it is not a regular file, cannot be read or is huge."""
+    try:
+        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+            return b""
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+def _declaring_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names that the declaring functions have in a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "pallasc":
+                    own = alias.asname or "pallasc"
+                    yield from (f"{own}.{name}" for name in _DECLARING)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
+            for alias in node.names:
+                if alias.name in _DECLARING:
+                    yield alias.asname or alias.name
+                elif alias.name == "*":
+                    yield from _DECLARING
+
+
+def _is_call_of(names: set[str], node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in names
+
+
+def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run when a module is imported; decorators of functions among them."""
+    yield node
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        children = node.decorator_list
+    elif isinstance(node, ast.Lambda):
+        children = ()
+    for child in children:
+        yield from _outside_of_functions(child)

@@ -5,31 +5,40 @@ and mappings. Plain scalars follow the core schema of YAML 1.2; those that YAML 
 something else (`no`, `1_000`, `010`, `2024-01-01`) are refused, because readers
 disagree about them. Anchors, aliases and `<<` work, up to a number of values in all. A file
 of JSON is read as the YAML that it is.
+
+The parsers of libyaml and PyYAML give one event at a time and do not recurse; PyYAML's composers
+do, and build everything before anybody can count. So nodes are composed here, within bounds.
+Source of the events: YAML 1.1, chapter 3.1.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct, field
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import PathParts
-from pallasc.specs.loading.yaml_nodes import (
-    DEEPEST,
-    LIST,
-    MAPPING,
-    MOST_VALUES,
-    PLAIN,
-    TEXT,
-    Node,
-    compose,
-)
 from pallasc.specs.spelling import show
 from pallasc.specs.user_files import read_regular
+
+MOST_VALUES = 100_000
+"""Values in one file, aliases counted as often as they are used."""
+
+_DEEPEST = 100
+"""Lists and mappings inside each other."""
+
+_PLAIN = "pallasc:plain"
+"""The tag of a scalar without quotes or tag."""
+
+_TEXT = "tag:yaml.org,2002:str"
+_LIST = "tag:yaml.org,2002:seq"
+_MAPPING = "tag:yaml.org,2002:map"
+_UNTAGGED = (None, "!")
+_CONTROL = ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent")
 
 MOST_BYTES = 8 * 2**20
 """Size of one file."""
@@ -51,6 +60,7 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
 _TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
+_CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _YES = frozenset(("yes", "on"))
 _NO = frozenset(("no", "off"))
 _AMBIGUOUS = (
@@ -74,16 +84,14 @@ class Document(Struct):
     values: dict[PathParts, Location] = field(default_factory=dict)
     keys: dict[PathParts, Location] = field(default_factory=dict)
 
-    def value(self, path: PathParts) -> Location:
-        """Return the place of a value, or of what is around it."""
+    def place(self, path: PathParts, at_key: bool = False) -> Location:
+        """Return the place of a value or of the key that leads to it, or of what is around it."""
+        if at_key and path in self.keys:
+            return self.keys[path]
         for length in range(len(path), -1, -1):
             if path[:length] in self.values:
                 return self.values[path[:length]]
         return Location(self.file)
-
-    def key(self, path: PathParts) -> Location:
-        """Return the place of the key that leads to a value."""
-        return self.keys.get(path) or self.value(path)
 
 
 def read_document(file: str, shown: str | None = None) -> Document:
@@ -96,7 +104,8 @@ def read_document(file: str, shown: str | None = None) -> Document:
     Raises:
         SpecError: the file cannot be read, or is not YAML of the kind that specs are written in.
     """
-    return parse_document(_read_text(file, shown or file), shown or file)
+    content = read_regular(file, most_bytes=MOST_BYTES)
+    return parse_document(decoded(content, shown or file), shown or file)
 
 
 def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> Document:
@@ -120,20 +129,36 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
     return document
 
 
-def _read_text(file: str, shown: str) -> str:
-    content = read_regular(file, most_bytes=MOST_BYTES)
+def decoded(content: bytes, file: str, hint: str = "Save the file as UTF-8.") -> str:
+    """Return the text of a file, without a byte order mark; `file` and `hint` are for the message.
+
+    Raises:
+        SpecError: it is not UTF-8.
+    """
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise SpecError(
             f"byte {content[error.start]:#04x} is not UTF-8.",
-            location=Location(shown, line),
-            hint="Save the file as UTF-8.",
+            location=Location(file, line),
+            hint=hint,
         ) from None
 
 
-def _compose(text: str, file: str, most_values: int) -> Node | None:
+def check_merged(text: str, file: str, what: str, hint: str) -> None:
+    """Check that git has merged a generated file, and left no marks in it.
+
+    Raises:
+        SpecError: there are marks.
+    """
+    if conflict := _CONFLICT.search(text):
+        line = text.count("\n", 0, conflict.start()) + 1
+        message = f"the {what} holds the marks of a merge conflict."
+        raise SpecError(message, location=Location(file, line), hint=hint)
+
+
+def _compose(text: str, file: str, most_values: int) -> _Node | None:
     """Return the root node: libyaml parses valid text, PyYAML's own parser explains errors."""
     import yaml
 
@@ -143,8 +168,8 @@ def _compose(text: str, file: str, most_values: int) -> Node | None:
     is_short = len(text) <= _MOST_EXPLAINED
     if yaml.__with_libyaml__:
         with contextlib.suppress(*([yaml.YAMLError] if is_short else [])):
-            return compose(yaml.parse(text, Loader=yaml.CSafeLoader), file, most_values)
-    return compose(yaml.parse(text, Loader=yaml.SafeLoader), file, most_values)
+            return _Composer(file, most_values).document(yaml.parse(text, Loader=yaml.CSafeLoader))
+    return _Composer(file, most_values).document(yaml.parse(text, Loader=yaml.SafeLoader))
 
 
 def _check_directives(text: str, file: str) -> None:
@@ -208,6 +233,109 @@ def reads_as_text(text: str) -> bool:
     )
 
 
+class _Node(Struct, eq=False):
+    """A scalar, a list, or a mapping.
+
+    Attributes:
+        id: `scalar`, `sequence` or `mapping`.
+        tag: what it is said to be.
+        value: text; nodes; or pairs of nodes.
+        line, column: where it starts, from 1.
+        is_flow: written with brackets.
+    """
+
+    id: str
+    tag: str
+    value: Any
+    line: int
+    column: int
+    is_flow: bool = False
+
+
+class _Composer:
+    def __init__(self, file: str, most_values: int) -> None:
+        self._root: _Node | None = None
+        self._file = file
+        self._most_values = most_values
+        self._documents = 0
+        self._count = 0
+        self._open: list[_Node] = []
+        self._anchors: dict[str, _Node] = {}
+
+    def document(self, events: Iterable[Any]) -> _Node | None:
+        """Return the root node of the only document, None where there is none."""
+        for event in events:
+            self._take(event)
+        return self._root
+
+    def _take(self, event: Any) -> None:
+        kind = type(event).__name__
+        if kind == "DocumentStartEvent":
+            self._documents += 1
+            if self._documents > 1:
+                raise self._error(event, "a file must be one document; a second one begins here.")
+        elif kind == "AliasEvent":
+            self._alias(event)
+        elif kind == "ScalarEvent":
+            self._add(event, _Node("scalar", _scalar_tag(event), event.value, *_start(event)))
+        elif kind == "SequenceStartEvent":
+            self._start("sequence", _LIST, event)
+        elif kind == "MappingStartEvent":
+            self._start("mapping", _MAPPING, event)
+        elif kind not in _CONTROL:
+            self._end()
+
+    def _alias(self, event: Any) -> None:
+        if event.anchor not in self._anchors:
+            raise self._error(event, f"not YAML: found undefined alias {event.anchor!r}.")
+        self._put(event, self._anchors[event.anchor])
+
+    def _start(self, kind: str, tag: str, event: Any) -> None:
+        if len(self._open) > _DEEPEST:
+            raise self._error(event, "lists and mappings are nested too deeply.")
+        tag = tag if event.tag in _UNTAGGED else event.tag
+        node = _Node(kind, tag, [], *_start(event), bool(event.flow_style))
+        self._add(event, node)
+        self._open.append(node)
+
+    def _end(self) -> None:
+        node = self._open.pop()
+        if node.id == "mapping":
+            node.value = list(zip(node.value[::2], node.value[1::2], strict=True))
+
+    def _add(self, event: Any, node: _Node) -> None:
+        if event.anchor is not None:
+            other = self._anchors.setdefault(event.anchor, node)
+            if other is not node:
+                raise self._error(event, f"anchor {event.anchor!r} is defined twice.")
+        self._put(event, node)
+
+    def _put(self, event: Any, node: _Node) -> None:
+        self._count += 1
+        # Keys are counted here as well; the reader counts exactly.
+        if self._count > 2 * self._most_values + 1:
+            message = f"more than {self._most_values} values, aliases counted."
+            raise self._error(event, message)
+        if self._open:
+            self._open[-1].value.append(node)
+        else:
+            self._root = node
+
+    def _error(self, event: Any, message: str) -> SpecError:
+        return SpecError(message, location=Location(self._file, *_start(event)))
+
+
+def _start(event: Any) -> tuple[int, int]:
+    mark = event.start_mark
+    return mark.line + 1, mark.column + 1
+
+
+def _scalar_tag(event: Any) -> str:
+    if event.tag not in _UNTAGGED:
+        return str(event.tag)
+    return _PLAIN if event.implicit[0] else _TEXT
+
+
 class _Reader:
     """Turns nodes into data; counts values, so that aliases cannot multiply without end."""
 
@@ -216,42 +344,42 @@ class _Reader:
         self._most_values = self._left = most_values
         self._open: list[Any] = []
 
-    def read(self, node: Node, path: PathParts) -> Any:
+    def read(self, node: _Node, path: PathParts) -> Any:
         self._document.values[path] = self._where(node)
         self._left -= 1
         if self._left < 0:
             raise self._error(node, f"more than {self._most_values} values, aliases counted.")
         if node.id == "scalar":
             return self._scalar(node)
-        if node.tag not in (LIST, MAPPING):
+        if node.tag not in (_LIST, _MAPPING):
             raise self._tag_error(node)
         if any(node is other for other in self._open):
             raise self._error(node, "an alias refers to what contains it.")
-        if len(self._open) > DEEPEST:
+        if len(self._open) > _DEEPEST:
             raise self._error(node, "lists and mappings are nested too deeply.")
         self._open.append(node)
         data = self._sequence(node, path) if node.id == "sequence" else self._mapping(node, path)
         self._open.pop()
         return data
 
-    def _sequence(self, node: Node, path: PathParts) -> list[Any]:
+    def _sequence(self, node: _Node, path: PathParts) -> list[Any]:
         return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
 
-    def _mapping(self, node: Node, path: PathParts) -> dict[str, object]:
+    def _mapping(self, node: _Node, path: PathParts) -> dict[str, object]:
         self._check_forgotten_quotes(node)
         data: dict[str, object] = {}
         merged: dict[str, object] = {}
         sources = [
             self.read(source, path)
             for key_node, value_node in node.value
-            if key_node.tag == PLAIN and key_node.value == "<<"
+            if key_node.tag == _PLAIN and key_node.value == "<<"
             for source in self._merge_sources(value_node)
         ]
         for source in reversed(sources):  # the first one that has a key decides
             merged.update(source)
         self._document.values[path] = self._where(node)
         for key_node, value_node in node.value:
-            if key_node.tag == PLAIN and key_node.value == "<<":
+            if key_node.tag == _PLAIN and key_node.value == "<<":
                 continue
             key = self._key(key_node)
             if key in data:
@@ -262,14 +390,14 @@ class _Reader:
             data[key] = self.read(value_node, (*path, key))
         return {**merged, **data}
 
-    def _merge_sources(self, node: Node) -> Iterator[Any]:
+    def _merge_sources(self, node: _Node) -> Iterator[Any]:
         sources = node.value if node.id == "sequence" else [node]
         for source in sources:
             if source.id != "mapping":
                 raise self._error(source, "'<<' takes a mapping.", "Write <<: *anchor.")
             yield source
 
-    def _key(self, node: Node) -> str:
+    def _key(self, node: _Node) -> str:
         if node.id != "scalar":
             raise self._error(node, "a key must be text.", 'Put "{…}" in quotes.')
         key = self._scalar(node)
@@ -277,31 +405,31 @@ class _Reader:
             raise self._error(node, f"a key must be text, got {show(key)}.", "Put it in quotes.")
         return key
 
-    def _check_forgotten_quotes(self, node: Node) -> None:
+    def _check_forgotten_quotes(self, node: _Node) -> None:
         if not node.is_flow or len(node.value) != 1:
             return
         key, value = node.value[0]
-        if key.id == value.id == "scalar" and value.tag == PLAIN and value.value == "":
+        if key.id == value.id == "scalar" and value.tag == _PLAIN and value.value == "":
             raise self._error(
                 node,
                 f"{{{key.value}}} is a mapping in YAML.",
                 f'Write "{{{key.value}}}" in quotes.',
             )
 
-    def _scalar(self, node: Node) -> Any:
-        if node.tag == TEXT:
+    def _scalar(self, node: _Node) -> Any:
+        if node.tag == _TEXT:
             return self._complete(node)
-        if node.tag != PLAIN:
+        if node.tag != _PLAIN:
             raise self._tag_error(node)
         return self._plain(node, node.value)
 
-    def _complete(self, node: Node) -> str:
+    def _complete(self, node: _Node) -> str:
         text = join_surrogates(node.value)
         if text is None:
             raise self._error(node, f"{show(node.value)} {HALF}", HALF_HINT)
         return text
 
-    def _plain(self, node: Node, text: str) -> Any:
+    def _plain(self, node: _Node, text: str) -> Any:
         if text in _NULL:
             return None
         if text in _TRUE or text in _FALSE:
@@ -316,12 +444,12 @@ class _Reader:
         special = _SPECIAL.fullmatch(text)
         return float(special["sign"] + special["kind"]) if special else text
 
-    def _long(self, node: Node, text: str) -> str:
+    def _long(self, node: _Node, text: str) -> str:
         if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
             raise self._error(node, "this number is too long.")
         return text
 
-    def _check_ambiguous(self, node: Node, text: str) -> None:
+    def _check_ambiguous(self, node: _Node, text: str) -> None:
         hint = next((hint for pattern, hint in _AMBIGUOUS if pattern.fullmatch(text)), None)
         if text.lower() in _YES | _NO:
             word = "true" if text.lower() in _YES else "false"
@@ -329,12 +457,12 @@ class _Reader:
         if hint is not None:
             raise self._error(node, f"{text}: YAML 1.1 and YAML 1.2 read this differently.", hint)
 
-    def _tag_error(self, node: Node) -> SpecError:
+    def _tag_error(self, node: _Node) -> SpecError:
         name = node.tag.replace("tag:yaml.org,2002:", "!!")
         return self._error(node, f"the tag {name} is not allowed.", "Specs are plain data.")
 
-    def _where(self, node: Node) -> Location:
+    def _where(self, node: _Node) -> Location:
         return Location(self._document.file, node.line, node.column)
 
-    def _error(self, node: Node, message: str, hint: str | None = None) -> SpecError:
+    def _error(self, node: _Node, message: str, hint: str | None = None) -> SpecError:
         return SpecError(message, location=self._where(node), hint=hint)

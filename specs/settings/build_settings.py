@@ -20,10 +20,10 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import Choice, Field, Flag, Place, Text
+from pallasc.specs.fields import Choice, Field, Flag, Locate, PathParts, Place, Text
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
@@ -32,7 +32,7 @@ SALT = "PALLASC_CACHE_SALT"
 BUILD_KEYS = (
     "remote", "remote-write", "remote-signed", "cache-salt", "executor", "compiler", "env",
 )  # fmt: skip
-"""The keys of `tool.pallasc` for builds; `specs/loading/project` reads `env`, the build hooks
+"""The keys of `tool.pallasc` for builds; `specs/loading/yaml_loader` reads `env`, the build hooks
 `compiler`."""
 
 _FILE = "pyproject.toml"
@@ -50,7 +50,8 @@ FIELDS = (
     Field("cache-salt", _SALT, "Text that is part of every key."),
     Field("executor", Text("the address of a scheduler"), "Where misses are compiled."),
 )
-_READ = tuple(field.name.encode() for field in FIELDS)
+_SAID = re.compile("|".join(["pallasc]", "env", *(field.name for field in FIELDS)]).encode())
+"""Found in every file that says something of what is read here."""
 
 
 class BuildSettings(NamedTuple):
@@ -76,16 +77,40 @@ class BuildSettings(NamedTuple):
 NOTHING_SET = BuildSettings()
 
 
-def build_settings(folder: str | Path = ".") -> BuildSettings:
-    """Return the settings of the project around a folder.
+def toml_lines(file: str, text: str) -> Locate:
+    """Return what finds the lines of keys in a TOML file, which `tomllib` does not report."""
+
+    def locate(path: PathParts, at_key: bool) -> Location:
+        start = line = 0
+        for part in path:
+            if isinstance(part, str):
+                head = rf"""^[ \t]*(?:\[[^\n\]]*\.)?\[?["']?{re.escape(part)}["']?[ \t]*[=.\]]"""
+                match = re.compile(head, re.MULTILINE).search(text, start)
+                if match is not None:
+                    start = match.start()
+                    line = text.count("\n", 0, start) + 1
+        return Location(file, line)
+
+    return locate
+
+
+class ProjectTable(NamedTuple):
+    """The table `tool.pallasc` of a project, and its place."""
+
+    values: Mapping[str, Any]
+    at: Place
+
+
+def project_table(folder: str | Path) -> ProjectTable | None:
+    """Return what the project around a folder says, None where it says nothing.
 
     Raises:
-        SpecError: one has a wrong value, or there is no such key.
+        SpecError: its file cannot be read, or is not TOML.
     """
     try:
         start = Path(folder).absolute()
     except OSError:  # the current folder is gone
-        return NOTHING_SET
+        return None
     for place in (start, *start.parents):
         file = os.path.join(place, _FILE)
         if os.path.isfile(file):
@@ -94,23 +119,21 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
                 return _read(file, status.st_mtime_ns, status.st_size)
             except OSError as error:
                 raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
-    return NOTHING_SET
+    return None
 
 
 @lru_cache(maxsize=4)
-def _read(file: str, mtime_ns: int, size: int) -> BuildSettings:
+def _read(file: str, mtime_ns: int, size: int) -> ProjectTable | None:
     """Return what a file says; several parts of a build ask for it.
 
     Raises:
         OSError: it cannot be read.
-        SpecError: as of `build_settings`.
+        SpecError: it is not TOML.
     """
     data = Path(file).read_bytes()
-    if b"pallasc" not in data or not any(key in data for key in (*_READ, b"pallasc]")):
-        return NOTHING_SET
+    if b"pallasc" not in data or _SAID.search(data) is None:
+        return None
     import tomllib  # most projects say nothing
-
-    from pallasc.specs.settings.toml_lines import TomlLines
 
     try:
         text = data.decode()
@@ -120,7 +143,19 @@ def _read(file: str, mtime_ns: int, size: int) -> BuildSettings:
     for name in _TABLE:
         inner = table.get(name, {})
         table = inner if isinstance(inner, dict) else {}
-    at = Place(TomlLines(file, text), _TABLE)
+    return ProjectTable(table, Place(toml_lines(file, text), _TABLE))
+
+
+def build_settings(folder: str | Path = ".") -> BuildSettings:
+    """Return the settings of the project around a folder.
+
+    Raises:
+        SpecError: one has a wrong value, or there is no such key.
+    """
+    project = project_table(folder)
+    if project is None:
+        return NOTHING_SET
+    table, at = project
     for key in table:
         if key not in BUILD_KEYS and key not in _OF_HOOKS:
             raise at.unknown("key", key, [*BUILD_KEYS, *_OF_HOOKS])

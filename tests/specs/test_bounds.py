@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from pallasc.errors import SpecError
-from pallasc.specs import parameters
+from pallasc.specs import templates
 from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.loading import points
+from pallasc.specs.loading import matrix
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
 from pallasc.specs.loading.yaml_text import MOST_BYTES, MOST_VALUES, parse_document, read_document
@@ -296,14 +296,14 @@ def test_targets_and_rows_and_other_kernels_count(monkeypatch: pytest.MonkeyPatc
 
 def test_points_are_compared_as_often_as_there_are_points(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
-    plain = parameters.typed
+    plain = templates.typed
 
     def counting(value: object) -> str:
         nonlocal calls
         calls += 1
         return plain(value)
 
-    for module in (parameters, points):
+    for module in (templates, matrix):
         monkeypatch.setattr(module, "typed", counting)
     included = ", ".join(f"{{a: {n}, s: 1}}" for n in range(1000, 2000))
     excluded = ", ".join(f"{{a: {n}}}" for n in range(500))

@@ -10,8 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from pallasc.specs.loading.json_schema import json_schema, json_schema_text
-from pallasc.specs.loading.kernel_fields import FILE_FIELDS, KERNEL_FIELDS
+from pallasc.specs.loading.schema import FILE_FIELDS, KERNEL_FIELDS, json_schema, json_schema_text
 
 ROOT = Path(__file__).parents[2]
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())

@@ -10,7 +10,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
-from pallasc.specs.meshes import checked_mesh
+from pallasc.specs.spec import checked_mesh
 
 SPEC = """\
 schema: 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.loading.spec_files import spec_files
+from pallasc.specs.loading.yaml_loader import spec_files
 
 YAML = "schema: 1\nkernels: []\n"
 DECORATED = "import pallasc\n@pallasc.kernel(args={})\ndef f(x): ...\n"

@@ -64,10 +64,9 @@ def test_what_is_written_is_read_back_with_places() -> None:
     found = parse_table(TEXT, "k.tuned.yaml")
     assert set(found) == {"matmul", "no"}
     assert set(map(repr, found["matmul"].rows)) == set(map(repr, ROWS))
-    assert [str(place) for place in found["matmul"].places] == [
+    assert [str(row.place) for row in found["matmul"].rows] == [
         f"k.tuned.yaml:{line}:9" for line in (8, 9, 10)
     ]
-    assert [row.place for row in found["matmul"].rows] == list(found["matmul"].places)
     assert table_text(found) == TEXT
 
 

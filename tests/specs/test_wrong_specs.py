@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from pallasc.errors import SpecError
-from pallasc.specs.loading.json_schema import json_schema
 from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.schema import json_schema
 from pallasc.specs.loading.yaml_loader import load_specs
 
 FOLDER = Path(__file__).parent / "wrong"

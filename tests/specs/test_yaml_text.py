@@ -60,9 +60,9 @@ def test_words_that_yaml_versions_read_differently_are_refused(word: str) -> Non
 
 def test_every_value_and_key_has_its_place() -> None:
     document = parse_document("a:\n  - b: 1\n    c: x\n", "t.yaml")
-    assert str(document.value(("a", 0, "c"))) == "t.yaml:3:8"
-    assert str(document.key(("a", 0, "c"))) == "t.yaml:3:5"
-    assert str(document.value(("a", 0, "missing", 3))) == "t.yaml:2:5"
+    assert str(document.place(("a", 0, "c"))) == "t.yaml:3:8"
+    assert str(document.place(("a", 0, "c"), at_key=True)) == "t.yaml:3:5"
+    assert str(document.place(("a", 0, "missing", 3))) == "t.yaml:2:5"
 
 
 @pytest.mark.parametrize(

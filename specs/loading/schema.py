@@ -1,11 +1,18 @@
-"""The table of a kernel's fields, and of a spec file's: what YAML and the decorator both accept."""
+"""The schema of spec files: every field of a kernel and of a file, for YAML and the decorator.
+
+The JSON schema is made from the same tables, so that editors complete and check specs with it. What
+depends on two places at once (an unknown parameter, a duplicate variant) is for the loader alone.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Required, TypedDict
+import json
+from typing import NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import looks_like_array, parse_array
+from pallasc.specs.budget_rules import parse_rule, rules_for
+from pallasc.specs.dtypes import ALIASES, DTYPES
 from pallasc.specs.fields import (
     Field,
     ListOf,
@@ -16,30 +23,93 @@ from pallasc.specs.fields import (
     Schema,
     Text,
     expected,
-    finite,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
-from pallasc.specs.loading.budget_fields import BUDGET_FIELDS
-from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.loading.parameter_fields import (
     ARGS_KEY,
+    IDENTIFIER,
+    NODES,
     PARAMETER,
     SEED_KEY,
     TOLERANCE_KEY,
+    VALUE_NAME,
     CheckKind,
+    DataKind,
+    EntryKind,
     MatrixKind,
     ParameterKind,
 )
 from pallasc.specs.loading.tune_fields import TUNE
+from pallasc.specs.resources import MORE_IS_BETTER
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
+
+_NUMBER = Number(whole=True, template=True)
+
+
+class LimitKind(NamedTuple):
+    """A whole number, a template that gives one, or a rule relative to a baseline.
+
+    Attributes:
+        field: the number that is limited, by its name in `Resources`.
+    """
+
+    field: str
+
+    def read(self, value: object, at: Place) -> int | str:
+        """Return the number, the template unfilled, or the rule as it is to be written."""
+        if isinstance(value, str) and is_template(value):
+            return str(_NUMBER.read(value, at))
+        return self.checked(value, at)
+
+    def checked(self, value: object, at: Place) -> int | str:
+        """Return the number or the rule."""
+        rule = parse_rule(value, self.field) if isinstance(value, str) else None
+        if rule is not None:
+            return rule.text
+        if type(value) is int and value >= 0:
+            return value
+        examples = ", ".join(f'"{each}"' for each in rules_for(self.field))
+        raise at.error(
+            f"expected a whole number or a rule relative to a baseline, got {show(value)}.",
+            f"Write a number, or a rule in quotes, like {examples}.",
+        )
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        sign, order = ("-", ">") if self.field in MORE_IS_BETTER else (r"\+", "<")
+        amount = r"([0-9]+|[0-9]+(\.[0-9]+)?\s*%)"
+        rule = rf"^\s*({order}=\s*baseline|{sign}\s*{amount})\s*$"
+        texts = [{"type": "string", "pattern": pattern} for pattern in (r"\{.*\}", rule)]
+        return {"anyOf": [{"type": "integer", "minimum": 0}, *texts]}
+
+
+BUDGET_FIELDS = tuple(
+    Field(name, LimitKind(name), doc)
+    for name, doc in (
+        ("registers", "Registers of a thread."),
+        ("spill_bytes", "Bytes of spill stores and spill loads of a thread together."),
+        ("stack_bytes", "Stack frame of a thread."),
+        ("smem_bytes", "Static and dynamic shared memory of a block."),
+        ("occupancy", "The fewest warps that a multiprocessor holds at once."),
+        ("cubin_bytes", "Size of all cubins of a variant."),
+    )
+)
+LIMITS = {field.name: LimitKind(field.name) for field in BUDGET_FIELDS}
+
+
+_BRACES = r"\{[^{}]+\}"
+_LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"
 
 SCHEMA_VERSION = 1
 """The version of spec files that this release reads. 1: the first."""
 
 _ARRAY_NODES = ("$call", "$tuple")
 """Keys of a mapping under `args` that make it more than a mapping."""
+
+
+STATIC = DataKind(template=True)
 
 
 class ArrayKind(NamedTuple):
@@ -60,7 +130,7 @@ class ArrayKind(NamedTuple):
         if value is None:
             return None
         if self.in_call and not (isinstance(value, str) and looks_like_array(value)):
-            return StaticKind().read(value, at)
+            return STATIC.read(value, at)
         if not isinstance(value, str):
             raise expected("an array", value, at, 'Write it like "bf16[1024, {n}]".')
         with at.blamed():
@@ -80,7 +150,7 @@ class ArrayKind(NamedTuple):
                 hint = "Use it under 'static'." if key in NODES else suggestion(key, known)
                 raise at.child(key).error(f"{show(key)} is not allowed here.", hint, at_key=True)
         if "$ref" in value:
-            return StaticKind().mapping(value, at)
+            return STATIC.mapping(value, at)
         if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
             raise at.error(
                 "$tuple must be the only key, with a list as its value.",
@@ -129,44 +199,6 @@ class ArgsKind:
                 {"type": "array", "items": item},
             ]
         }
-
-
-class StaticKind:
-    """JSON-like data with `$call` and `$ref` nodes and parameters in braces."""
-
-    def read(self, value: object, at: Place) -> Value:
-        """Return the data unchanged, every node and template in it checked."""
-        if isinstance(value, list):
-            return [self.read(item, at.child(i)) for i, item in enumerate(value)]
-        if isinstance(value, dict):
-            return self.mapping(value, at)
-        if value is not None and not isinstance(value, str | int | float | bool):
-            raise expected("plain data", value, at, "Use $call or $ref for anything else.")
-        finite(value, at)
-        if isinstance(value, str):
-            with at.blamed():
-                parse_template(value)
-        return value
-
-    def mapping(self, value: dict[str, object], at: Place) -> dict[str, Value]:
-        """Return a mapping of data, or a node."""
-        for key in value:
-            if key.startswith("$") and key not in NODES:
-                hint = suggestion(key, NODES)
-                raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
-        node = next((key for key in NODES if key in value), None)
-        if "$ref" in value and len(value) > 1:
-            raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
-        return {
-            key: EntryKind(template=True).read(item, at.child(key))
-            if key == node
-            else self.read(item, at.child(key))
-            for key, item in value.items()
-        }
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"$ref": "#/$defs/static"}
 
 
 class VersionKind:
@@ -261,7 +293,7 @@ KERNEL_FIELDS = (
     Field("args", ArgsKind(), 'Arrays by name or position, like "bf16[{m}, 4096]"; null.', True),
     Field(
         "static",
-        MapOf(Text("the name of an argument", IDENTIFIER), StaticKind(), "arguments", 0),
+        MapOf(Text("the name of an argument", IDENTIFIER), STATIC, "arguments", 0),
         "Static keyword arguments; $call builds one, $ref takes an attribute.",
     ),
     Field(
@@ -341,16 +373,6 @@ FILE_FIELDS = (
 FILE = Record(FILE_FIELDS)
 
 
-class FileFields(TypedDict, total=False):
-    """What `FILE` reads."""
-
-    schema: int
-    targets: tuple[str, ...]
-    defaults: dict[str, object]
-    models: dict[str, dict[str, str | int | float]]
-    kernels: Required[list[dict[str, object]]]
-
-
 def is_parameter(text: str) -> bool:
     """Return whether text is one brace pair and nothing else: a parameter that gives an array."""
     if not is_template(text):
@@ -360,3 +382,86 @@ def is_parameter(text: str) -> bool:
     except SpecError:
         return False
     return len(parts) == 1 and isinstance(parts[0], Expression)
+
+
+def json_schema() -> Schema:
+    """Return the schema of spec files, draft 2020-12."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "pallasc spec",
+        "description": "Kernels that pallasc compiles ahead of time.",
+        **FILE.schema(),
+        "$defs": {"array": _array(), "static": _static(), "value": _value()},
+    }
+
+
+def json_schema_text() -> str:
+    """Return the schema as the text of `docs/spec.schema.json`."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _array() -> Schema:
+    dtypes = "|".join(sorted([*DTYPES, *ALIASES], key=lambda name: (-len(name), name)))
+    dimension = rf"\s*([0-9]+|{_BRACES})\s*"
+    dims = rf"\s*|{dimension}(,{dimension})*"
+    return {
+        "description": 'An array, "bf16[{m}, 4096]"; null; lists and mappings of them; $call.',
+        "anyOf": [
+            {"type": "null"},
+            {"type": "string", "pattern": rf"^\s*({dtypes}|{_BRACES})\s*\[({dims})\]{_LAYOUT}\s*$"},
+            {"type": "string", "pattern": f"^{_BRACES}$"},
+            {"type": "array", "items": {"$ref": "#/$defs/array"}},
+            {
+                "type": "object",
+                "propertyNames": {"pattern": r"^(?!\$)"},
+                "additionalProperties": {"$ref": "#/$defs/array"},
+            },
+            {
+                "type": "object",
+                "properties": {"$tuple": {"type": "array", "items": {"$ref": "#/$defs/array"}}},
+                "required": ["$tuple"],
+                "additionalProperties": False,
+            },
+            {
+                "type": "object",
+                "properties": {"$call": EntryKind(template=True).schema()},
+                "propertyNames": {"pattern": r"^(\$call$|(?!\$))"},
+                "required": ["$call"],
+                "additionalProperties": {
+                    "anyOf": [{"$ref": "#/$defs/array"}, {"$ref": "#/$defs/static"}]
+                },
+            },
+        ],
+    }
+
+
+def _static() -> Schema:
+    schema = _data("static", EntryKind(template=True), {})
+    only_ref = {"if": {"required": ["$ref"]}, "then": {"maxProperties": 1}}
+    schema[-1].update(only_ref)
+    return {
+        "description": "Plain data; $call builds a value, $ref takes an attribute.",
+        "anyOf": schema,
+    }
+
+
+def _value() -> Schema:
+    schema = _data("value", EntryKind(), {"$name": VALUE_NAME.schema()})
+    return {"description": "A value of a parameter; $name names a mapping.", "anyOf": schema}
+
+
+def _data(name: str, entry: EntryKind, own: Schema) -> list[Schema]:
+    """Return the kinds of JSON-like data: scalars, lists, and mappings with nodes and own keys."""
+    inside = {"$ref": f"#/$defs/{name}"}
+    keys = {**own, **dict.fromkeys(NODES, entry.schema())}
+    known = "|".join(rf"\{key}$" for key in keys)
+    return [
+        {"type": ["null", "boolean", "number", "string"]},
+        {"type": "array", "items": inside},
+        {
+            "type": "object",
+            "properties": keys,
+            "propertyNames": {"pattern": rf"^({known}|(?!\$))"},
+            "additionalProperties": inside,
+        },
+    ]
