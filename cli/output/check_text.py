@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from pallasc.checks.candidate import Candidate, Events
 from pallasc.checks.findings import Status
 from pallasc.cli.output.build_text import compiled_wrongly
-from pallasc.cli.output.exits import error_text
+from pallasc.cli.output.exits import error_line, error_text
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
 from pallasc.cli.output.text import count, echo
 from pallasc.specs.plain_text import one_line
@@ -59,7 +59,7 @@ def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iter
         levels: the names of the levels that were asked for.
     """
     level = levels[0] if len(levels) == 1 else "all"
-    reason = one_line(error.message.strip().partition("\n")[0]).rstrip(".")
+    reason = error_line(error).rstrip(".")
     yield f"{'not checked':<{_WIDTH}}  {level}  {one_line(name)}: it did not compile: {reason}"
     for line in (error.hint or "").splitlines():
         yield f"  {one_line(line.strip())}"

@@ -76,6 +76,14 @@ def error_text(error: PallascError) -> str:
     return "\n".join([f"{error.location}: {error.message}", f"    {line}", *hint])
 
 
+def error_line(error: PallascError | None) -> str:
+    """Return the first line of an error's message, "" where there is no error."""
+    from pallasc.specs.plain_text import one_line, printable
+
+    lines = printable(error.message).strip().splitlines() if error else []
+    return one_line(lines[0]) if lines else ""
+
+
 def _source_line(location: Location | None) -> str:
     """Return `12 | the text of the line`, or nothing where it is not Python or cannot be read."""
     if location is None or not location.line or not location.file.endswith(".py"):
