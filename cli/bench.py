@@ -8,22 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
     count_option,
     json_option,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
+    together,
 )
 from pallasc.cli.launching import (
     Limits,
@@ -61,12 +58,8 @@ if TYPE_CHECKING:
 )
 @launch_options
 @selection_options
-@compile_options
-@store_option
-@store_setting
-@remote_options
+@build_options(together())
 @json_option("the figures")
-@building
 def command(
     specs: tuple[str, ...],
     cold: bool,
@@ -81,7 +74,7 @@ def command(
     store_root: Path | None,
     as_json: bool,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Measure one variant of each kernel of SPECS on the GPU of this machine.
 
@@ -110,14 +103,15 @@ def command(
                memory_share (of the model's bandwidth; null where that is not known, or the
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
+    from pallasc.cli.arguments.compiled import refuse_keys
+    from pallasc.cli.arguments.selection import parse_inputs
     from pallasc.cli.launching import check_single, collect, read_request
     from pallasc.cli.output.text import json_text
     from pallasc.runtime.device.devices import get_device
 
     refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
-    request = read_request(specs, store_root, **selection)
+    request = read_request(specs, store_root, selection)
     request.check_inputs(files)
     check_flops(flops, request.variants)
     device = get_device(ordinal)

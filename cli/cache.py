@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from pallasc.cache.format import size
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.arguments.options import (
-    SpecSelection,
+    Selection,
     dry_run_option,
     every_option,
     json_option,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.cache.transfer import Imported
-    from pallasc.cli.arguments.options import SpecSelection
 
 
 @click.group(
@@ -457,7 +456,7 @@ def export_command(
     specs: tuple[str, ...],
     store_root: Path | None,
     as_json: bool,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Write the store into FILE, for `pallasc cache import` on another machine.
 
@@ -479,7 +478,7 @@ def export_command(
     absent: list[str] = []
     if specs:
         names, absent = _selected(specs, store, selection)
-    elif selection["targets"] or selection["expression"] or selection["all_points"]:
+    elif any(selection):
         raise click.UsageError("Options that select variants need SPECS.")
     store.read_only = True
     done = export_file(store, file, names)
@@ -492,7 +491,7 @@ def export_command(
 
 
 def _selected(
-    specs: tuple[str, ...], store: Store, selection: SpecSelection
+    specs: tuple[str, ...], store: Store, selection: Selection
 ) -> tuple[list[str], list[str]]:
     """Return names of manifests of variants and Python specs, and ids of absent variants."""
     from pallasc.compiler.builds.collect import SpecReader
@@ -500,12 +499,7 @@ def _selected(
     from pallasc.compiler.inputs.manifest import installed_or_remembered
 
     reader = SpecReader(store=store)
-    chosen = reader.select(
-        specs,
-        selection["targets"],
-        selection["expression"],
-        all_points=selection["all_points"],
-    )
+    chosen = reader.select(specs, **selection._asdict())
     names, absent = list(reader.remembered), []
     with installed_or_remembered(store) as setup:
         lookup = Lookup(setup.context(store), store)
@@ -577,7 +571,7 @@ def push_command(
     store_root: Path | None,
     settings: RemoteSettings,
     as_json: bool,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> None:
     """Send the variants of SPECS that the store has to the remote store.
 
@@ -598,11 +592,11 @@ def push_command(
       and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
     from pallasc.cache.remote.remote import push
-    from pallasc.cli.arguments.selection import load_variants
+    from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.remote_tier import sendable
 
     store = _opened(store_root)
-    variants = load_variants(specs, store=store, timeout_s=None, memory_bytes=None, **selection)
+    variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
     found = sendable(variants, store)
     bound = [f"{variant} is not sent: {why}" for variant, why in found.bound.items()]
     _warn(bound, end=" that depend on this machine are not sent")

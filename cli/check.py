@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
+    Selection,
     WholeNumber,
     annotations_option,
-    building,
+    build_options,
     checking_options,
-    compile_options,
     count_option,
     file_option,
     json_option,
     junit_option,
     quiet_option,
-    remote_options,
     selection_options,
     shard_option,
     specs_argument,
-    store_option,
-    store_setting,
     take_share,
 )
 from pallasc.cli.arguments.selection import input_options
@@ -75,8 +71,6 @@ class _Request(NamedTuple):
 @count_option("--schedules", "Execute N schedules at the artifact level.", default=3)
 @selection_options
 @shard_option
-@compile_options
-@checking_options
 @junit_option
 @quiet_option
 @file_option(
@@ -84,11 +78,8 @@ class _Request(NamedTuple):
     "Write the findings as SARIF 2.1, which code hosts show at their lines; - prints it.",
 )
 @annotations_option("findings and failures")
-@store_option
-@store_setting
-@remote_options
+@build_options(checking_options)
 @json_option("the report")
-@building
 def command(
     specs: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -104,7 +95,7 @@ def command(
     quiet: bool,
     as_json: bool,
     how: BuildOptions,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Check the variants of SPECS for mistakes, on a machine without a GPU.
 
@@ -198,19 +189,18 @@ def command(
 
 
 def _read_compiled(
-    specs: Sequence[str], store: Store, shard: Shard | None, selection: SpecSelection
+    specs: Sequence[str], store: Store, shard: Shard | None, selection: Selection
 ) -> list[Candidate] | None:
     """Return what is compiled already, None where the paths are specs.
 
     Raises:
         SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
     """
-    from pallasc.cli.arguments.selection import is_key
-    from pallasc.cli.launching import bundle_files, read_compiled
+    from pallasc.cli.arguments.compiled import bundle_files, is_key, read_compiled
 
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
-    found = read_compiled(specs, store, **selection)
+    found = read_compiled(specs, store, selection)
     if found is None:
         return None
     from pallasc.checks.candidate import Candidate
@@ -228,7 +218,7 @@ def _check_specs(
     store: Store,
     asked: _Request,
     shard: Shard | None,
-    selection: SpecSelection,
+    selection: Selection,
 ) -> tuple[Report, Share | None]:
     from msgspec.structs import replace
 
@@ -237,24 +227,12 @@ def _check_specs(
     from pallasc.cli.output.check_text import events
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.build import build
-    from pallasc.compiler.builds.collect import SpecReader
 
     names = [level.name for level in asked.levels]
     with store_progress(store, hits=False, quiet=asked.quiet) as progress:
         reading = Reading(progress, keep_going=True)
-        reader = SpecReader(
-            store=store,
-            timeout_s=asked.how.timeout_s,
-            memory_bytes=asked.how.memory_bytes,
-            on_tick=reading.tick,
-            broken=reading.broken,
-        )
-        variants = reader.select(
-            specs,
-            selection["targets"],
-            selection["expression"],
-            all_points=selection["all_points"],
-        ).variants
+        reader = reading.reader(store, asked.how)
+        variants = reader.select(specs, **selection._asdict()).variants
         share = take_share(shard, variants, None, progress.mention)
         variants = share.variants if share else variants
         check_variants(asked.options.inputs, (each.for_check() for each in variants))

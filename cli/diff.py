@@ -7,23 +7,18 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
 
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.compiled import Selectable, Target, is_key
 from pallasc.cli.arguments.options import (
-    building,
-    compile_options,
+    build_options,
     json_option,
     quiet_option,
-    remote_options,
-    store_option,
-    store_setting,
-    supervision_options,
 )
-from pallasc.cli.arguments.selection import is_key
 from pallasc.cli.output.text import count, echo
 from pallasc.errors import SpecError
 from pallasc.specs.plain_text import one_line
@@ -75,12 +70,7 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print a table for a pull request.")
 @json_option("the comparison")
 @quiet_option
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
-@building
+@build_options()
 def command(
     sides: tuple[str, ...],
     base: str | None,
@@ -217,20 +207,6 @@ def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: b
         echo(summary_line(comparison), err=True)
 
 
-class _Model(NamedTuple):
-    name: str
-    arch: str
-
-
-class _Selectable(NamedTuple):
-    """What an expression looks at of a variant."""
-
-    id: str
-    name: str
-    params: tuple[tuple[str, str], ...]
-    target: _Model
-
-
 @dataclass(frozen=True, slots=True)
 class Opener:
     """Opens sides.
@@ -290,7 +266,7 @@ class Opener:
 
     def _of_key(self, text: str) -> Side:
         from pallasc.analysis.compare.sides import side_of, subject_of
-        from pallasc.cli.launching import stored
+        from pallasc.cli.arguments.compiled import stored
 
         variant, artifact, key = stored(text, self.store)
         name = str(key)[:12] if variant.name == key else variant.name
@@ -302,11 +278,11 @@ class Opener:
         from pallasc.specs.loading.select import select
 
         views = [
-            _Selectable(
+            Selectable(
                 each.id,
                 each.name,
                 tuple(each.params.items()),
-                _Model(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
+                Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
             )
             for each in side.variants.values()
         ]
@@ -333,16 +309,10 @@ class Opener:
     def _build(self, paths: Sequence[str], expression: str | None) -> Report:
         from pallasc.cli.output.progress import Reading, store_progress
         from pallasc.compiler.builds.build import build
-        from pallasc.compiler.builds.collect import SpecReader
         from pallasc.specs.spec import Budget
 
         with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
-            reader = SpecReader(
-                store=self.store,
-                timeout_s=self.options.timeout_s,
-                memory_bytes=self.options.memory_bytes,
-                on_tick=Reading(progress, keep_going=False).tick,
-            )
+            reader = Reading(progress, keep_going=False).reader(self.store, self.options)
             selected = reader.select(paths, self.targets, expression).variants
             variants = [structs.replace(variant, budget=Budget()) for variant in selected]
             report = build(variants, store=self.store, options=self.options, on_event=progress)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
-    remote_options,
+    Selection,
+    build_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
 )
 from pallasc.cli.output.source_text import (
     JSON_LINES,
@@ -102,19 +98,14 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "ends in /).",
 )
 @selection_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
-@building
+@build_options()
 def command(
     specs: tuple[str, ...],
     source: bool,
     output: str | None,
     store_root: Path | None,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
@@ -159,58 +150,40 @@ def command(
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
     """
-    from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.launching import bundle_files, read_compiled, report_of
-    from pallasc.cli.output.build_text import summary
-    from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.compiler.builds.build import build
+    from pallasc.cli.arguments.compiled import bundle_files, read_compiled, report_of
+    from pallasc.cli.arguments.selection import build_specs, open_store
 
     views = chosen_views(click.get_current_context(), source=source)
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
     if takes_apart and (bundles := bundle_files(specs)):
-        return _extract(bundles, Path(output or ""), selection["targets"], selection["expression"])
-    store = open_store(store_root)
-    compiled = read_compiled(specs, store, **selection)
+        return _extract(bundles, Path(output or ""), selection)
+    store, found = open_store(store_root), needs_lines(views)
+    compiled = read_compiled(specs, store, selection)
     if compiled is not None:
         if _PRINTED in views:
             raise click.UsageError(
                 f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts "
                 "hold: name the spec."
             )
-        lines = held_lines(compiled, store) if needs_lines(views) else {}
+        lines = held_lines(compiled, store) if found else {}
         show(report_of(compiled), views, output, lines)
         return tell_missing(lines)
-    with store_progress(store, hits=False) as progress:
-        reading = Reading(progress, keep_going=False)
-        variants = load_variants(
-            specs,
-            store=store,
-            timeout_s=how.timeout_s,
-            memory_bytes=how.memory_bytes,
-            on_tick=reading.tick,
-            **selection,
-        )
-        report = build(variants, store=store, options=how, on_event=progress)
-        found = needs_lines(views)
-        lines = found_lines(report.results, store, how, progress.mention) if found else {}
-    if len(report.hits) < len(report.results):
-        progress.screen.write(f"{summary(report, progress.screen)}\n")
+    report = build_specs(specs, selection, store, how)
+    lines = found_lines(report.results, store, how, partial(echo, err=True)) if found else {}
     show(report, views, output, lines)
     return report.exit_code or tell_missing(lines)
 
 
-def _extract(
-    bundles: Sequence[Path], folder: Path, targets: Sequence[str], expression: str | None
-) -> int:
+def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int:
     """Write cubins, launch plans, records, and PTX where there is any, into files."""
-    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.cli.output.text import count
     from pallasc.cli.output.unpack import unpack
     from pallasc.specs.bundle.bundle import open_bundle
 
     for file in bundles:
         with open_bundle(file) as bundle:
-            entries = selected_entries(bundle, targets=targets, expression=expression)
+            entries = selected_entries(bundle, selection)
             written = unpack(bundle, entries, folder)
         text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
         echo(f"wrote {text} to {folder}", err=True)

@@ -6,18 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from pallasc.cli.arguments.options import count_option, together
-from pallasc.cli.arguments.selection import input_options, is_key, whole_key
+from pallasc.cli.arguments.selection import build_variants, input_options
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import (
     ArgumentError,
     DeviceError,
-    Location,
-    NotCachedError,
     SelectionError,
     SpecError,
 )
@@ -26,9 +24,8 @@ from pallasc.specs.gpus import MODELS, device_names
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.subject import Subject
-    from pallasc.cli.arguments.options import SpecSelection
+    from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.report import Report
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
@@ -85,9 +82,7 @@ class Request:
         return paths
 
 
-def read_request(
-    specs: Sequence[str], store_root: Path | None, **selection: Unpack[SpecSelection]
-) -> Request:
+def read_request(specs: Sequence[str], store_root: Path | None, selection: Selection) -> Request:
     """Return the variants of specs, or of bundles, that are to be launched.
 
     Args:
@@ -98,17 +93,16 @@ def read_request(
     Raises:
         PallascError: as reading does.
     """
+    from pallasc.cli.arguments.compiled import bundle_files, read_bundled
     from pallasc.cli.arguments.selection import open_store
     from pallasc.compiler.builds.collect import SpecReader
 
-    targets, expression = selection["targets"], selection["expression"]
     if bundles := bundle_files(specs):
-        pairs = read_bundled(bundles, targets=targets, expression=expression)
-        return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
+        found = read_bundled(bundles, selection)
+        return Request([each.variant for each in found], [each.artifact for each in found], None)
     store = open_store(store_root)
-    reader = SpecReader(store=store)
-    chosen = reader.select(specs, targets, expression, all_points=selection["all_points"])
-    return Request(list(chosen.variants), [], store)
+    variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
+    return Request(list(variants), [], store)
 
 
 def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
@@ -128,164 +122,6 @@ def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
             yield from _array_paths(item, f"{path}.{number}")
     elif tree is not None:
         yield path
-
-
-def bundle_files(specs: Sequence[str]) -> list[Path]:
-    """Return the paths of a command as bundles; none where they are specs.
-
-    Raises:
-        SpecError: only some of them are bundles.
-    """
-    from pallasc.specs.bundle.format import is_bundle
-
-    bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
-    if bundles and len(bundles) < len(specs):
-        other = next(spec for spec in specs if not is_bundle(Path(spec)))
-        for path in (*bundles, Path(other)):
-            if not path.exists():
-                raise SpecError(f"{path}: there is no such file.")
-        raise SpecError(
-            f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
-            "specs.",
-            hint="Use a command for each.",
-        )
-    return bundles
-
-
-def read_bundled(
-    files: Sequence[Path], *, targets: Sequence[str], expression: str | None
-) -> list[tuple[Variant, Artifact]]:
-    """Return the chosen variants of bundles, and what was compiled.
-
-    The bundles stay open: what is launched is read when it is loaded.
-
-    Raises:
-        SpecError: a file cannot be read, or nothing in it is chosen.
-        CorruptError: one is damaged, or not signed as this machine demands.
-        ToolError: a signature is demanded, and the cryptography package is missing.
-    """
-    from pallasc.cli.bundle.options import selected_entries
-    from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.signature import read_policy
-    from pallasc.specs.gpus import target_of_record
-
-    policy = read_policy()
-    pairs = []
-    for file in files:
-        bundle = open_bundle(file)
-        bundle.check_policy(policy)
-        for entry in selected_entries(bundle, targets=targets, expression=expression):
-            artifact = bundle.artifact(entry)
-            target = target_of_record(artifact.target)
-            variant = carried_variant(entry.name, entry.params, target, Location(str(file)))
-            pairs.append((variant, artifact))
-    return pairs
-
-
-def carried_variant(
-    name: str, params: Iterable[tuple[str, Any]], target: Target, place: Location
-) -> Variant:
-    """Return what a bundle or a store knows of a variant; it has neither function nor reference."""
-    from pallasc.specs.spec import Budget, Variant
-
-    return Variant(
-        name=name,
-        params=tuple(params),
-        target=target,
-        entry="",
-        args={},
-        static={},
-        reference=None,
-        tolerance=None,
-        budget=Budget(),
-        files=(),
-        location=place,
-        base_dir="",
-    )
-
-
-class Compiled(NamedTuple):
-    """Something that is compiled already.
-
-    Attributes:
-        variant: what is known of it; it has neither function nor reference.
-        artifact: the artifact.
-        action_key: its action key, None in a bundle.
-    """
-
-    variant: Variant
-    artifact: Artifact
-    action_key: str | None = None
-
-
-def read_compiled(
-    specs: Sequence[str], store: Store, **selection: Unpack[SpecSelection]
-) -> list[Compiled] | None:
-    """Return what is compiled already, None where the arguments of a command are specs.
-
-    Args:
-        specs: bundles, or action keys and digests of artifacts, whose first digits are enough.
-        store: the store that has the artifacts.
-        selection: which variants to choose in bundles.
-
-    Raises:
-        SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
-            too few digits.
-        NotCachedError: the store has nothing under a key.
-        click.UsageError: keys come with options that choose variants.
-    """
-    targets, expression = selection["targets"], selection["expression"]
-    if bundles := bundle_files(specs):
-        pairs = read_bundled(bundles, targets=targets, expression=expression)
-        return [Compiled(variant, artifact) for variant, artifact in pairs]
-    if not any(map(is_key, specs)):
-        return None
-    given = {"-k": expression, "--target": targets}
-    if name := next((name for name, value in given.items() if value), None):
-        raise click.UsageError(
-            f"{name} chooses variants of specs and bundles, and an action key is one variant "
-            f"already: leave {name} out."
-        )
-    return [stored(spec, store) for spec in specs]
-
-
-def report_of(compiled: Iterable[Compiled]) -> Report:
-    """Return what is compiled already as a report of hits."""
-    from pallasc.compiler.builds.report import Report, VariantResult
-
-    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
-    return Report(tuple(results), 0.0)
-
-
-def stored(text: str, store: Store) -> Compiled:
-    """Return what a store has under an action key or a digest, or its first digits.
-
-    Raises:
-        SpecError: it is no key, or has too few digits.
-        NotCachedError: the store has nothing under it.
-    """
-    from pallasc.cache.inventory import artifacts
-    from pallasc.compiler.inputs.lookup import artifact_of_action
-    from pallasc.specs.gpus import target_of_record
-
-    if not is_key(text):
-        raise SpecError(
-            f"{text} is not an action key, and another argument is.",
-            hint="Give specs and keys one at a time.",
-        )
-    key = whole_key(text, store)
-    artifact = artifact_of_action(store, key)
-    if artifact is None:
-        raise NotCachedError(
-            f"the store has no artifact {key}.",
-            hint="pallasc inspect SPECS --json prints the action keys of variants.",
-        )
-    listed = artifacts(store, key_prefix=key)
-    about = next((about for each in listed for about in each.variants if about.name), None)
-    name, params = (about.name, tuple(about.params.items())) if about else (key, ())
-    target = target_of_record(artifact.target)
-    variant = carried_variant(name, params, target, Location(key))
-    return Compiled(variant, artifact, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,7 +396,7 @@ def collect_emulated(
     if request.store is None:
         pairs = [(request.variants[n], request.artifacts[n]) for n in first.values()]
     else:
-        report = build_missing(variants, request.store, how)
+        report = build_variants(variants, request.store, how)
         if report.exit_code:
             return report.exit_code
         pairs = [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
@@ -723,24 +559,6 @@ def _listed(rows: Sequence[str]) -> str:
     return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
 
 
-def build_missing(variants: Sequence[Variant], store: Store, options: Options) -> Report:
-    """Compile what is not in the store yet, and say so on the standard error output.
-
-    Raises:
-        ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
-            `require_store` is given.
-    """
-    from pallasc.cli.output.build_text import summary
-    from pallasc.cli.output.progress import store_progress
-    from pallasc.compiler.builds.build import build
-
-    with store_progress(store, hits=False) as progress:
-        report = build(variants, store=store, options=options, on_event=progress)
-    if len(report.hits) < len(report.results):
-        progress.screen.write(f"{summary(report, progress.screen)}\n")
-    return report
-
-
 def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen] | int:
     """Return what is launched on a device, or the exit status where a build failed.
 
@@ -752,7 +570,7 @@ def collect(request: Request, device: Device, *, every: bool, how: Options) -> l
         fitting_ids = set(map(id, fit))
         pairs = zip(request.variants, request.artifacts, strict=True)
         return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
-    report = build_missing(fit, request.store, how)
+    report = build_variants(fit, request.store, how)
     if report.exit_code:
         return report.exit_code
     results = [(result.variant, result.artifact) for result in report.results]

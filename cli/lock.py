@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
     fail_on_warning_option,
     json_option,
     lock_option,
     quiet_option,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
 )
 from pallasc.cli.output.text import echo, json_text
 
@@ -41,15 +36,10 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
 @lock_option("The lock file")
 @selection_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
+@build_options()
 @fail_on_warning_option
 @quiet_option
 @json_option("the differences")
-@building
 def command(
     specs: tuple[str, ...],
     update: bool,
@@ -58,7 +48,7 @@ def command(
     quiet: bool,
     as_json: bool,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Compare the variants of SPECS with the lock file, or write it with --update.
 
@@ -92,22 +82,16 @@ def command(
                  before and after (each action, artifact and request, or null)
       tables     tuned kernels and targets whose rows, or `tune` of whose spec, have changed
     """
-    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.specs.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
-        variants = load_variants(
-            specs,
-            store=store,
-            timeout_s=how.timeout_s,
-            memory_bytes=how.memory_bytes,
-            on_tick=Reading(progress, keep_going=False).tick,
-            **selection,
-        )
+        reader = Reading(progress, keep_going=False).reader(store, how)
+        variants = reader.select(specs, **selection._asdict()).variants
     path = lock or LOCK_FILE
-    whole = not selection["targets"] and selection["expression"] is None
+    whole = not selection.targets and selection.expression is None
     if update:
         code, found = _update(variants, path, store, how, whole=whole, quiet=quiet)
     else:

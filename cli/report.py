@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
     quiet_option,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
 )
 from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.launching import Compiled
+    from pallasc.cli.arguments.compiled import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
 
@@ -56,13 +51,8 @@ if TYPE_CHECKING:
     "give the same bytes.",
 )
 @selection_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
+@build_options()
 @quiet_option
-@building
 def command(
     specs: tuple[str, ...],
     output: Path,
@@ -72,7 +62,7 @@ def command(
     store_root: Path | None,
     how: Options,
     quiet: bool,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Write one HTML file about the variants of SPECS, for a browser.
 
@@ -97,42 +87,27 @@ def command(
     """
     from contextlib import ExitStack
 
-    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.arguments.compiled import read_compiled
+    from pallasc.cli.arguments.selection import build_specs, open_store
     from pallasc.cli.diff import Opener
-    from pallasc.cli.launching import read_compiled
-    from pallasc.cli.output.build_text import summary
-    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.text import count
-    from pallasc.compiler.builds.build import build
     from pallasc.reports.make import make_report
     from pallasc.reports.page import require_packages
     from pallasc.specs.user_files import replace_file
 
     require_packages()
     store = open_store(store_root)
-    compiled = read_compiled(specs, store, **selection)
+    compiled = read_compiled(specs, store, selection)
     if compiled is not None:
         report, checked = _found(compiled, store, how)
     else:
-        with store_progress(store, hits=False, quiet=quiet) as progress:
-            reading = Reading(progress, keep_going=False)
-            variants = load_variants(
-                specs,
-                store=store,
-                timeout_s=how.timeout_s,
-                memory_bytes=how.memory_bytes,
-                on_tick=reading.tick,
-                **selection,
-            )
-            report = build(variants, store=store, options=how, on_event=progress)
-        if not quiet and len(report.hits) < len(report.results):
-            progress.screen.write(f"{summary(report, progress.screen)}\n")
+        report = build_specs(specs, selection, store, how, quiet=quiet)
         checked = _stored_checks(report, store, how)
     with ExitStack() as stack:
         before = None
         if baseline is not None:
-            opener = Opener(store, how, selection["targets"], stack, quiet)
-            before, _ = opener.open(baseline, selection["expression"])
+            opener = Opener(store, how, selection.targets, stack, quiet)
+            before, _ = opener.open(baseline, selection.expression)
         page = make_report(
             report, store, checked=checked, baseline=before, title=title, timing=timings
         )
@@ -150,7 +125,7 @@ def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Re
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.run import check_candidates
     from pallasc.checks.subject import Options as CheckOptions
-    from pallasc.cli.launching import report_of
+    from pallasc.cli.arguments.compiled import report_of
 
     checked = check_candidates(
         [Candidate(key or variant.id, artifact, key or "") for variant, artifact, key in compiled],

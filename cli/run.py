@@ -10,24 +10,20 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
     file_option,
     json_option,
     launching_options,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
 )
 from pallasc.cli.launching import Operands, Value, launch_options, make_inputs, naming
 from pallasc.cli.output.text import echo, refusing
@@ -64,13 +60,8 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 )
 @file_option("--profile", "Write what profiled kernels measured into FILE, for Perfetto.")
 @selection_options
-@compile_options
-@launching_options
-@store_option
-@store_setting
-@remote_options
+@build_options(launching_options)
 @json_option("the results")
-@building
 def command(
     specs: tuple[str, ...],
     emulated: bool,
@@ -84,7 +75,7 @@ def command(
     store_root: Path | None,
     as_json: bool,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Launch one variant of each kernel of SPECS on the GPU of this machine, or emulate it.
 
@@ -129,14 +120,15 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
+    from pallasc.cli.arguments.compiled import refuse_keys
+    from pallasc.cli.arguments.selection import parse_inputs
     from pallasc.cli.launching import check_single, read_request
 
     files = parse_inputs(inputs, archive)
     if emulated:
         _refuse_without_meaning()
     refuse_keys(specs, "run --emulate" if emulated else "run")
-    request = read_request(specs, store_root, **selection)
+    request = read_request(specs, store_root, selection)
     request.check_inputs(files)
     traces = TraceFile(profile) if profile is not None else None
     if emulated:

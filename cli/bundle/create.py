@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    BuildOptions,
-    compile_options,
+    Selection,
+    build_options,
     fail_on_warning_option,
     frozen_options,
     json_option,
     quiet_option,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
 )
 from pallasc.cli.bundle.options import output_option
 from pallasc.cli.output.text import echo
@@ -59,11 +55,7 @@ if TYPE_CHECKING:
 )
 @frozen_options
 @selection_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
+@build_options()
 @fail_on_warning_option
 @quiet_option
 @json_option("what was written")
@@ -71,9 +63,7 @@ def command(
     specs: tuple[str, ...],
     output: Path,
     frozen: bool,
-    targets: tuple[str, ...],
-    expression: str | None,
-    all_points: bool,
+    selection: Selection,
     store_root: Path | None,
     quiet: bool,
     as_json: bool,
@@ -84,7 +74,7 @@ def command(
     level: int,
     lock: Path | None,
     locked: bool,
-    **build: Unpack[BuildOptions],
+    how: Options,
 ) -> int:
     """Write the variants of SPECS into a bundle; what the store does not have is built first.
 
@@ -112,23 +102,13 @@ def command(
     from pallasc.cli.output.build_text import print_notes, remarks, summary
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
-    from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.builds.options import Options
 
-    options = Options(**build)
     store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
-        reader = SpecReader(
-            store=store,
-            timeout_s=options.timeout_s,
-            memory_bytes=options.memory_bytes,
-            frozen=frozen,
-            on_tick=Reading(progress, keep_going=False).tick,
-        )
-        selection = reader.select(specs, targets, expression, all_points=all_points)
+        reader = Reading(progress, keep_going=False).reader(store, how, frozen=frozen)
         source: Source = "frozen" if frozen else "compile"
         made = make_bundle(
-            selection,
+            reader.select(specs, **selection._asdict()),
             output,
             store=store,
             options=BundleOptions(
@@ -139,8 +119,8 @@ def command(
                 keep_debug=keep_debug,
                 keep_ptx=keep_ptx,
                 level=level,
-                lines=_finder(store, options, progress.mention) if lines else None,
-                build=options,
+                lines=_finder(store, how, progress.mention) if lines else None,
+                build=how,
             ),
             on_event=progress,
         )

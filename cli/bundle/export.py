@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Unpack
 
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import Selection, json_option, size_option
-from pallasc.cli.bundle.options import bundle_selection_options, file_argument
+from pallasc.cli.arguments.options import (
+    Selection,
+    bundle_selection_options,
+    json_option,
+    size_option,
+)
+from pallasc.cli.bundle.options import file_argument
 from pallasc.cli.output.text import echo
 
 _CHOSEN_BY = {"row": "row of its key", "bucket": "row of its bucket", "default": "default"}
@@ -47,7 +51,7 @@ def command(
     name: str | None,
     most_bytes: int | None,
     as_json: bool,
-    **selection: Unpack[Selection],
+    selection: Selection,
 ) -> int:
     """Write kernels as a folder that CMake builds into a library, without Python or CUDA toolkit.
 
@@ -70,7 +74,7 @@ def command(
                choose), variants, a list: id, arch, file, bytes, chosen_by (of a tuned kernel:
                row, bucket or default)
     """
-    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.cli.output.text import count, json_text
     from pallasc.runtime.native.library import FOLDER
     from pallasc.specs.bundle.bundle import open_bundle
@@ -79,7 +83,7 @@ def command(
 
     library = name_from(file.name) if name is None else name
     with open_bundle(file) as bundle:
-        entries = selected_entries(bundle, **selection)
+        entries = selected_entries(bundle, selection)
         kernels = export_c(
             bundle,
             entries,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import Selection, json_option
-from pallasc.cli.bundle.options import bundle_selection_options, files_argument, output_option
+from pallasc.cli.arguments.options import Selection, bundle_selection_options, json_option
+from pallasc.cli.bundle.options import files_argument, output_option
 from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def command(
     output: Path,
     strip_lines: bool,
     as_json: bool,
-    **selection: Unpack[Selection],
+    selection: Selection,
 ) -> int:
     """Write the variants of several bundles into one, whatever their order.
 
@@ -75,14 +75,14 @@ def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
     Raises:
         SpecError: no bundle has any.
     """
-    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.errors import SpecError
 
     choices: list[Chosen] = []
     errors = []
     for bundle in bundles:
         try:
-            choices.append((bundle, selected_entries(bundle, **selection)))
+            choices.append((bundle, selected_entries(bundle, selection)))
         # A target or expression has to fit some of the bundles, not each of them.
         except SpecError as error:
             errors.append(error)

@@ -16,6 +16,7 @@ from pallasc.cli.bundle.options import file_argument
 from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.options import Selection
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry, Provenance
 
@@ -78,7 +79,7 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     Raises:
         SpecError: there is none, or there are several.
     """
-    from pallasc.cli.bundle.options import select_entries
+    from pallasc.cli.arguments.compiled import select_entries
     from pallasc.errors import SpecError
 
     entries = list(bundle.entries())
@@ -240,11 +241,9 @@ def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
 # ---- pallasc list
 
 
-def list_bundles(
-    files: Sequence[Path], *, targets: Sequence[str], expression: str | None, as_json: bool
-) -> None:
+def list_bundles(files: Sequence[Path], selection: Selection, *, as_json: bool) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
-    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.cli.output.text import json_text, table
     from pallasc.specs.bundle.bundle import open_bundle
 
@@ -252,7 +251,7 @@ def list_bundles(
     rows: list[list[str]] = []
     for file in files:
         with open_bundle(file) as bundle:
-            entries = selected_entries(bundle, targets=targets, expression=expression)
+            entries = selected_entries(bundle, selection)
             for entry in sorted(entries, key=_order):
                 listed.append({"bundle": str(file), **entry_json(bundle, entry)})
                 size = f"{stored_bytes(bundle, entry):,}"
