@@ -17,6 +17,7 @@ from pallasc.cli.arguments.options import (
     Selection,
     dry_run_option,
     every_option,
+    files_argument,
     json_option,
     remote_option,
     required_settings,
@@ -513,9 +514,7 @@ def _selected(
 
 
 @command.command("import", cls=Command)
-@click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@files_argument
 @store_option
 @json_option("what was taken")
 def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bool) -> int:

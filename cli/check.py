@@ -71,6 +71,7 @@ class _Request(NamedTuple):
 @count_option("--schedules", "Execute N schedules at the artifact level.", default=3)
 @selection_options
 @shard_option
+@build_options(checking_options)
 @junit_option
 @quiet_option
 @file_option(
@@ -78,7 +79,6 @@ class _Request(NamedTuple):
     "Write the findings as SARIF 2.1, which code hosts show at their lines; - prints it.",
 )
 @annotations_option("findings and failures")
-@build_options(checking_options)
 @json_option("the report")
 def command(
     specs: tuple[str, ...],

@@ -177,8 +177,8 @@ def command(
 def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int:
     """Write cubins, launch plans, records, and PTX where there is any, into files."""
     from pallasc.cli.arguments.compiled import selected_entries
+    from pallasc.cli.output.artifact_text import unpack
     from pallasc.cli.output.text import count
-    from pallasc.cli.output.unpack import unpack
     from pallasc.specs.bundle.bundle import open_bundle
 
     for file in bundles:
@@ -222,7 +222,7 @@ def show(
     metrics = _metrics(shown) if "resources" in views else {}
     views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
-        from pallasc.cli.output.unpack import safe_names
+        from pallasc.cli.output.artifact_text import safe_names
 
         # Two ids that differ in what a file name cannot have must not share a file.
         names = safe_names(result.variant.id for result in shown)

@@ -97,6 +97,12 @@ def specs_argument(*, required: bool = True) -> Callable[[F], F]:
     )
 
 
+file_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+files_argument = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+
+
 def json_option(what: str) -> Callable[[F], F]:
     """Return the option `--json`, described as printing `what`."""
     return click.option(

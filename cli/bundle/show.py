@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import json_option
-from pallasc.cli.bundle.options import file_argument
-from pallasc.cli.output.text import echo
+from pallasc.cli.arguments.options import file_argument, json_option
+from pallasc.cli.output.text import count, echo, json_text, table
+from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.options import Selection
@@ -58,7 +58,6 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
       shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
                   the record
     """
-    from pallasc.cli.output.text import json_text
     from pallasc.specs.bundle.bundle import open_bundle
 
     with open_bundle(file) as bundle:
@@ -80,7 +79,6 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
         SpecError: there is none, or there are several.
     """
     from pallasc.cli.arguments.compiled import select_entries
-    from pallasc.errors import SpecError
 
     entries = list(bundle.entries())
     # An id is exact; a name or an expression may match several.
@@ -145,8 +143,6 @@ def _bundle_json(bundle: Bundle) -> dict[str, object]:
 
 
 def _bundle_text(bundle: Bundle) -> Iterator[str]:
-    from pallasc.cli.output.text import count
-
     yield f"format      {_format(bundle)}"
     yield f"bytes       {bundle.size:,}"
     yield f"content     {bundle.digest}"
@@ -244,7 +240,6 @@ def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
 def list_bundles(files: Sequence[Path], selection: Selection, *, as_json: bool) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
     from pallasc.cli.arguments.compiled import selected_entries
-    from pallasc.cli.output.text import json_text, table
     from pallasc.specs.bundle.bundle import open_bundle
 
     listed: list[dict[str, object]] = []
@@ -272,8 +267,6 @@ def stored_bytes(bundle: Bundle, entry: Entry) -> int:
 
 def _used_for(entry: Entry) -> str:
     """Return where a variant is used: how many rows choose it, and whether it is the default."""
-    from pallasc.cli.output.text import count
-
     tuning = entry.tuning
     if tuning is None:
         return ""
