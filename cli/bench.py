@@ -25,14 +25,17 @@ from pallasc.cli.arguments.options import (
 from pallasc.cli.launching import (
     Limits,
     Operands,
+    check_single,
+    collect,
     device_json,
     launch_options,
     limits_of,
     make_inputs,
     model_of,
     naming,
+    read_request,
 )
-from pallasc.cli.output.text import echo, table
+from pallasc.cli.output.text import echo, json_text, table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
@@ -105,8 +108,6 @@ def command(
     """
     from pallasc.cli.arguments.compiled import refuse_keys
     from pallasc.cli.arguments.selection import parse_inputs
-    from pallasc.cli.launching import check_single, collect, read_request
-    from pallasc.cli.output.text import json_text
     from pallasc.runtime.device.devices import get_device
 
     refuse_keys(specs, "bench")
@@ -162,8 +163,6 @@ class Measured:
     @cached_property
     def figures(self) -> Figures:
         """How fast the kernel is."""
-        from pallasc.cli.launching import limits_of, model_of
-
         variant, flops = self.chosen.variant, self.under.flops
         model = model_of(self.under.device, [variant.target])
         return Figures.of(

@@ -25,7 +25,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     take_share,
 )
-from pallasc.cli.arguments.selection import input_options
+from pallasc.cli.arguments.selection import input_options, open_store, parse_inputs
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -155,7 +155,6 @@ def command(
     """
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options
-    from pallasc.cli.arguments.selection import open_store, parse_inputs
     from pallasc.cli.output.reports import Outputs
 
     if len(chosen) > 1:

@@ -13,13 +13,13 @@ import click
 from msgspec import structs
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.compiled import Selectable, Target, is_key
+from pallasc.cli.arguments.compiled import Selectable, Target, is_key, stored
 from pallasc.cli.arguments.options import (
     build_options,
     json_option,
     quiet_option,
 )
-from pallasc.cli.output.text import count, echo
+from pallasc.cli.output.text import count, echo, json_text
 from pallasc.errors import SpecError
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.resources import WORDS, Resources
@@ -129,8 +129,6 @@ def command(
                    added, mix, loops; null where only bytes were compared), lines (place, before,
                    after), no_lines (why there are none), diff (lines of a unified diff))
     """
-    from contextlib import ExitStack
-
     from pallasc.analysis.compare.comparison import compare
     from pallasc.cli.arguments.selection import open_store
 
@@ -192,7 +190,6 @@ def _opened(named: list[tuple[str, str | None]], opener: Opener) -> tuple[list[S
 
 
 def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
-    from pallasc.cli.output.text import json_text
 
     for note in dict.fromkeys((*comparison.first.notes, *comparison.second.notes)):
         echo(f"warning: {note}", err=True)
@@ -266,7 +263,6 @@ class Opener:
 
     def _of_key(self, text: str) -> Side:
         from pallasc.analysis.compare.sides import side_of, subject_of
-        from pallasc.cli.arguments.compiled import stored
 
         variant, artifact, key = stored(text, self.store)
         name = str(key)[:12] if variant.name == key else variant.name

@@ -29,7 +29,7 @@ from pallasc.cli.output.source_text import (
     source_view,
     tell_missing,
 )
-from pallasc.cli.output.text import echo
+from pallasc.cli.output.text import count, echo, json_text, write_text
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
@@ -178,7 +178,6 @@ def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int
     """Write cubins, launch plans, records, and PTX where there is any, into files."""
     from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.cli.output.artifact_text import unpack
-    from pallasc.cli.output.text import count
     from pallasc.specs.bundle.bundle import open_bundle
 
     for file in bundles:
@@ -216,8 +215,6 @@ def show(
     report: Report, views: list[str], output: str | None, lines: FoundLines | None = None
 ) -> None:
     """Print or write the views of every variant that has an artifact."""
-    from pallasc.cli.output.text import write_text
-
     shown = [result for result in report.results if result.artifact is not None]
     metrics = _metrics(shown) if "resources" in views else {}
     views = [view for view in views if view in ("json", JSON_LINES)] or views
@@ -268,8 +265,6 @@ def document(
     """
     lines, metrics = lines or {}, metrics or {}
     if views in (["json"], [JSON_LINES]):
-        from pallasc.cli.output.text import json_text
-
         found = lines if JSON_LINES in views else None
         records = [_record(result, found, metrics) for result in results]
         return json_text({"artifacts": records}) + "\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from pallasc.cli.arguments.options import count_option, together
-from pallasc.cli.arguments.selection import build_variants, input_options
+from pallasc.cli.arguments.selection import build_variants, input_options, open_store
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import (
     ArgumentError,
@@ -19,7 +19,7 @@ from pallasc.errors import (
     SelectionError,
     SpecError,
 )
-from pallasc.specs.gpus import MODELS, device_names
+from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -94,7 +94,6 @@ def read_request(specs: Sequence[str], store_root: Path | None, selection: Selec
         PallascError: as reading does.
     """
     from pallasc.cli.arguments.compiled import bundle_files, read_bundled
-    from pallasc.cli.arguments.selection import open_store
     from pallasc.compiler.builds.collect import SpecReader
 
     if bundles := bundle_files(specs):
@@ -521,7 +520,6 @@ def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Vari
 def _target_hint(device: Device) -> str | None:
     """Return which target to ask for: the GPU's own model, else an architecture that it runs."""
     from pallasc.runtime.matching.selection import arch_refusal
-    from pallasc.specs.gpus import DEFAULT_MODELS
 
     model = model_of(device)
     own = f"sm_{device.major}{device.minor}"

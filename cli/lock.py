@@ -20,6 +20,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
 )
 from pallasc.cli.output.text import echo, json_text
+from pallasc.errors import NotCachedError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -140,7 +141,6 @@ def _check(
         NotCachedError: there is no lock file.
     """
     from pallasc.compiler.builds.relock import check_lock
-    from pallasc.errors import NotCachedError
     from pallasc.specs.loading.lock_file import read_lock
     from pallasc.specs.lock import update_command
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from pallasc.cli.arguments.options import (
     selection_options,
     specs_argument,
 )
-from pallasc.cli.output.text import echo
+from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -85,12 +86,9 @@ def command(
 
     Variants that fail to compile are in the report; the exit code is that of `pallasc build`.
     """
-    from contextlib import ExitStack
-
     from pallasc.cli.arguments.compiled import read_compiled
     from pallasc.cli.arguments.selection import build_specs, open_store
     from pallasc.cli.diff import Opener
-    from pallasc.cli.output.text import count
     from pallasc.reports.make import make_report
     from pallasc.reports.page import require_packages
     from pallasc.specs.user_files import replace_file

@@ -25,8 +25,19 @@ from pallasc.cli.arguments.options import (
     selection_options,
     specs_argument,
 )
-from pallasc.cli.launching import Operands, Value, launch_options, make_inputs, naming
-from pallasc.cli.output.text import echo, refusing
+from pallasc.cli.launching import (
+    Operands,
+    Value,
+    check_single,
+    collect,
+    collect_emulated,
+    device_json,
+    launch_options,
+    make_inputs,
+    naming,
+    read_request,
+)
+from pallasc.cli.output.text import echo, json_text, refusing
 from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
 
@@ -122,7 +133,6 @@ def command(
     """
     from pallasc.cli.arguments.compiled import refuse_keys
     from pallasc.cli.arguments.selection import parse_inputs
-    from pallasc.cli.launching import check_single, read_request
 
     files = parse_inputs(inputs, archive)
     if emulated:
@@ -143,8 +153,6 @@ def command(
     if traces is not None:
         traces.write()
     if as_json:
-        from pallasc.cli.output.text import json_text
-
         results = [outcome_json(outcome, seed) for outcome in outcomes]
         echo(json_text({"device": way.device, "emulated": emulated, "results": results}))
     else:
@@ -165,8 +173,6 @@ class _Way(NamedTuple):
 
 def _emulated(request: Request, how: Options, *, every: bool) -> _Way | int:
     """Return what is emulated, or the exit status where a build failed."""
-    from pallasc.cli.launching import collect_emulated
-
     found = collect_emulated(request, every=every, how=how)
     return found if isinstance(found, int) else _Way(*found, _emulated_gpus, None)
 
@@ -175,8 +181,6 @@ def _launched(
     request: Request, device: Device, traces: TraceFile | None, how: Options, *, every: bool
 ) -> _Way | int:
     """Return what is launched on a GPU, or the exit status where a build failed."""
-    from pallasc.cli.launching import collect, device_json
-
     chosen = collect(request, device, every=every, how=how)
     if isinstance(chosen, int):
         return chosen

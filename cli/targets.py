@@ -15,7 +15,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
-from pallasc.cli.output.text import echo
+from pallasc.cli.output.text import echo, json_text, table
 
 if TYPE_CHECKING:
     from pallasc.specs.gpus import Target
@@ -50,7 +50,6 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
                      memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes,
                      device_names (what drivers call it; description is one of them)
     """
-    from pallasc.cli.output.text import json_text, table
     from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
     models = [*MODELS.values(), *_added(specs, store_root)]
