@@ -23,13 +23,11 @@ from pallasc.cli.arguments.options import (
     together,
 )
 from pallasc.cli.launching import (
-    Limits,
     Operands,
     check_single,
     collect,
     device_json,
     launch_options,
-    limits_of,
     make_inputs,
     model_of,
     naming,
@@ -40,10 +38,11 @@ from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching import Chosen, Limits
+    from pallasc.cli.launching import Chosen
     from pallasc.compiler.builds.options import Options
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.gpus import Target
     from pallasc.specs.spec import Variant
 
 
@@ -117,8 +116,6 @@ def command(
     check_flops(flops, request.variants)
     device = get_device(ordinal)
     chosen = collect(request, device, every=every, how=how)
-    if isinstance(chosen, int):
-        return chosen
     check_single(files, chosen)
     under = Conditions(device, repeats, warmup, cold, seed, files, flops)
     measured = [measure(variant, under) for variant in chosen]
@@ -197,6 +194,35 @@ def measure(chosen: Chosen, under: Conditions) -> Measured:
             cold=under.cold,
         )
     return Measured(chosen, under, times_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model reaches at most.
+
+    Attributes:
+        model: its name.
+        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
+        fp32_tflop_per_s: its units for single precision, without tensor cores.
+        l2_bytes: its L2 cache.
+    """
+
+    model: str
+    memory_gb_per_s: float
+    fp32_tflop_per_s: float
+    l2_bytes: int
+
+
+def limits_of(model: Target) -> Limits:
+    """Return the limits of a model, at its boost clock."""
+    # A fused multiply-add counts as two operations.
+    flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
+    return Limits(
+        model=model.name,
+        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
+        fp32_tflop_per_s=flop_per_s / 1e12,
+        l2_bytes=model.l2_bytes,
+    )
 
 
 _PERCENTILE = 0.9

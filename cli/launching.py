@@ -66,6 +66,21 @@ class Request:
             with refusing(file, doing="read"):
                 file.stat()
 
+    def compiled(self, variants: Sequence[Variant], how: Options) -> list[tuple[Variant, Artifact]]:
+        """Return some of the variants with their artifacts; those of specs are built.
+
+        Raises:
+            click.exceptions.Exit: a build failed.
+            PallascError: as building does.
+        """
+        if self.store is None:
+            made = {id(v): a for v, a in zip(self.variants, self.artifacts, strict=True)}
+            return [(variant, made[id(variant)]) for variant in variants]
+        report = build_variants(variants, self.store, how)
+        if report.exit_code:
+            raise click.exceptions.Exit(report.exit_code)
+        return [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+
     def _paths(self) -> list[str] | None:
         """Return the names of all inputs, None where only compiling will tell."""
         if self.store is None:
@@ -274,23 +289,6 @@ class Operands:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a model reaches at most.
-
-    Attributes:
-        model: its name.
-        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
-        fp32_tflop_per_s: its units for single precision, without tensor cores.
-        l2_bytes: its L2 cache.
-    """
-
-    model: str
-    memory_gb_per_s: float
-    fp32_tflop_per_s: float
-    l2_bytes: int
-
-
 def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
     """Return the model that a GPU is, by its name; None where it is not known.
 
@@ -303,18 +301,6 @@ def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
         if same and device.name in device_names(model.description):
             return model
     return None
-
-
-def limits_of(model: Target) -> Limits:
-    """Return the limits of a model, at its boost clock."""
-    # A fused multiply-add counts as two operations.
-    flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
-    return Limits(
-        model=model.name,
-        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
-        fp32_tflop_per_s=flop_per_s / 1e12,
-        l2_bytes=model.l2_bytes,
-    )
 
 
 class DeviceRow(TypedDict):
@@ -376,42 +362,35 @@ class Emulation:
 
 def collect_emulated(
     request: Request, *, every: bool, how: Options
-) -> tuple[list[Chosen], Emulation] | int:
-    """Return what is emulated, and what does it; or the exit status where a build failed.
+) -> tuple[list[Chosen], Emulation]:
+    """Return what is emulated, and what does it.
 
     Of variants that differ in their target only, the first is emulated.
 
     Raises:
+        click.exceptions.Exit: a build failed.
         PallascError: as compiling does, or something that is needed is missing.
     """
     from pallasc.checks.emulation.emulate import check_installed, subjects_of
 
     check_installed()
-    first: dict[object, int] = {}
-    for number, variant in enumerate(request.variants):
-        first.setdefault((variant.name, variant.params), number)
-    variants = [request.variants[number] for number in first.values()]
-    _check_points(variants, every=every)
-    if request.store is None:
-        pairs = [(request.variants[n], request.artifacts[n]) for n in first.values()]
-    else:
-        report = build_variants(variants, request.store, how)
-        if report.exit_code:
-            return report.exit_code
-        pairs = [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+    first = {(variant.name, variant.params): variant for variant in reversed(request.variants)}
+    variants = [*reversed(first.values())]
+    for points in by_kernel(variants):
+        if len(points) > 1 and not every:
+            raise several(points, "emulated")
+    pairs = request.compiled(variants, how)
     subjects = subjects_of(pairs, store=request.store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
     return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, how)
 
 
-def _check_points(variants: Sequence[Variant], *, every: bool) -> None:
-    """Check that a kernel has one point, unless all are to run."""
+def by_kernel(variants: Iterable[Variant]) -> list[list[Variant]]:
+    """Return the variants of each kernel."""
     kernels: dict[str, list[Variant]] = {}
     for variant in variants:
         kernels.setdefault(variant.name, []).append(variant)
-    for points in kernels.values():
-        if len(points) > 1 and not every:
-            raise several(points, "emulated")
+    return [*kernels.values()]
 
 
 def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
@@ -488,11 +467,8 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
         SelectionError: no variant of a kernel can run there.
         SpecError: several points of a kernel can.
     """
-    kernels: dict[str, list[Variant]] = {}
-    for variant in variants:
-        kernels.setdefault(variant.name, []).append(variant)
     all_fitting = []
-    for kernel in kernels.values():
+    for kernel in by_kernel(variants):
         fit = _fitting_of_kernel(kernel, device)
         # Reversed, so that of several models the first of the spec stays.
         points = {variant.params: variant for variant in reversed(fit)}
@@ -557,22 +533,15 @@ def _listed(rows: Sequence[str]) -> str:
     return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
 
 
-def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen] | int:
-    """Return what is launched on a device, or the exit status where a build failed.
+def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen]:
+    """Return what is launched on a device.
 
     Raises:
+        click.exceptions.Exit: a build failed.
         PallascError: as compiling and choosing do.
     """
     fit = fitting(request.variants, device, every=every)
-    if request.store is None:
-        fitting_ids = set(map(id, fit))
-        pairs = zip(request.variants, request.artifacts, strict=True)
-        return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
-    report = build_variants(fit, request.store, how)
-    if report.exit_code:
-        return report.exit_code
-    results = [(result.variant, result.artifact) for result in report.results]
-    return choose([(variant, made) for variant, made in results if made is not None], device)
+    return choose(request.compiled(fit, how), device)
 
 
 def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:
