@@ -86,7 +86,7 @@ def command(
 
     Variants that fail to compile are in the report; the exit code is that of `pallasc build`.
     """
-    from pallasc.cli.arguments.compiled import read_compiled
+    from pallasc.cli.arguments.compiled import read_compiled, report_of
     from pallasc.cli.arguments.selection import build_specs, open_store
     from pallasc.cli.diff import Opener
     from pallasc.reports.make import make_report
@@ -96,11 +96,11 @@ def command(
     require_packages()
     store = open_store(store_root)
     compiled = read_compiled(specs, store, selection)
-    if compiled is not None:
-        report, checked = _found(compiled, store, how)
-    else:
+    if compiled is None:
         report = build_specs(specs, selection, store, how, quiet=quiet)
-        checked = _stored_checks(report, store, how)
+    else:
+        report = report_of(compiled)
+    checked = _stored_checks(report, compiled, store, how)
     with ExitStack() as stack:
         before = None
         if baseline is not None:
@@ -117,43 +117,33 @@ def command(
     return report.exit_code
 
 
-def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Report, CheckReport]:
-    """Return what is compiled already as a report of hits, and the checks of it in the store."""
-    from pallasc.checks.candidate import Candidate
-    from pallasc.checks.levels import LEVELS
-    from pallasc.checks.run import check_candidates
-    from pallasc.checks.subject import Options as CheckOptions
-    from pallasc.cli.arguments.compiled import report_of
+def _stored_checks(
+    report: Report, compiled: Sequence[Compiled] | None, store: Store, how: Options
+) -> CheckReport:
+    """Return the results of checks in the store; nothing is compiled or run for it.
 
-    checked = check_candidates(
-        [Candidate(key or variant.id, artifact, key or "") for variant, artifact, key in compiled],
-        tuple(LEVELS.values()),
-        store=store,
-        options=CheckOptions(),
-        limits=how,
-        only_stored=True,
-    )
-    return report_of(compiled), checked
-
-
-def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:
-    """Return the results of checks in the store; nothing is compiled or run for it."""
+    Args:
+        report: all variants.
+        compiled: those of bundles and keys, None for specs.
+        store: has the results.
+        how: limits.
+    """
     from msgspec.structs import replace
 
+    from pallasc.checks.candidate import Candidate
     from pallasc.checks.levels import LEVELS
-    from pallasc.checks.run import check_built, demands
+    from pallasc.checks.run import check_built, check_candidates, demands
     from pallasc.checks.subject import Options as CheckOptions
     from pallasc.compiler.builds.build import build
 
-    levels = tuple(LEVELS.values())
+    levels, options = tuple(LEVELS.values()), CheckOptions()
+    if compiled is not None:
+        found = [Candidate(key or own.id, artifact, key or "") for own, artifact, key in compiled]
+        return check_candidates(
+            found, levels, store=store, options=options, limits=how, only_stored=True
+        )
     building, needed = demands([result.variant for result in report.results])
     looked_up = build(building, store=store, options=replace(how, compile=False, remote=None))
     return check_built(
-        looked_up,
-        needed,
-        levels,
-        store=store,
-        options=CheckOptions(),
-        limits=how,
-        only_stored=True,
+        looked_up, needed, levels, store=store, options=options, limits=how, only_stored=True
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pallasc.cli.output.build_text import holds_no_kernel, names, output_tail
+from pallasc.cli.output.build_text import holds_no_kernel, names, output_tail, spill_bytes
 from pallasc.cli.output.check_text import finding_lines
 from pallasc.cli.output.exits import error_line
 from pallasc.cli.output.outcome import grouped
@@ -143,12 +143,11 @@ def _warnings(run: Run) -> Iterator[Annotation]:
         result
         for result in results
         if result.status == "compiled"
-        and result.artifact is not None
-        and result.artifact.spill_bytes
+        and spill_bytes(result)
         and result.variant.budget.spill_bytes is None
     ]
     for group in grouped(spilling, place_of):
-        worst = max(result.artifact.spill_bytes for result in group if result.artifact)
+        worst = max(map(spill_bytes, group))
         kernel = group[0].variant
         yield Annotation(
             "warning",

@@ -141,6 +141,16 @@ def warning_count(results: Iterable[VariantResult]) -> int:
     return sum(warning.count for result in results for warning in result.diagnostics)
 
 
+def cubin_bytes(result: VariantResult) -> int:
+    """Return the size of a variant's cubins, 0 without an artifact."""
+    return result.artifact.cubin_bytes if result.artifact else 0
+
+
+def spill_bytes(result: VariantResult) -> int:
+    """Return how many bytes a thread of a variant spills at most, 0 without an artifact."""
+    return result.artifact.spill_bytes if result.artifact else 0
+
+
 def holds_no_kernel(result: VariantResult) -> bool:
     """Return True if a variant was compiled, and no kernel of Mosaic GPU is in it."""
     artifact = result.artifact
