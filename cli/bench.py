@@ -33,7 +33,7 @@ from pallasc.cli.launching import (
     naming,
     read_request,
 )
-from pallasc.cli.output.text import echo, json_text, table
+from pallasc.cli.output.text import print_result, table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
@@ -119,10 +119,7 @@ def command(
     check_single(files, chosen)
     under = Conditions(device, repeats, warmup, cold, seed, files, flops)
     measured = [measure(variant, under) for variant in chosen]
-    if as_json:
-        echo(json_text(bench_json(measured, under)))
-    else:
-        echo(bench_text(measured, under))
+    print_result(bench_json(measured, under), bench_lines(measured, under), as_json=as_json)
     return 0
 
 
@@ -328,19 +325,17 @@ _COLUMNS = ("VARIANT", "MEDIAN", "MIN", "P90", "GB/S", "OF MEMORY")
 _UNKNOWN = "-"
 
 
-def bench_text(measured: Sequence[Measured], under: Conditions) -> str:
+def bench_lines(measured: Sequence[Measured], under: Conditions) -> list[str]:
     """Return how it was measured, a line for each variant, and what the GPU could do."""
     head = [*_COLUMNS, "TFLOP/S"] if under.flops is not None else [*_COLUMNS]
     rows = [[row.chosen.variant.id, *_cells(row.figures)][: len(head)] for row in measured]
     cache = "the L2 cache emptied before each" if under.cold else "the L2 cache warm"
     driver = device_json(under.device)["driver"]
-    return "\n".join(
-        [
-            f"{under.device}, driver for CUDA {driver}; {under.repeats:,} launches, {cache}",
-            table(head, rows, right=head[1:]),
-            *_remarks(measured, under),
-        ]
-    )
+    return [
+        f"{under.device}, driver for CUDA {driver}; {under.repeats:,} launches, {cache}",
+        table(head, rows, right=head[1:]),
+        *_remarks(measured, under),
+    ]
 
 
 def _cells(figures: Figures) -> list[str]:

@@ -231,14 +231,21 @@ class Opener:
             SpecError: it names nothing, or `expression` and the targets choose nothing of it.
             PallascError: as reading, or building, does.
         """
-        from pallasc.analysis.compare.revisions import split_revision
+        from pallasc.analysis.compare.revisions import (
+            checked_out,
+            split_revision,
+            taken_from_elsewhere,
+        )
 
         path, revision = split_revision(text)
         if revision:
-            return self._at_revision(path, revision, expression)
+            checked = self.stack.enter_context(checked_out([path], revision))
+            report = self._build(checked.paths, expression)
+            notes = taken_from_elsewhere([result.variant for result in report.results], checked)
+            return _side_of(f"{path}@{revision}", report, notes)
         side = self._compiled(text)
         if side is None:
-            return self._built([path], text, expression)
+            return _side_of(text, self._build([path], expression), ())
         return self._selected(side, expression), 0
 
     def _compiled(self, text: str) -> Side | None:
@@ -289,18 +296,6 @@ class Opener:
         if expression is not None:
             views = select(views, expression)
         return replace(side, variants={view.id: side.variants[view.id] for view in views})
-
-    def _at_revision(self, path: str, revision: str, expression: str | None) -> tuple[Side, int]:
-        from pallasc.analysis.compare.revisions import checked_out, taken_from_elsewhere
-
-        checked = self.stack.enter_context(checked_out([path], revision))
-        name = f"{path}@{revision}"
-        report = self._build(checked.paths, expression)
-        variants = [result.variant for result in report.results]
-        return _side_of(name, report, taken_from_elsewhere(variants, checked))
-
-    def _built(self, paths: Sequence[str], name: str, expression: str | None) -> tuple[Side, int]:
-        return _side_of(name, self._build(paths, expression), ())
 
     def _build(self, paths: Sequence[str], expression: str | None) -> Report:
         from pallasc.cli.output.progress import Reading, store_progress
@@ -372,8 +367,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield one_line(difference.pair.label)
         yield from (f"  {line}" for line in _lines(difference))
     for side, subjects in one_sided(comparison):
-        for subject in subjects:
-            yield f"only in {one_line(side.name)}: {one_line(subject.id)}"
+        yield from (f"only in {one_line(side.name)}: {one_line(each.id)}" for each in subjects)
 
 
 def one_sided(comparison: Comparison) -> tuple[tuple[Side, tuple[Subject, ...]], ...]:

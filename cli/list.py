@@ -68,17 +68,17 @@ def command(
     variants = reader.select(specs, **selection._asdict()).variants
     if as_json:
         echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
-    else:
-        rows = [
-            [
-                variant.id,
-                variant.target.arch,
-                variant.entry,
-                ", ".join(f"{path}: {array}" for path, array in variant.arrays()),
-            ]
-            for variant in variants
+        return
+    rows = [
+        [
+            variant.id,
+            variant.target.arch,
+            variant.entry,
+            ", ".join(f"{path}: {array}" for path, array in variant.arrays()),
         ]
-        echo(table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows))
+        for variant in variants
+    ]
+    echo(table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows))
 
 
 def variant_json(variant: Variant) -> dict[str, object]:

@@ -37,7 +37,7 @@ from pallasc.cli.launching import (
     naming,
     read_request,
 )
-from pallasc.cli.output.text import echo, json_text, refusing
+from pallasc.cli.output.text import echo, print_result, refusing
 from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
 
@@ -155,12 +155,11 @@ def command(
     outcomes = launch_all(chosen, launcher)
     if traces is not None:
         traces.write()
-    if as_json:
-        results = [outcome_json(outcome, seed) for outcome in outcomes]
-        gpu = device_json(device) if device else None
-        echo(json_text({"device": gpu, "emulated": emulated, "results": results}))
-    else:
-        echo("\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes))
+    results = [outcome_json(outcome, seed) for outcome in outcomes]
+    gpu = device_json(device) if device else None
+    data = {"device": gpu, "emulated": emulated, "results": results}
+    texts = "\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes)
+    print_result(data, [texts], as_json=as_json)
     check(outcomes)
     return 0
 

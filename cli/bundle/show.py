@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import file_argument, json_option
-from pallasc.cli.output.text import count, echo, json_text, table
+from pallasc.cli.output.text import count, print_result, table
 from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
@@ -62,13 +63,11 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
 
     with open_bundle(file) as bundle:
         entry = None if name is None else find_entry(bundle, name)
-        if as_json:
-            data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
-            origins = [asdict(origin) for origin in bundle.provenance]
-            echo(json_text({"file": str(file), "provenance": origins, **data}))
-        else:
-            text = _bundle_text(bundle) if entry is None else _variant_text(bundle, entry)
-            echo("\n".join([*text, *_origins(bundle.provenance)]))
+        data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
+        origins = [asdict(origin) for origin in bundle.provenance]
+        lines = _bundle_text(bundle) if entry is None else _variant_text(bundle, entry)
+        data = {"file": str(file), "provenance": origins, **data}
+        print_result(data, chain(lines, _origins(bundle.provenance)), as_json=as_json)
     return 0
 
 
@@ -251,13 +250,11 @@ def list_bundles(files: Sequence[Path], selection: Selection, *, as_json: bool) 
                 listed.append({"bundle": str(file), **entry_json(bundle, entry)})
                 size = f"{stored_bytes(bundle, entry):,}"
                 rows.append([entry.id, entry.arch, size, entry.digest[:12], _used_for(entry)])
-    if as_json:
-        echo(json_text({"variants": listed}))
-        return
     columns = ["VARIANT", "ARCH", "BYTES", "DIGEST", "USED FOR"]
     if not any(row[-1] for row in rows):  # no kernel is tuned
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    echo(table(columns, rows, right={"BYTES"}))
+    text = table(columns, rows, right={"BYTES"})
+    print_result({"variants": listed}, [text], as_json=as_json)
 
 
 def stored_bytes(bundle: Bundle, entry: Entry) -> int:
