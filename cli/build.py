@@ -152,7 +152,7 @@ def command(
     What a variant does not have is null or empty.
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.output.build_text import print_notes, summary
+    from pallasc.cli.output.build_text import print_end
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.build import build
@@ -203,9 +203,7 @@ def command(
                 report = with_reproduction(report, reproduction)
         if reproduction is not None:
             _print_reproduction(reproduction, report, quiet=quiet)
-        print_notes(report, store)
-        if ending := summary(report, progress.screen, quiet=quiet):
-            progress.screen.write(f"{ending}\n")
+        print_end(report, store, progress.screen, quiet=quiet)
         outputs.write_build(report, reproduction, share)
     return report.exit_code
 

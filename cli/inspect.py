@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -211,12 +211,10 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
     return [f"{view}-source" if source and view in ("sass", "ptx") else view for view in views]
 
 
-def show(
-    report: Report, views: list[str], output: str | None, lines: FoundLines | None = None
-) -> None:
+def show(report: Report, views: list[str], output: str | None, lines: FoundLines) -> None:
     """Print or write the views of every variant that has an artifact."""
     shown = [result for result in report.results if result.artifact is not None]
-    metrics = _metrics(shown) if "resources" in views else {}
+    document = Document(lines, _metrics(shown) if "resources" in views else {})
     views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
         from pallasc.cli.output.artifact_text import safe_names
@@ -226,11 +224,11 @@ def show(
         for result in shown:
             for view in views:
                 path = Path(output, names[result.variant.id] + _SUFFIXES[view])
-                write_text(path, document([result], [view], lines, metrics))
+                write_text(path, document.text([result], [view]))
     elif output is not None:
-        write_text(Path(output), document(shown, views, lines, metrics))
+        write_text(Path(output), document.text(shown, views))
     elif shown:
-        echo(fitting(document(shown, views, lines, metrics), views), nl=False)
+        echo(fitting(document.text(shown, views), views), nl=False)
 
 
 def is_folder(path: str) -> bool:
@@ -249,106 +247,85 @@ def _metrics(results: list[VariantResult]) -> Metrics:
     return metrics
 
 
-def document(
-    results: list[VariantResult],
-    views: list[str],
-    lines: FoundLines | None = None,
-    metrics: Metrics | None = None,
-) -> str:
-    """Return views of some variants as one text; where there are several, each gets a heading.
+class Document(NamedTuple):
+    """Views of variants as text.
 
-    Args:
-        results: the variants.
-        views: what of each, in this order.
+    Attributes:
         lines: the lines of the source of those that have them.
-        metrics: the numbers of launches.
+        metrics: the numbers of launches, where they are shown.
     """
-    lines, metrics = lines or {}, metrics or {}
-    if views in (["json"], [JSON_LINES]):
-        found = lines if JSON_LINES in views else None
-        records = [_record(result, found, metrics) for result in results]
-        return json_text({"artifacts": records}) + "\n"
-    headed = len(results) * len(views) > 1 or views == ["summary"]
-    parts = []
-    for result in results:
-        if result.artifact is None:
-            continue
-        for view in views:
-            if view in SOURCE_VIEWS:
-                text = source_view(result.artifact, view, lines.get(result.variant.id))
-            else:
-                text = (
-                    printed_view(result) if view == _PRINTED else view_text(result.artifact, view)
-                )
-            if view == "resources":
-                text = "\n\n".join([text, *_launches(result.artifact, metrics)])
-            if view == "summary" and result.diagnostics:
-                text += warnings_text(result)
-            what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
-            parts.append(f"{_COMMENTS.get(view, '')} {what}\n{text}".lstrip() if headed else text)
-    return "\n\n".join(parts) + "\n"
+
+    lines: FoundLines
+    metrics: Metrics
+
+    def text(self, results: list[VariantResult], views: list[str]) -> str:
+        """Return views of some variants; where there are several, each gets a heading."""
+        found = [(result, result.artifact) for result in results if result.artifact is not None]
+        if views in (["json"], [JSON_LINES]):
+            records = [self._record(*each, lines=JSON_LINES in views) for each in found]
+            return json_text({"artifacts": records}) + "\n"
+        headed = len(results) * len(views) > 1 or views == ["summary"]
+        parts = []
+        for result, artifact in found:
+            for view in views:
+                text = self._view(result, artifact, view)
+                what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
+                head = f"{_COMMENTS.get(view, '')} {what}\n" if headed else ""
+                parts.append(f"{head}{text}".lstrip() if headed else text)
+        return "\n\n".join(parts) + "\n"
+
+    def _view(self, result: VariantResult, artifact: Artifact, view: str) -> str:
+        from pallasc.cli.output import artifact_text
+
+        if view in SOURCE_VIEWS:
+            return source_view(artifact, view, self.lines.get(result.variant.id))
+        if view == _PRINTED:
+            return _printed(result, artifact)
+        if view == "plan":
+            return artifact_text.plan_text(artifact.plan)
+        if view == "resources":
+            launches = self.metrics.get(artifact.digest, ())
+            parts = map(artifact_text.metrics_text, launches)
+            return "\n\n".join([artifact_text.resources_text(artifact), *parts])
+        if view == "summary":
+            return artifact_text.summary_text(artifact) + _warnings(result)
+        return (artifact_text.ptx_text if view == "ptx" else artifact_text.sass_text)(artifact)
+
+    def _record(
+        self, result: VariantResult, artifact: Artifact, *, lines: bool
+    ) -> dict[str, object]:
+        record: dict[str, object] = {
+            "id": result.variant.id,
+            "action_key": result.action_key,
+            "digest": artifact.digest,
+            "record": dict(artifact.record),
+        }
+        if lines:
+            record["lines"] = lines_record(artifact, self.lines.get(result.variant.id))
+        if self.metrics:
+            from pallasc.analysis.metrics.kernel_metrics import metrics_json
+
+            record["metrics"] = [metrics_json(each) for each in self.metrics[artifact.digest]]
+        return record
 
 
-def warnings_text(result: VariantResult) -> str:
+def _warnings(result: VariantResult) -> str:
     """Return the warnings that a variant was compiled with, as the end of its summary."""
     from pallasc.specs.plain_text import printable
 
+    if not result.diagnostics:
+        return ""
     lines = printable("\n".join(map(str, result.diagnostics))).splitlines()
     return "".join(["\nwarnings", *(f"\n  {line}".rstrip() for line in lines)])
 
 
-def printed_view(result: VariantResult) -> str:
+def _printed(result: VariantResult, artifact: Artifact) -> str:
     """Return what a variant printed while it was traced and lowered, and what a launch prints."""
-    from pallasc.compiler.lowering.kernel_output import unpack
+    from pallasc.compiler.lowering.kernel_output import formats, unpack
 
-    parts = [unpack(result.printed).rstrip("\n"), *_launch_prints(result.artifact)]
-    return "\n".join(part for part in parts if part) or NOTHING_PRINTED
-
-
-def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
-    from pallasc.compiler.lowering.kernel_output import formats
-
-    if artifact is None:
-        return
+    parts = [unpack(result.printed).rstrip("\n")]
     for key, name in {kernel.ptx: kernel.name for kernel in artifact.kernels if kernel.ptx}.items():
         if texts := formats(artifact.blob(key).decode()):
-            yield f"{name} prints when it runs:"
-            yield from (f"  {json.dumps(text, ensure_ascii=False)}" for text in texts)
-
-
-def view_text(artifact: Artifact, view: str) -> str:
-    """Return one view of an artifact as text."""
-    from pallasc.cli.output import artifact_text
-    from pallasc.cli.output.artifact_text import plan_text
-
-    views: dict[str, Callable[[Artifact], str]] = {
-        "summary": artifact_text.summary_text,
-        "plan": lambda shown: plan_text(shown.plan),
-        "ptx": artifact_text.ptx_text,
-        "sass": artifact_text.sass_text,
-        "resources": artifact_text.resources_text,
-    }
-    return views[view](artifact)
-
-
-def _launches(artifact: Artifact, metrics: Metrics) -> list[str]:
-    from pallasc.cli.output.artifact_text import metrics_text
-
-    return [metrics_text(launch) for launch in metrics.get(artifact.digest, ())]
-
-
-def _record(result: VariantResult, lines: FoundLines | None, metrics: Metrics) -> dict[str, object]:
-    more: dict[str, object] = {}
-    if result.artifact is not None and lines is not None:
-        more["lines"] = lines_record(result.artifact, lines.get(result.variant.id))
-    if result.artifact is not None and metrics:
-        from pallasc.analysis.metrics.kernel_metrics import metrics_json
-
-        more["metrics"] = [metrics_json(each) for each in metrics[result.artifact.digest]]
-    return {
-        **more,
-        "id": result.variant.id,
-        "action_key": result.action_key,
-        "digest": result.artifact.digest if result.artifact else None,
-        "record": dict(result.artifact.record) if result.artifact else None,
-    }
+            parts.append(f"{name} prints when it runs:")
+            parts += [f"  {json.dumps(text, ensure_ascii=False)}" for text in texts]
+    return "\n".join(filter(None, parts)) or NOTHING_PRINTED

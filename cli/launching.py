@@ -170,20 +170,21 @@ def make_inputs(
     Raises:
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
+        ToolError: a layout needs numpy, which is not installed.
     """
-    from pallasc.compiler.references.arrays import named_with_devices, read_input
+    from pallasc.compiler.references.arrays import bytes_in_layout, named_with_devices, read_input
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []
     for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
-        file = files.get(array.path)
-        whole = of_devices(array, devices)
+        file, whole = files.get(array.path), of_devices(array, devices)
         if file is None:
             data = _random(array, size, seed, devices)
         else:
             what = named_with_devices(name, devices)
             data = read_input(file, array.path, array.dtype, whole.shape, what)
-            data = _laid_out(data, whole)
+            if whole.layout is not None:
+                data = bytes_in_layout(data, whole.shape, whole.layout)
         values.append(Value(whole, data, file))
     return values
 
@@ -210,19 +211,6 @@ def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     from pallasc.emulator.arrays import join_bytes
 
     return join_bytes(drawn, binding)
-
-
-def _laid_out(data: bytes, binding: Binding) -> bytes:
-    """Return the bytes of a row-major array in the layout that a kernel takes.
-
-    Raises:
-        ToolError: that needs numpy, which is not installed.
-    """
-    if binding.layout is None:
-        return data
-    from pallasc.compiler.references.arrays import bytes_in_layout
-
-    return bytes_in_layout(data, binding.shape, binding.layout)
 
 
 def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:

@@ -6,9 +6,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -21,7 +21,7 @@ from pallasc.cli.arguments.options import (
     json_option,
     size_option,
 )
-from pallasc.cli.output.text import count, echo, json_text, refusing, table
+from pallasc.cli.output.text import count, echo, json_text, print_result, refusing, table
 from pallasc.errors import NotCachedError, SpecError
 
 if TYPE_CHECKING:
@@ -47,12 +47,6 @@ class _Limits(TypedDict):
     variant_bytes: int | None
     spill_bytes: int
     driver: str | None
-
-
-class _Content(NamedTuple):
-    bytes: int
-    variants: int
-    digest: str
 
 
 @click.command("verify", cls=Command, short_help="Check digests, signatures, lock, and fitness.")
@@ -152,7 +146,7 @@ def verify_command(
       findings  a list; of each: severity (error, warning, note), kind, subject, message
     """
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.verify import Rules, audit, sort_findings, verify
+    from pallasc.specs.bundle.verify import SEVERITIES, Rules, audit, sort_findings, verify
 
     rules = Rules(targets=_checked(targets), **limits)
     with open_bundle(file) as bundle:
@@ -160,8 +154,28 @@ def verify_command(
         signers = _signers(bundle, keys, require=require_signature)
         differences = [] if lock is None else _compare(bundle, lock)
         findings = sort_findings([*differences, *audit(bundle, rules)])
-        about = _Content(bundle.size, len(bundle), bundle.digest)
-    _show(file, about, signers, findings, lock, as_json=as_json)
+        size, number, digest = bundle.size, len(bundle), bundle.digest
+    totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
+    data = {
+        "file": str(file),
+        "bytes": size,
+        "variants": number,
+        "digest": digest,
+        "signed": [str(key) for key in signers],
+        "lock": str(lock) if lock else None,
+        "totals": totals,
+        "findings": [
+            {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}
+            for f in findings
+        ],
+    }
+    words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
+    content = f"{count(number, 'variant')}, content {digest[:12]}"
+    lines = [
+        f"{file} is whole: {content}; {words or 'nothing found'}",
+        *(_verified_lines(file, signers, findings, lock)),
+    ]
+    print_result(data, lines, as_json=as_json)
     # A variant of the lock file that the bundle lacks is a note: bundles may be split.
     if any(finding.severity == "error" for finding in differences):
         return _NOT_AS_LOCKED
@@ -210,45 +224,19 @@ def _compare(bundle: Bundle, path: Path) -> list[Finding]:
     return compare_with_lock(bundle.entries(), lock)
 
 
-def _show(
-    file: Path,
-    about: _Content,
-    signers: Sequence[PublicKey],
-    findings: Sequence[Finding],
-    lock: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    from pallasc.specs.bundle.verify import SEVERITIES
-
-    totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
-    words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
-    if as_json:
-        result = {
-            "file": str(file),
-            **about._asdict(),
-            "signed": [str(key) for key in signers],
-            "lock": str(lock) if lock else None,
-            "totals": totals,
-            "findings": [
-                {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}
-                for f in findings
-            ],
-        }
-        echo(json_text(result))
-        return
-    whole = f"{count(about.variants, 'variant')}, content {about.digest[:12]}"
-    echo(f"{file} is whole: {whole}; {words or 'nothing found'}")
+def _verified_lines(
+    file: Path, signers: Sequence[PublicKey], findings: Sequence[Finding], lock: Path | None
+) -> Iterator[str]:
     for key in signers:
-        echo(f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}")
+        yield f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}"
     if findings:
         rows = [[f.severity, f.kind, f"{f.subject}: {f.message}"] for f in findings]
-        echo(table(["SEVERITY", "KIND", "FINDING"], rows))
+        yield table(["SEVERITY", "KIND", "FINDING"], rows)
     if lock is not None:
         errors = sum(f.kind == "lock" and f.severity == "error" for f in findings)
         differ = "differs" if errors == 1 else "differ"
         wrong = f"does not match {lock}: {count(errors, 'variant')} {differ}"
-        echo(f"{file} {wrong if errors else f'matches {lock}'}")
+        yield f"{file} {wrong if errors else f'matches {lock}'}"
 
 
 @click.command("keygen", cls=Command, short_help="Make a key to sign with.")

@@ -254,6 +254,13 @@ def summary(report: Report, screen: Screen | None = None, *, quiet: bool = False
     return "\n".join(lines)
 
 
+def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
+    """Print the notes of a build, and its summary."""
+    print_notes(report, store)
+    if ending := summary(report, screen, quiet=quiet):
+        screen.write(f"{ending}\n")
+
+
 def print_notes(report: Report, store: Store) -> None:
     """Print the notes of a build that the store has not warned of already."""
     for note in report.notes:

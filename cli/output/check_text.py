@@ -60,7 +60,7 @@ def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iter
     """
     level = levels[0] if len(levels) == 1 else "all"
     reason = error_line(error).rstrip(".")
-    yield f"{'not checked':<{_WIDTH}}  {level}  {one_line(name)}: it did not compile: {reason}"
+    yield _unchecked(level, name, f"it did not compile: {reason}")
     for line in (error.hint or "").splitlines():
         yield f"  {one_line(line.strip())}"
 
@@ -69,9 +69,13 @@ def interrupted_lines(report: Report) -> Iterator[str]:
     """Yield a line for each variant that an interrupt left without results of all levels."""
     left = [(check, levels) for check in report.checks if (levels := report.missing(check))]
     for check, levels in left[:_MOST_LEFT]:
-        yield f"{'not checked':<{_WIDTH}}  {', '.join(levels)}  {one_line(check.id)}: interrupted"
+        yield _unchecked(", ".join(levels), check.id, "interrupted")
     if len(left) > _MOST_LEFT:
         yield f"{'not checked':<{_WIDTH}}  and {count(len(left) - _MOST_LEFT, 'other variant')}"
+
+
+def _unchecked(levels: str, name: str, why: str) -> str:
+    return f"{'not checked':<{_WIDTH}}  {levels}  {one_line(name)}: {why}"
 
 
 def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[str]:

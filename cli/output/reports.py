@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,12 +88,16 @@ class Outputs(NamedTuple):
         Raises:
             SpecError: the JUnit file can no longer be written.
         """
-        if self.as_json or self.junit or self.annotations:
+        run = data = None
+        if self.as_json:
             from pallasc.cli.output.json import report_json
+
+            data = report_json(report, reproduction, error=error, share=share)
+        if self.junit or self.annotations:
             from pallasc.cli.output.outcome import build_run
 
-            json = partial(report_json, report, reproduction, error=error, share=share)
-            self._write(build_run(report, error, share), json)
+            run = build_run(report, error, share)
+        self._write(run, data)
 
     def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
         """Write the report of a check; a first signal waits until every output is whole.
@@ -119,31 +122,32 @@ class Outputs(NamedTuple):
         from pallasc.cli.output.json import check_json
         from pallasc.cli.output.outcome import check_run
 
-        json = partial(check_json, report, error=error, share=share)
-        self._write(check_run(report, error, share), json)
+        data = check_json(report, error=error, share=share) if self.as_json else None
+        self._write(check_run(report, error, share), data)
 
-    def _write(self, run: Run, json: Callable[[], dict[str, object]]) -> None:
+    def _write(self, run: Run | None, data: dict[str, object] | None) -> None:
+        """Write what was asked for: from `data` what is JSON, from `run` everything else."""
         root = workspace_root(os.environ)
-        if self.annotations:
+        if run and self.annotations:
             from pallasc.cli.output.annotations import github_commands
 
             # GitHub reads commands from either stream; the standard output may hold JSON.
             for line in github_commands(run, root):
                 echo_command(line)
-        if self.as_json:
-            echo(json_text(json()))
-        if self.junit is not None:
+        if data is not None:
+            echo(json_text(data))
+        if run and self.junit:
             from pallasc.cli.output.junit import junit_xml
 
             write_report(junit_xml(run, root), self.junit, "--junit")
-        if self.sarif is not None:
+        if run and self.sarif:
             from pallasc.checks.levels import rules_of
             from pallasc.cli.output.sarif import sarif
             from pallasc.version import installed_version
 
             rules = rules_of(self.levels or ())
-            data = sarif(run, rules, root, version=installed_version())
-            write_report(data, self.sarif, "--sarif")
+            log = sarif(run, rules, root, version=installed_version())
+            write_report(log, self.sarif, "--sarif")
 
 
 def check_reports(reports: Mapping[str, Path | None], *, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pallasc.cli.output.check_text import place_texts
-from pallasc.cli.output.outcome import INTERRUPTED, grouped
+from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, grouped
 from pallasc.cli.output.text import relative_file
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.plain_text import printable
@@ -160,8 +160,8 @@ def _notifications(run: Run, root: Path) -> Iterator[dict[str, object]]:
         if outcome.problem in ("error", "skipped") and outcome.message != INTERRUPTED:
             # A level that does not apply must not make the run unsuccessful.
             level = "error" if outcome.problem == "error" else "note"
-            text = f"{outcome.id}: {outcome.suite}: {outcome.message}"
-            note = _notification(text, level)
+            suite = "" if outcome.suite == UNBUILT else f"{outcome.suite}: "
+            note = _notification(f"{outcome.id}: {suite}{outcome.message}", level)
             if outcome.place is not None:
                 note["locations"] = _locations(outcome.place, root)
             yield note
