@@ -164,7 +164,7 @@ def _update(
     quiet: bool,
 ) -> tuple[int, _Found | None]:
     """Write the lock file; return the exit code, and None where the build was not complete."""
-    from pallasc.cli.output.build_text import print_notes, remarks, summary
+    from pallasc.cli.output.build_text import print_remarks
     from pallasc.cli.output.progress import store_progress
     from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.loading.lock_file import read_lock
@@ -181,13 +181,10 @@ def _update(
             options=how,
             on_event=progress,
         )
-    print_notes(updated.report, store)
+    print_remarks(updated.report, store, progress.screen, quiet=quiet)
     if not updated.complete:
-        echo(summary(updated.report, quiet=quiet), err=True)
         echo(f"{path} is left as it is.", err=True)
         return updated.report.exit_code, None
-    for line in () if quiet else remarks(updated.report, added=False):
-        echo(line, err=True)
     written = updated.lock != old
     if written:
         write_lock(path, updated.lock)

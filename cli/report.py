@@ -13,6 +13,7 @@ from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     Selection,
     build_options,
+    output_option,
     quiet_option,
     selection_options,
     specs_argument,
@@ -29,14 +30,7 @@ if TYPE_CHECKING:
 
 @click.command("report", cls=Command, short_help="Write an HTML report, which opens offline.")
 @specs_argument()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    required=True,
-    help="The file to write, report.html.",
-)
+@output_option("FILE", "The file to write, report.html.", dir_okay=False)
 @click.option(
     "--baseline",
     metavar="SIDE",

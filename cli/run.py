@@ -22,6 +22,7 @@ from pallasc.cli.arguments.options import (
     file_option,
     json_option,
     launching_options,
+    output_option,
     selection_options,
     specs_argument,
 )
@@ -62,12 +63,11 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
     help="Execute the PTX on the CPU; no GPU is needed.",
 )
 @launch_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Write each output as a .npy file into this folder.",
+@output_option(
+    "FOLDER",
+    "Write each output as a .npy file into this folder.",
+    required=False,
+    file_okay=False,
 )
 @file_option("--profile", "Write what profiled kernels measured into FILE, for Perfetto.")
 @selection_options
@@ -198,7 +198,7 @@ _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
 
 
 @dataclass(slots=True)
-class Output:
+class LaunchOutput:
     """An output of a launch.
 
     Attributes:
@@ -215,7 +215,7 @@ class Output:
 
 
 @dataclass(slots=True)
-class Outcome:
+class LaunchResult:
     """The result of one launch.
 
     Attributes:
@@ -225,7 +225,7 @@ class Outcome:
 
     chosen: Chosen
     inputs: list[Value]
-    outputs: list[Output]
+    outputs: list[LaunchOutput]
 
     @property
     def same(self) -> bool | None:
@@ -263,7 +263,7 @@ class Launcher:
     folder: Path | None
     many: bool
 
-    def launch(self, chosen: Chosen) -> Outcome:
+    def launch(self, chosen: Chosen) -> LaunchResult:
         """Launch a variant, and wait for its outputs.
 
         Raises:
@@ -277,14 +277,14 @@ class Launcher:
             signature, seed=self.seed, files=self.files, name=name, devices=devices
         )
         outputs = [
-            Output(value, hashlib.sha256(value.data).hexdigest())
+            LaunchOutput(value, hashlib.sha256(value.data).hexdigest())
             for value in self.execute(chosen, inputs)
         ]
         if self.folder is not None:
             own = self.folder / file_name(name) if self.many else self.folder
             for output in outputs:
                 output.file = _write(own, output.value)
-        return Outcome(chosen, inputs, outputs)
+        return LaunchResult(chosen, inputs, outputs)
 
 
 def file_name(text: str) -> str:
@@ -309,16 +309,16 @@ def _write(folder: Path, value: Value) -> Path:
     return path
 
 
-def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[Outcome]:
+def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResult]:
     """Launch everything and compare what has a reference; return outcomes in the same order.
 
     Raises:
         PallascError: a launch or a reference fails.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, LaunchResult] = {}
     referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
 
-    def launch(number: int) -> Outcome:
+    def launch(number: int) -> LaunchResult:
         outcome = outcomes[number] = launcher.launch(chosen[number])
         return outcome
 
@@ -345,7 +345,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[Outcome]:
     return [outcomes[number] for number in sorted(outcomes)]
 
 
-def _hand_over(outcome: Outcome, folder: Path) -> LaunchFiles:
+def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the process that compares, over those of the launch before."""
     from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
@@ -358,7 +358,7 @@ def _hand_over(outcome: Outcome, folder: Path) -> LaunchFiles:
     return LaunchFiles(folder, tuple(write("input", outcome.inputs)), tuple(outputs))
 
 
-def check(outcomes: Sequence[Outcome]) -> None:
+def check(outcomes: Sequence[LaunchResult]) -> None:
     """Check that no output differs from its reference.
 
     Raises:
@@ -373,7 +373,7 @@ def check(outcomes: Sequence[Outcome]) -> None:
 _SHOWN_DIGITS = 16
 
 
-def outcome_text(outcome: Outcome, device: Device | None, seed: int) -> str:
+def outcome_text(outcome: LaunchResult, device: Device | None, seed: int) -> str:
     """Return the id of what was launched and where, then a line for each of its arrays.
 
     Args:
@@ -426,7 +426,7 @@ def difference_text(compared: Comparison) -> str:
     )
 
 
-def outcome_json(outcome: Outcome, seed: int) -> dict[str, object]:
+def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
     """Return what `--json` prints of a launch."""
     from pallasc.cli.output.json import variant_facts
 

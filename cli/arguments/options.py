@@ -117,6 +117,14 @@ def file_option(name: str, text: str, *, parameter: str | None = None) -> Callab
     return click.option(*names, type=path, metavar="FILE", help=text)
 
 
+def output_option(
+    metavar: str, text: str, *, required: bool = True, **kind: bool
+) -> Callable[[F], F]:
+    """Return the option `--output`; `kind` says whether it may be a file or a folder."""
+    path = click.Path(path_type=Path, **kind)
+    return click.option("-o", "--output", type=path, metavar=metavar, required=required, help=text)
+
+
 class WholeNumber(click.IntRange):
     """A whole number that is not too small."""
 

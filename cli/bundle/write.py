@@ -20,6 +20,7 @@ from pallasc.cli.arguments.options import (
     files_argument,
     frozen_options,
     json_option,
+    output_option,
     quiet_option,
     selection_options,
     size_option,
@@ -41,19 +42,14 @@ _CHOSEN_BY = {"row": "row of its key", "bucket": "row of its bucket", "default":
 
 Chosen = tuple["Bundle", "Sequence[Entry]"]
 
-output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="The bundle to write; what was there is replaced in one step.",
+bundle_option = output_option(
+    "FILE", "The bundle to write; what was there is replaced in one step."
 )
 
 
 @click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
 @specs_argument()
-@output_option
+@bundle_option
 @click.option(
     "--split-by",
     type=click.Choice(["target", "arch"]),
@@ -120,7 +116,7 @@ def create_command(
       provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.output.build_text import print_notes, remarks, summary
+    from pallasc.cli.output.build_text import print_remarks
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
 
@@ -145,12 +141,8 @@ def create_command(
             ),
             on_event=progress,
         )
-    print_notes(made.report, store)
-    is_remarked = not (quiet or made.report.exit_code)
-    for line in remarks(made.report, added=False) if is_remarked else ():
-        echo(line, err=True)
+    print_remarks(made.report, store, progress.screen, quiet=quiet)
     if made.report.exit_code:
-        progress.screen.write(f"{summary(made.report, progress.screen, quiet=quiet)}\n")
         echo(f"{output} is not written.", err=True)
         return made.report.exit_code
     _tell(made, quiet=quiet)
@@ -203,7 +195,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
 
 @click.command("merge", cls=Command, short_help="Put several bundles into one.")
 @files_argument
-@output_option
+@bundle_option
 @bundle_selection_options
 @click.option("--strip-lines", is_flag=True, help="Leave out the lines of the source.")
 @json_option("what was written")
@@ -319,13 +311,8 @@ def _write(output: Path, data: bytes, *, as_json: bool) -> None:
 @click.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
 @file_argument
 @click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FOLDER",
-    help="The folder to write; one that an export wrote and nobody changed is replaced.",
+@output_option(
+    "FOLDER", "The folder to write; one that an export wrote and nobody changed is replaced."
 )
 @click.option(
     "--name",

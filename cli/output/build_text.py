@@ -261,6 +261,16 @@ def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> N
         screen.write(f"{ending}\n")
 
 
+def print_remarks(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
+    """Print the notes and remarks of a build for something else; its summary where it failed."""
+    print_notes(report, store)
+    if report.exit_code:
+        screen.write(f"{summary(report, screen, quiet=quiet)}\n")
+    elif not quiet:
+        for line in remarks(report, added=False):
+            echo(line, err=True)
+
+
 def print_notes(report: Report, store: Store) -> None:
     """Print the notes of a build that the store has not warned of already."""
     for note in report.notes:

@@ -32,8 +32,10 @@ class Failure(NamedTuple):
     exit_code: int
 
 
-def failure(error: PallascError | click.ClickException | click.Abort) -> Failure:
-    """Return how a run ends with this error."""
+def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> Failure:
+    """Return how a run ends with this error; an `OSError` is one of the output."""
+    if isinstance(error, OSError):
+        return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
     if isinstance(error, PallascError):
         return Failure(f"error: {error_text(error)}", error.exit_code)
     if isinstance(error, click.UsageError):
@@ -60,11 +62,6 @@ def is_output_error(error: OSError) -> bool:
         and place is not None
         and any(place.is_relative_to(folder) for folder in folders)
     )
-
-
-def output_failure(error: OSError) -> Failure:
-    """Return how a run ends whose output cannot be written."""
-    return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
 
 
 def error_text(error: PallascError) -> str:
