@@ -8,42 +8,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
     count_option,
     json_option,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
+    together,
 )
 from pallasc.cli.launching import (
-    Limits,
     Operands,
+    check_single,
+    collect,
     device_json,
     launch_options,
-    limits_of,
     make_inputs,
     model_of,
     naming,
+    read_request,
 )
-from pallasc.cli.output.text import echo, table
+from pallasc.cli.output.text import print_result, table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching import Chosen, Limits
+    from pallasc.cli.launching import Chosen
     from pallasc.compiler.builds.options import Options
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.gpus import Target
     from pallasc.specs.spec import Variant
 
 
@@ -61,12 +60,8 @@ if TYPE_CHECKING:
 )
 @launch_options
 @selection_options
-@compile_options
-@store_option
-@store_setting
-@remote_options
+@build_options(together())
 @json_option("the figures")
-@building
 def command(
     specs: tuple[str, ...],
     cold: bool,
@@ -81,7 +76,7 @@ def command(
     store_root: Path | None,
     as_json: bool,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Measure one variant of each kernel of SPECS on the GPU of this machine.
 
@@ -110,27 +105,21 @@ def command(
                memory_share (of the model's bandwidth; null where that is not known, or the
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
-    from pallasc.cli.launching import check_single, collect, read_request
-    from pallasc.cli.output.text import json_text
+    from pallasc.cli.arguments.compiled import refuse_keys
+    from pallasc.cli.arguments.selection import parse_inputs
     from pallasc.runtime.device.devices import get_device
 
     refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
-    request = read_request(specs, store_root, **selection)
+    request = read_request(specs, store_root, selection)
     request.check_inputs(files)
     check_flops(flops, request.variants)
     device = get_device(ordinal)
     chosen = collect(request, device, every=every, how=how)
-    if isinstance(chosen, int):
-        return chosen
     check_single(files, chosen)
     under = Conditions(device, repeats, warmup, cold, seed, files, flops)
     measured = [measure(variant, under) for variant in chosen]
-    if as_json:
-        echo(json_text(bench_json(measured, under)))
-    else:
-        echo(bench_text(measured, under))
+    print_result(bench_json(measured, under), bench_lines(measured, under), as_json=as_json)
     return 0
 
 
@@ -168,8 +157,6 @@ class Measured:
     @cached_property
     def figures(self) -> Figures:
         """How fast the kernel is."""
-        from pallasc.cli.launching import limits_of, model_of
-
         variant, flops = self.chosen.variant, self.under.flops
         model = model_of(self.under.device, [variant.target])
         return Figures.of(
@@ -204,6 +191,35 @@ def measure(chosen: Chosen, under: Conditions) -> Measured:
             cold=under.cold,
         )
     return Measured(chosen, under, times_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model reaches at most.
+
+    Attributes:
+        model: its name.
+        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
+        fp32_tflop_per_s: its units for single precision, without tensor cores.
+        l2_bytes: its L2 cache.
+    """
+
+    model: str
+    memory_gb_per_s: float
+    fp32_tflop_per_s: float
+    l2_bytes: int
+
+
+def limits_of(model: Target) -> Limits:
+    """Return the limits of a model, at its boost clock."""
+    # A fused multiply-add counts as two operations.
+    flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
+    return Limits(
+        model=model.name,
+        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
+        fp32_tflop_per_s=flop_per_s / 1e12,
+        l2_bytes=model.l2_bytes,
+    )
 
 
 _PERCENTILE = 0.9
@@ -309,19 +325,17 @@ _COLUMNS = ("VARIANT", "MEDIAN", "MIN", "P90", "GB/S", "OF MEMORY")
 _UNKNOWN = "-"
 
 
-def bench_text(measured: Sequence[Measured], under: Conditions) -> str:
+def bench_lines(measured: Sequence[Measured], under: Conditions) -> list[str]:
     """Return how it was measured, a line for each variant, and what the GPU could do."""
     head = [*_COLUMNS, "TFLOP/S"] if under.flops is not None else [*_COLUMNS]
     rows = [[row.chosen.variant.id, *_cells(row.figures)][: len(head)] for row in measured]
     cache = "the L2 cache emptied before each" if under.cold else "the L2 cache warm"
     driver = device_json(under.device)["driver"]
-    return "\n".join(
-        [
-            f"{under.device}, driver for CUDA {driver}; {under.repeats:,} launches, {cache}",
-            table(head, rows, right=head[1:]),
-            *_remarks(measured, under),
-        ]
-    )
+    return [
+        f"{under.device}, driver for CUDA {driver}; {under.repeats:,} launches, {cache}",
+        table(head, rows, right=head[1:]),
+        *_remarks(measured, under),
+    ]
 
 
 def _cells(figures: Figures) -> list[str]:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    Selection,
     annotations_option,
-    building,
-    compile_options,
+    build_options,
     count_option,
     executor_option,
     fail_on_warning_option,
@@ -24,12 +24,9 @@ from pallasc.cli.arguments.options import (
     junit_option,
     quiet_option,
     refuse_unwatchable,
-    remote_options,
+    selecting,
     shard_option,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
     take_share,
     variant_options,
     watch_option,
@@ -65,8 +62,6 @@ class BuildCommand(Command):
 @specs_argument()
 @variant_options
 @shard_option
-@compile_options
-@supervision_options
 @executor_option
 @click.option(
     "--fail-fast",
@@ -78,9 +73,6 @@ class BuildCommand(Command):
 @click.option("--dry-run", is_flag=True, help="Compile nothing; list what would be compiled.")
 @watch_option
 @count_option("--reproduce", "Then compile N variants twice more, and compare.")
-@store_option
-@store_setting
-@remote_options
 @frozen_options
 @file_option("--baseline", 'A lock or bundle, for budgets such as registers: "+8".')
 @click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
@@ -89,11 +81,11 @@ class BuildCommand(Command):
 @json_option("the report")
 @junit_option
 @annotations_option("problems")
-@building
+@selecting
+@build_options()
 def command(
     specs: tuple[str, ...],
-    targets: tuple[str, ...],
-    expression: str | None,
+    selection: Selection,
     store_root: Path | None,
     lock: Path | None,
     baseline: Path | None,
@@ -160,11 +152,10 @@ def command(
     What a variant does not have is null or empty.
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.output.build_text import print_notes, summary
+    from pallasc.cli.output.build_text import print_end
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.build import build
-    from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import load_baseline
 
     if reproduce and (frozen or dry_run):
@@ -177,7 +168,7 @@ def command(
     with outputs.reporting_errors():
         how = replace(how, compile=not dry_run, frozen=frozen)
         if watch:
-            return _watch(specs, targets, expression, baseline, how, opening, quiet=quiet)
+            return _watch(specs, selection, baseline, how, opening, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
 
@@ -186,16 +177,8 @@ def command(
         reproduction = None
         with store_progress(store, quiet=quiet) as progress:
             reading = Reading(progress, keep_going=how.keep_going)
-            reader = SpecReader(
-                store=store,
-                timeout_s=how.timeout_s,
-                memory_bytes=how.memory_bytes,
-                frozen=frozen,
-                on_tick=reading.tick,
-                broken=reading.broken,
-            )
-            chosen = reader.select(specs, targets, expression)
-            variants = chosen.variants
+            reader = reading.reader(store, how, frozen=frozen)
+            variants = reader.select(specs, selection.targets, selection.expression).variants
             share = take_share(shard, variants, lock, progress.mention)
             variants = share.variants if share else variants
             how = replace(how, baseline=load_baseline(baseline, variants))
@@ -220,17 +203,14 @@ def command(
                 report = with_reproduction(report, reproduction)
         if reproduction is not None:
             _print_reproduction(reproduction, report, quiet=quiet)
-        print_notes(report, store)
-        if ending := summary(report, progress.screen, quiet=quiet):
-            progress.screen.write(f"{ending}\n")
+        print_end(report, store, progress.screen, quiet=quiet)
         outputs.write_build(report, reproduction, share)
     return report.exit_code
 
 
 def _watch(
     specs: tuple[str, ...],
-    targets: tuple[str, ...],
-    expression: str | None,
+    selection: Selection,
     baseline: Path | None,
     options: Options,
     opening: Callable[[], Store],
@@ -241,7 +221,7 @@ def _watch(
     from pallasc.compiler.builds.watch import Watch
 
     here = replace(options, executor=None)
-    with Watch(specs, here, targets, expression, baseline=baseline) as watch:
+    with Watch(specs, here, selection.targets, selection.expression, baseline=baseline) as watch:
         return watch_builds(watch, opening, quiet=quiet)
 
 

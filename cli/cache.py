@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
@@ -14,9 +14,10 @@ from msgspec.structs import asdict
 from pallasc.cache.format import size
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.arguments.options import (
-    SpecSelection,
+    Selection,
     dry_run_option,
     every_option,
+    files_argument,
     json_option,
     remote_option,
     required_settings,
@@ -25,7 +26,7 @@ from pallasc.cli.arguments.options import (
     store_option,
 )
 from pallasc.cli.output.progress import Heartbeat
-from pallasc.cli.output.text import count, echo, json_text, table
+from pallasc.cli.output.text import count, echo, json_text, print_result, table
 from pallasc.errors import CorruptError, SpecError, ToolError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.cache.transfer import Imported
-    from pallasc.cli.arguments.options import SpecSelection
+    from pallasc.cache.verify import Verified
 
 
 @click.group(
@@ -107,10 +108,8 @@ def stats_command(
 
     store, limits = _opened(store_root), read_limits()
     figures, totals = stats(store), read_totals(store)
-    if as_json:
-        told = {"limit_bytes": limits.max_bytes, "limit_age_s": limits.max_age_s}
-        echo(json_text({**figures.to_json(), **told, **asdict(totals)}))
-        return 0
+    bounds = {"limit_bytes": limits.max_bytes, "limit_age_s": limits.max_age_s}
+    data = {**figures.to_json(), **bounds, **asdict(totals)}
     limit = "no limit" if limits.max_bytes is None else f"of at most {limits.max_bytes:,}"
     asked = totals.hits + totals.misses
     rate = f", {100 * totals.hits / asked:.0f} % of {asked}" if asked else ""
@@ -126,8 +125,8 @@ def stats_command(
         ("quarantined", f"{figures.quarantined}"),
         *(("left alone", f"{name}, of another version") for name in figures.other_versions),
     ]
-    echo("\n".join(f"{label:<12} {value}" for label, value in rows))
-    _warn(figures.warnings)
+    print_result(data, (f"{label:<12} {value}" for label, value in rows), as_json=as_json)
+    _warn(() if as_json else figures.warnings)
     return 0
 
 
@@ -140,18 +139,15 @@ def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: b
     names = None if every else here
     found = survey(settings, names)
     faults = verify(settings, names) if verifies else None
-    if as_json:
-        rows = [{**each._asdict(), "here": each.namespace in here} for each in found]
-        data = {"url": settings.address.text, "namespaces": rows, "faults": faults}
-        echo(json_text(data))
-    else:
-        echo(settings.address.text)
-        _show_namespaces(found, time.time())
-        _warn(tuple(faults or ()))
+    rows = [{**each._asdict(), "here": each.namespace in here} for each in found]
+    url = settings.address.text
+    lines = [url, _namespaces(found, time.time())]
+    print_result({"url": url, "namespaces": rows, "faults": faults}, lines, as_json=as_json)
+    _warn(() if as_json else tuple(faults or ()))
     return CorruptError.exit_code if faults else 0
 
 
-def _show_namespaces(found: list[NamespaceStats], now_s: float) -> None:
+def _namespaces(found: list[NamespaceStats], now_s: float) -> str:
     rows = [
         [
             each.namespace[:12],
@@ -164,7 +160,7 @@ def _show_namespaces(found: list[NamespaceStats], now_s: float) -> None:
         for each in found
     ]
     head = ["NAMESPACE", "VARIANTS", "PACKS", "SIZE", "USED", "OLDEST"]
-    echo(table(head, rows, right=head[1:]))
+    return table(head, rows, right=head[1:])
 
 
 def _age(time_s: int, now_s: float) -> str:
@@ -194,20 +190,20 @@ def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     from pallasc.cache.verify import verify
 
     verified = verify(_opened(store_root, check_folders=False), repair=repair)
-    if as_json:
-        echo(json_text(verified.to_json()))
-    else:
-        for finding in verified.findings:
-            state = "repaired" if finding.repaired else "damaged"
-            echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
-        packs = f"{count(verified.packs, 'pack')}, " if verified.packs else ""
-        echo(
-            f"{count(verified.records, 'record')}, {count(verified.blobs, 'blob')}, "
-            f"{count(verified.manifests, 'manifest')}, "
-            f"{packs}read {count(verified.bytes, 'byte')}: "
-            f"{count(len(verified.findings), 'finding')}"
-        )
+    print_result(verified.to_json(), _verified_lines(verified), as_json=as_json)
     return 0 if all(finding.repaired for finding in verified.findings) else 5
+
+
+def _verified_lines(verified: Verified) -> Iterator[str]:
+    for finding in verified.findings:
+        state = "repaired" if finding.repaired else "damaged"
+        yield f"{state}  {finding.kind} {finding.path}: {finding.reason}"
+    packs = f"{count(verified.packs, 'pack')}, " if verified.packs else ""
+    yield (
+        f"{count(verified.records, 'record')}, {count(verified.blobs, 'blob')}, "
+        f"{count(verified.manifests, 'manifest')}, {packs}read {count(verified.bytes, 'byte')}: "
+        f"{count(len(verified.findings), 'finding')}"
+    )
 
 
 _REASONS = {
@@ -339,26 +335,22 @@ def _prune_remote(
         max_bytes=None if size is None else parse_size(size, what="--size"),
         dry_run=dry_run,
     )
-    if as_json:
-        data = {"url": settings.address.text, "dry_run": dry_run, **done._asdict()}
-        echo(json_text(data))
-        return ToolError.exit_code if done.unread else 0
-    would = "would remove" if dry_run else "removed"
+    would, stays = ("would remove", "would stay") if dry_run else ("removed", "stay")
     unknown = f", {count(done.unknown, 'object')} that no catalog names" if done.unknown else ""
-    echo(f"{would} {count(done.packs, 'pack')}{unknown}: {done.bytes:,} bytes")
-    stays = "would stay" if dry_run else "stay"
-    echo(f"{count(done.kept_packs, 'pack')} {stays}: {done.kept_bytes:,} bytes")
-    _warn(done.unread)
+    lines = [
+        f"{would} {count(done.packs, 'pack')}{unknown}: {done.bytes:,} bytes",
+        f"{count(done.kept_packs, 'pack')} {stays}: {done.kept_bytes:,} bytes",
+    ]
+    data = {"url": settings.address.text, "dry_run": dry_run, **done._asdict()}
+    print_result(data, lines, as_json=as_json)
+    _warn(() if as_json else done.unread)
     return ToolError.exit_code if done.unread else 0
 
 
 def _show_pruned(pruned: Pruned, as_json: bool) -> int:
     """Show what was removed, and return the exit code."""
-    if as_json:
-        echo(json_text(pruned.to_json()))
-    else:
-        echo("\n".join(_pruned_lines(pruned)))
-        _warn(pruned.warnings)
+    print_result(pruned.to_json(), _pruned_lines(pruned), as_json=as_json)
+    _warn(() if as_json else pruned.warnings)
     return ToolError.exit_code if pruned.warnings else 0
 
 
@@ -422,7 +414,12 @@ def _steps(what: str) -> Callable[[int, int], None]:
 
 
 def _report_moved(
-    done: Transfer, moved: str, parts: Sequence[tuple[int, str]], data: Mapping[str, object] | None
+    done: Transfer,
+    moved: str,
+    parts: Sequence[tuple[int, str]],
+    data: Mapping[str, object],
+    *,
+    as_json: bool,
 ) -> None:
     """Print what a push or a pull did, and warn of what was refused and what is not deterministic.
 
@@ -430,20 +427,20 @@ def _report_moved(
         done: what was done.
         moved: how many variants were moved, in words.
         parts: how many other variants there were, and what is with them; none of 0.
-        data: what `--json` prints besides the traffic, None for text.
+        data: what `--json` prints besides the traffic.
+        as_json: print that.
     """
     stats = done.stats
     _warn([f"refused: {text}" for text in stats.refused], stats.refusals, end="")
     for text in stats.conflicts[:_MOST_WARNINGS]:
         echo(f"warning: not deterministic: {text}", err=True)
-    if data is not None:
-        echo(json_text({**data, "present": done.present, **stats.to_json()}))
-        return
-    counted = [f"{number:,} {what}" for number, what in parts if number]
-    echo(
-        f"{', '.join([moved, *counted])}: {stats.bytes_written:,} bytes written, "
-        f"{stats.bytes_read:,} bytes read, {count(stats.requests, 'request')}"
+    counted = ", ".join([moved, *(f"{number:,} {what}" for number, what in parts if number)])
+    line = (
+        f"{counted}: {stats.bytes_written:,} bytes written, {stats.bytes_read:,} bytes read, "
+        f"{count(stats.requests, 'request')}"
     )
+    data = {**data, "present": done.present, **stats.to_json()}
+    print_result(data, [line], as_json=as_json)
 
 
 @command.command("export", cls=Command)
@@ -457,7 +454,7 @@ def export_command(
     specs: tuple[str, ...],
     store_root: Path | None,
     as_json: bool,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Write the store into FILE, for `pallasc cache import` on another machine.
 
@@ -479,20 +476,19 @@ def export_command(
     absent: list[str] = []
     if specs:
         names, absent = _selected(specs, store, selection)
-    elif selection["targets"] or selection["expression"] or selection["all_points"]:
+    elif any(selection):
         raise click.UsageError("Options that select variants need SPECS.")
     store.read_only = True
     done = export_file(store, file, names)
-    if as_json:
-        echo(json_text({"file": str(file), **done._asdict(), "absent": absent}))
-    else:
-        lacking = f"; the store lacks {count(len(absent), 'variant')}" if absent else ""
-        echo(f"wrote {file}: {count(done.artifacts, 'artifact')}, {done.bytes:,} bytes{lacking}")
+    lacking = f"; the store lacks {count(len(absent), 'variant')}" if absent else ""
+    wrote = f"wrote {file}: {count(done.artifacts, 'artifact')}, {done.bytes:,} bytes{lacking}"
+    data = {"file": str(file), **done._asdict(), "absent": absent}
+    print_result(data, [wrote], as_json=as_json)
     return CorruptError.exit_code if store.warnings else 0
 
 
 def _selected(
-    specs: tuple[str, ...], store: Store, selection: SpecSelection
+    specs: tuple[str, ...], store: Store, selection: Selection
 ) -> tuple[list[str], list[str]]:
     """Return names of manifests of variants and Python specs, and ids of absent variants."""
     from pallasc.compiler.builds.collect import SpecReader
@@ -500,12 +496,7 @@ def _selected(
     from pallasc.compiler.inputs.manifest import installed_or_remembered
 
     reader = SpecReader(store=store)
-    chosen = reader.select(
-        specs,
-        selection["targets"],
-        selection["expression"],
-        all_points=selection["all_points"],
-    )
+    chosen = reader.select(specs, **selection._asdict())
     names, absent = list(reader.remembered), []
     with installed_or_remembered(store) as setup:
         lookup = Lookup(setup.context(store), store)
@@ -519,9 +510,7 @@ def _selected(
 
 
 @command.command("import", cls=Command)
-@click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@files_argument
 @store_option
 @json_option("what was taken")
 def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bool) -> int:
@@ -577,7 +566,7 @@ def push_command(
     store_root: Path | None,
     settings: RemoteSettings,
     as_json: bool,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> None:
     """Send the variants of SPECS that the store has to the remote store.
 
@@ -598,11 +587,11 @@ def push_command(
       and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
     from pallasc.cache.remote.remote import push
-    from pallasc.cli.arguments.selection import load_variants
+    from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.remote_tier import sendable
 
     store = _opened(store_root)
-    variants = load_variants(specs, store=store, timeout_s=None, memory_bytes=None, **selection)
+    variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
     found = sendable(variants, store)
     bound = [f"{variant} is not sent: {why}" for variant, why in found.bound.items()]
     _warn(bound, end=" that depend on this machine are not sent")
@@ -612,7 +601,8 @@ def push_command(
         done,
         f"sent {count(done.moved, 'variant')}, {done.present:,} were there",
         [(absent, "are not in the store"), (len(bound), "depend on this machine")],
-        {"sent": done.moved, "absent": absent, "bound": found.bound} if as_json else None,
+        {"sent": done.moved, "absent": absent, "bound": found.bound},
+        as_json=as_json,
     )
 
 
@@ -652,8 +642,8 @@ def pull_command(
     moved = f"brought {count(done.moved, 'variant')}, {done.present:,} were there"
     if not done.moved + done.present + done.left:
         moved = "the remote store has no variants to bring"
-    data = {"brought": done.moved, "absent": done.left} if as_json else None
-    _report_moved(done, moved, [(done.left, "could not be taken")], data)
+    data = {"brought": done.moved, "absent": done.left}
+    _report_moved(done, moved, [(done.left, "could not be taken")], data, as_json=as_json)
 
 
 _MOST_WARNINGS = 5

@@ -4,54 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
+    Selection,
     WholeNumber,
     annotations_option,
-    building,
+    build_options,
     checking_options,
-    compile_options,
     count_option,
     file_option,
     json_option,
     junit_option,
     quiet_option,
-    remote_options,
     selection_options,
     shard_option,
     specs_argument,
-    store_option,
-    store_setting,
     take_share,
 )
-from pallasc.cli.arguments.selection import input_options
+from pallasc.cli.arguments.selection import input_options, open_store, parse_inputs
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.candidate import Candidate
-    from pallasc.checks.levels import Level
-    from pallasc.checks.report import Report
+    from pallasc.checks.candidate import Candidate, Events
     from pallasc.checks.subject import Options
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.builds.shard import Shard, Share
+    from pallasc.compiler.builds.shard import Shard
 
 LEVELS = ("interpreter", "artifact", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
 
 
-class _Request(NamedTuple):
-    """What the command line asks for."""
+class _Settings(TypedDict):
+    """How everything is checked."""
 
-    levels: tuple[Level, ...]
+    store: Store
     options: Options
-    how: BuildOptions
-    prints_report: bool
-    quiet: bool
+    limits: BuildOptions
+    events: Events
 
 
 @click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
@@ -75,8 +68,7 @@ class _Request(NamedTuple):
 @count_option("--schedules", "Execute N schedules at the artifact level.", default=3)
 @selection_options
 @shard_option
-@compile_options
-@checking_options
+@build_options(checking_options)
 @junit_option
 @quiet_option
 @file_option(
@@ -84,11 +76,7 @@ class _Request(NamedTuple):
     "Write the findings as SARIF 2.1, which code hosts show at their lines; - prints it.",
 )
 @annotations_option("findings and failures")
-@store_option
-@store_setting
-@remote_options
 @json_option("the report")
-@building
 def command(
     specs: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -104,7 +92,7 @@ def command(
     quiet: bool,
     as_json: bool,
     how: BuildOptions,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Check the variants of SPECS for mistakes, on a machine without a GPU.
 
@@ -162,10 +150,16 @@ def command(
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
+    from msgspec.structs import replace
+
+    from pallasc.checks.inputs import check_variants
     from pallasc.checks.levels import chosen_levels
+    from pallasc.checks.run import check_built, check_candidates, demands
     from pallasc.checks.subject import Options
-    from pallasc.cli.arguments.selection import open_store, parse_inputs
+    from pallasc.cli.output.check_text import events
+    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.reports import Outputs
+    from pallasc.compiler.builds.build import build
 
     if len(chosen) > 1:
         raise click.UsageError(
@@ -175,42 +169,50 @@ def command(
     outputs = Outputs(as_json, junit, annotations, sarif, levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
-        asked = _Request(
-            levels,
-            Options(
-                seed=seed or 0,
-                seed_given=seed is not None,
-                schedules=schedules,
-                inputs={name: file.absolute() for name, file in files.items()},
-            ),
-            how,
-            prints_report=outputs.prints_report,
-            quiet=quiet,
+        options = Options(
+            seed=seed or 0,
+            seed_given=seed is not None,
+            schedules=schedules,
+            inputs={name: file.absolute() for name, file in files.items()},
         )
         store = open_store(store_root)
-        found, share = _read_compiled(specs, store, shard, selection), None
-        if found is None:
-            report, share = _check_specs(specs, store, asked, shard, selection)
-        else:
-            report = _check_compiled(found, store, asked)
+        compiled, share = _read_compiled(specs, store, shard, selection), None
+        with store_progress(store, hits=False, quiet=quiet) as progress:
+            names = [level.name for level in levels]
+            listeners = events(progress, levels=names, silent=outputs.prints_report)
+            settings: _Settings = {
+                "store": store, "options": options, "limits": how, "events": listeners,
+            }  # fmt: skip
+            if compiled is None:
+                reading = Reading(progress, keep_going=True)
+                variants = reading.reader(store, how).select(specs, **selection._asdict()).variants
+                share = take_share(shard, variants, None, progress.mention)
+                variants = share.variants if share else variants
+                check_variants(options.inputs, (each.for_check() for each in variants))
+                building, needed = demands(variants)
+                built = build(building, store=store, options=how, on_event=progress)
+                progress.end()
+                built = replace(built, errors=tuple(reading.errors))
+                report = check_built(built, needed, levels, **settings)
+            else:
+                report = check_candidates(compiled, levels, **settings)
         outputs.write_check(report, share, quiet=quiet)
     return report.exit_code
 
 
 def _read_compiled(
-    specs: Sequence[str], store: Store, shard: Shard | None, selection: SpecSelection
+    specs: Sequence[str], store: Store, shard: Shard | None, selection: Selection
 ) -> list[Candidate] | None:
     """Return what is compiled already, None where the paths are specs.
 
     Raises:
         SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
     """
-    from pallasc.cli.arguments.selection import is_key
-    from pallasc.cli.launching import bundle_files, read_compiled
+    from pallasc.cli.arguments.compiled import bundle_files, is_key, read_compiled
 
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
-    found = read_compiled(specs, store, **selection)
+    found = read_compiled(specs, store, selection)
     if found is None:
         return None
     from pallasc.checks.candidate import Candidate
@@ -221,70 +223,3 @@ def _read_compiled(
         else Candidate(variant.id, artifact, origin=variant.location)
         for variant, artifact, key in found
     ]
-
-
-def _check_specs(
-    specs: Sequence[str],
-    store: Store,
-    asked: _Request,
-    shard: Shard | None,
-    selection: SpecSelection,
-) -> tuple[Report, Share | None]:
-    from msgspec.structs import replace
-
-    from pallasc.checks.inputs import check_variants
-    from pallasc.checks.run import check_built, demands
-    from pallasc.cli.output.check_text import events
-    from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.compiler.builds.build import build
-    from pallasc.compiler.builds.collect import SpecReader
-
-    names = [level.name for level in asked.levels]
-    with store_progress(store, hits=False, quiet=asked.quiet) as progress:
-        reading = Reading(progress, keep_going=True)
-        reader = SpecReader(
-            store=store,
-            timeout_s=asked.how.timeout_s,
-            memory_bytes=asked.how.memory_bytes,
-            on_tick=reading.tick,
-            broken=reading.broken,
-        )
-        variants = reader.select(
-            specs,
-            selection["targets"],
-            selection["expression"],
-            all_points=selection["all_points"],
-        ).variants
-        share = take_share(shard, variants, None, progress.mention)
-        variants = share.variants if share else variants
-        check_variants(asked.options.inputs, (each.for_check() for each in variants))
-        building, needed = demands(variants)
-        built = build(building, store=store, options=asked.how, on_event=progress)
-        progress.end()
-        report = check_built(
-            replace(built, errors=tuple(reading.errors)),
-            needed,
-            asked.levels,
-            store=store,
-            options=asked.options,
-            limits=asked.how,
-            events=events(progress, levels=names, silent=asked.prints_report),
-        )
-    return report, share
-
-
-def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Request) -> Report:
-    from pallasc.checks.run import check_candidates
-    from pallasc.cli.output.check_text import events
-    from pallasc.cli.output.progress import store_progress
-
-    names = [level.name for level in asked.levels]
-    with store_progress(store, hits=False, quiet=asked.quiet) as progress:
-        return check_candidates(
-            found,
-            asked.levels,
-            store=store,
-            options=asked.options,
-            limits=asked.how,
-            events=events(progress, levels=names, silent=asked.prints_report),
-        )

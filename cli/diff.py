@@ -7,24 +7,19 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
 
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.compiled import Selectable, Target, is_key, stored
 from pallasc.cli.arguments.options import (
-    building,
-    compile_options,
+    build_options,
     json_option,
     quiet_option,
-    remote_options,
-    store_option,
-    store_setting,
-    supervision_options,
 )
-from pallasc.cli.arguments.selection import is_key
-from pallasc.cli.output.text import count, echo
+from pallasc.cli.output.text import count, echo, json_text
 from pallasc.errors import SpecError
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.resources import WORDS, Resources
@@ -75,12 +70,7 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print a table for a pull request.")
 @json_option("the comparison")
 @quiet_option
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
-@building
+@build_options()
 def command(
     sides: tuple[str, ...],
     base: str | None,
@@ -139,8 +129,6 @@ def command(
                    added, mix, loops; null where only bytes were compared), lines (place, before,
                    after), no_lines (why there are none), diff (lines of a unified diff))
     """
-    from contextlib import ExitStack
-
     from pallasc.analysis.compare.comparison import compare
     from pallasc.cli.arguments.selection import open_store
 
@@ -202,7 +190,6 @@ def _opened(named: list[tuple[str, str | None]], opener: Opener) -> tuple[list[S
 
 
 def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
-    from pallasc.cli.output.text import json_text
 
     for note in dict.fromkeys((*comparison.first.notes, *comparison.second.notes)):
         echo(f"warning: {note}", err=True)
@@ -215,20 +202,6 @@ def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: b
             echo(line)
     if not quiet:
         echo(summary_line(comparison), err=True)
-
-
-class _Model(NamedTuple):
-    name: str
-    arch: str
-
-
-class _Selectable(NamedTuple):
-    """What an expression looks at of a variant."""
-
-    id: str
-    name: str
-    params: tuple[tuple[str, str], ...]
-    target: _Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +231,21 @@ class Opener:
             SpecError: it names nothing, or `expression` and the targets choose nothing of it.
             PallascError: as reading, or building, does.
         """
-        from pallasc.analysis.compare.revisions import split_revision
+        from pallasc.analysis.compare.revisions import (
+            checked_out,
+            split_revision,
+            taken_from_elsewhere,
+        )
 
         path, revision = split_revision(text)
         if revision:
-            return self._at_revision(path, revision, expression)
+            checked = self.stack.enter_context(checked_out([path], revision))
+            report = self._build(checked.paths, expression)
+            notes = taken_from_elsewhere([result.variant for result in report.results], checked)
+            return _side_of(f"{path}@{revision}", report, notes)
         side = self._compiled(text)
         if side is None:
-            return self._built([path], text, expression)
+            return _side_of(text, self._build([path], expression), ())
         return self._selected(side, expression), 0
 
     def _compiled(self, text: str) -> Side | None:
@@ -290,7 +270,6 @@ class Opener:
 
     def _of_key(self, text: str) -> Side:
         from pallasc.analysis.compare.sides import side_of, subject_of
-        from pallasc.cli.launching import stored
 
         variant, artifact, key = stored(text, self.store)
         name = str(key)[:12] if variant.name == key else variant.name
@@ -302,11 +281,11 @@ class Opener:
         from pallasc.specs.loading.select import select
 
         views = [
-            _Selectable(
+            Selectable(
                 each.id,
                 each.name,
                 tuple(each.params.items()),
-                _Model(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
+                Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
             )
             for each in side.variants.values()
         ]
@@ -318,31 +297,13 @@ class Opener:
             views = select(views, expression)
         return replace(side, variants={view.id: side.variants[view.id] for view in views})
 
-    def _at_revision(self, path: str, revision: str, expression: str | None) -> tuple[Side, int]:
-        from pallasc.analysis.compare.revisions import checked_out, taken_from_elsewhere
-
-        checked = self.stack.enter_context(checked_out([path], revision))
-        name = f"{path}@{revision}"
-        report = self._build(checked.paths, expression)
-        variants = [result.variant for result in report.results]
-        return _side_of(name, report, taken_from_elsewhere(variants, checked))
-
-    def _built(self, paths: Sequence[str], name: str, expression: str | None) -> tuple[Side, int]:
-        return _side_of(name, self._build(paths, expression), ())
-
     def _build(self, paths: Sequence[str], expression: str | None) -> Report:
         from pallasc.cli.output.progress import Reading, store_progress
         from pallasc.compiler.builds.build import build
-        from pallasc.compiler.builds.collect import SpecReader
         from pallasc.specs.spec import Budget
 
         with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
-            reader = SpecReader(
-                store=self.store,
-                timeout_s=self.options.timeout_s,
-                memory_bytes=self.options.memory_bytes,
-                on_tick=Reading(progress, keep_going=False).tick,
-            )
+            reader = Reading(progress, keep_going=False).reader(self.store, self.options)
             selected = reader.select(paths, self.targets, expression).variants
             variants = [structs.replace(variant, budget=Budget()) for variant in selected]
             report = build(variants, store=self.store, options=self.options, on_event=progress)
@@ -406,8 +367,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield one_line(difference.pair.label)
         yield from (f"  {line}" for line in _lines(difference))
     for side, subjects in one_sided(comparison):
-        for subject in subjects:
-            yield f"only in {one_line(side.name)}: {one_line(subject.id)}"
+        yield from (f"only in {one_line(side.name)}: {one_line(each.id)}" for each in subjects)
 
 
 def one_sided(comparison: Comparison) -> tuple[tuple[Side, tuple[Subject, ...]], ...]:

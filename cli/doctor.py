@@ -12,7 +12,8 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, ptxas_setting
-from pallasc.cli.output.text import echo
+from pallasc.cli.output.text import echo, json_text, table
+from pallasc.errors import PallascError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.compiler.toolchain.inventory import Item
@@ -51,9 +52,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
       items   a list; of each: name, version, path, purpose, needed, problem, fix (a command)
     What an item does not have is an empty text.
     """
-    from pallasc.cli.output.text import json_text
     from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of
-    from pallasc.errors import ToolError
 
     items = inventory(ptxas)
     problem = problem_of(items)
@@ -73,7 +72,6 @@ def command(ptxas: Path | None, as_json: bool) -> None:
 def _native_launch() -> Item:
     """Return the C library that launches kernels, or why it is not used."""
     from pallasc.compiler.toolchain.inventory import Item
-    from pallasc.errors import ToolError
     from pallasc.runtime.native.extension import why_not
     from pallasc.runtime.native.library import library_file, open_library
 
@@ -106,7 +104,6 @@ def _remote(ptxas: Path | None) -> list[Item]:
     """Return the remote store of builds here, whether it answers; nothing if there is none."""
     from pallasc.compiler.builds.options import remote_settings
     from pallasc.compiler.toolchain.inventory import Item
-    from pallasc.errors import PallascError
 
     name, purpose = "remote store", "builds go on without it"
     try:
@@ -138,7 +135,6 @@ def _namespace(ptxas: Path | None) -> str:
     """Return the namespace of the toolchain here, any other where it is not complete."""
     from pallasc.compiler.builds.remote_tier import namespace
     from pallasc.compiler.toolchain.setup import prepare
-    from pallasc.errors import PallascError
 
     try:
         with prepare(ptxas) as setup:
@@ -149,7 +145,6 @@ def _namespace(ptxas: Path | None) -> str:
 
 def _runs() -> list[str]:
     """Return the architectures of the GPUs here; none where there is no driver."""
-    from pallasc.errors import PallascError
     from pallasc.runtime.device.devices import capabilities
     from pallasc.specs.gpus import DEFAULT_MODELS
 
@@ -175,8 +170,6 @@ def running_text(archs: Sequence[str]) -> str:
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:
     """Return what was found as a table, and below it the commands that install what is missing."""
-    from pallasc.cli.output.text import table
-
     rows = [[item.name, item.version or "-", _state(item), item.path] for item in items]
     text = table(["NAME", "VERSION", "STATE", "PATH"], rows)
     commands = list(dict.fromkeys(item.fix for item in items if item.problem and item.fix))

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
-    remote_options,
+    Selection,
+    build_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
 )
 from pallasc.cli.output.source_text import (
     JSON_LINES,
@@ -33,7 +29,7 @@ from pallasc.cli.output.source_text import (
     source_view,
     tell_missing,
 )
-from pallasc.cli.output.text import echo
+from pallasc.cli.output.text import count, echo, json_text, write_text
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
@@ -102,19 +98,14 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "ends in /).",
 )
 @selection_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
-@building
+@build_options()
 def command(
     specs: tuple[str, ...],
     source: bool,
     output: str | None,
     store_root: Path | None,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
@@ -159,58 +150,39 @@ def command(
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
     """
-    from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.launching import bundle_files, read_compiled, report_of
-    from pallasc.cli.output.build_text import summary
-    from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.compiler.builds.build import build
+    from pallasc.cli.arguments.compiled import bundle_files, read_compiled, report_of
+    from pallasc.cli.arguments.selection import build_specs, open_store
 
     views = chosen_views(click.get_current_context(), source=source)
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
     if takes_apart and (bundles := bundle_files(specs)):
-        return _extract(bundles, Path(output or ""), selection["targets"], selection["expression"])
-    store = open_store(store_root)
-    compiled = read_compiled(specs, store, **selection)
+        return _extract(bundles, Path(output or ""), selection)
+    store, found = open_store(store_root), needs_lines(views)
+    compiled = read_compiled(specs, store, selection)
     if compiled is not None:
         if _PRINTED in views:
             raise click.UsageError(
                 f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts "
                 "hold: name the spec."
             )
-        lines = held_lines(compiled, store) if needs_lines(views) else {}
+        lines = held_lines(compiled, store) if found else {}
         show(report_of(compiled), views, output, lines)
         return tell_missing(lines)
-    with store_progress(store, hits=False) as progress:
-        reading = Reading(progress, keep_going=False)
-        variants = load_variants(
-            specs,
-            store=store,
-            timeout_s=how.timeout_s,
-            memory_bytes=how.memory_bytes,
-            on_tick=reading.tick,
-            **selection,
-        )
-        report = build(variants, store=store, options=how, on_event=progress)
-        found = needs_lines(views)
-        lines = found_lines(report.results, store, how, progress.mention) if found else {}
-    if len(report.hits) < len(report.results):
-        progress.screen.write(f"{summary(report, progress.screen)}\n")
+    report = build_specs(specs, selection, store, how)
+    lines = found_lines(report.results, store, how, partial(echo, err=True)) if found else {}
     show(report, views, output, lines)
     return report.exit_code or tell_missing(lines)
 
 
-def _extract(
-    bundles: Sequence[Path], folder: Path, targets: Sequence[str], expression: str | None
-) -> int:
+def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int:
     """Write cubins, launch plans, records, and PTX where there is any, into files."""
-    from pallasc.cli.bundle.options import selected_entries
-    from pallasc.cli.output.text import count
-    from pallasc.cli.output.unpack import unpack
+    from pallasc.cli.arguments.compiled import selected_entries
+    from pallasc.cli.output.artifact_text import unpack
     from pallasc.specs.bundle.bundle import open_bundle
 
     for file in bundles:
         with open_bundle(file) as bundle:
-            entries = selected_entries(bundle, targets=targets, expression=expression)
+            entries = selected_entries(bundle, selection)
             written = unpack(bundle, entries, folder)
         text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
         echo(f"wrote {text} to {folder}", err=True)
@@ -239,28 +211,24 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
     return [f"{view}-source" if source and view in ("sass", "ptx") else view for view in views]
 
 
-def show(
-    report: Report, views: list[str], output: str | None, lines: FoundLines | None = None
-) -> None:
+def show(report: Report, views: list[str], output: str | None, lines: FoundLines) -> None:
     """Print or write the views of every variant that has an artifact."""
-    from pallasc.cli.output.text import write_text
-
     shown = [result for result in report.results if result.artifact is not None]
-    metrics = _metrics(shown) if "resources" in views else {}
+    document = Document(lines, _metrics(shown) if "resources" in views else {})
     views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
-        from pallasc.cli.output.unpack import safe_names
+        from pallasc.cli.output.artifact_text import safe_names
 
         # Two ids that differ in what a file name cannot have must not share a file.
         names = safe_names(result.variant.id for result in shown)
         for result in shown:
             for view in views:
                 path = Path(output, names[result.variant.id] + _SUFFIXES[view])
-                write_text(path, document([result], [view], lines, metrics))
+                write_text(path, document.text([result], [view]))
     elif output is not None:
-        write_text(Path(output), document(shown, views, lines, metrics))
+        write_text(Path(output), document.text(shown, views))
     elif shown:
-        echo(fitting(document(shown, views, lines, metrics), views), nl=False)
+        echo(fitting(document.text(shown, views), views), nl=False)
 
 
 def is_folder(path: str) -> bool:
@@ -279,108 +247,85 @@ def _metrics(results: list[VariantResult]) -> Metrics:
     return metrics
 
 
-def document(
-    results: list[VariantResult],
-    views: list[str],
-    lines: FoundLines | None = None,
-    metrics: Metrics | None = None,
-) -> str:
-    """Return views of some variants as one text; where there are several, each gets a heading.
+class Document(NamedTuple):
+    """Views of variants as text.
 
-    Args:
-        results: the variants.
-        views: what of each, in this order.
+    Attributes:
         lines: the lines of the source of those that have them.
-        metrics: the numbers of launches.
+        metrics: the numbers of launches, where they are shown.
     """
-    lines, metrics = lines or {}, metrics or {}
-    if views in (["json"], [JSON_LINES]):
-        from pallasc.cli.output.text import json_text
 
-        found = lines if JSON_LINES in views else None
-        records = [_record(result, found, metrics) for result in results]
-        return json_text({"artifacts": records}) + "\n"
-    headed = len(results) * len(views) > 1 or views == ["summary"]
-    parts = []
-    for result in results:
-        if result.artifact is None:
-            continue
-        for view in views:
-            if view in SOURCE_VIEWS:
-                text = source_view(result.artifact, view, lines.get(result.variant.id))
-            else:
-                text = (
-                    printed_view(result) if view == _PRINTED else view_text(result.artifact, view)
-                )
-            if view == "resources":
-                text = "\n\n".join([text, *_launches(result.artifact, metrics)])
-            if view == "summary" and result.diagnostics:
-                text += warnings_text(result)
-            what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
-            parts.append(f"{_COMMENTS.get(view, '')} {what}\n{text}".lstrip() if headed else text)
-    return "\n\n".join(parts) + "\n"
+    lines: FoundLines
+    metrics: Metrics
+
+    def text(self, results: list[VariantResult], views: list[str]) -> str:
+        """Return views of some variants; where there are several, each gets a heading."""
+        found = [(result, result.artifact) for result in results if result.artifact is not None]
+        if views in (["json"], [JSON_LINES]):
+            records = [self._record(*each, lines=JSON_LINES in views) for each in found]
+            return json_text({"artifacts": records}) + "\n"
+        headed = len(results) * len(views) > 1 or views == ["summary"]
+        parts = []
+        for result, artifact in found:
+            for view in views:
+                text = self._view(result, artifact, view)
+                what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
+                head = f"{_COMMENTS.get(view, '')} {what}\n" if headed else ""
+                parts.append(f"{head}{text}".lstrip() if headed else text)
+        return "\n\n".join(parts) + "\n"
+
+    def _view(self, result: VariantResult, artifact: Artifact, view: str) -> str:
+        from pallasc.cli.output import artifact_text
+
+        if view in SOURCE_VIEWS:
+            return source_view(artifact, view, self.lines.get(result.variant.id))
+        if view == _PRINTED:
+            return _printed(result, artifact)
+        if view == "plan":
+            return artifact_text.plan_text(artifact.plan)
+        if view == "resources":
+            launches = self.metrics.get(artifact.digest, ())
+            parts = map(artifact_text.metrics_text, launches)
+            return "\n\n".join([artifact_text.resources_text(artifact), *parts])
+        if view == "summary":
+            return artifact_text.summary_text(artifact) + _warnings(result)
+        return (artifact_text.ptx_text if view == "ptx" else artifact_text.sass_text)(artifact)
+
+    def _record(
+        self, result: VariantResult, artifact: Artifact, *, lines: bool
+    ) -> dict[str, object]:
+        record: dict[str, object] = {
+            "id": result.variant.id,
+            "action_key": result.action_key,
+            "digest": artifact.digest,
+            "record": dict(artifact.record),
+        }
+        if lines:
+            record["lines"] = lines_record(artifact, self.lines.get(result.variant.id))
+        if self.metrics:
+            from pallasc.analysis.metrics.kernel_metrics import metrics_json
+
+            record["metrics"] = [metrics_json(each) for each in self.metrics[artifact.digest]]
+        return record
 
 
-def warnings_text(result: VariantResult) -> str:
+def _warnings(result: VariantResult) -> str:
     """Return the warnings that a variant was compiled with, as the end of its summary."""
     from pallasc.specs.plain_text import printable
 
+    if not result.diagnostics:
+        return ""
     lines = printable("\n".join(map(str, result.diagnostics))).splitlines()
     return "".join(["\nwarnings", *(f"\n  {line}".rstrip() for line in lines)])
 
 
-def printed_view(result: VariantResult) -> str:
+def _printed(result: VariantResult, artifact: Artifact) -> str:
     """Return what a variant printed while it was traced and lowered, and what a launch prints."""
-    from pallasc.compiler.lowering.kernel_output import unpack
+    from pallasc.compiler.lowering.kernel_output import formats, unpack
 
-    parts = [unpack(result.printed).rstrip("\n"), *_launch_prints(result.artifact)]
-    return "\n".join(part for part in parts if part) or NOTHING_PRINTED
-
-
-def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
-    from pallasc.compiler.lowering.kernel_output import formats
-
-    if artifact is None:
-        return
+    parts = [unpack(result.printed).rstrip("\n")]
     for key, name in {kernel.ptx: kernel.name for kernel in artifact.kernels if kernel.ptx}.items():
         if texts := formats(artifact.blob(key).decode()):
-            yield f"{name} prints when it runs:"
-            yield from (f"  {json.dumps(text, ensure_ascii=False)}" for text in texts)
-
-
-def view_text(artifact: Artifact, view: str) -> str:
-    """Return one view of an artifact as text."""
-    from pallasc.cli.output import artifact_text
-    from pallasc.cli.output.artifact_text import plan_text
-
-    views: dict[str, Callable[[Artifact], str]] = {
-        "summary": artifact_text.summary_text,
-        "plan": lambda shown: plan_text(shown.plan),
-        "ptx": artifact_text.ptx_text,
-        "sass": artifact_text.sass_text,
-        "resources": artifact_text.resources_text,
-    }
-    return views[view](artifact)
-
-
-def _launches(artifact: Artifact, metrics: Metrics) -> list[str]:
-    from pallasc.cli.output.artifact_text import metrics_text
-
-    return [metrics_text(launch) for launch in metrics.get(artifact.digest, ())]
-
-
-def _record(result: VariantResult, lines: FoundLines | None, metrics: Metrics) -> dict[str, object]:
-    more: dict[str, object] = {}
-    if result.artifact is not None and lines is not None:
-        more["lines"] = lines_record(result.artifact, lines.get(result.variant.id))
-    if result.artifact is not None and metrics:
-        from pallasc.analysis.metrics.kernel_metrics import metrics_json
-
-        more["metrics"] = [metrics_json(each) for each in metrics[result.artifact.digest]]
-    return {
-        **more,
-        "id": result.variant.id,
-        "action_key": result.action_key,
-        "digest": result.artifact.digest if result.artifact else None,
-        "record": dict(result.artifact.record) if result.artifact else None,
-    }
+            parts.append(f"{name} prints when it runs:")
+            parts += [f"  {json.dumps(text, ensure_ascii=False)}" for text in texts]
+    return "\n".join(filter(None, parts)) or NOTHING_PRINTED

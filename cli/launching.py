@@ -6,29 +6,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from pallasc.cli.arguments.options import count_option, together
-from pallasc.cli.arguments.selection import input_options, is_key, whole_key
+from pallasc.cli.arguments.selection import build_variants, input_options, open_store
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import (
     ArgumentError,
     DeviceError,
-    Location,
-    NotCachedError,
     SelectionError,
     SpecError,
 )
-from pallasc.specs.gpus import MODELS, device_names
+from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.subject import Subject
-    from pallasc.cli.arguments.options import SpecSelection
+    from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.report import Report
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
@@ -69,6 +66,21 @@ class Request:
             with refusing(file, doing="read"):
                 file.stat()
 
+    def compiled(self, variants: Sequence[Variant], how: Options) -> list[tuple[Variant, Artifact]]:
+        """Return some of the variants with their artifacts; those of specs are built.
+
+        Raises:
+            click.exceptions.Exit: a build failed.
+            PallascError: as building does.
+        """
+        if self.store is None:
+            made = {id(v): a for v, a in zip(self.variants, self.artifacts, strict=True)}
+            return [(variant, made[id(variant)]) for variant in variants]
+        report = build_variants(variants, self.store, how)
+        if report.exit_code:
+            raise click.exceptions.Exit(report.exit_code)
+        return [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+
     def _paths(self) -> list[str] | None:
         """Return the names of all inputs, None where only compiling will tell."""
         if self.store is None:
@@ -85,9 +97,7 @@ class Request:
         return paths
 
 
-def read_request(
-    specs: Sequence[str], store_root: Path | None, **selection: Unpack[SpecSelection]
-) -> Request:
+def read_request(specs: Sequence[str], store_root: Path | None, selection: Selection) -> Request:
     """Return the variants of specs, or of bundles, that are to be launched.
 
     Args:
@@ -98,17 +108,15 @@ def read_request(
     Raises:
         PallascError: as reading does.
     """
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.compiled import bundle_files, read_bundled
     from pallasc.compiler.builds.collect import SpecReader
 
-    targets, expression = selection["targets"], selection["expression"]
     if bundles := bundle_files(specs):
-        pairs = read_bundled(bundles, targets=targets, expression=expression)
-        return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
+        found = read_bundled(bundles, selection)
+        return Request([each.variant for each in found], [each.artifact for each in found], None)
     store = open_store(store_root)
-    reader = SpecReader(store=store)
-    chosen = reader.select(specs, targets, expression, all_points=selection["all_points"])
-    return Request(list(chosen.variants), [], store)
+    variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
+    return Request(list(variants), [], store)
 
 
 def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
@@ -128,164 +136,6 @@ def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
             yield from _array_paths(item, f"{path}.{number}")
     elif tree is not None:
         yield path
-
-
-def bundle_files(specs: Sequence[str]) -> list[Path]:
-    """Return the paths of a command as bundles; none where they are specs.
-
-    Raises:
-        SpecError: only some of them are bundles.
-    """
-    from pallasc.specs.bundle.format import is_bundle
-
-    bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
-    if bundles and len(bundles) < len(specs):
-        other = next(spec for spec in specs if not is_bundle(Path(spec)))
-        for path in (*bundles, Path(other)):
-            if not path.exists():
-                raise SpecError(f"{path}: there is no such file.")
-        raise SpecError(
-            f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
-            "specs.",
-            hint="Use a command for each.",
-        )
-    return bundles
-
-
-def read_bundled(
-    files: Sequence[Path], *, targets: Sequence[str], expression: str | None
-) -> list[tuple[Variant, Artifact]]:
-    """Return the chosen variants of bundles, and what was compiled.
-
-    The bundles stay open: what is launched is read when it is loaded.
-
-    Raises:
-        SpecError: a file cannot be read, or nothing in it is chosen.
-        CorruptError: one is damaged, or not signed as this machine demands.
-        ToolError: a signature is demanded, and the cryptography package is missing.
-    """
-    from pallasc.cli.bundle.options import selected_entries
-    from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.signature import read_policy
-    from pallasc.specs.gpus import target_of_record
-
-    policy = read_policy()
-    pairs = []
-    for file in files:
-        bundle = open_bundle(file)
-        bundle.check_policy(policy)
-        for entry in selected_entries(bundle, targets=targets, expression=expression):
-            artifact = bundle.artifact(entry)
-            target = target_of_record(artifact.target)
-            variant = carried_variant(entry.name, entry.params, target, Location(str(file)))
-            pairs.append((variant, artifact))
-    return pairs
-
-
-def carried_variant(
-    name: str, params: Iterable[tuple[str, Any]], target: Target, place: Location
-) -> Variant:
-    """Return what a bundle or a store knows of a variant; it has neither function nor reference."""
-    from pallasc.specs.spec import Budget, Variant
-
-    return Variant(
-        name=name,
-        params=tuple(params),
-        target=target,
-        entry="",
-        args={},
-        static={},
-        reference=None,
-        tolerance=None,
-        budget=Budget(),
-        files=(),
-        location=place,
-        base_dir="",
-    )
-
-
-class Compiled(NamedTuple):
-    """Something that is compiled already.
-
-    Attributes:
-        variant: what is known of it; it has neither function nor reference.
-        artifact: the artifact.
-        action_key: its action key, None in a bundle.
-    """
-
-    variant: Variant
-    artifact: Artifact
-    action_key: str | None = None
-
-
-def read_compiled(
-    specs: Sequence[str], store: Store, **selection: Unpack[SpecSelection]
-) -> list[Compiled] | None:
-    """Return what is compiled already, None where the arguments of a command are specs.
-
-    Args:
-        specs: bundles, or action keys and digests of artifacts, whose first digits are enough.
-        store: the store that has the artifacts.
-        selection: which variants to choose in bundles.
-
-    Raises:
-        SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
-            too few digits.
-        NotCachedError: the store has nothing under a key.
-        click.UsageError: keys come with options that choose variants.
-    """
-    targets, expression = selection["targets"], selection["expression"]
-    if bundles := bundle_files(specs):
-        pairs = read_bundled(bundles, targets=targets, expression=expression)
-        return [Compiled(variant, artifact) for variant, artifact in pairs]
-    if not any(map(is_key, specs)):
-        return None
-    given = {"-k": expression, "--target": targets}
-    if name := next((name for name, value in given.items() if value), None):
-        raise click.UsageError(
-            f"{name} chooses variants of specs and bundles, and an action key is one variant "
-            f"already: leave {name} out."
-        )
-    return [stored(spec, store) for spec in specs]
-
-
-def report_of(compiled: Iterable[Compiled]) -> Report:
-    """Return what is compiled already as a report of hits."""
-    from pallasc.compiler.builds.report import Report, VariantResult
-
-    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
-    return Report(tuple(results), 0.0)
-
-
-def stored(text: str, store: Store) -> Compiled:
-    """Return what a store has under an action key or a digest, or its first digits.
-
-    Raises:
-        SpecError: it is no key, or has too few digits.
-        NotCachedError: the store has nothing under it.
-    """
-    from pallasc.cache.inventory import artifacts
-    from pallasc.compiler.inputs.lookup import artifact_of_action
-    from pallasc.specs.gpus import target_of_record
-
-    if not is_key(text):
-        raise SpecError(
-            f"{text} is not an action key, and another argument is.",
-            hint="Give specs and keys one at a time.",
-        )
-    key = whole_key(text, store)
-    artifact = artifact_of_action(store, key)
-    if artifact is None:
-        raise NotCachedError(
-            f"the store has no artifact {key}.",
-            hint="pallasc inspect SPECS --json prints the action keys of variants.",
-        )
-    listed = artifacts(store, key_prefix=key)
-    about = next((about for each in listed for about in each.variants if about.name), None)
-    name, params = (about.name, tuple(about.params.items())) if about else (key, ())
-    target = target_of_record(artifact.target)
-    variant = carried_variant(name, params, target, Location(key))
-    return Compiled(variant, artifact, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,20 +170,21 @@ def make_inputs(
     Raises:
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
+        ToolError: a layout needs numpy, which is not installed.
     """
-    from pallasc.compiler.references.arrays import named_with_devices, read_input
+    from pallasc.compiler.references.arrays import bytes_in_layout, named_with_devices, read_input
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []
     for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
-        file = files.get(array.path)
-        whole = of_devices(array, devices)
+        file, whole = files.get(array.path), of_devices(array, devices)
         if file is None:
             data = _random(array, size, seed, devices)
         else:
             what = named_with_devices(name, devices)
             data = read_input(file, array.path, array.dtype, whole.shape, what)
-            data = _laid_out(data, whole)
+            if whole.layout is not None:
+                data = bytes_in_layout(data, whole.shape, whole.layout)
         values.append(Value(whole, data, file))
     return values
 
@@ -360,19 +211,6 @@ def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     from pallasc.emulator.arrays import join_bytes
 
     return join_bytes(drawn, binding)
-
-
-def _laid_out(data: bytes, binding: Binding) -> bytes:
-    """Return the bytes of a row-major array in the layout that a kernel takes.
-
-    Raises:
-        ToolError: that needs numpy, which is not installed.
-    """
-    if binding.layout is None:
-        return data
-    from pallasc.compiler.references.arrays import bytes_in_layout
-
-    return bytes_in_layout(data, binding.shape, binding.layout)
 
 
 def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:
@@ -439,23 +277,6 @@ class Operands:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a model reaches at most.
-
-    Attributes:
-        model: its name.
-        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
-        fp32_tflop_per_s: its units for single precision, without tensor cores.
-        l2_bytes: its L2 cache.
-    """
-
-    model: str
-    memory_gb_per_s: float
-    fp32_tflop_per_s: float
-    l2_bytes: int
-
-
 def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
     """Return the model that a GPU is, by its name; None where it is not known.
 
@@ -468,18 +289,6 @@ def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
         if same and device.name in device_names(model.description):
             return model
     return None
-
-
-def limits_of(model: Target) -> Limits:
-    """Return the limits of a model, at its boost clock."""
-    # A fused multiply-add counts as two operations.
-    flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
-    return Limits(
-        model=model.name,
-        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
-        fp32_tflop_per_s=flop_per_s / 1e12,
-        l2_bytes=model.l2_bytes,
-    )
 
 
 class DeviceRow(TypedDict):
@@ -541,42 +350,35 @@ class Emulation:
 
 def collect_emulated(
     request: Request, *, every: bool, how: Options
-) -> tuple[list[Chosen], Emulation] | int:
-    """Return what is emulated, and what does it; or the exit status where a build failed.
+) -> tuple[list[Chosen], Emulation]:
+    """Return what is emulated, and what does it.
 
     Of variants that differ in their target only, the first is emulated.
 
     Raises:
+        click.exceptions.Exit: a build failed.
         PallascError: as compiling does, or something that is needed is missing.
     """
     from pallasc.checks.emulation.emulate import check_installed, subjects_of
 
     check_installed()
-    first: dict[object, int] = {}
-    for number, variant in enumerate(request.variants):
-        first.setdefault((variant.name, variant.params), number)
-    variants = [request.variants[number] for number in first.values()]
-    _check_points(variants, every=every)
-    if request.store is None:
-        pairs = [(request.variants[n], request.artifacts[n]) for n in first.values()]
-    else:
-        report = build_missing(variants, request.store, how)
-        if report.exit_code:
-            return report.exit_code
-        pairs = [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+    first = {(variant.name, variant.params): variant for variant in reversed(request.variants)}
+    variants = [*reversed(first.values())]
+    for points in by_kernel(variants):
+        if len(points) > 1 and not every:
+            raise several(points, "emulated")
+    pairs = request.compiled(variants, how)
     subjects = subjects_of(pairs, store=request.store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
     return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, how)
 
 
-def _check_points(variants: Sequence[Variant], *, every: bool) -> None:
-    """Check that a kernel has one point, unless all are to run."""
+def by_kernel(variants: Iterable[Variant]) -> list[list[Variant]]:
+    """Return the variants of each kernel."""
     kernels: dict[str, list[Variant]] = {}
     for variant in variants:
         kernels.setdefault(variant.name, []).append(variant)
-    for points in kernels.values():
-        if len(points) > 1 and not every:
-            raise several(points, "emulated")
+    return [*kernels.values()]
 
 
 def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
@@ -653,11 +455,8 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
         SelectionError: no variant of a kernel can run there.
         SpecError: several points of a kernel can.
     """
-    kernels: dict[str, list[Variant]] = {}
-    for variant in variants:
-        kernels.setdefault(variant.name, []).append(variant)
     all_fitting = []
-    for kernel in kernels.values():
+    for kernel in by_kernel(variants):
         fit = _fitting_of_kernel(kernel, device)
         # Reversed, so that of several models the first of the spec stays.
         points = {variant.params: variant for variant in reversed(fit)}
@@ -685,7 +484,6 @@ def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Vari
 def _target_hint(device: Device) -> str | None:
     """Return which target to ask for: the GPU's own model, else an architecture that it runs."""
     from pallasc.runtime.matching.selection import arch_refusal
-    from pallasc.specs.gpus import DEFAULT_MODELS
 
     model = model_of(device)
     own = f"sm_{device.major}{device.minor}"
@@ -723,40 +521,15 @@ def _listed(rows: Sequence[str]) -> str:
     return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
 
 
-def build_missing(variants: Sequence[Variant], store: Store, options: Options) -> Report:
-    """Compile what is not in the store yet, and say so on the standard error output.
+def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen]:
+    """Return what is launched on a device.
 
     Raises:
-        ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
-            `require_store` is given.
-    """
-    from pallasc.cli.output.build_text import summary
-    from pallasc.cli.output.progress import store_progress
-    from pallasc.compiler.builds.build import build
-
-    with store_progress(store, hits=False) as progress:
-        report = build(variants, store=store, options=options, on_event=progress)
-    if len(report.hits) < len(report.results):
-        progress.screen.write(f"{summary(report, progress.screen)}\n")
-    return report
-
-
-def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen] | int:
-    """Return what is launched on a device, or the exit status where a build failed.
-
-    Raises:
+        click.exceptions.Exit: a build failed.
         PallascError: as compiling and choosing do.
     """
     fit = fitting(request.variants, device, every=every)
-    if request.store is None:
-        fitting_ids = set(map(id, fit))
-        pairs = zip(request.variants, request.artifacts, strict=True)
-        return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
-    report = build_missing(fit, request.store, how)
-    if report.exit_code:
-        return report.exit_code
-    results = [(result.variant, result.artifact) for result in report.results]
-    return choose([(variant, made) for variant, made in results if made is not None], device)
+    return choose(request.compiled(fit, how), device)
 
 
 def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:

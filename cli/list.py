@@ -9,7 +9,8 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    LoadOptions,
+    ProcessLimits,
+    Selection,
     json_option,
     reading_options,
     selection_options,
@@ -32,7 +33,8 @@ def command(
     specs: tuple[str, ...],
     store_root: Path | None,
     as_json: bool,
-    **options: Unpack[LoadOptions],
+    selection: Selection,
+    **limits: Unpack[ProcessLimits],
 ) -> None:
     """List the variants that SPECS declare: one for each point of the matrix and each target.
 
@@ -54,29 +56,29 @@ def command(
     batch, null where the spec names none), tune (what decides where a tuned kernel's variant is
     used, null where it is not tuned)
     """
-    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.arguments.compiled import bundle_files
+    from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.bundle.show import list_bundles
-    from pallasc.cli.launching import bundle_files
+    from pallasc.compiler.builds.collect import SpecReader
 
     if bundles := bundle_files(specs):
-        targets, expression = options["targets"], options["expression"]
-        list_bundles(bundles, targets=targets, expression=expression, as_json=as_json)
+        list_bundles(bundles, selection, as_json=as_json)
         return
-    store = open_store(store_root)
-    variants = load_variants(specs, store=store, **options)
+    reader = SpecReader(store=open_store(store_root), **limits)
+    variants = reader.select(specs, **selection._asdict()).variants
     if as_json:
         echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
-    else:
-        rows = [
-            [
-                variant.id,
-                variant.target.arch,
-                variant.entry,
-                ", ".join(f"{path}: {array}" for path, array in variant.arrays()),
-            ]
-            for variant in variants
+        return
+    rows = [
+        [
+            variant.id,
+            variant.target.arch,
+            variant.entry,
+            ", ".join(f"{path}: {array}" for path, array in variant.arrays()),
         ]
-        echo(table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows))
+        for variant in variants
+    ]
+    echo(table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows))
 
 
 def variant_json(variant: Variant) -> dict[str, object]:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
     fail_on_warning_option,
     json_option,
     lock_option,
     quiet_option,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
 )
 from pallasc.cli.output.text import echo, json_text
+from pallasc.errors import NotCachedError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -41,15 +37,10 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
 @lock_option("The lock file")
 @selection_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
+@build_options()
 @fail_on_warning_option
 @quiet_option
 @json_option("the differences")
-@building
 def command(
     specs: tuple[str, ...],
     update: bool,
@@ -58,7 +49,7 @@ def command(
     quiet: bool,
     as_json: bool,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Compare the variants of SPECS with the lock file, or write it with --update.
 
@@ -92,22 +83,16 @@ def command(
                  before and after (each action, artifact and request, or null)
       tables     tuned kernels and targets whose rows, or `tune` of whose spec, have changed
     """
-    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.specs.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
-        variants = load_variants(
-            specs,
-            store=store,
-            timeout_s=how.timeout_s,
-            memory_bytes=how.memory_bytes,
-            on_tick=Reading(progress, keep_going=False).tick,
-            **selection,
-        )
+        reader = Reading(progress, keep_going=False).reader(store, how)
+        variants = reader.select(specs, **selection._asdict()).variants
     path = lock or LOCK_FILE
-    whole = not selection["targets"] and selection["expression"] is None
+    whole = not selection.targets and selection.expression is None
     if update:
         code, found = _update(variants, path, store, how, whole=whole, quiet=quiet)
     else:
@@ -156,7 +141,6 @@ def _check(
         NotCachedError: there is no lock file.
     """
     from pallasc.compiler.builds.relock import check_lock
-    from pallasc.errors import NotCachedError
     from pallasc.specs.loading.lock_file import read_lock
     from pallasc.specs.lock import update_command
 
@@ -180,7 +164,7 @@ def _update(
     quiet: bool,
 ) -> tuple[int, _Found | None]:
     """Write the lock file; return the exit code, and None where the build was not complete."""
-    from pallasc.cli.output.build_text import print_notes, remarks, summary
+    from pallasc.cli.output.build_text import print_remarks
     from pallasc.cli.output.progress import store_progress
     from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.loading.lock_file import read_lock
@@ -197,13 +181,10 @@ def _update(
             options=how,
             on_event=progress,
         )
-    print_notes(updated.report, store)
+    print_remarks(updated.report, store, progress.screen, quiet=quiet)
     if not updated.complete:
-        echo(summary(updated.report, quiet=quiet), err=True)
         echo(f"{path} is left as it is.", err=True)
         return updated.report.exit_code, None
-    for line in () if quiet else remarks(updated.report, added=False):
-        echo(line, err=True)
     written = updated.lock != old
     if written:
         write_lock(path, updated.lock)

@@ -169,10 +169,10 @@ def _end(
     error: PallascError | click.ClickException | click.Abort | OSError, options: ErrorOptions
 ) -> int:
     """Say why the run ends, where that can still be said, and return its exit code."""
-    from pallasc.cli.output.exits import failure, output_failure
+    from pallasc.cli.output.exits import failure
     from pallasc.cli.output.text import echo
 
-    ending = output_failure(error) if isinstance(error, OSError) else failure(error)
+    ending = failure(error)
     try:
         if options.traceback:
             import traceback

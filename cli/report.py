@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
+    output_option,
     quiet_option,
-    remote_options,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
 )
-from pallasc.cli.output.text import echo
+from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.launching import Compiled
+    from pallasc.cli.arguments.compiled import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
 
 
 @click.command("report", cls=Command, short_help="Write an HTML report, which opens offline.")
 @specs_argument()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    required=True,
-    help="The file to write, report.html.",
-)
+@output_option("FILE", "The file to write, report.html.", dir_okay=False)
 @click.option(
     "--baseline",
     metavar="SIDE",
@@ -56,13 +46,8 @@ if TYPE_CHECKING:
     "give the same bytes.",
 )
 @selection_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
+@build_options()
 @quiet_option
-@building
 def command(
     specs: tuple[str, ...],
     output: Path,
@@ -72,7 +57,7 @@ def command(
     store_root: Path | None,
     how: Options,
     quiet: bool,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Write one HTML file about the variants of SPECS, for a browser.
 
@@ -95,44 +80,26 @@ def command(
 
     Variants that fail to compile are in the report; the exit code is that of `pallasc build`.
     """
-    from contextlib import ExitStack
-
-    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.arguments.compiled import read_compiled, report_of
+    from pallasc.cli.arguments.selection import build_specs, open_store
     from pallasc.cli.diff import Opener
-    from pallasc.cli.launching import read_compiled
-    from pallasc.cli.output.build_text import summary
-    from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.cli.output.text import count
-    from pallasc.compiler.builds.build import build
     from pallasc.reports.make import make_report
     from pallasc.reports.page import require_packages
     from pallasc.specs.user_files import replace_file
 
     require_packages()
     store = open_store(store_root)
-    compiled = read_compiled(specs, store, **selection)
-    if compiled is not None:
-        report, checked = _found(compiled, store, how)
+    compiled = read_compiled(specs, store, selection)
+    if compiled is None:
+        report = build_specs(specs, selection, store, how, quiet=quiet)
     else:
-        with store_progress(store, hits=False, quiet=quiet) as progress:
-            reading = Reading(progress, keep_going=False)
-            variants = load_variants(
-                specs,
-                store=store,
-                timeout_s=how.timeout_s,
-                memory_bytes=how.memory_bytes,
-                on_tick=reading.tick,
-                **selection,
-            )
-            report = build(variants, store=store, options=how, on_event=progress)
-        if not quiet and len(report.hits) < len(report.results):
-            progress.screen.write(f"{summary(report, progress.screen)}\n")
-        checked = _stored_checks(report, store, how)
+        report = report_of(compiled)
+    checked = _stored_checks(report, compiled, store, how)
     with ExitStack() as stack:
         before = None
         if baseline is not None:
-            opener = Opener(store, how, selection["targets"], stack, quiet)
-            before, _ = opener.open(baseline, selection["expression"])
+            opener = Opener(store, how, selection.targets, stack, quiet)
+            before, _ = opener.open(baseline, selection.expression)
         page = make_report(
             report, store, checked=checked, baseline=before, title=title, timing=timings
         )
@@ -144,43 +111,33 @@ def command(
     return report.exit_code
 
 
-def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Report, CheckReport]:
-    """Return what is compiled already as a report of hits, and the checks of it in the store."""
-    from pallasc.checks.candidate import Candidate
-    from pallasc.checks.levels import LEVELS
-    from pallasc.checks.run import check_candidates
-    from pallasc.checks.subject import Options as CheckOptions
-    from pallasc.cli.launching import report_of
+def _stored_checks(
+    report: Report, compiled: Sequence[Compiled] | None, store: Store, how: Options
+) -> CheckReport:
+    """Return the results of checks in the store; nothing is compiled or run for it.
 
-    checked = check_candidates(
-        [Candidate(key or variant.id, artifact, key or "") for variant, artifact, key in compiled],
-        tuple(LEVELS.values()),
-        store=store,
-        options=CheckOptions(),
-        limits=how,
-        only_stored=True,
-    )
-    return report_of(compiled), checked
-
-
-def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:
-    """Return the results of checks in the store; nothing is compiled or run for it."""
+    Args:
+        report: all variants.
+        compiled: those of bundles and keys, None for specs.
+        store: has the results.
+        how: limits.
+    """
     from msgspec.structs import replace
 
+    from pallasc.checks.candidate import Candidate
     from pallasc.checks.levels import LEVELS
-    from pallasc.checks.run import check_built, demands
+    from pallasc.checks.run import check_built, check_candidates, demands
     from pallasc.checks.subject import Options as CheckOptions
     from pallasc.compiler.builds.build import build
 
-    levels = tuple(LEVELS.values())
+    levels, options = tuple(LEVELS.values()), CheckOptions()
+    if compiled is not None:
+        found = [Candidate(key or own.id, artifact, key or "") for own, artifact, key in compiled]
+        return check_candidates(
+            found, levels, store=store, options=options, limits=how, only_stored=True
+        )
     building, needed = demands([result.variant for result in report.results])
     looked_up = build(building, store=store, options=replace(how, compile=False, remote=None))
     return check_built(
-        looked_up,
-        needed,
-        levels,
-        store=store,
-        options=CheckOptions(),
-        limits=how,
-        only_stored=True,
+        looked_up, needed, levels, store=store, options=options, limits=how, only_stored=True
     )

@@ -7,35 +7,43 @@ import math
 import re
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    SpecSelection,
-    building,
-    compile_options,
+    Selection,
+    build_options,
     file_option,
     json_option,
     launching_options,
-    remote_options,
+    output_option,
     selection_options,
     specs_argument,
-    store_option,
-    store_setting,
 )
-from pallasc.cli.launching import Operands, Value, launch_options, make_inputs, naming
-from pallasc.cli.output.text import echo, refusing
+from pallasc.cli.launching import (
+    Operands,
+    Value,
+    check_single,
+    collect,
+    collect_emulated,
+    device_json,
+    launch_options,
+    make_inputs,
+    naming,
+    read_request,
+)
+from pallasc.cli.output.text import echo, print_result, refusing
 from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
 from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching import Chosen, DeviceRow, Request, Value
+    from pallasc.cli.launching import Chosen, Value
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.references.comparison import Comparison, LaunchFiles
     from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -55,22 +63,16 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
     help="Execute the PTX on the CPU; no GPU is needed.",
 )
 @launch_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Write each output as a .npy file into this folder.",
+@output_option(
+    "FOLDER",
+    "Write each output as a .npy file into this folder.",
+    required=False,
+    file_okay=False,
 )
 @file_option("--profile", "Write what profiled kernels measured into FILE, for Perfetto.")
 @selection_options
-@compile_options
-@launching_options
-@store_option
-@store_setting
-@remote_options
+@build_options(launching_options)
 @json_option("the results")
-@building
 def command(
     specs: tuple[str, ...],
     emulated: bool,
@@ -84,7 +86,7 @@ def command(
     store_root: Path | None,
     as_json: bool,
     how: Options,
-    **selection: Unpack[SpecSelection],
+    selection: Selection,
 ) -> int:
     """Launch one variant of each kernel of SPECS on the GPU of this machine, or emulate it.
 
@@ -129,71 +131,37 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
-    from pallasc.cli.launching import check_single, read_request
+    from pallasc.cli.arguments.compiled import refuse_keys
+    from pallasc.cli.arguments.selection import parse_inputs
 
     files = parse_inputs(inputs, archive)
     if emulated:
         _refuse_without_meaning()
     refuse_keys(specs, "run --emulate" if emulated else "run")
-    request = read_request(specs, store_root, **selection)
+    request = read_request(specs, store_root, selection)
     request.check_inputs(files)
     traces = TraceFile(profile) if profile is not None else None
+    execute: Execute
+    device: Device | None
     if emulated:
-        way = _emulated(request, how, every=every)
+        device = None
+        chosen, execute = collect_emulated(request, every=every, how=how)
     else:
-        way = _launched(request, _device(ordinal), traces, how, every=every)
-    if isinstance(way, int):
-        return way
-    check_single(files, way.chosen)
-    launcher = Launcher(way.execute, seed, files, output, many=len(way.chosen) > 1)
-    outcomes = launch_all(way.chosen, launcher)
+        device = _device(ordinal)
+        chosen = collect(request, device, every=every, how=how)
+        execute = OnGpu(device, traces)
+    check_single(files, chosen)
+    launcher = Launcher(execute, seed, files, output, many=len(chosen) > 1)
+    outcomes = launch_all(chosen, launcher)
     if traces is not None:
         traces.write()
-    if as_json:
-        from pallasc.cli.output.text import json_text
-
-        results = [outcome_json(outcome, seed) for outcome in outcomes]
-        echo(json_text({"device": way.device, "emulated": emulated, "results": results}))
-    else:
-        texts = (outcome_text(o, way.place(o.chosen), seed) for o in outcomes)
-        echo("\n\n".join(texts))
+    results = [outcome_json(outcome, seed) for outcome in outcomes]
+    gpu = device_json(device) if device else None
+    data = {"device": gpu, "emulated": emulated, "results": results}
+    texts = "\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes)
+    print_result(data, [texts], as_json=as_json)
     check(outcomes)
     return 0
-
-
-class _Way(NamedTuple):
-    """What runs, by what and where; `device` is what `--json` prints of the GPU."""
-
-    chosen: list[Chosen]
-    execute: Execute
-    place: Callable[[Chosen], str]
-    device: DeviceRow | None
-
-
-def _emulated(request: Request, how: Options, *, every: bool) -> _Way | int:
-    """Return what is emulated, or the exit status where a build failed."""
-    from pallasc.cli.launching import collect_emulated
-
-    found = collect_emulated(request, every=every, how=how)
-    return found if isinstance(found, int) else _Way(*found, _emulated_gpus, None)
-
-
-def _launched(
-    request: Request, device: Device, traces: TraceFile | None, how: Options, *, every: bool
-) -> _Way | int:
-    """Return what is launched on a GPU, or the exit status where a build failed."""
-    from pallasc.cli.launching import collect, device_json
-
-    chosen = collect(request, device, every=every, how=how)
-    if isinstance(chosen, int):
-        return chosen
-    return _Way(chosen, OnGpu(device, traces), lambda _: str(device), device_json(device))
-
-
-def _emulated_gpus(chosen: Chosen) -> str:
-    count = chosen.artifact.plan.device_count
-    return f"{count} emulated GPUs" if count > 1 else "an emulated GPU"
 
 
 def _refuse_without_meaning() -> None:
@@ -230,33 +198,47 @@ _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
 
 
 @dataclass(slots=True)
-class Outcome:
+class LaunchOutput:
+    """An output of a launch.
+
+    Attributes:
+        value: the array.
+        digest: SHA-256 of its bytes.
+        file: where it was written to, if it was.
+        compared: with the reference's, None without a reference.
+    """
+
+    value: Value
+    digest: str
+    file: Path | None = None
+    compared: Comparison | None = None
+
+
+@dataclass(slots=True)
+class LaunchResult:
     """The result of one launch.
 
     Attributes:
         chosen: what was launched.
         inputs, outputs: its arrays.
-        digests: SHA-256 of each output.
-        files: where the outputs were written to, if they were.
-        compared: the comparison of each output, None without a reference.
     """
 
     chosen: Chosen
     inputs: list[Value]
-    outputs: list[Value]
-    digests: list[str]
-    files: list[Path] = field(default_factory=list)
-    compared: tuple[Comparison, ...] | None = None
+    outputs: list[LaunchOutput]
 
     @property
     def same(self) -> bool | None:
         """Whether all outputs match the reference's, None without a reference."""
-        return None if self.compared is None else not any(o.mismatches for o in self.compared)
+        if self.chosen.variant.reference is None:
+            return None
+        return not any(output.compared and output.compared.mismatches for output in self.outputs)
 
     def forget_bytes(self) -> None:
         """Drop the bytes of its arrays."""
         self.inputs = [replace(value, data=b"") for value in self.inputs]
-        self.outputs = [replace(value, data=b"") for value in self.outputs]
+        for output in self.outputs:
+            output.value = replace(output.value, data=b"")
 
 
 Execute = Callable[["Chosen", list[Value]], list[Value]]
@@ -281,7 +263,7 @@ class Launcher:
     folder: Path | None
     many: bool
 
-    def launch(self, chosen: Chosen) -> Outcome:
+    def launch(self, chosen: Chosen) -> LaunchResult:
         """Launch a variant, and wait for its outputs.
 
         Raises:
@@ -294,13 +276,15 @@ class Launcher:
         inputs = make_inputs(
             signature, seed=self.seed, files=self.files, name=name, devices=devices
         )
-        outputs = self.execute(chosen, inputs)
-        digests = [hashlib.sha256(value.data).hexdigest() for value in outputs]
-        outcome = Outcome(chosen, inputs, outputs, digests)
+        outputs = [
+            LaunchOutput(value, hashlib.sha256(value.data).hexdigest())
+            for value in self.execute(chosen, inputs)
+        ]
         if self.folder is not None:
             own = self.folder / file_name(name) if self.many else self.folder
-            outcome.files = [_write(own, value) for value in outputs]
-        return outcome
+            for output in outputs:
+                output.file = _write(own, output.value)
+        return LaunchResult(chosen, inputs, outputs)
 
 
 def file_name(text: str) -> str:
@@ -325,58 +309,56 @@ def _write(folder: Path, value: Value) -> Path:
     return path
 
 
-def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[Outcome]:
+def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResult]:
     """Launch everything and compare what has a reference; return outcomes in the same order.
 
     Raises:
         PallascError: a launch or a reference fails.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, LaunchResult] = {}
     referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
-    for number, own in enumerate(chosen):
+
+    def launch(number: int) -> LaunchResult:
+        outcome = outcomes[number] = launcher.launch(chosen[number])
+        return outcome
+
+    for number in range(len(chosen)):
         if number not in referring:
-            outcomes[number] = launcher.launch(own)
-            outcomes[number].forget_bytes()
-    for number, outcome in _compared([chosen[n] for n in referring], launcher):
-        outcomes[referring[number]] = outcome
-    return [outcomes[number] for number in sorted(outcomes)]
-
-
-def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[int, Outcome]]:
-    """Launch each variant when its reference can be run; yield its number and outcome."""
-    if not chosen:
-        return
+            launch(number).forget_bytes()
+    if not referring:
+        return list(outcomes.values())
     from pallasc.compiler.references.comparison import compare
 
-    launched: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
-        def launch(number: int) -> LaunchFiles:
-            outcome = launched[number] = launcher.launch(chosen[number])
+        def hand_over(index: int) -> LaunchFiles:
+            outcome = launch(referring[index])
             files = _hand_over(outcome, Path(folder))
             outcome.forget_bytes()
             return files
 
-        for number, outputs in compare([launchable.variant for launchable in chosen], launch):
-            outcome = launched.pop(number)
-            outcome.compared = outputs
-            yield number, outcome
+        variants = [chosen[number].variant for number in referring]
+        for index, compared in compare(variants, hand_over):
+            outcome = outcomes[referring[index]]
+            for output, each in zip(outcome.outputs, compared, strict=True):
+                output.compared = each
+    return [outcomes[number] for number in sorted(outcomes)]
 
 
-def _hand_over(outcome: Outcome, folder: Path) -> LaunchFiles:
+def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the process that compares, over those of the launch before."""
     from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
-    def write(kind: str, values: Sequence[Value]) -> Iterator[ArrayFile]:
+    def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):
             (folder / f"{kind}{number}").write_bytes(value.data)
             yield ArrayFile(value.binding, f"{kind}{number}")
 
-    inputs, outputs = write("input", outcome.inputs), write("output", outcome.outputs)
-    return LaunchFiles(folder, tuple(inputs), tuple(outputs))
+    outputs = write("output", (output.value for output in outcome.outputs))
+    return LaunchFiles(folder, tuple(write("input", outcome.inputs)), tuple(outputs))
 
 
-def check(outcomes: Sequence[Outcome]) -> None:
+def check(outcomes: Sequence[LaunchResult]) -> None:
     """Check that no output differs from its reference.
 
     Raises:
@@ -391,17 +373,30 @@ def check(outcomes: Sequence[Outcome]) -> None:
 _SHOWN_DIGITS = 16
 
 
-def outcome_text(outcome: Outcome, place: str, seed: int) -> str:
-    """Return the id of what was launched and where, then a line for each of its arrays."""
+def outcome_text(outcome: LaunchResult, device: Device | None, seed: int) -> str:
+    """Return the id of what was launched and where, then a line for each of its arrays.
+
+    Args:
+        outcome: the result.
+        device: the GPU, None for an emulation.
+        seed: chose random inputs.
+    """
+    chosen = outcome.chosen
+    place, count = str(device), chosen.artifact.plan.device_count
+    if device is None:
+        place = f"{count} emulated GPUs" if count > 1 else "an emulated GPU"
     rows = [(_array(value.binding), _source(value, seed)) for value in outcome.inputs]
-    for number, value in enumerate(outcome.outputs):
-        facts = [_verdict(outcome, number), f"sha256 {outcome.digests[number][:_SHOWN_DIGITS]}"]
-        rows.append((_array(value.binding), "; ".join(facts)))
+    for output in outcome.outputs:
+        verdict = "not compared (no reference)"
+        if output.compared is not None:
+            verdict = difference_text(output.compared)
+        fact = f"{verdict}; sha256 {output.digest[:_SHOWN_DIGITS]}"
+        rows.append((_array(output.value.binding), fact))
     name_width = max((len(path) for (path, _), _ in rows), default=0)
     type_width = max((len(kind) for (_, kind), _ in rows), default=0)
     return "\n".join(
         [
-            f"{outcome.chosen.variant.id} on {place}",
+            f"{chosen.variant.id} on {place}",
             *(f"  {p:<{name_width}}  {kind:<{type_width}}  {fact}" for (p, kind), fact in rows),
         ]
     )
@@ -413,12 +408,6 @@ def _array(binding: Binding) -> tuple[str, str]:
 
 def _source(value: Value, seed: int) -> str:
     return f"random, seed {seed}" if value.source is None else str(value.source)
-
-
-def _verdict(outcome: Outcome, number: int) -> str:
-    if outcome.compared is None:
-        return "not compared (no reference)"
-    return difference_text(outcome.compared[number])
 
 
 def difference_text(compared: Comparison) -> str:
@@ -437,12 +426,11 @@ def difference_text(compared: Comparison) -> str:
     )
 
 
-def outcome_json(outcome: Outcome, seed: int) -> dict[str, object]:
+def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
     """Return what `--json` prints of a launch."""
     from pallasc.cli.output.json import variant_facts
 
     variant = outcome.chosen.variant
-    nothing: list[None] = [None] * len(outcome.outputs)
     return {
         **variant_facts(variant),
         "digest": outcome.chosen.artifact.digest,
@@ -456,18 +444,12 @@ def outcome_json(outcome: Outcome, seed: int) -> dict[str, object]:
         ],
         "outputs": [
             {
-                **_array_json(value.binding),
-                "sha256": digest,
-                "file": None if file is None else str(file),
-                "compared": None if compared is None else compared.to_json(),
+                **_array_json(output.value.binding),
+                "sha256": output.digest,
+                "file": None if output.file is None else str(output.file),
+                "compared": None if output.compared is None else output.compared.to_json(),
             }
-            for value, digest, file, compared in zip(
-                outcome.outputs,
-                outcome.digests,
-                outcome.files or nothing,
-                outcome.compared or nothing,
-                strict=True,
-            )
+            for output in outcome.outputs
         ],
     }
 

@@ -15,7 +15,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
-from pallasc.cli.output.text import echo
+from pallasc.cli.output.text import print_result, table
 
 if TYPE_CHECKING:
     from pallasc.specs.gpus import Target
@@ -50,17 +50,12 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
                      memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes,
                      device_names (what drivers call it; description is one of them)
     """
-    from pallasc.cli.output.text import json_text, table
     from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
     models = [*MODELS.values(), *_added(specs, store_root)]
-    if as_json:
-        listed = [
-            {**asdict(model), "device_names": device_names(model.description)} for model in models
-        ]
-        echo(json_text({"architectures": dict(DEFAULT_MODELS), "models": listed}))
-    else:
-        echo(table(COLUMNS, rows(models), right=FIGURES))
+    listed = [{**asdict(each), "device_names": device_names(each.description)} for each in models]
+    data = {"architectures": dict(DEFAULT_MODELS), "models": listed}
+    print_result(data, [table(COLUMNS, rows(models), right=FIGURES)], as_json=as_json)
 
 
 def rows(models: Iterable[Target]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cli.output.build_text import print_notes, remark_facts, result_line, summary
+from pallasc.cli.output.build_text import print_end, print_notes, remark_facts, result_line
 from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.progress import Reading, store_progress
 from pallasc.cli.output.text import count, cut, echo, first_of, shorten, width
@@ -196,9 +196,7 @@ def _first(watch: Watch, store: Store, before: Before, *, quiet: bool) -> Report
                 raise
             progress.say(f"error: {error_text(error)}")
             return None
-    print_notes(report, store)
-    if ending := summary(report, progress.screen, quiet=quiet):
-        progress.screen.write(f"{ending}\n")
+    print_end(report, store, progress.screen, quiet=quiet)
     _prepare(watch, report, store, before)
     return report
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -17,6 +17,7 @@ from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.shard import Shard, Share
     from pallasc.specs.spec import Variant
 
@@ -40,31 +41,12 @@ class ProcessLimits(TypedDict):
     memory_bytes: int | None
 
 
-class Selection(TypedDict):
+class Selection(NamedTuple):
     """Which variants a command works on: see `selection_options`."""
 
-    targets: tuple[str, ...]
-    expression: str | None
-
-
-class SpecSelection(Selection):
-    """Which variants of specs a command works on: see `selection_options`."""
-
-    all_points: bool
-
-
-class LoadOptions(ProcessLimits, SpecSelection):
-    """Which variants of specs a command works on, and the limits for reading them."""
-
-
-class BuildOptions(ProcessLimits):
-    """How a command compiles."""
-
-    jobs: int | None
-    ptxas: Path | None
-    require_store: bool
-    fail_on_warning: tuple[re.Pattern[str], ...]
-    remote: RemoteSettings | None
+    targets: tuple[str, ...] = ()
+    expression: str | None = None
+    all_points: bool = False
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -74,6 +56,22 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         for option in reversed(options):  # click lists first what is applied last
             function = option(function)
         return function
+
+    return add
+
+
+def _packed(
+    parameter: str, make: Callable[..., Any], names: Iterable[str] = ()
+) -> Callable[[F], F]:
+    """Return a decorator that passes what `make` makes of some options as one parameter."""
+
+    def add(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **values: Any) -> Any:
+            given = {name: values.pop(name) for name in names if name in values}
+            return function(*args, **{parameter: make(**given)}, **values)
+
+        return cast(F, call)
 
     return add
 
@@ -99,6 +97,12 @@ def specs_argument(*, required: bool = True) -> Callable[[F], F]:
     )
 
 
+file_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+files_argument = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+
+
 def json_option(what: str) -> Callable[[F], F]:
     """Return the option `--json`, described as printing `what`."""
     return click.option(
@@ -111,6 +115,14 @@ def file_option(name: str, text: str, *, parameter: str | None = None) -> Callab
     path = click.Path(path_type=Path, dir_okay=False)
     names = [name, *([parameter] if parameter else [])]
     return click.option(*names, type=path, metavar="FILE", help=text)
+
+
+def output_option(
+    metavar: str, text: str, *, required: bool = True, **kind: bool
+) -> Callable[[F], F]:
+    """Return the option `--output`; `kind` says whether it may be a file or a folder."""
+    path = click.Path(path_type=Path, **kind)
+    return click.option("-o", "--output", type=path, metavar=metavar, required=required, help=text)
 
 
 class WholeNumber(click.IntRange):
@@ -203,6 +215,9 @@ variant_options = select_by(
 )
 """Which variants of specs a command takes that takes all points of tuned kernels."""
 
+selecting = _packed("selection", Selection, Selection._fields)
+"""Passes what the options of a command select as one `selection`."""
+
 selection_options = together(
     variant_options,
     click.option(
@@ -210,6 +225,15 @@ selection_options = together(
         is_flag=True,
         help="Take every point of tuned kernels, not only those that their tables use.",
     ),
+    selecting,
+)
+
+bundle_selection_options = together(
+    select_by(
+        target="Take only variants for this model or architecture",
+        expression=", as in pallasc build",
+    ),
+    selecting,
 )
 
 store_option = click.option(
@@ -224,25 +248,12 @@ store_option = click.option(
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 
 
-def from_environment(parameter: str, read: Callable[[Mapping[str, str]], Any]) -> Callable[[F], F]:
-    """Return a decorator that passes a command what `read` finds in the environment."""
-
-    def add(function: F) -> F:
-        @functools.wraps(function)
-        def call(*args: Any, **options: Any) -> Any:
-            return function(*args, **{parameter: read(os.environ)}, **options)
-
-        return cast(F, call)
-
-    return add
-
-
-def _ptxas(environ: Mapping[str, str]) -> Path | None:
-    path = environ.get("PALLASC_PTXAS")
+def _ptxas() -> Path | None:
+    path = os.environ.get("PALLASC_PTXAS")
     return Path(path) if path else None
 
 
-ptxas_setting = from_environment("ptxas", _ptxas)
+ptxas_setting = _packed("ptxas", _ptxas)
 """`PALLASC_PTXAS`: the assembler to use instead of the one in NVIDIA's wheel."""
 
 compile_options = together(
@@ -271,20 +282,17 @@ _HOW = (
 )
 
 
-def building(function: F) -> F:
-    """Pass what the options of a command say about builds as one `how`, an `Options`.
+def _build_options(**given: Any) -> Options:
+    from pallasc.compiler.builds.options import Options
 
-    It is the innermost decorator: it takes what the others pass.
-    """
+    return Options(**given)
 
-    @functools.wraps(function)
-    def call(*args: Any, **values: Any) -> Any:
-        from pallasc.compiler.builds.options import Options
 
-        given = {name: values.pop(name) for name in _HOW if name in values}
-        return function(*args, how=Options(**given), **values)
+building = _packed("how", _build_options, _HOW)
+"""Passes what the options of a command say about builds as one `how`, an `Options`.
 
-    return cast(F, call)
+It is the innermost decorator: it takes what the others pass.
+"""
 
 
 def lock_option(what: str) -> Callable[[F], F]:
@@ -319,20 +327,20 @@ def annotations_option(what: str) -> Callable[[F], F]:
     )
 
 
-def _store_is_required(environ: Mapping[str, str]) -> bool:
+def _store_is_required() -> bool:
     """Return whether a store that cannot be written is an error.
 
     Raises:
         SpecError: `PALLASC_REQUIRE_STORE` is neither 1 nor 0.
     """
-    text = environ.get("PALLASC_REQUIRE_STORE", "")
+    text = os.environ.get("PALLASC_REQUIRE_STORE", "")
     if text not in ("", "0", "1"):
         raise SpecError(f"PALLASC_REQUIRE_STORE is {text!r}, and must be 1 or 0.")
     # In CI a store that cannot be written compiles everything again in each run.
-    return text == "1" if text else is_ci(environ)
+    return text == "1" if text else is_ci(os.environ)
 
 
-store_setting = from_environment("require_store", _store_is_required)
+store_setting = _packed("require_store", _store_is_required)
 """`PALLASC_REQUIRE_STORE`: 1 fails where the store cannot be written, 0 goes on without it; by
 default a build fails in CI."""
 
@@ -510,18 +518,14 @@ def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteS
     return settings
 
 
-def remote_option(function: F) -> F:
-    """Add `--remote` and `--timeout` of commands about a remote store, which is required.
-
-    The command takes it as `settings`; builds have `remote_options`.
-    """
-
-    @click.option(
+remote_option = together(
+    click.option(
         "--remote",
+        "url",
         metavar="URL",
         help="The remote store; PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--timeout",
         "timeout_s",
         type=click.FloatRange(min=0, min_open=True, max=86_400),
@@ -529,47 +533,58 @@ def remote_option(function: F) -> F:
         show_default=True,
         metavar="SECONDS",
         help="How long one request may take.",
-    )
-    @functools.wraps(function)
-    def call(*args: Any, remote: str | None, timeout_s: float, **options: Any) -> Any:
-        return function(*args, settings=required_settings(remote, timeout_s), **options)
+    ),
+    _packed("settings", required_settings, ("url", "timeout_s")),
+)
+"""`--remote` and `--timeout` of commands about a remote store, which is required.
 
-    return cast(F, call)
-
+The command takes it as `settings`; builds have `remote_options`.
+"""
 
 every_option = click.option(
     "--all", "every", is_flag=True, help="Take the entries of all toolchains, not only of this one."
 )
 
 
-def remote_options(function: F) -> F:
-    """Add `--remote` and `--remote-write`; the command takes the remote store as `remote`."""
+def _remote_of_build(remote: str | None, remote_write: bool | None) -> RemoteSettings | None:
+    from pallasc.compiler.builds.options import remote_settings
 
-    @click.option(
+    settings = None
+    if remote != "none":
+        settings = remote_settings(os.environ, url=remote, write=remote_write)
+    if settings is None and remote_write:
+        raise click.UsageError(
+            "--remote-write needs a remote store: name it with --remote or PALLASC_REMOTE."
+        )
+    return settings
+
+
+remote_options = together(
+    click.option(
         "--remote",
         metavar="URL",
         help="Take what the store lacks from this remote store, or from no remote store for "
         '"none".',
-    )
-    @click.option(
+    ),
+    click.option(
         "--remote-write/--no-remote-write",
         default=None,
         help="Send what is compiled to the remote store, or only read.",
-    )
-    @functools.wraps(function)
-    def call(*args: Any, remote: str | None, remote_write: bool | None, **options: Any) -> Any:
-        from pallasc.compiler.builds.options import remote_settings
+    ),
+    _packed("remote", _remote_of_build, ("remote", "remote_write")),
+)
+"""`--remote` and `--remote-write`; the command takes the remote store as `remote`."""
 
-        settings = None
-        if remote != "none":
-            settings = remote_settings(os.environ, url=remote, write=remote_write)
-        if settings is None and remote_write:
-            raise click.UsageError(
-                "--remote-write needs a remote store: name it with --remote or PALLASC_REMOTE."
-            )
-        return function(*args, remote=settings, **options)
 
-    return cast(F, call)
+def build_options(limits: Callable[[Any], Any] = supervision_options) -> Callable[[F], F]:
+    """Return the options of a command that builds what the store lacks, then other things.
+
+    The command takes the folder of the store as `store_root`, and all others as `how`.
+
+    Args:
+        limits: the options of limits; those of a compilation, if nothing else runs.
+    """
+    return together(compile_options, limits, store_option, store_setting, remote_options, building)
 
 
 def _shard(text: str) -> Shard:

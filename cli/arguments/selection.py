@@ -1,20 +1,21 @@
-"""The store, and what a command line selects: variants, keys, files with inputs."""
+"""The store, and what a command line selects: variants of specs, and files with inputs."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.options import LoadOptions, file_option, together
+from pallasc.cli.arguments.options import file_option, together
 from pallasc.cli.output.text import echo
-from pallasc.errors import NotCachedError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.cli.arguments.options import Selection
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
     from pallasc.specs.spec import Variant
 
 
@@ -36,108 +37,45 @@ def open_store(root: Path | None, *, check_folders: bool = True) -> Store:
     return store
 
 
-def load_variants(
+def build_specs(
     paths: Sequence[str],
-    *,
+    selection: Selection,
     store: Store,
-    on_tick: Callable[[str, float], None] | None = None,
-    **options: Unpack[LoadOptions],
-) -> Sequence[Variant]:
-    """Return the variants of specs that the options select; errors as for `SpecReader.select`."""
-    from pallasc.compiler.builds.collect import SpecReader
-
-    reader = SpecReader(
-        store=store,
-        timeout_s=options["timeout_s"],
-        memory_bytes=options["memory_bytes"],
-        on_tick=on_tick,
-    )
-    selected = reader.select(
-        paths, options["targets"], options["expression"], all_points=options["all_points"]
-    )
-    return selected.variants
-
-
-DIGITS = 64
-LEAST_DIGITS = 6
-"""So many first digits name an artifact, where no other begins with them."""
-
-_HEX = re.compile(rf"[0-9a-f]{{1,{DIGITS}}}")
-_HINT = "pallasc inspect SPECS --json prints the action keys of variants."
-
-
-def is_key(text: str) -> bool:
-    """Return True if an argument is a key, or its first digits, and not a file or folder."""
-    return _HEX.fullmatch(text) is not None and not Path(text).exists()
-
-
-def refuse_keys(specs: Sequence[str], command: str) -> None:
-    """Refuse keys where a command needs what only specs and bundles have.
+    how: Options,
+    *,
+    quiet: bool = False,
+) -> Report:
+    """Build what the store lacks of specs, and say so on the standard error output.
 
     Raises:
-        SpecError: one of the specs is a key.
+        PallascError: as for `SpecReader.select` and `build`.
     """
-    for spec in specs:
-        if is_key(spec):
-            raise SpecError(
-                f"{spec}: there is no such file, and {command} takes specs or bundles, not action "
-                "keys.",
-                hint="Name the spec that it was compiled from, or a bundle that holds it. "
-                "pallasc check takes keys.",
-            )
+    from pallasc.cli.output.progress import Reading, store_progress
+
+    with store_progress(store, hits=False, quiet=quiet) as progress:
+        reader = Reading(progress, keep_going=False).reader(store, how)
+        variants = reader.select(paths, **selection._asdict()).variants
+    return build_variants(variants, store, how, quiet=quiet)
 
 
-def whole_key(text: str, store: Store) -> str:
-    """Return the action key of the artifact whose action key or digest begins with some digits.
-
-    A whole key that nothing lies under is returned as it is.
+def build_variants(
+    variants: Sequence[Variant], store: Store, how: Options, *, quiet: bool = False
+) -> Report:
+    """Build what the store lacks of variants, and say so on the standard error output.
 
     Raises:
-        SpecError: those are too few, or several artifacts have such a key or digest.
-        NotCachedError: none has.
+        ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
+            `require_store` is given.
     """
-    if len(text) == DIGITS and store.get_artifact(text) is not None:
-        return text
-    if len(text) < LEAST_DIGITS:
-        raise SpecError(
-            f"{text} is neither a file nor a key: the first {LEAST_DIGITS} digits of an action key "
-            f"are needed, and it has {len(text)}.",
-            hint=_HINT,
-        )
-    from pallasc.cache.inventory import artifacts
+    from pallasc.cli.output.build_text import summary
+    from pallasc.cli.output.progress import store_progress
+    from pallasc.compiler.builds.build import build
 
-    keys = sorted(listed.key for listed in artifacts(store, key_prefix=text))
-    what = "an action key"
-    if not keys:
-        keys, what = _keys_of_digest(text, store), "a digest"
-    if not keys and len(text) == DIGITS:
-        return text
-    if not keys:
-        raise NotCachedError(
-            f"{text} is not a file, and the store has no artifact whose action key or digest "
-            "begins with it.",
-            hint=_HINT,
-        )
-    if len(keys) > 1:
-        raise SpecError(
-            f"{len(keys):,} artifacts have {what} that begins with {text}, such as those under "
-            f"{keys[0]} and {keys[1]}.",
-            hint="Give more digits.",
-        )
-    return keys[0]
-
-
-def _keys_of_digest(text: str, store: Store) -> list[str]:
-    """Return an action key for each artifact whose digest begins with some digits."""
-    from pallasc.cache.inventory import artifacts
-    from pallasc.specs.canonical import canonical_json, digest
-
-    keys: dict[str, str] = {}  # equal artifacts may lie under several keys
-    for listed in artifacts(store):
-        stored = store.get_artifact(listed.key)
-        if stored is not None and (own := digest(canonical_json(stored.artifact))).startswith(text):
-            keys.setdefault(own, listed.key)
-    return sorted(keys.values())
+    with store_progress(store, hits=False, quiet=quiet) as progress:
+        report = build(variants, store=store, options=how, on_event=progress)
+    if not quiet and len(report.hits) < len(report.results):
+        progress.screen.write(f"{summary(report, progress.screen)}\n")
+    return report
 
 
 input_options = together(

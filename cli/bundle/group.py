@@ -1,11 +1,11 @@
-"""`pallasc bundle`: many compiled variants in one file; each command has a file of its own."""
+"""`pallasc bundle`: many compiled variants in one file."""
 
 from __future__ import annotations
 
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.bundle import create, export, merge, show, sign, verify
+from pallasc.cli.bundle import show, verify, write
 
 
 @click.group(
@@ -30,12 +30,12 @@ def command() -> None:
 
 
 for _command in (
-    create.command,
+    write.create_command,
     show.command,
-    export.command,
-    merge.command,
-    sign.keygen_command,
-    sign.sign_command,
-    verify.command,
+    write.export_command,
+    write.merge_command,
+    verify.keygen_command,
+    verify.sign_command,
+    verify.verify_command,
 ):
     command.add_command(_command)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import json_option
-from pallasc.cli.bundle.options import file_argument
-from pallasc.cli.output.text import echo
+from pallasc.cli.arguments.options import file_argument, json_option
+from pallasc.cli.output.text import count, print_result, table
+from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.options import Selection
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry, Provenance
 
@@ -57,18 +59,15 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
       shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
                   the record
     """
-    from pallasc.cli.output.text import json_text
     from pallasc.specs.bundle.bundle import open_bundle
 
     with open_bundle(file) as bundle:
         entry = None if name is None else find_entry(bundle, name)
-        if as_json:
-            data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
-            origins = [asdict(origin) for origin in bundle.provenance]
-            echo(json_text({"file": str(file), "provenance": origins, **data}))
-        else:
-            text = _bundle_text(bundle) if entry is None else _variant_text(bundle, entry)
-            echo("\n".join([*text, *_origins(bundle.provenance)]))
+        data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
+        origins = [asdict(origin) for origin in bundle.provenance]
+        lines = _bundle_text(bundle) if entry is None else _variant_text(bundle, entry)
+        data = {"file": str(file), "provenance": origins, **data}
+        print_result(data, chain(lines, _origins(bundle.provenance)), as_json=as_json)
     return 0
 
 
@@ -78,8 +77,7 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     Raises:
         SpecError: there is none, or there are several.
     """
-    from pallasc.cli.bundle.options import select_entries
-    from pallasc.errors import SpecError
+    from pallasc.cli.arguments.compiled import select_entries
 
     entries = list(bundle.entries())
     # An id is exact; a name or an expression may match several.
@@ -144,8 +142,6 @@ def _bundle_json(bundle: Bundle) -> dict[str, object]:
 
 
 def _bundle_text(bundle: Bundle) -> Iterator[str]:
-    from pallasc.cli.output.text import count
-
     yield f"format      {_format(bundle)}"
     yield f"bytes       {bundle.size:,}"
     yield f"content     {bundle.digest}"
@@ -240,30 +236,25 @@ def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
 # ---- pallasc list
 
 
-def list_bundles(
-    files: Sequence[Path], *, targets: Sequence[str], expression: str | None, as_json: bool
-) -> None:
+def list_bundles(files: Sequence[Path], selection: Selection, *, as_json: bool) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
-    from pallasc.cli.bundle.options import selected_entries
-    from pallasc.cli.output.text import json_text, table
+    from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.specs.bundle.bundle import open_bundle
 
     listed: list[dict[str, object]] = []
     rows: list[list[str]] = []
     for file in files:
         with open_bundle(file) as bundle:
-            entries = selected_entries(bundle, targets=targets, expression=expression)
+            entries = selected_entries(bundle, selection)
             for entry in sorted(entries, key=_order):
                 listed.append({"bundle": str(file), **entry_json(bundle, entry)})
                 size = f"{stored_bytes(bundle, entry):,}"
                 rows.append([entry.id, entry.arch, size, entry.digest[:12], _used_for(entry)])
-    if as_json:
-        echo(json_text({"variants": listed}))
-        return
     columns = ["VARIANT", "ARCH", "BYTES", "DIGEST", "USED FOR"]
     if not any(row[-1] for row in rows):  # no kernel is tuned
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    echo(table(columns, rows, right={"BYTES"}))
+    text = table(columns, rows, right={"BYTES"})
+    print_result({"variants": listed}, [text], as_json=as_json)
 
 
 def stored_bytes(bundle: Bundle, entry: Entry) -> int:
@@ -273,8 +264,6 @@ def stored_bytes(bundle: Bundle, entry: Entry) -> int:
 
 def _used_for(entry: Entry) -> str:
     """Return where a variant is used: how many rows choose it, and whether it is the default."""
-    from pallasc.cli.output.text import count
-
     tuning = entry.tuning
     if tuning is None:
         return ""

@@ -1,24 +1,37 @@
-"""`pallasc bundle verify`: is a bundle undamaged, signed, as locked, and fit to ship?"""
+"""`pallasc bundle keygen`, `sign` and `verify`: keys, signatures, and what is fit to ship."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+import stat
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import WholeNumber, file_option, json_option, size_option
-from pallasc.cli.bundle.options import file_argument, key_option
-from pallasc.cli.output.text import echo
+from pallasc.cli.arguments.options import (
+    WholeNumber,
+    file_argument,
+    file_option,
+    files_argument,
+    json_option,
+    size_option,
+)
+from pallasc.cli.output.text import count, echo, json_text, print_result, refusing, table
+from pallasc.errors import NotCachedError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
-    from pallasc.specs.bundle.signature import PublicKey
+    from pallasc.specs.bundle.signature import Ed25519PrivateKey, PublicKey
     from pallasc.specs.bundle.verify import Finding
 
+PASSWORD = "PALLASC_KEY_PASSWORD"
+_STDIN = "-"
+_PRIVATE = stat.S_IRUSR | stat.S_IWUSR
 _NOT_AS_LOCKED, _FOUND = 3, 5
 _DRIVER = re.compile(r"\d{1,3}(\.\d{1,3})*")
 
@@ -36,15 +49,16 @@ class _Limits(TypedDict):
     driver: str | None
 
 
-class _Content(NamedTuple):
-    bytes: int
-    variants: int
-    digest: str
-
-
 @click.command("verify", cls=Command, short_help="Check digests, signatures, lock, and fitness.")
 @file_argument
-@key_option("Demand a signature by this key, or by one of several.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="Demand a signature by this key, or by one of several. A file that keygen wrote, a folder "
+    "of *.pub, or ed25519:…; repeatable.",
+)
 @click.option(
     "--require-signature",
     is_flag=True,
@@ -85,7 +99,7 @@ class _Content(NamedTuple):
     help="The lowest severity that gives exit code 5.",
 )
 @json_option("the result")
-def command(
+def verify_command(
     file: Path,
     keys: tuple[str, ...],
     require_signature: bool,
@@ -132,7 +146,7 @@ def command(
       findings  a list; of each: severity (error, warning, note), kind, subject, message
     """
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.verify import Rules, audit, sort_findings, verify
+    from pallasc.specs.bundle.verify import SEVERITIES, Rules, audit, sort_findings, verify
 
     rules = Rules(targets=_checked(targets), **limits)
     with open_bundle(file) as bundle:
@@ -140,8 +154,28 @@ def command(
         signers = _signers(bundle, keys, require=require_signature)
         differences = [] if lock is None else _compare(bundle, lock)
         findings = sort_findings([*differences, *audit(bundle, rules)])
-        about = _Content(bundle.size, len(bundle), bundle.digest)
-    _show(file, about, signers, findings, lock, as_json=as_json)
+        size, number, digest = bundle.size, len(bundle), bundle.digest
+    totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
+    data = {
+        "file": str(file),
+        "bytes": size,
+        "variants": number,
+        "digest": digest,
+        "signed": [str(key) for key in signers],
+        "lock": str(lock) if lock else None,
+        "totals": totals,
+        "findings": [
+            {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}
+            for f in findings
+        ],
+    }
+    words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
+    content = f"{count(number, 'variant')}, content {digest[:12]}"
+    lines = [
+        f"{file} is whole: {content}; {words or 'nothing found'}",
+        *(_verified_lines(file, signers, findings, lock)),
+    ]
+    print_result(data, lines, as_json=as_json)
     # A variant of the lock file that the bundle lacks is a note: bundles may be split.
     if any(finding.severity == "error" for finding in differences):
         return _NOT_AS_LOCKED
@@ -166,11 +200,10 @@ def _checked(targets: Sequence[str]) -> tuple[str, ...]:
 
 def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:
     """Return the keys that signed it, of those that had to."""
-    from pallasc.cli.bundle.options import read_keys
     from pallasc.specs.bundle.signature import read_policy
 
     policy = read_policy(require_signature=require)
-    signers = [*bundle.check_signatures(read_keys(keys))] if keys else []
+    signers = [*bundle.check_signatures(_read_keys(keys))] if keys else []
     signers += bundle.check_policy(policy)
     return sorted({key.id: key for key in signers}.values(), key=lambda key: key.id)
 
@@ -181,7 +214,6 @@ def _compare(bundle: Bundle, path: Path) -> list[Finding]:
     Raises:
         NotCachedError: there is no such file.
     """
-    from pallasc.errors import NotCachedError
     from pallasc.specs.bundle.verify import compare_with_lock
     from pallasc.specs.loading.lock_file import read_lock
     from pallasc.specs.lock import update_command
@@ -192,43 +224,165 @@ def _compare(bundle: Bundle, path: Path) -> list[Finding]:
     return compare_with_lock(bundle.entries(), lock)
 
 
-def _show(
-    file: Path,
-    about: _Content,
-    signers: Sequence[PublicKey],
-    findings: Sequence[Finding],
-    lock: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    from pallasc.cli.output.text import count, json_text, table
-    from pallasc.specs.bundle.verify import SEVERITIES
-
-    totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
-    words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
-    if as_json:
-        result = {
-            "file": str(file),
-            **about._asdict(),
-            "signed": [str(key) for key in signers],
-            "lock": str(lock) if lock else None,
-            "totals": totals,
-            "findings": [
-                {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}
-                for f in findings
-            ],
-        }
-        echo(json_text(result))
-        return
-    whole = f"{count(about.variants, 'variant')}, content {about.digest[:12]}"
-    echo(f"{file} is whole: {whole}; {words or 'nothing found'}")
+def _verified_lines(
+    file: Path, signers: Sequence[PublicKey], findings: Sequence[Finding], lock: Path | None
+) -> Iterator[str]:
     for key in signers:
-        echo(f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}")
+        yield f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}"
     if findings:
         rows = [[f.severity, f.kind, f"{f.subject}: {f.message}"] for f in findings]
-        echo(table(["SEVERITY", "KIND", "FINDING"], rows))
+        yield table(["SEVERITY", "KIND", "FINDING"], rows)
     if lock is not None:
         errors = sum(f.kind == "lock" and f.severity == "error" for f in findings)
         differ = "differs" if errors == 1 else "differ"
         wrong = f"does not match {lock}: {count(errors, 'variant')} {differ}"
-        echo(f"{file} {wrong if errors else f'matches {lock}'}")
+        yield f"{file} {wrong if errors else f'matches {lock}'}"
+
+
+@click.command("keygen", cls=Command, short_help="Make a key to sign with.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.option("--comment", default="", metavar="TEXT", help="A comment after the public key.")
+@json_option("the public key")
+def keygen_command(file: Path, comment: str, as_json: bool) -> int:
+    """Make a key: the private half in FILE, the public half in FILE.pub and on standard output.
+
+    Only you can read FILE, and neither file is ever replaced. If $PALLASC_KEY_PASSWORD is set, FILE
+    is encrypted with it. FILE is PKCS #8 in PEM, which openssl reads too. Give FILE.pub to those
+    who should trust your bundles, and FILE to nobody.
+
+    Examples:
+      pallasc bundle keygen release.key --comment "example.org releases"
+      pallasc bundle sign kernels.pallasc --key release.key
+
+    --json prints one object:
+      schema   1
+      private  FILE
+      public   FILE.pub
+      key      the public key, as it stands there
+      id       what messages call it, the SHA-256 of its 32 bytes
+    """
+    from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
+
+    public = file.with_name(f"{file.name}.pub")
+    key = generate_key()
+    shown = public_key(key, " ".join(comment.split()))
+    _create(public, f"{shown}\n".encode(), 0o644)
+    try:
+        _create(file, private_key_text(key, _password()), _PRIVATE)
+    # An interrupt while the password is asked for must not leave half a pair behind.
+    except BaseException:
+        public.unlink()
+        raise
+    echo(f"wrote {file}, which must be kept secret, and {public}", err=True)
+    if as_json:
+        facts = {"private": str(file), "public": str(public), "key": str(shown), "id": shown.id}
+        echo(json_text(facts))
+    else:
+        echo(str(shown))
+    return 0
+
+
+@click.command("sign", cls=Command, short_help="Sign bundles with a private key.")
+@files_argument
+@click.option(
+    "--key",
+    "key_file",
+    required=True,
+    metavar="KEY",
+    help="The file with the private key; - reads it from the standard input.",
+)
+@json_option("who signed what")
+def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
+    """Sign bundles. Signatures by other keys stay; a signature by the same key is replaced.
+
+    A bundle is verified first, so that no damaged bundle is signed. Nothing else in it changes, and
+    the file is replaced in one step. $PALLASC_KEY_PASSWORD is the password of an encrypted key.
+
+    Examples:
+      pallasc bundle sign kernels.pallasc --key release.key
+      echo "$RELEASE_KEY" | pallasc bundle sign dist/*.pallasc --key -
+
+    --json prints one object:
+      schema  1
+      key     the public key
+      id      what messages call it
+      files   a list; of each: file, root (what was signed)
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.signature import public_key
+    from pallasc.specs.bundle.verify import signed
+    from pallasc.specs.user_files import replace_file
+
+    key = _read_key(key_file)
+    shown = public_key(key)
+    done = []
+    for file in files:
+        with open_bundle(file) as bundle:
+            root, data = bundle.root, bundle.reader.source.read(0, bundle.size)
+        replace_file(file, signed(data, key, str(file)))
+        done.append({"file": str(file), "root": root})
+        echo(f"signed {file} with {shown.id[:16]}", err=True)
+    if as_json:
+        echo(json_text({"key": str(shown), "id": shown.id, "files": done}))
+    return 0
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    """Write a file that must not exist.
+
+    Raises:
+        SpecError: it exists, or cannot be written.
+    """
+    with refusing(path, hint="Give another path."):
+        try:
+            # Created with its mode: there is no moment in which others can read the key.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError as error:
+            raise SpecError(
+                f"{path} already exists, and keys are never replaced.", hint="Give another name."
+            ) from error
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # the umask may have taken bits away
+            file.write(data)
+
+
+def _read_key(file: str) -> Ed25519PrivateKey:
+    """Return the private key of a file, or of the standard input.
+
+    Raises:
+        SpecError: it cannot be read, or is not a private key.
+    """
+    from pallasc.specs.bundle.signature import parse_private_key
+
+    if file == _STDIN:
+        return parse_private_key(sys.stdin.buffer.read(), "standard input", _password())
+    with refusing(file, hint="Give a key that pallasc bundle keygen made.", doing="read"):
+        data = Path(file).read_bytes()
+        mode = Path(file).stat().st_mode
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        echo(f"warning: others can read {file}; run: chmod 600 {file}", err=True)
+    return parse_private_key(data, file, _password())
+
+
+def _password() -> bytes | None:
+    text = os.environ.get(PASSWORD)
+    return text.encode() if text else None
+
+
+def _read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
+    """Return the keys that `--key` names.
+
+    Raises:
+        SpecError: a file cannot be read, or holds something other than keys.
+    """
+    from pallasc.specs.bundle.signature import read_keys as read_trusted
+
+    # On a command line a path is relative to the current folder, as everywhere in a shell.
+    named = [key if key.startswith("ed25519:") else os.path.abspath(key) for key in keys if key]
+    public_keys = read_trusted(named)
+    if keys and not public_keys:
+        raise SpecError(
+            f"no public key in {', '.join(keys)}.",
+            hint="Give a .pub file that pallasc bundle keygen wrote.",
+        )
+    return public_keys

@@ -141,6 +141,16 @@ def warning_count(results: Iterable[VariantResult]) -> int:
     return sum(warning.count for result in results for warning in result.diagnostics)
 
 
+def cubin_bytes(result: VariantResult) -> int:
+    """Return the size of a variant's cubins, 0 without an artifact."""
+    return result.artifact.cubin_bytes if result.artifact else 0
+
+
+def spill_bytes(result: VariantResult) -> int:
+    """Return how many bytes a thread of a variant spills at most, 0 without an artifact."""
+    return result.artifact.spill_bytes if result.artifact else 0
+
+
 def holds_no_kernel(result: VariantResult) -> bool:
     """Return True if a variant was compiled, and no kernel of Mosaic GPU is in it."""
     artifact = result.artifact
@@ -242,6 +252,23 @@ def summary(report: Report, screen: Screen | None = None, *, quiet: bool = False
         columns = screen.line_columns if screen else None
         lines[:0] = map(printable, highlights(report, columns, failures=quiet))
     return "\n".join(lines)
+
+
+def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
+    """Print the notes of a build, and its summary."""
+    print_notes(report, store)
+    if ending := summary(report, screen, quiet=quiet):
+        screen.write(f"{ending}\n")
+
+
+def print_remarks(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
+    """Print the notes and remarks of a build for something else; its summary where it failed."""
+    print_notes(report, store)
+    if report.exit_code:
+        screen.write(f"{summary(report, screen, quiet=quiet)}\n")
+    elif not quiet:
+        for line in remarks(report, added=False):
+            echo(line, err=True)
 
 
 def print_notes(report: Report, store: Store) -> None:

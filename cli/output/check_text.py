@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from pallasc.checks.candidate import Candidate, Events
 from pallasc.checks.findings import Status
 from pallasc.cli.output.build_text import compiled_wrongly
-from pallasc.cli.output.exits import error_text
+from pallasc.cli.output.exits import error_line, error_text
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
 from pallasc.cli.output.text import count, echo
 from pallasc.specs.plain_text import one_line
@@ -59,8 +59,8 @@ def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iter
         levels: the names of the levels that were asked for.
     """
     level = levels[0] if len(levels) == 1 else "all"
-    reason = one_line(error.message.strip().partition("\n")[0]).rstrip(".")
-    yield f"{'not checked':<{_WIDTH}}  {level}  {one_line(name)}: it did not compile: {reason}"
+    reason = error_line(error).rstrip(".")
+    yield _unchecked(level, name, f"it did not compile: {reason}")
     for line in (error.hint or "").splitlines():
         yield f"  {one_line(line.strip())}"
 
@@ -69,9 +69,13 @@ def interrupted_lines(report: Report) -> Iterator[str]:
     """Yield a line for each variant that an interrupt left without results of all levels."""
     left = [(check, levels) for check in report.checks if (levels := report.missing(check))]
     for check, levels in left[:_MOST_LEFT]:
-        yield f"{'not checked':<{_WIDTH}}  {', '.join(levels)}  {one_line(check.id)}: interrupted"
+        yield _unchecked(", ".join(levels), check.id, "interrupted")
     if len(left) > _MOST_LEFT:
         yield f"{'not checked':<{_WIDTH}}  and {count(len(left) - _MOST_LEFT, 'other variant')}"
+
+
+def _unchecked(levels: str, name: str, why: str) -> str:
+    return f"{'not checked':<{_WIDTH}}  {levels}  {one_line(name)}: {why}"
 
 
 def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[str]:

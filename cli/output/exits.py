@@ -32,8 +32,10 @@ class Failure(NamedTuple):
     exit_code: int
 
 
-def failure(error: PallascError | click.ClickException | click.Abort) -> Failure:
-    """Return how a run ends with this error."""
+def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> Failure:
+    """Return how a run ends with this error; an `OSError` is one of the output."""
+    if isinstance(error, OSError):
+        return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
     if isinstance(error, PallascError):
         return Failure(f"error: {error_text(error)}", error.exit_code)
     if isinstance(error, click.UsageError):
@@ -62,11 +64,6 @@ def is_output_error(error: OSError) -> bool:
     )
 
 
-def output_failure(error: OSError) -> Failure:
-    """Return how a run ends whose output cannot be written."""
-    return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
-
-
 def error_text(error: PallascError) -> str:
     """Return an error's own text; a kernel that failed to compile shows its source line too."""
     line = _source_line(error.location) if isinstance(error, CompileError) else ""
@@ -74,6 +71,14 @@ def error_text(error: PallascError) -> str:
         return str(error)
     hint = [f"  {error.hint}"] if error.hint else []
     return "\n".join([f"{error.location}: {error.message}", f"    {line}", *hint])
+
+
+def error_line(error: PallascError | None) -> str:
+    """Return the first line of an error's message, "" where there is no error."""
+    from pallasc.specs.plain_text import one_line, printable
+
+    lines = printable(error.message).strip().splitlines() if error else []
+    return one_line(lines[0]) if lines else ""
 
 
 def _source_line(location: Location | None) -> str:

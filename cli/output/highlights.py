@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from pallasc.cli.output.exits import error_line
 from pallasc.cli.output.text import ELLIPSIS, count, cut, duration, shorten, width
 from pallasc.specs.plain_text import one_line
 
@@ -139,8 +140,7 @@ def _why(result: VariantResult, *, short: bool = False) -> str:
     if place is not None and short:
         place = replace(place, file=os.path.basename(place.file))
     where = f"{place}: " if place else ""
-    first = error.message.strip().partition("\n")[0]
-    return f"  {where}{one_line(first)}"
+    return f"  {where}{error_line(error)}"
 
 
 def _cause(result: VariantResult) -> object:
@@ -152,7 +152,7 @@ def _cause(result: VariantResult) -> object:
     error = result.error
     if error is None:
         return None
-    first = error.message.strip().partition("\n")[0]
+    first = error_line(error)
     if error.location in (None, result.variant.location):
         return first
     return error.location, first.partition(":")[0]

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
-from pallasc.cli.output.build_text import warning_count, xla_kernels
+from pallasc.cli.output.build_text import cubin_bytes, spill_bytes, warning_count, xla_kernels
 from pallasc.cli.output.text import STATUS_COLOURS
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.resources import resources_of
@@ -56,8 +56,8 @@ def report_json(
         "hit_rate": round(totals["hit"] / finished, 4) if finished else None,
         "saved_s": round(sum(result.saved_s for result in report.hits), 3),
         "slowest": _top(report.compiled, lambda result: result.seconds)[:_TOP],
-        "largest": _top(report.compiled, _cubin_bytes)[:_TOP],
-        "spilling": _top(report.results, _spilled),
+        "largest": _top(report.compiled, cubin_bytes)[:_TOP],
+        "spilling": _top(report.results, spill_bytes),
         "variants": [variant_row(result) for result in report.results],
         "remote": report.remote.to_json() if report.remote else None,
     }
@@ -108,14 +108,6 @@ def _top(results: Sequence[VariantResult], measure: Callable[[VariantResult], fl
     """Return the ids of the results with a measure other than zero, the greatest first."""
     measured = [result for result in results if measure(result)]
     return [result.variant.id for result in sorted(measured, key=lambda result: -measure(result))]
-
-
-def _cubin_bytes(result: VariantResult) -> int:
-    return result.artifact.cubin_bytes if result.artifact else 0
-
-
-def _spilled(result: VariantResult) -> int:
-    return result.artifact.spill_bytes if result.artifact else 0
 
 
 def variant_facts(variant: Variant) -> dict[str, object]:

@@ -32,6 +32,8 @@ from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.builds.options import Options
     from pallasc.errors import SpecError
     from pallasc.specs.spec import Variant
 
@@ -362,6 +364,25 @@ class Reading:
         self._keep_going = keep_going
         self._heartbeat = Heartbeat(2.0)
         self.errors: list[SpecError] = []
+
+    def reader(self, store: Store, limits: Options, *, frozen: bool = False) -> SpecReader:
+        """Return what reads specs, with the limits of a build on the processes that execute them.
+
+        Args:
+            store: remembers the specs of Python files.
+            limits: those of the build.
+            frozen: executing a file is an error.
+        """
+        from pallasc.compiler.builds.collect import SpecReader
+
+        return SpecReader(
+            store=store,
+            timeout_s=limits.timeout_s,
+            memory_bytes=limits.memory_bytes,
+            frozen=frozen,
+            on_tick=self.tick,
+            broken=self.broken,
+        )
 
     def tick(self, path: str, seconds: float) -> None:
         """Report from time to time, less and less often, that a spec is still being executed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +24,7 @@ from pallasc.errors import PallascError
 if TYPE_CHECKING:
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report as CheckReport
+    from pallasc.cli.output.outcome import Run
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.compiler.builds.shard import Share
@@ -58,20 +59,23 @@ class Outputs(NamedTuple):
         try:
             yield
         except PallascError as error:
-            self._annotate([error])
             if self.levels is None:
                 from pallasc.compiler.builds.report import Report
 
-                self._write_build(Report((), 0.0), error=error)
+                self.write_build(Report((), 0.0), error=error)
             else:
                 from pallasc.checks.report import Report as CheckReport
 
                 names = tuple(level.name for level in self.levels)
-                self._write_check(CheckReport((), 0.0, names), error=error)
+                self._write_check(CheckReport((), 0.0, names), error)
             raise
 
     def write_build(
-        self, report: Report, reproduction: Reproduction | None = None, share: Share | None = None
+        self,
+        report: Report,
+        reproduction: Reproduction | None = None,
+        share: Share | None = None,
+        error: PallascError | None = None,
     ) -> None:
         """Write the report of a build.
 
@@ -79,15 +83,21 @@ class Outputs(NamedTuple):
             report: what the build did.
             reproduction: what compiling twice showed, None if nothing was.
             share: what was built of all variants, None for a build without shards.
+            error: what ended the whole build, if something did.
 
         Raises:
             SpecError: the JUnit file can no longer be written.
         """
-        if self.annotations:
-            from pallasc.cli.output.annotations import github_commands
+        run = data = None
+        if self.as_json:
+            from pallasc.cli.output.json import report_json
 
-            self._annotate(report.errors, github_commands(report))
-        self._write_build(report, reproduction, share=share)
+            data = report_json(report, reproduction, error=error, share=share)
+        if self.junit or self.annotations:
+            from pallasc.cli.output.outcome import build_run
+
+            run = build_run(report, error, share)
+        self._write(run, data)
 
     def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
         """Write the report of a check; a first signal waits until every output is whole.
@@ -103,63 +113,41 @@ class Outputs(NamedTuple):
         from pallasc.cli.output.check_text import print_report
 
         with deferred():
-            if self.annotations:
-                from pallasc.cli.output.annotations import check_commands
-
-                ended = [*report.errors, *([report.unchecked] if report.unchecked else [])]
-                self._annotate(ended, check_commands(report))
-            self._write_check(report, error=report.unchecked, share=share)
+            self._write_check(report, report.unchecked, share)
             print_report(report, self.levels or (), only_totals=self.prints_report, quiet=quiet)
 
-    def _annotate(self, errors: Sequence[PallascError], commands: Sequence[str] = ()) -> None:
-        if not self.annotations:
-            return
-        from pallasc.cli.output.annotations import github_command
-
-        # GitHub reads commands from either stream; the standard output may hold JSON.
-        for line in (*map(github_command, errors), *commands):
-            echo_command(line)
-
-    def _write_build(
-        self,
-        report: Report,
-        reproduction: Reproduction | None = None,
-        *,
-        error: PallascError | None = None,
-        share: Share | None = None,
+    def _write_check(
+        self, report: CheckReport, error: PallascError | None, share: Share | None = None
     ) -> None:
-        if self.as_json:
-            from pallasc.cli.output.json import report_json
+        from pallasc.cli.output.json import check_json
+        from pallasc.cli.output.outcome import check_run
 
-            echo(json_text(report_json(report, reproduction, error=error, share=share)))
-        if self.junit is not None:
+        data = check_json(report, error=error, share=share) if self.as_json else None
+        self._write(check_run(report, error, share), data)
+
+    def _write(self, run: Run | None, data: dict[str, object] | None) -> None:
+        """Write what was asked for: from `data` what is JSON, from `run` everything else."""
+        root = workspace_root(os.environ)
+        if run and self.annotations:
+            from pallasc.cli.output.annotations import github_commands
+
+            # GitHub reads commands from either stream; the standard output may hold JSON.
+            for line in github_commands(run, root):
+                echo_command(line)
+        if data is not None:
+            echo(json_text(data))
+        if run and self.junit:
             from pallasc.cli.output.junit import junit_xml
 
-            shard = share.shard if share else None
-            data = junit_xml(report, workspace_root(os.environ), error, shard)
-            write_report(data, self.junit, "--junit")
-
-    def _write_check(
-        self, report: CheckReport, *, error: PallascError | None, share: Share | None = None
-    ) -> None:
-        root = workspace_root(os.environ)
-        if self.as_json:
-            from pallasc.cli.output.json import check_json
-
-            echo(json_text(check_json(report, error=error, share=share)))
-        if self.junit is not None:
-            from pallasc.cli.output.junit import check_junit
-
-            shard = share.shard if share else None
-            write_report(check_junit(report, root, error, shard), self.junit, "--junit")
-        if self.sarif is not None:
+            write_report(junit_xml(run, root), self.junit, "--junit")
+        if run and self.sarif:
             from pallasc.checks.levels import rules_of
             from pallasc.cli.output.sarif import sarif
             from pallasc.version import installed_version
 
             rules = rules_of(self.levels or ())
-            data = sarif(report, rules, root, version=installed_version(), error=error)
-            write_report(data, self.sarif, "--sarif")
+            log = sarif(run, rules, root, version=installed_version())
+            write_report(log, self.sarif, "--sarif")
 
 
 def check_reports(reports: Mapping[str, Path | None], *, as_json: bool) -> None:

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pallasc.checks.merge import distinct_findings
-from pallasc.cli.output.check_text import interrupted_lines, place_texts
+from pallasc.cli.output.check_text import place_texts
+from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, grouped
 from pallasc.cli.output.text import relative_file
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, Place, Rule
-    from pallasc.checks.report import Report, VariantCheck
-    from pallasc.errors import Location, PallascError
+    from pallasc.cli.output.outcome import Found, Run
+    from pallasc.errors import Location
 
 VERSION = "2.1.0"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -36,29 +36,22 @@ _ROOT = "%SRCROOT%"
 _FINGERPRINT = "pallasc/v1"
 
 
-def sarif(
-    report: Report,
-    rules: Mapping[str, Rule],
-    root: Path,
-    *,
-    version: str,
-    error: PallascError | None = None,
-) -> bytes:
-    """Return a report as SARIF.
+def sarif(run: Run, rules: Mapping[str, Rule], root: Path, *, version: str) -> bytes:
+    """Return a check as SARIF.
 
     Args:
-        report: what was found.
+        run: what was found.
         rules: those of the levels that were asked for, by name.
         root: the folder with the repository.
         version: of pallasc.
-        error: what ended the whole check, if something did.
     """
     numbers = {name: number for number, name in enumerate(rules)}
-    notes = [
-        *_notifications(report, root),
-        *([_notification(str(error), "error")] if error else []),
-    ]
-    run = {
+    notes = list(_notifications(run, root))
+    # A host shows equal results at one line once for each: a matrix would flood it. It refuses
+    # results without a place: `_notifications` has those.
+    shared = grouped(run.found, lambda found: (_fingerprint(found, root), found.finding.location))
+    results = (_result(group, numbers, root) for group in shared if _location(group[0]))
+    record = {
         "tool": {
             "driver": {
                 "name": "pallasc",
@@ -75,9 +68,9 @@ def sarif(
         ],
         # Python counts code points; the default of SARIF is UTF-16 code units.
         "columnKind": "unicodeCodePoints",
-        "results": list(_results(report, numbers, root)),
+        "results": list(results),
     }
-    text = json.dumps({"$schema": SCHEMA, "version": VERSION, "runs": [run]}, indent=1)
+    text = json.dumps({"$schema": SCHEMA, "version": VERSION, "runs": [record]}, indent=1)
     return f"{text}\n".encode("ascii")  # json has escaped everything else
 
 
@@ -91,38 +84,21 @@ def _rule(rule: Rule) -> dict[str, object]:
     }
 
 
-def _results(report: Report, numbers: Mapping[str, int], root: Path) -> Iterator[dict[str, object]]:
-    """Yield a result for each finding; variants and levels that share one share the result.
-
-    Hosts refuse results without a place: `_placeless` has those.
-    """
-    shared: dict[object, tuple[Finding, list[VariantCheck]]] = {}
-    for check in report.checks:
-        for finding in distinct_findings(check.results):
-            # A host shows equal results at one line once for each: a matrix would flood it.
-            same = (_fingerprint(finding, check, root), finding.location)
-            shared.setdefault(same, (finding, []))[1].append(check)
-    for finding, checks in shared.values():
-        location = finding.location or checks[0].place
-        if location is not None:
-            yield _result(finding, location, checks, numbers, root)
+def _location(found: Found) -> Location | None:
+    return found.finding.location or found.place
 
 
-def _result(
-    finding: Finding,
-    location: Location,
-    checks: list[VariantCheck],
-    numbers: Mapping[str, int],
-    root: Path,
-) -> dict[str, object]:
-    names = [check.id for check in checks]
+def _result(group: list[Found], numbers: Mapping[str, int], root: Path) -> dict[str, object]:
+    """Return the result of variants and levels that share a finding."""
+    finding = group[0].finding
+    names = [found.id for found in group]
     text = printable(f"{_words(finding)}\n\nVariants: {', '.join(names)}")
     result: dict[str, object] = {
         "ruleId": finding.rule,
         "level": finding.severity,
         "message": {"text": text},
-        "locations": [{"physicalLocation": _physical(location, root)}],
-        "partialFingerprints": {_FINGERPRINT: _fingerprint(finding, checks[0], root)},
+        "locations": _locations(_location(group[0]), root),
+        "partialFingerprints": {_FINGERPRINT: _fingerprint(group[0], root)},
     }
     if finding.rule in numbers:
         result["ruleIndex"] = numbers[finding.rule]
@@ -163,48 +139,37 @@ def _physical(location: Location, root: Path) -> dict[str, object]:
     return {"artifactLocation": file, "region": region}
 
 
-def _fingerprint(finding: Finding, check: VariantCheck, root: Path) -> str:
+def _locations(location: Location | None, root: Path) -> list[dict[str, object]]:
+    return [{"physicalLocation": _physical(location, root)}] if location else []
+
+
+def _fingerprint(found: Found, root: Path) -> str:
     """Return what stays the same while a finding moves with its line: rule, file, kernel, words."""
+    finding = found.finding
     file = relative_file(finding.location.file, root) if finding.location else None
-    kernel = check.variant.name if check.variant else check.id
-    return digest(canonical_json([finding.rule, file or "", kernel, finding.message]))
+    return digest(canonical_json([finding.rule, file or "", found.kernel, finding.message]))
 
 
-def _placeless(check: VariantCheck) -> Iterator[dict[str, object]]:
-    """Yield a notification for each finding that no file can be named for: it has only a key."""
-    if check.place is not None:
-        return
-    for finding in distinct_findings(check.results):
-        if finding.location is None:
+def _notifications(run: Run, root: Path) -> Iterator[dict[str, object]]:
+    for found in run.found:
+        finding = found.finding
+        if _location(found) is None:
             level = "note" if finding.severity == "note" else "warning"
-            yield _notification(f"{check.id}: {finding.rule}: {_words(finding)}", level)
+            yield _notification(f"{found.id}: {finding.rule}: {_words(finding)}", level)
+    for outcome in run.outcomes:
+        if outcome.problem in ("error", "skipped") and outcome.message != INTERRUPTED:
+            # A level that does not apply must not make the run unsuccessful.
+            level = "error" if outcome.problem == "error" else "note"
+            suite = "" if outcome.suite == UNBUILT else f"{outcome.suite}: "
+            note = _notification(f"{outcome.id}: {suite}{outcome.message}", level)
+            if outcome.place is not None:
+                note["locations"] = _locations(outcome.place, root)
+            yield note
+    for error in run.errors:
+        yield _notification(str(error), "error")
+    if run.interrupted:
+        yield _notification("\n".join(run.interrupted), "error")
 
 
-def _notifications(report: Report, root: Path) -> Iterator[dict[str, object]]:
-    for check in report.checks:
-        place = check.place
-        yield from _placeless(check)
-        built = check.built.error if check.built is not None else None
-        if built is not None:
-            yield _notification(f"{check.id}: {built.message}", "error", place, root)
-        for result in check.results:
-            if result.status == "not checked":
-                # A level that does not apply must not make the run unsuccessful.
-                level = "error" if result.stopped else "note"
-                text = f"{check.id}: {result.level}: {result.reason}"
-                yield _notification(text, level, place, root)
-    for failed in report.errors:
-        yield _notification(str(failed), "error")
-    if report.interrupted:
-        left = f"{report.left:,} of {len(report.checks):,} variants"
-        lines = [f"interrupted: {left} lack results of a level", *interrupted_lines(report)]
-        yield _notification("\n".join(lines), "error")
-
-
-def _notification(
-    text: str, level: str, place: Location | None = None, root: Path | None = None
-) -> dict[str, object]:
-    note: dict[str, object] = {"level": level, "message": {"text": printable(text)}}
-    if place is not None and root is not None:
-        note["locations"] = [{"physicalLocation": _physical(place, root)}]
-    return note
+def _notification(text: str, level: str) -> dict[str, object]:
+    return {"level": level, "message": {"text": printable(text)}}

@@ -191,7 +191,7 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
                 "type": part.type,
                 "bytes": part.bytes,
                 "offset": part.offset,
-                "stack": [_frame_json(frame) for frame in stack],
+                "stack": [frame._asdict() for frame in stack],
             }
             for part, stack in kernel.shared_memory
         ]
@@ -200,7 +200,7 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
                 "address": instruction.address,
                 "text": instruction.text,
                 "ptx_line": _ptx_line(kernel.lines, index),
-                "stack": [_frame_json(frame) for frame in stack],
+                "stack": [frame._asdict() for frame in stack],
             }
             for index, (instruction, stack) in enumerate(kernel.instructions)
         ]
@@ -221,10 +221,6 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
 def _ptx_line(known: KernelLines | None, index: int) -> int | None:
     numbers = () if known is None else known.ptx_lines
     return numbers[index] or None if index < len(numbers) else None
-
-
-def _frame_json(frame: Frame) -> dict[str, object]:
-    return {"file": frame.file, "line": frame.line, "function": frame.function}
 
 
 FoundLines = Mapping[str, "Found"]

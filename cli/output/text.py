@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -68,6 +68,11 @@ def json_text(data: Mapping[str, object]) -> str:
         text = text.translate(_UNDECODED)
         text = re.sub(r"[^\x00-\x7f]+", lambda other: json.dumps(other[0])[1:-1], text)
     return text.replace("##", r"#\u0023")
+
+
+def print_result(data: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a result on the standard output, as JSON or as lines for people."""
+    echo(json_text(data) if as_json else "\n".join(lines))
 
 
 class Screen(NamedTuple):

@@ -15,6 +15,7 @@ import pytest
 from pallasc.cli.output.annotations import github_commands
 from pallasc.cli.output.json import report_json
 from pallasc.cli.output.junit import junit_xml
+from pallasc.cli.output.outcome import build_run
 from pallasc.compiler.builds.report import Report
 from pallasc.compiler.workers import worker_process
 from pallasc.compiler.workers.messages import Collect, Failed, Listen, Reply, Task
@@ -354,9 +355,9 @@ def test_a_kernel_that_harms_its_compiler_fails_alone_and_is_reported(
 def _check_reports(report: Report, folder: Path) -> None:
     """Check what `--json`, `--junit` and `--annotations` say of each variant."""
     told = {variant["name"]: variant for variant in report_json(report)["variants"]}
-    cases = ElementTree.fromstring(junit_xml(report, folder)).iter("testcase")
+    cases = ElementTree.fromstring(junit_xml(build_run(report), folder)).iter("testcase")
     failures = {case.get("classname"): case.find("failure") for case in cases}
-    commands = github_commands(report, {"GITHUB_WORKSPACE": str(folder)})
+    commands = github_commands(build_run(report), folder)
     for name in KERNELS:
         error, failure = told[name]["error"], failures[name]
         if name not in ERRORS:

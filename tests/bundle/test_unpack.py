@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_bundles import make_artifact, make_items
 
-from pallasc.cli.output.unpack import safe_names, unpack
+from pallasc.cli.output.artifact_text import safe_names, unpack
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle

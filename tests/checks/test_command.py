@@ -18,7 +18,7 @@ from pallasc.checks.levels import LEVELS
 from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.worker import Session
 from pallasc.cli import check as command
-from pallasc.cli.arguments.selection import whole_key
+from pallasc.cli.arguments.compiled import whole_key
 from pallasc.cli.main import root
 from pallasc.errors import SpecError, ToolError
 

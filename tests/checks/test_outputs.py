@@ -16,7 +16,7 @@ from pallasc.checks.candidate import Candidate
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
 from pallasc.checks.report import Report, VariantCheck
-from pallasc.cli.output.annotations import check_commands
+from pallasc.cli.output.annotations import github_commands
 from pallasc.cli.output.check_text import (
     error_lines,
     events,
@@ -27,7 +27,8 @@ from pallasc.cli.output.check_text import (
     summary_line,
 )
 from pallasc.cli.output.json import check_json
-from pallasc.cli.output.junit import check_junit
+from pallasc.cli.output.junit import junit_xml
+from pallasc.cli.output.outcome import check_run
 from pallasc.cli.output.progress import Progress
 from pallasc.cli.output.sarif import sarif
 from pallasc.cli.output.text import Screen
@@ -76,6 +77,10 @@ def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     assert type(invocation["executionSuccessful"]) is bool
     results: list[dict[str, Any]] = run["results"]
     return results
+
+
+def _sarif(report: Report, root: Path) -> Any:
+    return json.loads(sarif(check_run(report), rules_of(LEVELS.values()), root, version="1"))
 
 
 def test_sarif_has_rules_with_help_and_places_in_the_repository(
@@ -160,7 +165,7 @@ def test_an_interrupt_is_told_with_what_is_left(tmp_path: Path) -> None:
     report = Report((done, left), 1.5, ("interpreter",), interrupted=True)
     assert (report.exit_code, report.left) == (130, 1)
     assert summary_line(report) == "2 variants in 1.5 s: 1 passed, interrupted, 1 left"
-    (run,) = json.loads(sarif(report, {}, tmp_path, version="1"))["runs"]
+    (run,) = json.loads(sarif(check_run(report), {}, tmp_path, version="1"))["runs"]
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False
     (note,) = invocation["toolExecutionNotifications"]
@@ -169,7 +174,7 @@ def test_an_interrupt_is_told_with_what_is_left(tmp_path: Path) -> None:
     assert note["message"]["text"] == told
     assert [*interrupted_lines(report)] == [line]
     assert [row["interrupted"] for row in check_json(report)["variants"]] == [[], ["interpreter"]]  # type: ignore[attr-defined]
-    (suite,) = ElementTree.fromstring(check_junit(report, tmp_path))
+    (suite,) = ElementTree.fromstring(junit_xml(check_run(report), tmp_path))
     assert (suite.get("tests"), suite.get("errors")) == ("2", "1")
     assert suite.find("testcase[@name='left@h100']/error") is not None
     many = Report((left,) * 25, 1.5, ("interpreter",), interrupted=True)
@@ -211,15 +216,17 @@ def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
     ]
     _assert_harmless("\n".join(lines))
     assert all("\n" not in line for line in lines)
-    junit = check_junit(report, tmp_path)
+    junit = junit_xml(check_run(report), tmp_path)
     _assert_harmless(junit.decode())
     assert ElementTree.fromstring(junit).find(".//failure") is not None
-    data = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1.2.3"))
+    data = json.loads(
+        sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1.2.3")
+    )
     _assert_harmless(json.dumps(data, ensure_ascii=False))
     (result,) = data["runs"][0]["results"]
     uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert "a%20b/k%2C1%3A2.py" in uri
-    for command_line in check_commands(report, {}):
+    for command_line in github_commands(check_run(report), Path.cwd()):
         assert command_line.startswith("::error ")
         assert len(command_line.splitlines()) == 1
         _assert_harmless(command_line)
@@ -240,12 +247,12 @@ def _report_of(*findings: Finding, origin: Location | None = None) -> Report:
 
 def test_junit_has_one_failure_a_case_and_none_for_notes(tmp_path: Path) -> None:
     note, *failures = _note_and_failures()
-    noted = ElementTree.fromstring(check_junit(_report_of(note), tmp_path))
+    noted = ElementTree.fromstring(junit_xml(check_run(_report_of(note)), tmp_path))
     assert noted.get("failures") == "0"
     assert noted.find(".//failure") is None
     (told,) = noted.findall(".//testcase/system-out")
     assert told.text == "note: all are undefined [nothing-compared]"
-    top = ElementTree.fromstring(check_junit(_report_of(note, *failures), tmp_path))
+    top = ElementTree.fromstring(junit_xml(check_run(_report_of(note, *failures)), tmp_path))
     assert top.get("failures") == "1"
     (failure,) = top.findall(".//failure")
     assert (failure.get("type"), failure.get("message")) == ("race", "two writes (and 1 more)")
@@ -264,23 +271,27 @@ def test_findings_of_a_bundle_are_placed_at_it(tmp_path: Path) -> None:
     bundle = tmp_path / "kernels.pallasc"
     failure = _note_and_failures()[2]
     report = _report_of(failure, origin=Location(str(bundle)))
-    (run,) = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1"))["runs"]
+    (run,) = json.loads(sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1"))[
+        "runs"
+    ]
     (result,) = run["results"]
     (place,) = result["locations"]
     assert place["physicalLocation"] == {
         "artifactLocation": {"uri": "kernels.pallasc", "uriBaseId": "%SRCROOT%"},
         "region": {"startLine": 1},
     }
-    (line,) = check_commands(report, {"GITHUB_WORKSPACE": str(tmp_path)})
+    (line,) = github_commands(check_run(report), tmp_path)
     assert line.startswith("::error file=kernels.pallasc,title=deadlock")
-    junit = ElementTree.fromstring(check_junit(report, tmp_path))
+    junit = ElementTree.fromstring(junit_xml(check_run(report), tmp_path))
     (case,) = junit.iter("testcase")
     assert (case.get("file"), case.get("line")) == ("kernels.pallasc", None)
 
 
 def test_findings_of_a_key_are_notifications(tmp_path: Path) -> None:
     report = _report_of(*_note_and_failures()[1:])
-    (run,) = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1"))["runs"]
+    (run,) = json.loads(sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1"))[
+        "runs"
+    ]
     assert run["results"] == []
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is True
@@ -329,7 +340,7 @@ def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixtu
 
 def test_github_shows_notes_as_notices(tmp_path: Path) -> None:
     report = _report_of(*_note_and_failures(), origin=Location(str(tmp_path / "spec.yaml"), 4))
-    lines = check_commands(report, {"GITHUB_WORKSPACE": str(tmp_path)})
+    lines = github_commands(check_run(report), tmp_path)
     places = "file=spec.yaml,line=4,title="
     assert [line.partition(places)[0] for line in lines] == ["::error ", "::warning ", "::notice "]
     assert "all are undefined" in lines[2]
@@ -377,7 +388,9 @@ def test_sarif_has_places_without_a_source_line_in_its_words(tmp_path: Path) -> 
     places = (Place("arrives", ptx_line=7), Place("stores", Location(str(tmp_path / "k.py"), 3)))
     finding = Finding(rule="race", message="two writes", places=places)
     report = _report_of(finding, origin=Location(str(tmp_path / "kernels.pallasc")))
-    (run,) = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1"))["runs"]
+    (run,) = json.loads(sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1"))[
+        "runs"
+    ]
     (result,) = run["results"]
     text = "two writes.\n- arrives, PTX line 7\n\nVariants: k@h100"
     assert result["message"]["text"] == text

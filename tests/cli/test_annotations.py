@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pallasc.cli.output.annotations import Annotation, github_command, github_commands
+from pallasc.cli.output.annotations import Annotation, github_commands
+from pallasc.cli.output.outcome import build_run
 from pallasc.errors import BudgetError, CompileError, Location, NotCachedError, SpecError
 from pallasc.specs.spec import Budget
 
@@ -41,7 +41,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _lines(report: Any, root: Path) -> list[str]:
-    return github_commands(report, {"GITHUB_WORKSPACE": str(root)})
+    return github_commands(build_run(report), root.resolve())
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,24 @@ def _lines(report: Any, root: Path) -> list[str]:
     [
         (Annotation("error", "t", "m"), "::error title=t::m"),
         (
-            Annotation("warning", "t", "m", "a/b.py", 3, 7),
+            Annotation("warning", "t", "m", [Location("a/b.py", 3, 7)]),
             "::warning file=a/b.py,line=3,col=7,title=t::m",
         ),
-        (Annotation("error", "t", "m", "b.py"), "::error file=b.py,title=t::m"),
-        (Annotation("error", "t", "m", None, 3, 7), "::error title=t::m"),
+        (Annotation("error", "t", "m", [None, Location("b.py")]), "::error file=b.py,title=t::m"),
+        (Annotation("error", "t", "m", [Location("/elsewhere.py", 3, 7)]), "::error title=t::m"),
         (
-            Annotation("error", "add[m=1,n=2]@b200", "100 %\nof: a,b", "c,d:100%.py", 1),
+            Annotation(
+                "error", "add[m=1,n=2]@b200", "100 %\nof: a,b", [Location("c,d:100%.py", 1)]
+            ),
             "::error file=c%2Cd%3A100%25.py,line=1,title=add[m=1%2Cn=2]@b200::100 %25%0Aof: a,b",
         ),
         (Annotation("error", "a\nb", "x\r\ny\rz\x1b[31m"), "::error title=a b::x%0Ay%0Az"),
     ],
 )
-def test_a_command_is_one_line_with_githubs_escapes(annotation: Annotation, line: str) -> None:
-    assert annotation.command() == line
+def test_a_command_is_one_line_with_githubs_escapes(
+    annotation: Annotation, line: str, root: Path
+) -> None:
+    assert annotation.command(root.resolve()) == line
 
 
 def test_a_failure_stands_at_the_users_line(pretended: Any, root: Path) -> None:
@@ -204,13 +208,13 @@ def test_warnings_and_errors_are_counted_apart(pretended: Any, root: Path) -> No
     assert kinds == ["error"] * 10 + ["warning"] * 10
 
 
-def test_an_error_that_ends_the_build_has_its_place(root: Path) -> None:
+def test_an_error_that_ends_the_build_has_its_place(pretended: Any, root: Path) -> None:
     error = SpecError("no such field.", location=Location("kernels.yaml", 3, 7), hint="Drop it.")
-    environment: Mapping[str, str] = {"GITHUB_WORKSPACE": str(root)}
-    assert github_command(error, environment) == (
+    report = pretended.report_of([])
+    (line,) = github_commands(build_run(report, error), root.resolve())
+    assert line == (
         "::error file=kernels.yaml,line=3,col=7,title=pallasc::"
         "kernels.yaml:3:7: no such field.%0A  Drop it."
     )
-    assert github_command(SpecError("no specs."), environment) == (
-        "::error title=pallasc::no specs."
-    )
+    (line,) = github_commands(build_run(report, SpecError("no specs.")), root.resolve())
+    assert line == "::error title=pallasc::no specs."

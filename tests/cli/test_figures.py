@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.bench import Figures, moved_bytes, parse_flop
-from pallasc.cli.launching import Limits
+from pallasc.cli.bench import Figures, Limits, moved_bytes, parse_flop
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 from pallasc.specs.artifacts.signature import Signature

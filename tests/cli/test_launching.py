@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cli.launching import fitting, limits_of, model_of
+from pallasc.cli.bench import limits_of
+from pallasc.cli.launching import fitting, model_of
 from pallasc.errors import Location, SelectionError, SpecError
 from pallasc.runtime.device.devices import Device
 from pallasc.specs.gpus import MODELS

@@ -14,6 +14,7 @@ from pallasc.cli.output.annotations import github_commands
 from pallasc.cli.output.build_text import remarks, result_line, summary
 from pallasc.cli.output.json import report_json
 from pallasc.cli.output.junit import junit_xml
+from pallasc.cli.output.outcome import build_run
 from pallasc.cli.output.progress import Progress
 from pallasc.cli.output.text import Screen
 from pallasc.compiler.workers.diagnostics import Diagnostic
@@ -147,7 +148,7 @@ def test_json_has_every_warning_and_every_kernel_of_xla(report: Any) -> None:
 
 
 def test_junit_has_them_as_properties_and_as_output(report: Any) -> None:
-    cases = list(ElementTree.fromstring(junit_xml(report, Path("/"))).iter("testcase"))
+    cases = list(ElementTree.fromstring(junit_xml(build_run(report), Path("/"))).iter("testcase"))
     properties = [
         {item.get("name"): item.get("value") for item in case.iter("property")} for case in cases
     ]
@@ -166,8 +167,7 @@ def test_annotations_stand_at_the_line_that_warned(
         replace(result, variant=replace(result.variant, base_dir=str(tmp_path)))
         for result in report.results
     ]
-    environment = {"GITHUB_WORKSPACE": str(tmp_path)}
-    lines = github_commands(pretended.report_of(results), environment)
+    lines = github_commands(build_run(pretended.report_of(results)), tmp_path)
     assert lines == [
         "::warning title=add holds no Pallas Mosaic GPU kernel::XLA wrote the code of: "
         "add[m=3]@h100-sxm",

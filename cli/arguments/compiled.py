@@ -1,0 +1,311 @@
+"""What is compiled already: variants of bundles, and artifacts of the store by their keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from pallasc.errors import Location, NotCachedError, SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.cli.arguments.options import Selection
+    from pallasc.compiler.builds.report import Report
+    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
+    from pallasc.specs.spec import Variant
+
+DIGITS = 64
+LEAST_DIGITS = 6
+"""So many first digits name an artifact, where no other begins with them."""
+
+_HEX = re.compile(rf"[0-9a-f]{{1,{DIGITS}}}")
+_HINT = "pallasc inspect SPECS --json prints the action keys of variants."
+
+
+def is_key(text: str) -> bool:
+    """Return True if an argument is a key, or its first digits, and not a file or folder."""
+    return _HEX.fullmatch(text) is not None and not Path(text).exists()
+
+
+def refuse_keys(specs: Sequence[str], command: str) -> None:
+    """Refuse keys where a command needs what only specs and bundles have.
+
+    Raises:
+        SpecError: one of the specs is a key.
+    """
+    for spec in specs:
+        if is_key(spec):
+            raise SpecError(
+                f"{spec}: there is no such file, and {command} takes specs or bundles, not action "
+                "keys.",
+                hint="Name the spec that it was compiled from, or a bundle that holds it. "
+                "pallasc check takes keys.",
+            )
+
+
+def whole_key(text: str, store: Store) -> str:
+    """Return the action key of the artifact whose action key or digest begins with some digits.
+
+    A whole key that nothing lies under is returned as it is.
+
+    Raises:
+        SpecError: those are too few, or several artifacts have such a key or digest.
+        NotCachedError: none has.
+    """
+    if len(text) == DIGITS and store.get_artifact(text) is not None:
+        return text
+    if len(text) < LEAST_DIGITS:
+        raise SpecError(
+            f"{text} is neither a file nor a key: the first {LEAST_DIGITS} digits of an action key "
+            f"are needed, and it has {len(text)}.",
+            hint=_HINT,
+        )
+    from pallasc.cache.inventory import artifacts
+
+    keys = sorted(listed.key for listed in artifacts(store, key_prefix=text))
+    what = "an action key"
+    if not keys:
+        keys, what = _keys_of_digest(text, store), "a digest"
+    if not keys and len(text) == DIGITS:
+        return text
+    if not keys:
+        raise NotCachedError(
+            f"{text} is not a file, and the store has no artifact whose action key or digest "
+            "begins with it.",
+            hint=_HINT,
+        )
+    if len(keys) > 1:
+        raise SpecError(
+            f"{len(keys):,} artifacts have {what} that begins with {text}, such as those under "
+            f"{keys[0]} and {keys[1]}.",
+            hint="Give more digits.",
+        )
+    return keys[0]
+
+
+def _keys_of_digest(text: str, store: Store) -> list[str]:
+    """Return an action key for each artifact whose digest begins with some digits."""
+    from pallasc.cache.inventory import artifacts
+    from pallasc.specs.canonical import canonical_json, digest
+
+    keys: dict[str, str] = {}  # equal artifacts may lie under several keys
+    for listed in artifacts(store):
+        stored = store.get_artifact(listed.key)
+        if stored is not None and (own := digest(canonical_json(stored.artifact))).startswith(text):
+            keys.setdefault(own, listed.key)
+    return sorted(keys.values())
+
+
+def bundle_files(specs: Sequence[str]) -> list[Path]:
+    """Return the paths of a command as bundles; none where they are specs.
+
+    Raises:
+        SpecError: only some of them are bundles.
+    """
+    from pallasc.specs.bundle.format import is_bundle
+
+    bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
+    if bundles and len(bundles) < len(specs):
+        other = next(spec for spec in specs if not is_bundle(Path(spec)))
+        for path in (*bundles, Path(other)):
+            if not path.exists():
+                raise SpecError(f"{path}: there is no such file.")
+        raise SpecError(
+            f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
+            "specs.",
+            hint="Use a command for each.",
+        )
+    return bundles
+
+
+class Compiled(NamedTuple):
+    """Something that is compiled already.
+
+    Attributes:
+        variant: what is known of it; it has neither function nor reference.
+        artifact: the artifact.
+        action_key: its action key, None in a bundle.
+    """
+
+    variant: Variant
+    artifact: Artifact
+    action_key: str | None = None
+
+
+def read_bundled(files: Sequence[Path], selection: Selection) -> list[Compiled]:
+    """Return the chosen variants of bundles, and what was compiled.
+
+    The bundles stay open: what is launched is read when it is loaded.
+
+    Raises:
+        SpecError: a file cannot be read, or nothing in it is chosen.
+        CorruptError: one is damaged, or not signed as this machine demands.
+        ToolError: a signature is demanded, and the cryptography package is missing.
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.signature import read_policy
+
+    policy = read_policy()
+    found = []
+    for file in files:
+        bundle = open_bundle(file)
+        bundle.check_policy(policy)
+        for entry in selected_entries(bundle, selection):
+            artifact = bundle.artifact(entry)
+            place = Location(str(file))
+            found.append(_carried(entry.name, entry.params, artifact, place))
+    return found
+
+
+def _carried(
+    name: str,
+    params: Iterable[tuple[str, Any]],
+    artifact: Artifact,
+    place: Location,
+    action_key: str | None = None,
+) -> Compiled:
+    """Return what a bundle or a store knows of a variant; it has neither function nor reference."""
+    from pallasc.specs.gpus import target_of_record
+    from pallasc.specs.spec import Budget, Variant
+
+    variant = Variant(
+        name=name,
+        params=tuple(params),
+        target=target_of_record(artifact.target),
+        entry="",
+        args={},
+        static={},
+        reference=None,
+        tolerance=None,
+        budget=Budget(),
+        files=(),
+        location=place,
+        base_dir="",
+    )
+    return Compiled(variant, artifact, action_key)
+
+
+def read_compiled(
+    specs: Sequence[str], store: Store, selection: Selection
+) -> list[Compiled] | None:
+    """Return what is compiled already, None where the arguments of a command are specs.
+
+    Args:
+        specs: bundles, or action keys and digests of artifacts, whose first digits are enough.
+        store: the store that has the artifacts.
+        selection: which variants to choose in bundles.
+
+    Raises:
+        SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
+            too few digits.
+        NotCachedError: the store has nothing under a key.
+        click.UsageError: keys come with options that choose variants.
+    """
+    if bundles := bundle_files(specs):
+        return read_bundled(bundles, selection)
+    if not any(map(is_key, specs)):
+        return None
+    given = {"-k": selection.expression, "--target": selection.targets}
+    if name := next((name for name, value in given.items() if value), None):
+        raise click.UsageError(
+            f"{name} chooses variants of specs and bundles, and an action key is one variant "
+            f"already: leave {name} out."
+        )
+    return [stored(spec, store) for spec in specs]
+
+
+def report_of(compiled: Iterable[Compiled]) -> Report:
+    """Return what is compiled already as a report of hits."""
+    from pallasc.compiler.builds.report import Report, VariantResult
+
+    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
+    return Report(tuple(results), 0.0)
+
+
+def stored(text: str, store: Store) -> Compiled:
+    """Return what a store has under an action key or a digest, or its first digits.
+
+    Raises:
+        SpecError: it is no key, or has too few digits.
+        NotCachedError: the store has nothing under it.
+    """
+    from pallasc.cache.inventory import artifacts
+    from pallasc.compiler.inputs.lookup import artifact_of_action
+
+    if not is_key(text):
+        raise SpecError(
+            f"{text} is not an action key, and another argument is.",
+            hint="Give specs and keys one at a time.",
+        )
+    key = whole_key(text, store)
+    artifact = artifact_of_action(store, key)
+    if artifact is None:
+        raise NotCachedError(
+            f"the store has no artifact {key}.",
+            hint="pallasc inspect SPECS --json prints the action keys of variants.",
+        )
+    listed = artifacts(store, key_prefix=key)
+    about = next((about for each in listed for about in each.variants if about.name), None)
+    name, params = (about.name, tuple(about.params.items())) if about else (key, ())
+    return _carried(name, params, artifact, Location(key), key)
+
+
+class Target(NamedTuple):
+    """A target, as an expression sees it."""
+
+    name: str
+    arch: str
+
+
+class Selectable(NamedTuple):
+    """Something compiled, as an expression sees a variant."""
+
+    id: str
+    name: str
+    params: Sequence[tuple[str, Any]]
+    target: Target
+    entry: Any = None
+
+
+def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
+    """Return the entries of a bundle that a command line selects, in the order of their keys.
+
+    Raises:
+        SpecError: a target has no entry, or none matches.
+    """
+    entries, targets = list(bundle.entries()), selection.targets
+    present = sorted({name for entry in entries for name in (entry.target, entry.arch)})
+    for target in targets:
+        if target not in present:
+            from pallasc.specs.spelling import suggestion
+
+            raise SpecError(
+                f"{bundle.name} has no variant for {target}.",
+                hint=suggestion(target, present, otherwise="Targets"),
+            )
+    if targets:
+        entries = [entry for entry in entries if {entry.target, entry.arch} & {*targets}]
+    if selection.expression is None:
+        return entries
+    return select_entries(entries, selection.expression)
+
+
+def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
+    """Return the entries that an expression selects (`specs/loading/select.py`), in their order.
+
+    Raises:
+        SpecError: the expression is wrong, or selects none of them.
+    """
+    from pallasc.specs.loading.select import select
+
+    views = [
+        Selectable(entry.id, entry.name, entry.params, Target(entry.target, entry.arch), entry)
+        for entry in entries
+    ]
+    return [view.entry for view in select(views, expression)]

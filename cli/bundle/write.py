@@ -1,0 +1,408 @@
+"""`pallasc bundle create`, `merge` and `export`: bundles of specs and of bundles, C sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import (
+    Selection,
+    build_options,
+    bundle_selection_options,
+    fail_on_warning_option,
+    file_argument,
+    files_argument,
+    frozen_options,
+    json_option,
+    output_option,
+    quiet_option,
+    selection_options,
+    size_option,
+    specs_argument,
+)
+from pallasc.cli.output.text import count, echo, json_text
+from pallasc.errors import CorruptError, PallascError, SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.bundling import BundleResult, FindLines, Source, SplitBy
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import VariantResult
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
+
+_MOST_NAMED = 10
+_CHOSEN_BY = {"row": "row of its key", "bucket": "row of its bucket", "default": "default"}
+
+Chosen = tuple["Bundle", "Sequence[Entry]"]
+
+bundle_option = output_option(
+    "FILE", "The bundle to write; what was there is replaced in one step."
+)
+
+
+@click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
+@specs_argument()
+@bundle_option
+@click.option(
+    "--split-by",
+    type=click.Choice(["target", "arch"]),
+    help="Write one bundle for each model or architecture, named after it: FILE-h100-sxm.pallasc.",
+)
+@click.option("--keep-debug", is_flag=True, help="Leave debug sections in the cubins.")
+@click.option("--keep-ptx", is_flag=True, help="Add the PTX, which no launch needs.")
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Add the lines of your source, with their text, for `pallasc inspect`.",
+)
+@click.option(
+    "--level",
+    type=int,
+    default=19,
+    show_default=True,
+    metavar="N",
+    help="How hard to compress, 1 to 22.",
+)
+@frozen_options
+@selection_options
+@build_options()
+@fail_on_warning_option
+@quiet_option
+@json_option("what was written")
+def create_command(
+    specs: tuple[str, ...],
+    output: Path,
+    frozen: bool,
+    selection: Selection,
+    store_root: Path | None,
+    quiet: bool,
+    as_json: bool,
+    split_by: SplitBy | None,
+    keep_debug: bool,
+    keep_ptx: bool,
+    lines: bool,
+    level: int,
+    lock: Path | None,
+    locked: bool,
+    how: Options,
+) -> int:
+    """Write the variants of SPECS into a bundle; what the store does not have is built first.
+
+    Either all of them are written, or nothing. With --frozen nothing is compiled, and where there
+    is a lock file, everything must agree with it.
+
+    The bundle records the spec files and the commit that it was made from, the toolchain, and
+    whether files that git tracks differed from the commit. The same sources give the same bytes in
+    every folder and on every machine.
+
+    Examples:
+      pallasc bundle create specs/ -o kernels.pallasc
+      pallasc bundle create specs/ -o hopper.pallasc --target sm_90a --frozen
+      pallasc bundle create specs/ -o norms.pallasc -k "rmsnorm or layernorm"
+      pallasc bundle create specs/ -o dist/kernels.pallasc --split-by arch
+      pallasc bundle create specs/ -o debug.pallasc --keep-ptx --lines
+
+    --json prints one object:
+      schema      1
+      bundles     a list; of each: file, target (or null), bytes, digest (of all its content),
+                  variants (their ids)
+      provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
+    """
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.output.build_text import print_remarks
+    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
+
+    store = open_store(store_root)
+    with store_progress(store, hits=False, quiet=quiet) as progress:
+        reader = Reading(progress, keep_going=False).reader(store, how, frozen=frozen)
+        source: Source = "frozen" if frozen else "compile"
+        made = make_bundle(
+            reader.select(specs, **selection._asdict()),
+            output,
+            store=store,
+            options=BundleOptions(
+                source=source,
+                lock=lock,
+                locked=locked,
+                split_by=split_by,
+                keep_debug=keep_debug,
+                keep_ptx=keep_ptx,
+                level=level,
+                lines=_finder(store, how, progress.mention) if lines else None,
+                build=how,
+            ),
+            on_event=progress,
+        )
+    print_remarks(made.report, store, progress.screen, quiet=quiet)
+    if made.report.exit_code:
+        echo(f"{output} is not written.", err=True)
+        return made.report.exit_code
+    _tell(made, quiet=quiet)
+    if as_json:
+        echo(json_text(_created_json(made)))
+    return 0
+
+
+def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
+    """Return what finds the source lines of a build, all of them or none."""
+    from pallasc.cli.output.source_text import found_lines
+    from pallasc.specs.artifacts.source_lines import to_json
+
+    def find(results: Sequence[VariantResult]) -> list[bytes]:
+        records = []
+        for lines in found_lines(results, store, options, say).values():
+            if isinstance(lines, PallascError):
+                raise lines
+            records.append(to_json(lines))
+        return records
+
+    return find
+
+
+def _tell(made: BundleResult, *, quiet: bool) -> None:
+    from pallasc.specs.bundle.manifest import differing
+
+    for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
+        echo(f"warning: {text}; the bundle says so", err=True)
+    for bundle in () if quiet else made.bundles:
+        variants = count(len(bundle.variants), "variant")
+        echo(f"wrote {bundle.path}: {variants}, {bundle.size:,} bytes", err=True)
+
+
+def _created_json(made: BundleResult) -> dict[str, object]:
+    return {
+        "bundles": [
+            {
+                "file": str(bundle.path),
+                "target": bundle.target,
+                "bytes": bundle.size,
+                "digest": bundle.digest,
+                "variants": list(bundle.variants),
+            }
+            for bundle in made.bundles
+        ],
+        "provenance": [asdict(origin) for origin in made.provenance],
+    }
+
+
+@click.command("merge", cls=Command, short_help="Put several bundles into one.")
+@files_argument
+@bundle_option
+@bundle_selection_options
+@click.option("--strip-lines", is_flag=True, help="Leave out the lines of the source.")
+@json_option("what was written")
+def merge_command(
+    files: tuple[Path, ...],
+    output: Path,
+    strip_lines: bool,
+    as_json: bool,
+    selection: Selection,
+) -> int:
+    """Write the variants of several bundles into one, whatever their order.
+
+    A variant that several of them have is written once. Where they have different artifacts of a
+    variant, the variant is named, nothing is written, and the exit code is 5. All bundles are
+    verified first. A signature covers a whole bundle, so the new bundle has none: sign it.
+
+    Examples:
+      pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
+      pallasc bundle merge kernels.pallasc -o small.pallasc --target sm_90a -k "not debug"
+
+    --json prints one object:
+      schema    1
+      file      the bundle that was written
+      variants  how many it holds
+      bytes     its size
+      digest    of all its content
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.verify import verify
+
+    with ExitStack() as stack:
+        bundles = [stack.enter_context(open_bundle(file)) for file in files]
+        for bundle in bundles:
+            verify(bundle)
+        data = _merged(_selected(bundles, selection), strip_lines=strip_lines)
+        for bundle in bundles:
+            if bundle.signatures:
+                echo(f"{bundle.name} is signed, {output} will not be", err=True)
+    _write(output, data, as_json=as_json)
+    return 0
+
+
+def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
+    """Return each bundle that has variants which match, with these.
+
+    Raises:
+        SpecError: no bundle has any.
+    """
+    from pallasc.cli.arguments.compiled import selected_entries
+
+    choices: list[Chosen] = []
+    errors = []
+    for bundle in bundles:
+        try:
+            choices.append((bundle, selected_entries(bundle, selection)))
+        # A target or expression has to fit some of the bundles, not each of them.
+        except SpecError as error:
+            errors.append(error)
+    if not choices:
+        raise errors[0]
+    return choices
+
+
+def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
+    """Return the bytes of the new bundle.
+
+    Raises:
+        CorruptError: bundles do not agree on a variant.
+    """
+    from pallasc.specs.bundle.writer import build_bundle
+
+    if conflicts := _conflicts(choices):
+        named = "\n".join(f"  {conflict}" for conflict in conflicts[:_MOST_NAMED])
+        more = f"\n  and {len(conflicts) - _MOST_NAMED} more" * (len(conflicts) > _MOST_NAMED)
+        raise CorruptError(
+            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:\n"
+            f"{named}{more}",
+            hint="Build them again with one toolchain, or leave them out with -k.",
+        )
+    origins = [origin for bundle, _ in choices for origin in bundle.provenance]
+    items = (item for bundle, entries in choices for item in bundle.items(entries))
+    if strip_lines:
+        items = (replace(item, lines=None) for item in items)
+    return build_bundle(items, keep_debug=True, keep_ptx=True, provenance=origins)
+
+
+def _conflicts(choices: Sequence[Chosen]) -> list[str]:
+    """Return the variants that bundles disagree on, with the artifact that each bundle has."""
+    found: dict[bytes, list[tuple[str, Entry]]] = {}
+    for bundle, entries in choices:
+        for entry in entries:
+            found.setdefault(entry.key, []).append((bundle.name, entry))
+    return [
+        f"{own[0][1].id}: {', '.join(f'{e.digest[:12]} in {name}' for name, e in own)}"
+        for _, own in sorted(found.items())
+        if len({entry.digest for _, entry in own}) > 1
+    ]
+
+
+def _write(output: Path, data: bytes, *, as_json: bool) -> None:
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.user_files import replace_file
+
+    replace_file(output, data)
+    with open_bundle(data) as bundle:
+        number, digest = len(bundle), bundle.digest
+    if as_json:
+        facts = {"file": str(output), "variants": number, "bytes": len(data), "digest": digest}
+        echo(json_text(facts))
+    echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)
+
+
+@click.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
+@file_argument
+@click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
+@output_option(
+    "FOLDER", "The folder to write; one that an export wrote and nobody changed is replaced."
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="What the library is called and its functions begin with; by default the bundle's name.",
+)
+@size_option(
+    "--max-size",
+    "most_bytes",
+    "Write nothing if the total is larger than this; none for no limit.",
+    default="4GiB",
+    show_default=True,
+)
+@bundle_selection_options
+@json_option("what was written")
+def export_command(
+    file: Path,
+    as_c: bool,
+    output: Path,
+    name: str | None,
+    most_bytes: int | None,
+    as_json: bool,
+    selection: Selection,
+) -> int:
+    """Write kernels as a folder that CMake builds into a library, without Python or CUDA toolkit.
+
+    The folder holds a flat plan for each variant, a header with one function for each kernel,
+    which chooses the variant by the arrays and the GPU, and the sources that launch it. A shared
+    library of it is also a module of tvm-ffi. The same variants give the same bytes. It is written
+    as a whole, or not at all. Of a tuned kernel it has for each model and set of arrays the variant
+    that the rows of the model choose, else the default; it pads no arrays.
+
+    Examples:
+      pallasc bundle export --c kernels.pallasc -o kernels/
+      pallasc bundle export --c kernels.pallasc -o norms/ --name norms -k "rmsnorm or layernorm"
+
+    --json prints one object:
+      schema   1
+      file     the bundle
+      folder   where they are
+      name     the library's name
+      kernels  a list; of each: name, function, left_out (how many variants its table does not
+               choose), variants, a list: id, arch, file, bytes, chosen_by (of a tuned kernel:
+               row, bucket or default)
+    """
+    from pallasc.cli.arguments.compiled import selected_entries
+    from pallasc.runtime.native.library import FOLDER
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.c_export import export_c, name_from
+    from pallasc.version import installed_version
+
+    library = name_from(file.name) if name is None else name
+    with open_bundle(file) as bundle:
+        entries = selected_entries(bundle, selection)
+        kernels = export_c(
+            bundle,
+            entries,
+            output,
+            name=library,
+            native=FOLDER,
+            version=installed_version(),
+            most_bytes=most_bytes,
+        )
+    if as_json:
+        listed = [
+            {
+                "name": kernel.name,
+                "function": kernel.function,
+                "left_out": kernel.left_out,
+                "variants": [
+                    {
+                        "id": own.entry.id,
+                        "arch": own.entry.arch,
+                        "file": own.file,
+                        "bytes": own.size,
+                        "chosen_by": own.chosen_by,
+                    }
+                    for own in kernel.variants
+                ],
+            }
+            for kernel in kernels
+        ]
+        told = {"file": str(file), "folder": str(output), "name": library, "kernels": listed}
+        echo(json_text(told))
+    for kernel in kernels:
+        for own in kernel.variants:
+            if own.chosen_by is not None:
+                echo(f"{own.entry.id}: by the {_CHOSEN_BY[own.chosen_by]}", err=True)
+        if kernel.left_out:
+            echo(f"left out {count(kernel.left_out, 'variant')} of {kernel.name}", err=True)
+    variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")
+    echo(f"wrote {count(len(kernels), 'kernel')} with {variants} to {output}", err=True)
+    return 0
