@@ -212,7 +212,7 @@ def push(
         RemoteError: the remote fails.
         CorruptError: a name is not one.
     """
-    left = done = 0
+    left = refused = done = 0
     total = sum(map(len, names.values()))
     with Session(settings, environ, is_build=False) as session:
         for namespace, wanted in names.items():
@@ -222,12 +222,12 @@ def push(
                     left += writer.add(store, name) is None
                 except CorruptError as error:
                     session.stats.refuse(error.message)
-                    left += 1
+                    refused += 1
                 done += 1
                 on_step(done, total)
             writer.finish(Change())
         moved = session.stats.offered
-        return Transfer(moved, total - moved - left, left, session.stats)
+        return Transfer(moved, total - moved - left - refused, left, session.stats)
 
 
 def pull(

@@ -57,6 +57,7 @@ from pallasc.compiler.toolchain.modules import (
 )
 from pallasc.compiler.toolchain.setup import is_withheld
 from pallasc.errors import SpecError
+from pallasc.specs.loading.modules import shown_name
 
 LIBRARY = "pallasc.specs.library"
 """Kernels of pallasc's own that count as the user's sources."""
@@ -361,20 +362,30 @@ def _record_reads() -> None:
         # `os.environ.get` and `os.getenv` call `__getitem__`, which is looked up on the class.
         methods = {"__getitem__": _look_up(kind)}
         environment.__class__ = type("_Recording", (type(environment),), methods)
+    functions: dict[Callable[..., Any], Any] = {
+        os.open: functools.update_wrapper(functools.partial(_opening, os.open), os.open)
+    }
     recorded: dict[str, Recorder] = {
         "stat": _stat,
         "lstat": functools.partial(_stat, follows=False),
         "access": functools.partial(_stat, tests=True),
         "readlink": _read_link,
-        "open": _open_below,
     }
     for name, recorder in recorded.items():
         plain = getattr(os, name)
-        recording = RecordingFunction(plain, recorder)
-        setattr(os, name, recording)
-        for functions in _SETS:  # which callers look up to see what it supports
-            if plain in functions:
-                functions.add(recording)
+        functions[plain] = RecordingFunction(plain, recorder)
+    for plain, recording in functions.items():
+        setattr(os, plain.__name__, recording)
+        for supporting in _SETS:  # which callers look up to see what it supports
+            if plain in supporting:
+                supporting.add(recording)
+
+
+def _opening(
+    plain: Callable[..., int], path: Any, flags: Any, mode: Any = 0o777, *, dir_fd: Any = None
+) -> int:
+    """Open a file. The audit event leaves the folder out, so the hook reads it in this frame."""
+    return plain(path, flags, mode, dir_fd=dir_fd)
 
 
 class RecordingFunction:
@@ -418,31 +429,38 @@ def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
 
 
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
+    # `sys._getframe` has an event, too.
     if event == "open":
-        path, flags = arguments[0], arguments[2]
-        _opened(path, FILE, writing=isinstance(flags, int) and bool(flags & _FOR_WRITING))
+        frame: Any = sys._getframe(1)
+        path, flags, folder = arguments[0], arguments[2], None
+        if frame.f_code is _opening.__code__:
+            folder, frame = frame.f_locals["dir_fd"], frame.f_back
+        writing = isinstance(flags, int) and bool(flags & _FOR_WRITING)
+        _opened(frame, path, FILE, folder=folder, writing=writing)
     elif event in _UNTRACKED:
         module = _user_module(sys._getframe(1))
         if module:
             _record_untracked(module, _UNTRACKED[event])
     elif event in ("os.listdir", "os.scandir"):
-        _opened("." if arguments[0] is None else arguments[0], FOLDER)
+        listed = "." if arguments[0] is None else arguments[0]
+        _opened(sys._getframe(1), listed, FOLDER)
     elif event in ("ctypes.dlopen", "sqlite3.connect") and os.sep in str(arguments[0]):
-        _opened(arguments[0], FILE)
+        _opened(sys._getframe(1), arguments[0], FILE)
     elif event == "sys.addaudithook":
         # Hooks cannot be removed, see what pallasc does, and can forbid it by raising.
         raise RuntimeError("audit hooks cannot be added in a compiling process")
 
 
-def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
-    frame = sys._getframe(2)
+def _opened(
+    frame: FrameType, path: Any, kind: str, *, folder: Any = None, writing: bool = False
+) -> None:
     module = _user_module(frame, transparent=_OPEN_FOR_OTHERS)
     if not module:
         return
     try:
         if isinstance(path, int) and kind == FOLDER:
             path = os.readlink(f"/proc/self/fd/{path}")
-        place = absolute(path)
+        place = absolute(path, folder)
         if place is None:
             return  # a descriptor: opening it was recorded
         if writing:
@@ -477,21 +495,6 @@ def _read_link(module: str, frame: FrameType, arguments: tuple[Any, ...], option
     place = absolute(_path(arguments, options), options.get("dir_fd"))
     if place is not None and not place.startswith(_NO_DIGEST):
         _look(module, LINK, place)
-
-
-def _open_below(
-    module: str, frame: FrameType, arguments: tuple[Any, ...], options: Options
-) -> None:
-    """Record a file that is named relative to a descriptor, which the audit event leaves out."""
-    folder = options.get("dir_fd")
-    place = None if folder is None else absolute(_path(arguments, options), folder)
-    if place is None:
-        return
-    flags = arguments[1] if len(arguments) > 1 else options.get("flags")
-    if isinstance(flags, int) and flags & _FOR_WRITING:
-        _written.add((module, place))
-    elif state(IS, place) != "folder":
-        _read(module, place, FILE)
 
 
 def _path(arguments: tuple[Any, ...], options: Options) -> Any:
@@ -542,7 +545,7 @@ def _record_missed(module: str, name: str) -> None:
 
 
 def _record_untracked(module: str, action: str) -> None:
-    record_of(module).unseen.add(f"{module} {action}")
+    record_of(module).unseen.add(f"{shown_name(module)} {action}")
 
 
 # ---- the module that causes a call

@@ -29,6 +29,11 @@ def module_name(path: str | Path) -> str:
     return f"{_PREFIX}{Path(path).stem}"
 
 
+def shown_name(module: str) -> str:
+    """Return how messages call a module: a spec's file by its name."""
+    return f"{module.removeprefix(_PREFIX)}.py" if module.startswith(_PREFIX) else module
+
+
 def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = None) -> ModuleType:
     """Execute a Python file and return its module; the file's folder can be imported from.
 

@@ -99,6 +99,15 @@ def test_everything_that_the_store_lacks_is_taken_once(make: Make, store: Store)
     assert state(store) == before
 
 
+def test_constants_that_compress_well_are_taken_too(make: Make, store: Store) -> None:
+    source = make("source", [])
+    data = os.urandom(80_000) + bytes(20_000_000)
+    for number in range(3):
+        source.put_artifact(key(number), {"number": number}, {"constant": data + bytes([number])})
+    assert exported(source).stat().st_size < 5_000_000
+    assert take(store, source).artifacts == 3
+
+
 def test_a_selection_is_exported_alone_and_equal_stores_give_equal_files(make: Make) -> None:
     one, two = make("one", range(4)), make("two", (3, 1, 2, 0))
     assert exported(one).read_bytes() == exported(two).read_bytes()
@@ -275,8 +284,8 @@ def test_a_forged_file_costs_little_memory(tmp_path: Path, forge: Callable[[], b
     command = [sys.executable, "-P", "-c", MEASURED, str(tmp_path / "store"), "forged"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     message, most_kb = json.loads(done.stdout)
-    assert "cannot be imported" in message
     assert most_kb < 400_000
+    assert "cannot be imported" in message or forge is _dense
     assert not (tmp_path / "store").exists()
 
 

@@ -27,9 +27,9 @@ KERNELS = {
     "def run(x): return x * (9 + DEBUG)\n",
 }
 SAID = {
-    "program": "_pallasc_spec_program ran another program, whose digest cannot be computed",
-    "system": "_pallasc_spec_system ran another program, whose digest cannot be computed",
-    "proc": "_pallasc_spec_proc read /proc/cpuinfo, whose digest cannot be computed",
+    "program": "program.py ran another program, whose digest cannot be computed",
+    "system": "system.py ran another program, whose digest cannot be computed",
+    "proc": "proc.py read /proc/cpuinfo, whose digest cannot be computed",
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 from pallasc.compiler.inputs.recorders import RecordingFunction, absolute
 from pallasc.compiler.inputs.sources import digest_of
 from pallasc.errors import ToolError
+from pallasc.specs.loading.modules import shown_name
 
 NOTES = "HERE / 'notes.txt'"
 LATER = "HERE / 'later.txt'"
@@ -210,7 +211,7 @@ def test_what_no_kernel_asks_is_not_recorded(gallery: Gallery, name: str) -> Non
 
 @pytest.mark.parametrize("name", ACTS)
 def test_what_leaves_the_process_is_said(gallery: Gallery, name: str) -> None:
-    who = gallery.entries[f"act: {name}"]
+    who = shown_name(gallery.entries[f"act: {name}"])
     assert gallery.manifests[f"act: {name}"]["unseen"] == [f"{who} {ACTS[name][1]}"]
 
 
@@ -302,7 +303,7 @@ def test_what_changes_after_it_was_looked_at_is_named(
 
 def test_a_question_that_cannot_be_recorded_is_said_and_does_no_harm(gallery: Gallery) -> None:
     assert gallery.manifests["odd"]["unseen"] == []
-    who = gallery.entries["fresh odd"]
+    who = shown_name(gallery.entries["fresh odd"])
     assert gallery.manifests["fresh odd"]["unseen"] == [
         f"{who} queried something that cannot be recorded"
     ]

@@ -33,6 +33,11 @@ READS = {
     "open": "open(HERE / 'notes.txt')",
     "open by text": "open(str(HERE) + '/notes.txt', 'rb')",
     "os.open": "os.close(os.open(HERE / 'notes.txt', os.O_RDONLY))",
+    "below a descriptor": (
+        "os.close(os.open('notes.txt', os.O_RDONLY, dir_fd=os.open(HERE, os.O_RDONLY)))"
+    ),
+    "by an opener": "open('notes.txt', opener=lambda path, flags: "
+    "os.open(path, flags, dir_fd=os.open(HERE, os.O_RDONLY)))",
     "read_text": "(HERE / 'notes.txt').read_text()",
     "a module of Python": "__import__('linecache').getlines(str(HERE / 'notes.txt'))",
     "pkgutil": "__import__('pkgutil').get_data('helper', 'notes.txt')",
@@ -41,6 +46,7 @@ READS = {
     "in an import": "import reading",
     "in an import before": "import reading",
 }
+BELOW = ("below a descriptor", "by an opener")
 LOOKS = {
     "get": "os.environ.get('CHOICE')",
     "getenv": "os.getenv('CHOICE', '1')",
@@ -136,7 +142,8 @@ NOTES = {"file:notes.txt": digest("nothing\n")}
 @pytest.mark.parametrize("name", READS)
 def test_a_file_that_is_read_is_recorded(gallery: Gallery, name: str) -> None:
     found = gallery.manifests[f"reads: {name}"]
-    assert found["opened"] == NOTES
+    parents = {"is:.": "folder"} if name in BELOW else {}
+    assert found["opened"] == NOTES | parents
 
 
 def test_what_a_function_keeps_counts_for_all_that_reach_it(gallery: Gallery) -> None:
