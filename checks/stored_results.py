@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from pallasc.cache.manifests import Manifest, manifest_from_json
+from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.inputs.sources import CurrentSources
@@ -84,6 +84,8 @@ class StoredResults:
         self._requests = Requests(context)
         self._own: dict[str, str] = {}
         self._changed: dict[tuple[str, Place], bool] = {}
+        self._fitting: dict[Place | None, str] = {}
+        """The sources of the last results found, by folders: then no folder has to be listed."""
 
     def subject(
         self,
@@ -124,9 +126,23 @@ class StoredResults:
 
     def find(self, subject: Checkable, levels: Sequence[Level]) -> dict[str, Stored]:
         """Return the results that still hold, by level."""
+        place = None if subject.request is None else subject.request.place
+        if (read := self._fitting.get(place)) is not None:
+            name = set_name(subject.key, read)
+            likely = self._store.find_manifest(name)
+            if likely is not None and likely.read == read and self._store.believes(name, likely):
+                results = self._results(likely, subject, levels)
+                if len(results) == len(levels):
+                    return results
         manifest = self._manifest(subject)
         if manifest is None:
             return {}
+        self._fitting[place] = manifest.read
+        return self._results(manifest, subject, levels)
+
+    def _results(
+        self, manifest: Manifest, subject: Checkable, levels: Sequence[Level]
+    ) -> dict[str, Stored]:
         fresh = not self._has_changed(manifest, subject)
         rows = _rows(manifest)
         results = {}
