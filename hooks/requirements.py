@@ -2,8 +2,8 @@
 
 A build frontend creates an environment for each build and asks the backend what else to install. If
 the store has every variant, nothing is required, so JAX and the CUDA tools are not installed. The
-`sign` extra is required if the environment makes or checks signatures, the `remote` extra if the
-project uses a remote store.
+`sign` extra is required if the environment makes or checks signatures, the `remote` extra if a
+remote store is configured.
 """
 
 from __future__ import annotations
