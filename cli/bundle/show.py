@@ -233,9 +233,6 @@ def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
             yield f"    differs       {name}"
 
 
-# ---- pallasc list
-
-
 def list_bundles(files: Sequence[Path], selection: Selection, *, as_json: bool) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
     from pallasc.cli.arguments.compiled import selected_entries

@@ -44,7 +44,7 @@ def counter(done: int, total: int) -> str:
 
 
 def result_line(result: VariantResult, columns: int | None = None) -> str:
-    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`, or the id without facts.
+    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`, or only the id.
 
     The line of a missing variant ends with the reason.
 
@@ -195,7 +195,7 @@ def _added(results: Sequence[VariantResult]) -> list[str]:
 
 
 def _described(name: str) -> str:
-    """Return a kernel's name; matrix products are marked, which XLA names after their operation."""
+    """Return a kernel's name, marked as a matrix product if XLA named it after one."""
     text = one_line(name)
     return f"{text} (a matrix product)" if _PRODUCT.search(name) else text
 

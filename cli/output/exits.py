@@ -167,7 +167,6 @@ class _First:
 
     @property
     def came(self) -> bool:
-        """Return True if a signal has arrived."""
         return self._came_s is not None or self._is_dropped
 
     @contextmanager

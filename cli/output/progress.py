@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 FIRST_SILENCE_S = 10.0
-"""Longest first silence of a build without a terminal while something is compiled."""
+"""Time after which a build without a terminal first reports that it is still compiling."""
 LONGEST_SILENCE_S = 60.0
 _HELD_LINES = 512
 """Number of hit lines written at a time: about 64 kB."""

@@ -1,4 +1,4 @@
-"""Report outputs of a build or a check besides the terminal: JSON, files, annotations."""
+"""Outputs for the report of a build or a check besides the terminal: JSON, files, annotations."""
 
 from __future__ import annotations
 

@@ -294,7 +294,6 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
 
 
 def _json(picked: Picked) -> dict[str, object]:
-    """Return the `--json` object of a kernel."""
     used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     return {

@@ -234,7 +234,6 @@ def _totals_text(planned: Planned) -> str:
 
 
 def _json(planned: Planned) -> dict[str, object]:
-    """Return the `--json` object."""
     written = planned.written
     job: dict[str, object] | None = None
     if written is not None:

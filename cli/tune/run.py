@@ -307,7 +307,6 @@ class _Progress:
         self._screen.write(f"{printable(text)}\n")
 
     def began(self, match: Match, number: int, total: int) -> None:
-        """Show the contest that starts."""
         self._place = f"[{number}/{total}] {match.text}"
         self._draw(f"{self._place}: starting {count(len(match.entries), 'point')}")
 
@@ -319,11 +318,9 @@ class _Progress:
             self._draw(f"{self._place}: round {len(contest.rounds)}, {left} left")
 
     def failed(self, match: Match, name: str, why: str) -> None:
-        """Print a point that failed."""
         self.say(f"{self._screen.paint('failed', 'red')}  {one_line(name)}: {one_line(why)}")
 
     def done(self, match: Match, contest: Contest) -> None:
-        """Print the result of a contest."""
         if not self._quiet:
             self.say(one_line(_contest_line(match, contest)))
 
@@ -371,7 +368,6 @@ def _summary_text(measured: _Measured) -> str:
 
 
 def _summary_json(measured: _Measured) -> dict[str, object]:
-    """Return the `--json` object."""
     from pallasc.cli.launching import device_json
 
     return {
