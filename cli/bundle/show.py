@@ -195,7 +195,7 @@ def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
 
 
 def _tuning_text(entry: Entry) -> Iterator[str]:
-    """Yield the rows of a tuned kernel's table that use this variant."""
+    """Yield how a tuned kernel uses this variant: table rows, default, padding, rank."""
     from pallasc.specs.tuning import key_text
 
     tuning = entry.tuning

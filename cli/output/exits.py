@@ -129,8 +129,7 @@ def as_interrupts() -> Iterator[None]:
             yield
     finally:
         for number in ours:
-            # Python restores its own handlers long before the process ends, but it does not restore
-            # SIG_IGN.
+            # Python restores its own handlers long before the process ends, but keeps SIG_IGN.
             signal.signal(number, signal.SIG_IGN if first.came else before[number])
 
 

@@ -1,7 +1,6 @@
 """Plain data of build and check reports, as printed by `--json`.
 
-To add a column to a build, add a key to `variant_row` and describe it in the help of `pallasc build
---json`.
+A new column of a build is a key of `variant_row`, described in the help of `pallasc build --json`.
 """
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ def _figures_of(target: Target) -> Mapping[str, Any]:
 def junit_properties(result: VariantResult) -> dict[str, str]:
     """Return a variant's properties for JUnit XML, omitting missing values.
 
-    Registers and shared memory are the maximum over the artifact's kernels.
+    Registers, spills and shared memory are the maximum over the artifact's kernels.
     """
     properties: dict[str, object] = {
         "status": result.status,
