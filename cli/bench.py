@@ -1,4 +1,4 @@
-"""`pallasc bench`: how long kernels take on the GPU of this machine."""
+"""`pallasc bench`: measure kernels on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -125,16 +125,16 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How everything is measured.
+    """Conditions of the measurements.
 
     Attributes:
-        device: where.
-        repeats: how many launches are measured.
-        warmup: how many go before them.
-        cold: whether the L2 cache is emptied before each.
-        seed: chooses random inputs.
-        files: those of other inputs, by path of the array.
-        flops: the operations of a launch, as `--flops` has them.
+        device: the GPU.
+        repeats: number of measured launches.
+        warmup: number of launches before them.
+        cold: empty the L2 cache before each launch.
+        seed: seed of random inputs.
+        files: files of the other inputs, by array path.
+        flops: operations per launch, as given by `--flops`.
     """
 
     device: Device
@@ -148,7 +148,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of a variant's launches, in microseconds, in order."""
+    """Launch times of a variant, in microseconds, in order."""
 
     chosen: Chosen
     under: Conditions
@@ -156,7 +156,7 @@ class Measured:
 
     @cached_property
     def figures(self) -> Figures:
-        """How fast the kernel is."""
+        """Performance figures of the kernel."""
         variant, flops = self.chosen.variant, self.under.flops
         model = model_of(self.under.device, [variant.target])
         return Figures.of(
@@ -169,12 +169,12 @@ class Measured:
 
 
 def measure(chosen: Chosen, under: Conditions) -> Measured:
-    """Launch a variant many times and return what each launch took.
+    """Launch a variant repeatedly, and return the time of each launch.
 
     Raises:
-        ArgumentError: a file does not fit.
+        ArgumentError: a file does not match its input.
         SpecError: a file cannot be read.
-        DeviceError: a launch fails.
+        DeviceError: a launch failed.
     """
     from pallasc.runtime.timing import time_launches
 
@@ -195,13 +195,13 @@ def measure(chosen: Chosen, under: Conditions) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model reaches at most.
+    """Peak performance of a GPU model.
 
     Attributes:
-        model: its name.
-        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
-        fp32_tflop_per_s: its units for single precision, without tensor cores.
-        l2_bytes: its L2 cache.
+        model: name of the model.
+        memory_gb_per_s: memory bandwidth, in 10^9 bytes per second.
+        fp32_tflop_per_s: single-precision performance, without tensor cores.
+        l2_bytes: size of the L2 cache.
     """
 
     model: str
@@ -211,7 +211,7 @@ class Limits:
 
 
 def limits_of(model: Target) -> Limits:
-    """Return the limits of a model, at its boost clock."""
+    """Return the limits of a model at its boost clock."""
     # A fused multiply-add counts as two operations.
     flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
     return Limits(
@@ -227,16 +227,16 @@ _PERCENTILE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How fast a kernel is.
+    """Performance figures of a kernel.
 
     Attributes:
-        median_us, min_us, p90_us: of the times of single launches; nine of ten take p90 at most.
-        moved_bytes: its inputs and outputs, each once.
-        gb_per_s: these by the median, in 10^9 bytes a second; None where the median is 0.
-        memory_share: of what the GPU's memory can do; None where that is not known, or where the
-            arrays may lie in the L2 cache instead.
-        flop: operations of a launch, as the user says, None where the user does not.
-        tflop_per_s: these by the median.
+        median_us, min_us, p90_us: statistics of the launch times; p90 is the 90th percentile.
+        moved_bytes: size of inputs and outputs, each counted once.
+        gb_per_s: `moved_bytes` per median time, in 10^9 bytes per second; None if the median is 0.
+        memory_share: fraction of the GPU's memory bandwidth; None if that is unknown, or if the
+            arrays may be in the L2 cache instead.
+        flop: operations per launch as given by the user, else None.
+        tflop_per_s: `flop` per median time.
     """
 
     median_us: float
@@ -258,13 +258,13 @@ class Figures:
         limits: Limits | None,
         cold: bool,
     ) -> Figures:
-        """Return the figures for the times of launches, at least one.
+        """Compute the figures from launch times.
 
         Args:
-            times_us: of each launch.
+            times_us: time of each launch, at least one.
             moved_bytes: see `moved_bytes`.
-            flop: operations of a launch, if they are known.
-            limits: those of the GPU's model, if it is known.
+            flop: operations per launch, if known.
+            limits: limits of the GPU's model, if known.
             cold: the L2 cache was emptied before each launch.
         """
         median_us = statistics.median(times_us)
@@ -285,23 +285,23 @@ class Figures:
 
 
 def moved_bytes(signature: Signature) -> int:
-    """Return the bytes of all inputs and outputs; an input updated in place counts twice."""
+    """Return the size of all inputs and outputs; an input updated in place counts twice."""
     sizes = signature.sizes_bytes
     updated = {number for source, number in signature.sources if source == "input"}
     return sum(sizes) + sum(sizes[number] for number in updated)
 
 
 def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:
-    """Return the operations of a launch: a number, or `{2 * m * n * k}` over the parameters.
+    """Return the operations per launch: a number, or `{2 * m * n * k}` over the parameters.
 
     Raises:
-        SpecError: it is neither.
+        SpecError: the text is neither.
     """
     value = parse_template(text).fill(params)
     try:
         operations = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        # Refused below, as nan compares with nothing.
+        # Rejected below, because comparisons with nan are false.
         operations = math.nan
     if not 0 < operations < math.inf:
         raise SpecError(
@@ -312,7 +312,7 @@ def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:
 
 
 def check_flops(text: str | None, variants: Iterable[Variant]) -> None:
-    """Check that `--flops`, where it is given, is a number for each variant.
+    """Check that `--flops`, if given, is valid for each variant.
 
     Raises:
         SpecError: it is not.
@@ -326,7 +326,7 @@ _UNKNOWN = "-"
 
 
 def bench_lines(measured: Sequence[Measured], under: Conditions) -> list[str]:
-    """Return how it was measured, a line for each variant, and what the GPU could do."""
+    """Return the conditions, a table of variants, and the limits of the GPU."""
     head = [*_COLUMNS, "TFLOP/S"] if under.flops is not None else [*_COLUMNS]
     rows = [[row.chosen.variant.id, *_cells(row.figures)][: len(head)] for row in measured]
     cache = "the L2 cache emptied before each" if under.cold else "the L2 cache warm"
@@ -354,7 +354,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
-    """Return the limits of the model, and why shares of it may be missing."""
+    """Return the model's limits, and why memory shares may be missing."""
     limits = known_limits(measured, under)
     if limits is None:
         return [f"No model is called {under.device.name}, so its limits are not known."]
@@ -368,13 +368,13 @@ def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
 
 
 def known_limits(measured: Sequence[Measured], under: Conditions) -> Limits | None:
-    """Return the limits of the GPU's model, None where it is not known."""
+    """Return the limits of the GPU's model, None if unknown."""
     model = model_of(under.device, [row.chosen.variant.target for row in measured])
     return None if model is None else limits_of(model)
 
 
 def bench_json(measured: Sequence[Measured], under: Conditions) -> dict[str, object]:
-    """Return what `--json` prints."""
+    """Return the `--json` object."""
     limits = known_limits(measured, under)
     return {
         "device": device_json(under.device),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class BuildCommand(Command):
-    """The command, with its options in groups."""
+    """`pallasc build` with its options in groups."""
 
     groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Select": ("targets", "expression", "shard"),

@@ -1,4 +1,4 @@
-"""`pallasc cache`: look after the store, move it between machines, share it."""
+"""`pallasc cache`: manage the store, copy it between machines, share it."""
 
 from __future__ import annotations
 
@@ -290,10 +290,10 @@ def prune_command(
 
 
 def _locked(files: Sequence[Path]) -> frozenset[str]:
-    """Return the action keys that lock files name.
+    """Return the action keys in lock files.
 
     Raises:
-        SpecError: one does not exist, is damaged, or is no lock file.
+        SpecError: a file does not exist, is damaged, or is not a lock file.
     """
     keys: set[str] = set()
     for file in files:
@@ -313,11 +313,11 @@ def _locked(files: Sequence[Path]) -> frozenset[str]:
 def _prune_remote(
     url: str, dry_run: bool, as_json: bool, *, size: str | None, age: str | None
 ) -> int:
-    """Prune a remote store by the limits of the command line, and show what went.
+    """Prune a remote store to the given limits, and print the result.
 
     Raises:
         click.UsageError: neither limit is given.
-        SpecError: the URL or a limit is wrong.
+        SpecError: the URL or a limit is invalid.
         RemoteError: the remote store fails, or can neither list nor delete.
     """
     from pallasc.cache.evict import parse_age, parse_size
@@ -348,14 +348,14 @@ def _prune_remote(
 
 
 def _show_pruned(pruned: Pruned, as_json: bool) -> int:
-    """Show what was removed, and return the exit code."""
+    """Print the result of pruning, and return the exit code."""
     print_result(pruned.to_json(), _pruned_lines(pruned), as_json=as_json)
     _warn(() if as_json else pruned.warnings)
     return ToolError.exit_code if pruned.warnings else 0
 
 
 def _pruned_lines(pruned: Pruned) -> Iterator[str]:
-    """Yield a line for each artifact removed, for each reason to retain some, and the sums."""
+    """Yield a line per removed artifact, the reasons for keeping others, and the totals."""
     would = "would remove" if pruned.dry_run else "removed"
     for eviction in pruned.evictions:
         unit = eviction.unit
@@ -393,16 +393,16 @@ def _retained_lines(pruned: Pruned) -> Iterator[str]:
 
 def _excess_lines(pruned: Pruned) -> Iterator[str]:
     limit = pruned.limits.max_bytes
-    if limit and pruned.excess_bytes:  # `clear` has a limit of 0 bytes, which nobody asked for
+    if limit and pruned.excess_bytes:  # `clear` has a limit of 0 bytes, not set by the user
         still = "would still be" if pruned.dry_run else "is still"
         yield f"the store {still} {pruned.excess_bytes:,} bytes over its limit of {limit:,} bytes"
 
 
 def _steps(what: str) -> Callable[[int, int], None]:
-    """Return a callback that reports from time to time how far a transfer is.
+    """Return a callback that reports the progress of a transfer from time to time.
 
     Args:
-        what: is done with variants: `sent`.
+        what: past participle for the message, such as "sent".
     """
     heartbeat = Heartbeat(2.0)
 
@@ -421,14 +421,14 @@ def _report_moved(
     *,
     as_json: bool,
 ) -> None:
-    """Print what a push or a pull did, and warn of what was refused and what is not deterministic.
+    """Print the result of a push or a pull, with refused objects and nondeterministic compilations.
 
     Args:
-        done: what was done.
-        moved: how many variants were moved, in words.
-        parts: how many other variants there were, and what is with them; none of 0.
-        data: what `--json` prints besides the traffic.
-        as_json: print that.
+        done: result of the transfer.
+        moved: text with the number of moved variants.
+        parts: numbers and descriptions of other variants; zeros are omitted.
+        data: fields of the `--json` object besides the traffic.
+        as_json: print JSON.
     """
     stats = done.stats
     _warn([f"refused: {text}" for text in stats.refused], stats.refusals, end="")
@@ -490,7 +490,7 @@ def export_command(
 def _selected(
     specs: tuple[str, ...], store: Store, selection: Selection
 ) -> tuple[list[str], list[str]]:
-    """Return names of manifests of variants and Python specs, and ids of absent variants."""
+    """Return the manifest names of specs and cached variants, and the ids of missing variants."""
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.inputs.lookup import Lookup
     from pallasc.compiler.inputs.manifest import installed_or_remembered
@@ -650,11 +650,11 @@ _MOST_WARNINGS = 5
 
 
 def _opened(root: Path | None, *, check_folders: bool = True) -> Store:
-    """Return the store, which must be readable, or not exist.
+    """Return the store, which must be readable or not exist.
 
     Raises:
-        ToolError: it is not a folder, or cannot be listed.
-        CorruptError: a folder is not its own, and `check_folders` is set.
+        ToolError: the store is not a folder, or cannot be listed.
+        CorruptError: a folder is not the store's own, and `check_folders` is set.
     """
     from pallasc.cli.arguments.selection import open_store
 
@@ -669,7 +669,7 @@ def _opened(root: Path | None, *, check_folders: bool = True) -> Store:
 def _warn(
     warnings: Sequence[str], number: int | None = None, *, end: str = ", which --json lists"
 ) -> None:
-    """Print the first few warnings, and how many more there are."""
+    """Print the first few warnings, and the number of the others."""
     for warning in warnings[:_MOST_WARNINGS]:
         echo(f"warning: {warning}", err=True)
     left = (len(warnings) if number is None else number) - _MOST_WARNINGS

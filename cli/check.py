@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.shard import Shard
 
 LEVELS = ("interpreter", "artifact", "all")
-"""What `--level` takes; tests compare it with the levels that there are."""
+"""Values of `--level`; a test compares them with the existing levels."""
 
 
 class _Settings(TypedDict):
-    """How everything is checked."""
+    """Common arguments of the check functions."""
 
     store: Store
     options: Options
@@ -203,10 +203,10 @@ def command(
 def _read_compiled(
     specs: Sequence[str], store: Store, shard: Shard | None, selection: Selection
 ) -> list[Candidate] | None:
-    """Return what is compiled already, None where the paths are specs.
+    """Return the compiled variants that the arguments name, None if they are specs.
 
     Raises:
-        SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
+        SpecError, NotCachedError, click.UsageError: see `read_compiled`.
     """
     from pallasc.cli.arguments.compiled import bundle_files, is_key, read_compiled
 

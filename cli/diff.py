@@ -1,4 +1,4 @@
-"""`pallasc diff`: compare two sides of compiled variants."""
+"""`pallasc diff`: compare the compiled variants of two sides."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ def command(
 def _sides(
     sides: tuple[str, ...], base: str | None, expressions: tuple[str, ...]
 ) -> list[tuple[str, str | None]]:
-    """Return both sides, each with the expression that chooses in it.
+    """Return both sides, each with the expression that selects its variants.
 
     Raises:
-        click.UsageError: they are not two.
+        click.UsageError: the arguments do not name two sides.
     """
     if len(expressions) > 2 or (len(expressions) == 2 and (len(sides) > 1 or base)):
         raise click.UsageError("-k is given twice to compare variants of one SIDE, without --base.")
@@ -180,7 +180,7 @@ def _sides(
 
 
 def _opened(named: list[tuple[str, str | None]], opener: Opener) -> tuple[list[Side], int]:
-    """Return the sides, and the exit code of the build that failed first, 0 if none did."""
+    """Return the sides, and the exit code of the first failed build, 0 if none failed."""
     opened, codes = [], []
     for text, expression in named:
         side, code = opener.open(text, expression)
@@ -206,15 +206,16 @@ def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: b
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """Opens sides.
+    """Opens the sides of a comparison.
 
     Attributes:
-        store: where specs are built into, and where the artifacts of locks and keys are.
-        options: how specs are built.
-        targets: models or architectures that replace those of specs, and choose in other sides.
-        stack: ends what sides need: the files of a revision.
-        quiet: whether only errors are told while specs are built.
-        lines: whether source lines are found of what is built, where the store has none.
+        store: store for built specs, with the artifacts of locks and keys.
+        options: build options.
+        targets: models or architectures that replace the specs' targets, and select variants of
+            other sides.
+        stack: closes resources of sides, such as the files of a revision.
+        quiet: print only errors while specs are built.
+        lines: find the source lines of built variants that the store lacks.
     """
 
     store: Store
@@ -225,11 +226,11 @@ class Opener:
     lines: bool = False
 
     def open(self, text: str, expression: str | None) -> tuple[Side, int]:
-        """Return what an argument names, and the exit code of the build that it took.
+        """Return the side that an argument names, and the exit code of its build.
 
         Raises:
-            SpecError: it names nothing, or `expression` and the targets choose nothing of it.
-            PallascError: as reading, or building, does.
+            SpecError: the argument names nothing, or `expression` and the targets select nothing.
+            PallascError: reading or building failed.
         """
         from pallasc.analysis.compare.revisions import (
             checked_out,
@@ -249,7 +250,7 @@ class Opener:
         return self._selected(side, expression), 0
 
     def _compiled(self, text: str) -> Side | None:
-        """Return a side that is compiled already, None for specs."""
+        """Return an already compiled side, None for specs."""
         from pallasc.analysis.compare.sides import bundle_side, lock_side, store_side
         from pallasc.cli.arguments.selection import open_store
         from pallasc.specs.bundle.format import is_bundle
@@ -313,7 +314,7 @@ class Opener:
             return report
 
     def _find_lines(self, report: Report) -> None:
-        """Find the source lines of what was built; where they cannot be had, the table says so."""
+        """Find the source lines of built variants. The printed table reports missing ones."""
         from pallasc.analysis.lines.find import Compiled, find_source_lines
         from pallasc.analysis.lines.stored import read_source_lines
         from pallasc.compiler.toolchain.setup import prepare
@@ -333,14 +334,14 @@ class Opener:
 
 
 def _is_store(path: Path) -> bool:
-    """Return True if a folder is a store: it has a folder of a version of the store's format."""
+    """Return True if a folder is a store: it contains the folder of a store format version."""
     from pallasc.cache.store import Store
 
     return Store(path).folder.is_dir()
 
 
 def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
-    """Return what a build gave."""
+    """Return the side of a build, and the build's exit code."""
     from pallasc.analysis.compare.sides import built_side
 
     failed = report.failed
@@ -351,18 +352,18 @@ def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int
 
 _VERDICTS = ("worse", "mixed", "better", "")
 _COLUMNS = 78
-"""How wide lines about the mix may be, without the indent of the variant."""
+"""Maximum width of lines about the instruction mix, without the variant's indentation."""
 
 _WIDEST = max(map(len, WORDS.values()))
 
 
 def by_verdict(comparison: Comparison) -> list[Difference]:
-    """Return the differences, what got worse first."""
+    """Return the differences, worst first."""
     return sorted(comparison.differing, key=lambda each: _VERDICTS.index(each.verdict))
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield what differs, variant by variant, then what only one side has."""
+    """Yield the differences by variant, then the variants that only one side has."""
     for difference in by_verdict(comparison):
         yield one_line(difference.pair.label)
         yield from (f"  {line}" for line in _lines(difference))
@@ -397,7 +398,7 @@ def delta(change: Change) -> str:
 
 
 def kernel_lines(kernel: KernelDifference) -> Iterator[str]:
-    """Yield what is known of a kernel's difference."""
+    """Yield the lines of a kernel's difference."""
     yield f"{one_line(kernel.name)}: {code_words(kernel)}"
     if kernel.code is not None:
         for line in _mix_lines(kernel.code):
@@ -410,7 +411,7 @@ def kernel_lines(kernel: KernelDifference) -> Iterator[str]:
 
 
 def code_words(kernel: KernelDifference) -> str:
-    """Say in words how the code of a kernel differs."""
+    """Describe how the code of a kernel differs."""
     if kernel.first is None or kernel.second is None:
         return "a new kernel" if kernel.second else "no longer there"
     code = kernel.code
@@ -448,7 +449,7 @@ def _mix(rows: Iterable[tuple[str, int, int]]) -> str:
 
 
 def summary_line(comparison: Comparison) -> str:
-    """Return how many variants got better, worse, or stayed as they are."""
+    """Return the number of variants that are better, worse, or unchanged."""
     verdicts = [difference.verdict for difference in comparison.differing]
     words = {"worse": "worse", "mixed": "better and worse", "better": "better", "": "otherwise"}
     parts = [
@@ -470,7 +471,7 @@ def summary_line(comparison: Comparison) -> str:
 
 
 _MOST_ROWS = 500
-"""GitHub takes one MiB of Markdown from a step."""
+"""GitHub limits the Markdown summary of a step to 1 MiB."""
 
 
 def comparison_json(comparison: Comparison) -> dict[str, object]:
@@ -536,7 +537,7 @@ def _kernel(kernel: KernelDifference) -> dict[str, object]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown: a table of all numbers that changed, worst first."""
+    """Return a comparison as Markdown: a table of all changed numbers, worst first."""
     names = [_code(side.name) for side in (comparison.first, comparison.second)]
     lines = [f"### pallasc diff {' → '.join(dict.fromkeys(names))}", "", summary_line(comparison)]
     lines += [
@@ -585,7 +586,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _code(text: str) -> str:
-    """Return text as code; a backtick in it would end the code."""
+    """Return text as inline code; backticks would end it, so they become apostrophes."""
     return f"`{_cell(text).replace('`', chr(39))}`"
 
 

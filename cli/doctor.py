@@ -1,4 +1,4 @@
-"""`pallasc doctor`: is everything installed that compiling needs?"""
+"""`pallasc doctor`: check that everything needed for compiling is installed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
 
 
 def _native_launch() -> Item:
-    """Return the C library that launches kernels, or why it is not used."""
+    """Return the status of the C library that launches kernels."""
     from pallasc.compiler.toolchain.inventory import Item
     from pallasc.runtime.native.extension import why_not
     from pallasc.runtime.native.library import library_file, open_library
@@ -89,7 +89,7 @@ def _native_launch() -> Item:
 
 
 def _salt() -> list[Item]:
-    """Return the salt of keys with the place where it is set; nothing if there is none."""
+    """Return the cache salt and the place where it is set; empty without a salt."""
     from pallasc.compiler.toolchain.inventory import Item
     from pallasc.specs.settings.build_settings import SALT, build_settings, cache_salt
 
@@ -101,7 +101,7 @@ def _salt() -> list[Item]:
 
 
 def _remote(ptxas: Path | None) -> list[Item]:
-    """Return the remote store of builds here, whether it answers; nothing if there is none."""
+    """Return the status of the builds' remote store; empty without a remote store."""
     from pallasc.compiler.builds.options import remote_settings
     from pallasc.compiler.toolchain.inventory import Item
 
@@ -132,7 +132,7 @@ def _remote(ptxas: Path | None) -> list[Item]:
 
 
 def _namespace(ptxas: Path | None) -> str:
-    """Return the namespace of the toolchain here, any other where it is not complete."""
+    """Return the namespace of the installed toolchain; a dummy if it is incomplete."""
     from pallasc.compiler.builds.remote_tier import namespace
     from pallasc.compiler.toolchain.setup import prepare
 
@@ -144,20 +144,20 @@ def _namespace(ptxas: Path | None) -> str:
 
 
 def _runs() -> list[str]:
-    """Return the architectures of the GPUs here; none where there is no driver."""
+    """Return the architectures of this machine's GPUs; empty without a driver."""
     from pallasc.runtime.device.devices import capabilities
     from pallasc.specs.gpus import DEFAULT_MODELS
 
     try:
         numbers = {f"sm_{major}{minor}" for major, minor in capabilities()}
-    # No driver is normal here: machines that compile need none.
+    # A missing driver is normal: machines that only compile need none.
     except PallascError:
         return []
     return [arch for arch in DEFAULT_MODELS if arch.rstrip("af") in numbers]
 
 
 def running_text(archs: Sequence[str]) -> str:
-    """Return what can be run in an environment that compiles nothing."""
+    """Return which kernels can run in an environment without a compiler."""
     lines = ["No compiler is installed here: kernels can be run, not compiled."]
     if archs:
         lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
@@ -169,7 +169,7 @@ def running_text(archs: Sequence[str]) -> str:
 
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:
-    """Return what was found as a table, and below it the commands that install what is missing."""
+    """Return the items as a table, followed by the commands that install missing ones."""
     rows = [[item.name, item.version or "-", _state(item), item.path] for item in items]
     text = table(["NAME", "VERSION", "STATE", "PATH"], rows)
     commands = list(dict.fromkeys(item.fix for item in items if item.problem and item.fix))

@@ -100,6 +100,6 @@ def _write(files: dict[Path, str]) -> None:
     for path, text in files.items():
         with refusing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            # "x", as the file may have come into being since the look above.
+            # "x" because the file may have been created since the check.
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)

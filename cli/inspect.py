@@ -1,4 +1,4 @@
-"""`pallasc inspect`: look at what came out of a compilation."""
+"""`pallasc inspect`: show compiled artifacts."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ SUFFIXES = {
     "debug-output": ".debug.txt",
     "json": ".json",
 }
-"""What can be shown, and the suffix of its file."""
+"""Views and the suffixes of their files."""
 
 _PRINTED = "debug-output"
 NOTHING_PRINTED = "nothing was printed"
-"""Shown for a kernel that prints nothing, neither while it is traced nor when it runs."""
+"""Shown for a kernel that prints nothing, neither during tracing nor at run time."""
 
 _IN_JSON = {"json", "lines", "resources"}
 _SUFFIXES = {**SUFFIXES, "sass-source": ".sass", "ptx-source": ".ptx", JSON_LINES: ".json"}
@@ -60,7 +60,7 @@ _CHOSEN = "pallasc.cli.inspect.views"
 
 
 def _view(name: str, text: str) -> Callable[[Any], Any]:
-    """Return an option that chooses a view; views keep the order of the command line."""
+    """Return an option that selects a view; views are shown in the order of the command line."""
 
     def choose(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
         if flag:
@@ -70,7 +70,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 
 
 Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
-"""The numbers of launches, by the digests of artifacts."""
+"""Metrics of launches, by artifact digest."""
 
 
 @click.command("inspect", cls=Command, short_help="Show launch plan, PTX, SASS and resources.")
@@ -175,7 +175,7 @@ def command(
 
 
 def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int:
-    """Write cubins, launch plans, records, and PTX where there is any, into files."""
+    """Unpack the selected variants of bundles into files."""
     from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.cli.output.artifact_text import unpack
     from pallasc.specs.bundle.bundle import open_bundle
@@ -190,14 +190,14 @@ def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int
 
 
 def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
-    """Return what is to be shown, in the order of the command line.
+    """Return the views to show, in the order of the command line.
 
     Args:
-        ctx: the command's context.
-        source: show machine code and PTX beneath the lines of the source.
+        ctx: context of the command.
+        source: interleave machine code and PTX with source lines.
 
     Raises:
-        click.UsageError: JSON was asked for with something else, or lines of nothing.
+        click.UsageError: JSON is combined with another view, or `source` has no view to apply to.
     """
     views: list[str] = ctx.meta.get(_CHOSEN, ["summary"])
     other = next((view for view in views if view not in _IN_JSON), None)
@@ -212,14 +212,14 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
 
 
 def show(report: Report, views: list[str], output: str | None, lines: FoundLines) -> None:
-    """Print or write the views of every variant that has an artifact."""
+    """Print or write the views of each variant that has an artifact."""
     shown = [result for result in report.results if result.artifact is not None]
     document = Document(lines, _metrics(shown) if "resources" in views else {})
     views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
         from pallasc.cli.output.artifact_text import safe_names
 
-        # Two ids that differ in what a file name cannot have must not share a file.
+        # Ids that differ only in characters invalid in file names must not share a file.
         names = safe_names(result.variant.id for result in shown)
         for result in shown:
             for view in views:
@@ -232,12 +232,12 @@ def show(report: Report, views: list[str], output: str | None, lines: FoundLines
 
 
 def is_folder(path: str) -> bool:
-    """Return True if a path that the user gave means a folder: it is one, or ends in a slash."""
+    """Return True if a path denotes a folder: it exists as one, or ends in a slash."""
     return path.endswith("/") or Path(path).is_dir()
 
 
 def _metrics(results: list[VariantResult]) -> Metrics:
-    """Return the numbers of launches; the standard error output says once what is left out."""
+    """Return the metrics of launches; report on stderr, once, if some are missing."""
     from pallasc.analysis.metrics.kernel_metrics import all_metrics
 
     metrics = all_metrics(result.artifact for result in results if result.artifact is not None)
@@ -251,15 +251,15 @@ class Document(NamedTuple):
     """Views of variants as text.
 
     Attributes:
-        lines: the lines of the source of those that have them.
-        metrics: the numbers of launches, where they are shown.
+        lines: source lines by variant, if known.
+        metrics: metrics of launches, if they are shown.
     """
 
     lines: FoundLines
     metrics: Metrics
 
     def text(self, results: list[VariantResult], views: list[str]) -> str:
-        """Return views of some variants; where there are several, each gets a heading."""
+        """Return the views of variants; if there are several, each has a heading."""
         found = [(result, result.artifact) for result in results if result.artifact is not None]
         if views in (["json"], [JSON_LINES]):
             records = [self._record(*each, lines=JSON_LINES in views) for each in found]
@@ -310,7 +310,7 @@ class Document(NamedTuple):
 
 
 def _warnings(result: VariantResult) -> str:
-    """Return the warnings that a variant was compiled with, as the end of its summary."""
+    """Return a variant's compile warnings, to append to its summary."""
     from pallasc.specs.plain_text import printable
 
     if not result.diagnostics:
@@ -320,7 +320,7 @@ def _warnings(result: VariantResult) -> str:
 
 
 def _printed(result: VariantResult, artifact: Artifact) -> str:
-    """Return what a variant printed while it was traced and lowered, and what a launch prints."""
+    """Return the output of tracing and lowering, and the format strings that kernels print."""
     from pallasc.compiler.lowering.kernel_output import formats, unpack
 
     parts = [unpack(result.printed).rstrip("\n")]

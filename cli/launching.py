@@ -1,4 +1,4 @@
-"""What `run` and `bench` share: variants of specs, bundles and keys, their arrays, launches."""
+"""Shared code of `run` and `bench`: variants to launch, their arrays, launches, emulation."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The variants of specs or bundles that are to be launched.
+    """Variants of specs or bundles to launch.
 
     Attributes:
-        variants: all of them, whatever they were compiled for.
-        artifacts: what was compiled, in the same order; nothing for specs.
-        store: where the artifacts of specs lie; None for bundles.
+        variants: all variants, for any target.
+        artifacts: artifacts of the variants, in the same order; empty for specs.
+        store: store for the artifacts of specs; None for bundles.
     """
 
     variants: list[Variant]
@@ -51,10 +51,10 @@ class Request:
     store: Store | None
 
     def check_inputs(self, files: Mapping[str, Path]) -> None:
-        """Check that the files of inputs are there, and the inputs as far as their names are known.
+        """Check that the input files exist and that the kernel has these inputs, if already known.
 
         Raises:
-            ArgumentError: the kernel takes no array of this name.
+            ArgumentError: the kernel has no array with this name.
             SpecError: a file does not exist.
         """
         kernels = {variant.name for variant in self.variants}
@@ -67,11 +67,11 @@ class Request:
                 file.stat()
 
     def compiled(self, variants: Sequence[Variant], how: Options) -> list[tuple[Variant, Artifact]]:
-        """Return some of the variants with their artifacts; those of specs are built.
+        """Return some of the variants with their artifacts; variants of specs are built.
 
         Raises:
             click.exceptions.Exit: a build failed.
-            PallascError: as building does.
+            PallascError: see `build_variants`.
         """
         if self.store is None:
             made = {id(v): a for v, a in zip(self.variants, self.artifacts, strict=True)}
@@ -82,7 +82,7 @@ class Request:
         return [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
 
     def _paths(self) -> list[str] | None:
-        """Return the names of all inputs, None where only compiling will tell."""
+        """Return the names of all inputs, None if they are unknown until the kernel is compiled."""
         if self.store is None:
             return [binding.path for artifact in self.artifacts for binding in artifact.plan.inputs]
         paths: list[str] = []
@@ -98,15 +98,15 @@ class Request:
 
 
 def read_request(specs: Sequence[str], store_root: Path | None, selection: Selection) -> Request:
-    """Return the variants of specs, or of bundles, that are to be launched.
+    """Return the variants of specs or bundles to launch.
 
     Args:
         specs: files and folders of specs, or bundles.
-        store_root: the store; nothing for a bundle.
-        selection: which variants to choose.
+        store_root: folder of the store; not used for bundles.
+        selection: selects variants.
 
     Raises:
-        PallascError: as reading does.
+        PallascError: the specs or bundles cannot be read, or nothing is selected.
     """
     from pallasc.cli.arguments.compiled import bundle_files, read_bundled
     from pallasc.compiler.builds.collect import SpecReader
@@ -120,9 +120,9 @@ def read_request(specs: Sequence[str], store_root: Path | None, selection: Selec
 
 
 def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
-    """Yield the names of the arrays in an argument as a compiled kernel calls them.
+    """Yield the names of an argument's arrays, as a compiled kernel names them.
 
-    None stands for those of a node that a call gives, which only compiling tells.
+    Arrays of a `$call` node are only known after compiling, so it yields None.
     """
     if isinstance(tree, dict) and "$call" in tree:
         yield None
@@ -143,9 +143,9 @@ class Value:
     """An array on the host.
 
     Attributes:
-        binding: which array it is.
-        data: its bytes, as they lie in device memory.
-        source: the file it was read from, None where there is none.
+        binding: dtype, shape, layout and name of the array.
+        data: bytes in the layout of device memory.
+        source: file it was read from, if any.
     """
 
     binding: Binding
@@ -156,20 +156,20 @@ class Value:
 def make_inputs(
     signature: Signature, *, seed: int, files: Mapping[str, Path], name: str, devices: int = 1
 ) -> list[Value]:
-    """Return the inputs, in order: from files, random where none is given.
+    """Return the inputs in order, from files or random.
 
-    Where there are several devices, an array has one dimension more in front, the device.
+    With several devices, each array has an additional leading dimension, the device.
 
     Args:
-        signature: what the kernel takes.
-        seed: chooses the random numbers.
-        files: path of the array: file.
-        name: what the kernel is called in messages.
-        devices: how many run the kernel together.
+        signature: signature of the kernel.
+        seed: seed of the random numbers.
+        files: files by array path.
+        name: name of the kernel in messages.
+        devices: number of devices that run the kernel together.
 
     Raises:
         SpecError: a file cannot be read.
-        ArgumentError: it holds another array, or the kernel takes no array of that path.
+        ArgumentError: a file contains another array, or the kernel has no array with this path.
         ToolError: a layout needs numpy, which is not installed.
     """
     from pallasc.compiler.references.arrays import bytes_in_layout, named_with_devices, read_input
@@ -190,16 +190,16 @@ def make_inputs(
 
 
 def of_devices(binding: Binding, count: int) -> Binding:
-    """Return the arrays of several devices as one, with one dimension more in front: the device."""
+    """Return the binding of all devices' arrays, with the device as leading dimension."""
     if count <= 1:
-        return binding  # without numpy
+        return binding  # avoids importing numpy
     from pallasc.emulator import arrays
 
     return arrays.of_devices(binding, count)
 
 
 def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
-    """Return random bytes of an array, other ones on each device."""
+    """Return random bytes for an array, different on each device."""
     from pallasc.compiler.references.arrays import names_by_device, random_bytes
 
     drawn = [
@@ -214,15 +214,15 @@ def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
 
 
 def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:
-    """Check that a kernel takes the arrays that files are given for.
+    """Check that a kernel has the arrays for which files are given.
 
     Args:
-        files: the paths of those arrays.
-        paths: those of all its inputs.
-        name: what the kernel is called in messages.
+        files: paths of those arrays.
+        paths: paths of all inputs of the kernel.
+        name: name of the kernel in messages.
 
     Raises:
-        ArgumentError: it takes no array of some path.
+        ArgumentError: the kernel has no array with this path.
     """
     from pallasc.specs.spelling import suggestion
 
@@ -233,15 +233,15 @@ def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None
 
 
 class Operands:
-    """Inputs and results of one launch in the memory of a GPU.
+    """Inputs and results of one launch in device memory.
 
     Args:
-        signature: what the kernel takes and gives.
-        inputs: the inputs, in order.
-        device: where.
+        signature: signature of the kernel.
+        inputs: inputs in order.
+        device: the GPU.
 
     Raises:
-        OutOfMemoryError: there is no room for them.
+        OutOfMemoryError: the device memory is too small.
     """
 
     def __init__(self, signature: Signature, inputs: list[Value], device: Device) -> None:
@@ -263,10 +263,10 @@ class Operands:
         return [array.pointer for array in (*self._inputs, *self._results)]
 
     def read_outputs(self) -> list[Value]:
-        """Return what the kernel gives, in order; waits for the default stream.
+        """Wait for the default stream and return the kernel's outputs in order.
 
         Raises:
-            DriverError: it cannot be read, or an earlier launch failed.
+            DriverError: an output cannot be read, or an earlier launch failed.
         """
         arrays = {"input": self._inputs, "result": self._results}
         return [
@@ -278,7 +278,7 @@ class Operands:
 
 
 def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
-    """Return the model that a GPU is, by its name; None where it is not known.
+    """Return the model of a GPU by its device name, None if unknown.
 
     Args:
         device: the GPU.
@@ -292,7 +292,7 @@ def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
 
 
 class DeviceRow(TypedDict):
-    """A GPU, as `--json` prints it."""
+    """`--json` object of a GPU."""
 
     ordinal: int
     name: str
@@ -301,7 +301,7 @@ class DeviceRow(TypedDict):
 
 
 def device_json(device: Device) -> DeviceRow:
-    """Return what `--json` prints of a GPU."""
+    """Return the `--json` object of a GPU."""
     from pallasc.runtime.device.answers import version_text
 
     return {
@@ -314,12 +314,12 @@ def device_json(device: Device) -> DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """Emulates variants.
+    """Emulates variants on the CPU.
 
     Attributes:
-        subjects: what is emulated, by the digest of the artifact and the variant's id.
-        store: that of the build, None where there is no source.
-        limits: time and memory.
+        subjects: subjects of the emulation, by artifact digest and variant id.
+        store: store of the build, None without source.
+        limits: options with time and memory limits.
     """
 
     subjects: Mapping[tuple[str, str], Subject]
@@ -327,11 +327,11 @@ class Emulation:
     limits: Options
 
     def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
-        """Run a variant on inputs; what it prints goes to the standard error output.
+        """Emulate a variant, and print its output to stderr.
 
         Raises:
-            CheckError: a kernel fails: an access out of bounds, a deadlock, an assertion.
-            CompileError: it has an instruction that is not known, or was stopped at a limit.
+            CheckError: a kernel failed: an out-of-bounds access, a deadlock, an assertion.
+            CompileError: a kernel has an unknown instruction, or was stopped at a limit.
         """
         from pallasc.checks.emulation.emulate import emulate, fault_error
 
@@ -339,7 +339,7 @@ class Emulation:
         data = [value.data for value in inputs]
         emulated = emulate(subject, data, store=self.store, limits=self.limits)
         if emulated.printed:
-            # The standard output belongs to the results, which may be JSON.
+            # stdout is reserved for the results, which may be JSON.
             echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
         if emulated.fault is not None:
             raise fault_error(subject, emulated.fault)
@@ -351,13 +351,13 @@ class Emulation:
 def collect_emulated(
     request: Request, *, every: bool, how: Options
 ) -> tuple[list[Chosen], Emulation]:
-    """Return what is emulated, and what does it.
+    """Return the variants to emulate, and the emulation that runs them.
 
-    Of variants that differ in their target only, the first is emulated.
+    Of variants that differ only in their target, the first is emulated.
 
     Raises:
         click.exceptions.Exit: a build failed.
-        PallascError: as compiling does, or something that is needed is missing.
+        PallascError: compiling failed, or a requirement is missing.
     """
     from pallasc.checks.emulation.emulate import check_installed, subjects_of
 
@@ -374,7 +374,7 @@ def collect_emulated(
 
 
 def by_kernel(variants: Iterable[Variant]) -> list[list[Variant]]:
-    """Return the variants of each kernel."""
+    """Group variants by kernel."""
     kernels: dict[str, list[Variant]] = {}
     for variant in variants:
         kernels.setdefault(variant.name, []).append(variant)
@@ -415,12 +415,12 @@ launch_options = together(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A variant that is launched.
+    """A variant to launch.
 
     Attributes:
         variant: the variant.
-        artifact: what it was compiled into.
-        route: launches it.
+        artifact: compiled artifact of the variant.
+        route: route that launches it.
     """
 
     variant: Variant
@@ -429,7 +429,7 @@ class Chosen:
 
 
 def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
-    """Check that files are given for a single variant only.
+    """Check that input files are given for a single variant only.
 
     Raises:
         SpecError: several variants are launched.
@@ -442,23 +442,23 @@ def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
 
 
 def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list[Variant]:
-    """Return the variants that a GPU's architecture can run.
+    """Return the variants that can run on a GPU's architecture.
 
-    Several may be left of a point of the matrix, for models of the same architecture.
+    A point of the matrix may have several, for different models of one architecture.
 
     Args:
-        variants: what was asked for.
+        variants: requested variants.
         device: the GPU.
-        every: launch all points of a kernel.
+        every: allow several points per kernel.
 
     Raises:
-        SelectionError: no variant of a kernel can run there.
-        SpecError: several points of a kernel can.
+        SelectionError: no variant of a kernel can run on the GPU.
+        SpecError: several points of a kernel can run on it, and `every` is not set.
     """
     all_fitting = []
     for kernel in by_kernel(variants):
         fit = _fitting_of_kernel(kernel, device)
-        # Reversed, so that of several models the first of the spec stays.
+        # Reversed, so that the first model in the spec wins.
         points = {variant.params: variant for variant in reversed(fit)}
         if len(points) > 1 and not every:
             raise several([*reversed(points.values())], f"launched on {device}")
@@ -482,24 +482,24 @@ def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Vari
 
 
 def _target_hint(device: Device) -> str | None:
-    """Return which target to ask for: the GPU's own model, else an architecture that it runs."""
+    """Suggest a target: the GPU's model, else an architecture that it can run."""
     from pallasc.runtime.matching.selection import arch_refusal
 
     model = model_of(device)
     own = f"sm_{device.major}{device.minor}"
     runs = [a for a in DEFAULT_MODELS if arch_refusal(a, device.major, device.minor) is None]
-    # The own architecture last, which becomes first.
+    # The GPU's own architecture sorts last, and comes first in the reversed list.
     runs.sort(key=lambda arch: arch.rstrip("af") == own)
     names = [*reversed(runs)] if model is None else [model.name]
     return f"Compile for it: --target {names[0]}." if names else None
 
 
 def several(points: Sequence[Variant], how: str) -> SpecError:
-    """Return the error for points between which only the user can choose.
+    """Return the error for several points, of which the user must choose one.
 
     Args:
-        points: a variant of each.
-        how: what can be done with each: "emulated".
+        points: one variant per point.
+        how: past participle for the message, such as "emulated".
     """
     from pallasc.specs.canonical import plain
 
@@ -522,21 +522,21 @@ def _listed(rows: Sequence[str]) -> str:
 
 
 def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen]:
-    """Return what is launched on a device.
+    """Return the variants to launch on a device, compiled.
 
     Raises:
         click.exceptions.Exit: a build failed.
-        PallascError: as compiling and choosing do.
+        PallascError: compiling or choosing failed.
     """
     fit = fitting(request.variants, device, every=every)
     return choose(request.compiled(fit, how), device)
 
 
 def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:
-    """Return what is launched: of each point the variant that suits the GPU best.
+    """Choose the variant of each point that suits the GPU best.
 
     Raises:
-        SelectionError: no variant of a point can run there.
+        SelectionError: no variant of a point can run on the GPU.
     """
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
@@ -555,7 +555,7 @@ def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list
 
 @contextmanager
 def naming(variant: Variant) -> Iterator[None]:
-    """Add to an error of the driver or the GPU which variant it is about."""
+    """Add the variant's id to the message of a `DeviceError`."""
     try:
         yield
     except DeviceError as error:

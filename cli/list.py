@@ -1,4 +1,4 @@
-"""`pallasc list`: the variants that specs declare, or that bundles hold."""
+"""`pallasc list`: list the variants that specs declare or bundles contain."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def command(
 
 
 def variant_json(variant: Variant) -> dict[str, object]:
-    """Return what `--json` prints of a variant."""
+    """Return the `--json` object of a variant."""
     from pallasc.cli.output.json import variant_facts
     from pallasc.specs.spec import plain_args
 

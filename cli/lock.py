@@ -1,4 +1,4 @@
-"""`pallasc lock`: compare specs with the lock file, or write it."""
+"""`pallasc lock`: compare specs with the lock file, or write the lock file."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def command(
     if not quiet or (code and not update):
         _summarize(path, found, totals)
     if code:
-        # What the store does not have cannot be compared, so an update is no remedy yet.
+        # Variants that are not in the store cannot be compared; they must be built before an
+        # update.
         unknown = [change.kind == "unknown" for change in found.changes]
         remedy = f"If that is intended: {update_command(path)}"
         if unknown and all(unknown):
@@ -124,7 +125,7 @@ def command(
 
 
 class _Found(NamedTuple):
-    """What a comparison with the lock file found, as `--json` prints it."""
+    """Differences from the lock file, in the form that `--json` prints."""
 
     changes: tuple[Change, ...]
     tables: tuple[str, ...]
@@ -135,10 +136,10 @@ class _Found(NamedTuple):
 def _check(
     variants: Sequence[Variant], path: Path, store: Store, how: Options, *, whole: bool
 ) -> tuple[int, _Found]:
-    """Compare with the lock file; return the exit code, too.
+    """Compare with the lock file; return the exit code and the differences.
 
     Raises:
-        NotCachedError: there is no lock file.
+        NotCachedError: the lock file does not exist.
     """
     from pallasc.compiler.builds.relock import check_lock
     from pallasc.specs.loading.lock_file import read_lock
@@ -163,7 +164,7 @@ def _update(
     whole: bool,
     quiet: bool,
 ) -> tuple[int, _Found | None]:
-    """Write the lock file; return the exit code, and None where the build was not complete."""
+    """Update the lock file; return the exit code and changes, None if the build is incomplete."""
     from pallasc.cli.output.build_text import print_remarks
     from pallasc.cli.output.progress import store_progress
     from pallasc.compiler.builds.relock import update_lock

@@ -1,6 +1,6 @@
-"""The root of the command line: finds a command's file by name, and ends every run in one place.
+"""Root of the command line: imports commands on demand, and handles the end of every run.
 
-Nothing but click is imported before the command is known.
+Only click is imported before the command is known.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ COMMANDS = (
     "doctor",
     "init",
 )
-"""Every command, in the order of the help. `pallasc.cli.<name>` holds it as `command`; those with
-subcommands are in `GROUPS`."""
+"""All commands, in the order of the help. The command is `pallasc.cli.<name>.command`; commands
+with subcommands are in `GROUPS`."""
 
 GROUPS = {name: f"{name}.group" for name in ("tune", "bundle")}
-"""The modules of commands whose subcommands have a file each."""
+"""Modules of commands with one file per subcommand."""
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
-"""What is written to a closed standard output is lost and must fail, so its place is read-only."""
+"""Replacements for closed streams; stdout is read-only so that writing to it fails."""
 
 
 class LazyGroup(Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group that imports its commands on demand."""
 
     hide_traceback = False
 
@@ -54,7 +54,7 @@ class LazyGroup(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command, None where there is none of this name."""
+        """Import and return a command, None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(
@@ -65,13 +65,13 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments start with, or say which one is nearest.
+        """Find the command that the arguments start with.
 
         Raises:
-            click.UsageError: there is no such command.
+            click.UsageError: the command does not exist; the message suggests similar names.
         """
         name = args[0]
-        # click names a wrong option better, and a shell that completes the line wants no error.
+        # click has a better message for an unknown option, and shell completion must not fail.
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             from pallasc.specs.spelling import suggestion
 
@@ -80,9 +80,9 @@ class LazyGroup(Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader that goes away, as `head` does, ends it without a message."""
+        """Run the command; if stdout's reader goes away, like `head`, end without a message."""
         try:
-            # Python's own flush at exit would turn a full disk into exit code 120.
+            # Flush here: a failing flush at Python's exit would give exit code 120.
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
@@ -144,31 +144,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: what follows the program's name; those of this process when left out.
+        arguments: arguments without the program name; by default, this process's arguments.
     """
     options = ErrorOptions()
     _replace_closed_streams()
     try:
         with as_interrupts():
-            # In standalone mode click prints errors itself, and exits.
+            # In standalone mode, click would print errors and exit.
             code = root.main(arguments, prog_name="pallasc", standalone_mode=False, obj=options)
         sys.stdout.flush()
     except (PallascError, click.ClickException, click.Abort) as error:
         return _end(error, options)
-    # A full disk or a lost terminal shows in whatever writes next.
+    # A full disk or a lost terminal can make any write fail.
     except OSError as error:
         from pallasc.cli.output.exits import is_output_error
 
         if not is_output_error(error):
             raise
         return _end(error, options)
-    return int(code or 0)  # most commands return nothing
+    return int(code or 0)  # most commands return None
 
 
 def _end(
     error: PallascError | click.ClickException | click.Abort | OSError, options: ErrorOptions
 ) -> int:
-    """Say why the run ends, where that can still be said, and return its exit code."""
+    """Print why the run ends, if possible, and return its exit code."""
     from pallasc.cli.output.exits import failure
     from pallasc.cli.output.text import echo
 
@@ -180,29 +180,29 @@ def _end(
             echo("".join(traceback.format_exception(error)), err=True, nl=False)
         echo(ending.text, err=True)
     except OSError:
-        pass  # the exit code is all that is left
+        pass  # nothing can be printed; the exit code has to do
     _discard_output()
     return ending.exit_code
 
 
 def _replace_closed_streams() -> None:
-    """Put something in the place of standard streams that were closed when Python started.
+    """Replace standard streams that were closed when Python started.
 
-    Otherwise the next file that is opened would take their numbers, and with them whatever a
-    library writes there.
+    Otherwise the next opened file would get a standard stream's descriptor, and libraries that
+    print would write into it.
     """
     for name, mode, access in _CLOSED:
         if getattr(sys, name) is None:
             number = os.open(os.devnull, access)
-            # Workers inherit the standard streams by their numbers.
+            # Workers inherit the standard streams by descriptor.
             os.set_inheritable(number, True)
-            # Collecting the stream must not free its number for the next file.
+            # Collecting the stream object must not free its descriptor for the next file.
             stream = os.fdopen(number, mode, encoding="utf-8", errors="replace", closefd=False)
             setattr(sys, name, stream)
 
 
 def _discard_output() -> None:
-    """Point broken streams at nothing, so that Python's own flush at the end says nothing."""
+    """Redirect broken streams to /dev/null, so that Python's flush at exit does not fail."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

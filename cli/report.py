@@ -1,4 +1,4 @@
-"""`pallasc report`: one HTML file about a build, for people."""
+"""`pallasc report`: write an HTML report about a build."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ def command(
 def _stored_checks(
     report: Report, compiled: Sequence[Compiled] | None, store: Store, how: Options
 ) -> CheckReport:
-    """Return the results of checks in the store; nothing is compiled or run for it.
+    """Return the stored results of checks, without compiling or checking anything.
 
     Args:
         report: all variants.
-        compiled: those of bundles and keys, None for specs.
-        store: has the results.
+        compiled: variants of bundles and keys, None for specs.
+        store: contains the results.
         how: limits.
     """
     from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""`pallasc run`: launch kernels, and compare them with their references."""
+"""`pallasc run`: launch kernels, and compare the results with their references."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ def command(
 
 
 def _refuse_without_meaning() -> None:
-    """Refuse options that are about a GPU.
+    """Reject options that need a GPU.
 
     Raises:
-        click.UsageError: the command line has one.
+        click.UsageError: such an option is given.
     """
     context = click.get_current_context()
     for parameter, why in (("ordinal", "no GPU is used"), ("profile", "no time is measured")):
-        # The value does not tell whether it was given: --device 0 is the default.
+        # The value does not show whether the option was given: --device 0 is the default.
         if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             name = next(p.opts[0] for p in context.command.params if p.name == parameter)
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
@@ -182,8 +182,8 @@ def _device(ordinal: int) -> Device:
     """Return the GPU.
 
     Raises:
-        ArgumentError: there is no GPU of that number.
-        DeviceError: the driver cannot be used; the hint tells what works without.
+        ArgumentError: there is no GPU with this ordinal.
+        DeviceError: the driver cannot be used; the hint suggests `--emulate`.
     """
     from pallasc.runtime.device.devices import get_device
 
@@ -204,8 +204,8 @@ class LaunchOutput:
     Attributes:
         value: the array.
         digest: SHA-256 of its bytes.
-        file: where it was written to, if it was.
-        compared: with the reference's, None without a reference.
+        file: file it was written to, if any.
+        compared: comparison with the reference's output, None without a reference.
     """
 
     value: Value
@@ -216,11 +216,11 @@ class LaunchOutput:
 
 @dataclass(slots=True)
 class LaunchResult:
-    """The result of one launch.
+    """Result of one launch.
 
     Attributes:
-        chosen: what was launched.
-        inputs, outputs: its arrays.
+        chosen: the launched variant.
+        inputs, outputs: arrays of the launch.
     """
 
     chosen: Chosen
@@ -229,13 +229,13 @@ class LaunchResult:
 
     @property
     def same(self) -> bool | None:
-        """Whether all outputs match the reference's, None without a reference."""
+        """True if all outputs match the reference's outputs, None without a reference."""
         if self.chosen.variant.reference is None:
             return None
         return not any(output.compared and output.compared.mismatches for output in self.outputs)
 
     def forget_bytes(self) -> None:
-        """Drop the bytes of its arrays."""
+        """Drop the arrays' bytes to free memory."""
         self.inputs = [replace(value, data=b"") for value in self.inputs]
         for output in self.outputs:
             output.value = replace(output.value, data=b"")
@@ -251,10 +251,10 @@ class Launcher:
 
     Attributes:
         execute: runs a variant once.
-        seed: chooses random inputs.
-        files: those of other inputs, by path of the array.
-        folder: where outputs are written to, if they are.
-        many: each variant gets a folder of its own in there.
+        seed: seed of random inputs.
+        files: files of the other inputs, by array path.
+        folder: folder for outputs, if they are written.
+        many: write each variant's outputs to a separate subfolder.
     """
 
     execute: Execute
@@ -267,9 +267,9 @@ class Launcher:
         """Launch a variant, and wait for its outputs.
 
         Raises:
-            ArgumentError: a file does not fit.
+            ArgumentError: a file does not match its input.
             SpecError: a file cannot be read or written.
-            PallascError: the launch fails.
+            PallascError: the launch failed.
         """
         signature, name = chosen.route.signature, chosen.variant.id
         devices = chosen.artifact.plan.device_count
@@ -288,15 +288,15 @@ class Launcher:
 
 
 def file_name(text: str) -> str:
-    """Return an id or a path of an array as the name of a file."""
+    """Return a valid file name for an id or an array path."""
     return _UNSAFE.sub("_", text)
 
 
 def _write(folder: Path, value: Value) -> Path:
-    """Write an output as a file of numpy's.
+    """Write an output as a .npy file.
 
     Raises:
-        SpecError: it cannot be written.
+        SpecError: the file cannot be written.
     """
     from pallasc.compiler.references.arrays import npy_bytes
 
@@ -310,10 +310,10 @@ def _write(folder: Path, value: Value) -> Path:
 
 
 def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResult]:
-    """Launch everything and compare what has a reference; return outcomes in the same order.
+    """Launch all variants, compare those with references, and return the results in the same order.
 
     Raises:
-        PallascError: a launch or a reference fails.
+        PallascError: a launch or a reference failed.
     """
     outcomes: dict[int, LaunchResult] = {}
     referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
@@ -346,7 +346,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
 
 
 def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
-    """Write the arrays for the process that compares, over those of the launch before."""
+    """Write the arrays for the comparing process, replacing the previous launch's files."""
     from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
     def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
@@ -359,10 +359,10 @@ def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
 
 
 def check(outcomes: Sequence[LaunchResult]) -> None:
-    """Check that no output differs from its reference.
+    """Check that all outputs match their references.
 
     Raises:
-        CheckError: an output does.
+        CheckError: an output differs.
     """
     wrong = [outcome.chosen.variant.id for outcome in outcomes if outcome.same is False]
     if wrong:
@@ -374,12 +374,12 @@ _SHOWN_DIGITS = 16
 
 
 def outcome_text(outcome: LaunchResult, device: Device | None, seed: int) -> str:
-    """Return the id of what was launched and where, then a line for each of its arrays.
+    """Return the variant's id and device, followed by one line per array.
 
     Args:
-        outcome: the result.
+        outcome: result of the launch.
         device: the GPU, None for an emulation.
-        seed: chose random inputs.
+        seed: seed of random inputs.
     """
     chosen = outcome.chosen
     place, count = str(device), chosen.artifact.plan.device_count
@@ -411,7 +411,7 @@ def _source(value: Value, seed: int) -> str:
 
 
 def difference_text(compared: Comparison) -> str:
-    """Return in words how far an output is from the reference's."""
+    """Describe the difference between an output and its reference."""
     errors = (("largest absolute", compared.max_abs), ("relative", compared.max_rel))
     distances = [f"{name} error {error:.3g}" for name, error in errors if error is not None]
     allowed = f"rtol {compared.rtol:.3g}, atol {compared.atol:.3g}"
@@ -427,7 +427,7 @@ def difference_text(compared: Comparison) -> str:
 
 
 def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
-    """Return what `--json` prints of a launch."""
+    """Return the `--json` object of a launch."""
     from pallasc.cli.output.json import variant_facts
 
     variant = outcome.chosen.variant
@@ -464,7 +464,7 @@ _PIDS_A_LAUNCH = 1000  # more than any GPU has multiprocessors
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A stay in a region: cycles since the trace began."""
+    """One execution of a profiled region, in cycles since the start of the trace."""
 
     name: str
     start: int
@@ -473,13 +473,13 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one warp or warpgroup recorded.
+    """Trace of one warp or warpgroup.
 
     Attributes:
-        block, number: which block it is of, which trace in there.
+        block, number: index of the block, and of the trace within it.
         sm: the multiprocessor.
-        start_ns: the global timer at its begin, lower half.
-        regions: in the order in which they were entered.
+        start_ns: lower half of the global timer at the start.
+        regions: regions in the order in which they were entered.
     """
 
     block: int
@@ -490,11 +490,11 @@ class Trace:
 
 
 def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
-    """Return the traces in the memory that a profiled launch wrote.
+    """Decode the traces that a profiled launch wrote to memory.
 
     Raises:
-        CorruptError: it does not hold traces.
-        SpecError: a kernel entered more regions than it has space for.
+        CorruptError: the data does not contain traces.
+        SpecError: a kernel entered more regions than its space can hold.
     """
     words = struct.unpack(f"<{len(data) // 4}I", data)
     if len(words) != blocks * profile.traces * profile.words:
@@ -531,7 +531,7 @@ def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
             raise CorruptError(f"a profile leaves {profile.names[region]} without entering it")
         entered_at, _, start = entered.pop()
         regions.append((entered_at, Region(profile.names[region], start, cycles)))
-    # A trace that ran full ends inside its regions.
+    # A trace without space for more events ends inside its regions.
     regions += [(at, Region(profile.names[name], start, cycles)) for at, name, start in entered]
     yield from (region for _, region in sorted(regions, key=lambda item: item[0]))
 
@@ -539,14 +539,14 @@ def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
 def trace_events(
     traces: list[Trace], *, title: str, clock_ghz: float, launch: int, base_ns: int
 ) -> list[dict[str, object]]:
-    """Return the events of one launch.
+    """Return the trace events of one launch.
 
     Args:
-        traces: what its kernel wrote.
-        title: what the kernel is called.
-        clock_ghz: cycles in a nanosecond.
-        launch: a number of its own.
-        base_ns: the global timer at which the whole trace begins.
+        traces: traces that the kernel wrote.
+        title: name of the kernel.
+        clock_ghz: cycles per nanosecond.
+        launch: unique number of the launch.
+        base_ns: global timer at the start of the whole trace.
     """
     events: list[dict[str, object]] = []
     per_block = 1 + max((trace.number for trace in traces), default=0)
@@ -579,7 +579,7 @@ def _name(what: str, text: str, place: dict[str, int]) -> dict[str, object]:
 
 
 def earliest(traces: list[Trace]) -> int:
-    """Return the global timer at the first begin; a time half its range ahead counts as before."""
+    """Return the earliest start; a time over half the timer's range ahead counts as earlier."""
     if not traces:
         return 0
     first = traces[0].start_ns
@@ -589,22 +589,22 @@ def earliest(traces: list[Trace]) -> int:
 
 @dataclass(slots=True)
 class TraceFile:
-    """Launches variants and keeps what their profiled kernels wrote, for one file.
+    """Launches variants, and collects the traces of their profiled kernels in one file.
 
     Attributes:
-        path: the file.
+        path: path of the file.
     """
 
     path: Path
     _launches: list[tuple[str, float, list[Trace]]] = field(default_factory=list)
 
     def enqueue(self, chosen: Chosen, device: Device, pointers: list[int]) -> None:
-        """Launch a variant with memory for temporaries that is read afterwards.
+        """Launch a variant with a workspace that is read back afterwards.
 
         Raises:
             ArgumentError: none of its kernels is profiled.
-            DeviceError: the launch fails.
-            CorruptError, SpecError: as `decode_profile`.
+            DeviceError: the launch failed.
+            CorruptError, SpecError: see `decode_profile`.
         """
         from pallasc.runtime.adapters.device_arrays import DeviceArray
 
@@ -633,7 +633,7 @@ class TraceFile:
             self._launches.append((title, clock_ghz, traces))
 
     def events(self) -> list[dict[str, object]]:
-        """Return the events of all launches so far."""
+        """Return the trace events of all launches so far."""
         everything = [trace for _, _, traces in self._launches for trace in traces]
         base_ns = earliest(everything)
         return [
@@ -648,7 +648,7 @@ class TraceFile:
         """Write the file.
 
         Raises:
-            SpecError: it cannot be written.
+            SpecError: the file cannot be written.
         """
         import json
 
@@ -659,21 +659,21 @@ class TraceFile:
 
 @dataclass(frozen=True, slots=True)
 class OnGpu:
-    """Launches variants.
+    """Launches variants on a GPU.
 
     Attributes:
-        device: where.
-        traces: keeps what profiled kernels write, if that is asked for.
+        device: the GPU.
+        traces: collects the traces of profiled kernels, if requested.
     """
 
     device: Device
     traces: TraceFile | None = None
 
     def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
-        """Launch a variant on inputs, and wait for its outputs.
+        """Launch a variant, and wait for its outputs.
 
         Raises:
-            DeviceError: the launch fails.
+            DeviceError: the launch failed.
         """
         with naming(chosen.variant):
             operands = Operands(chosen.route.signature, inputs, self.device)

@@ -1,4 +1,4 @@
-"""`pallasc targets`: the models and architectures that can be compiled for."""
+"""`pallasc targets`: list the models and architectures to compile for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("MODEL", "ARCH", "SMS", "SMEM PER BLOCK", "L2", "MEMORY", "DEVICE")
 FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
-"""Columns of numbers; sizes in bytes, MiB and GiB."""
+"""Numeric columns; sizes are in bytes, MiB and GiB."""
 
 
 @click.command(
@@ -77,7 +77,6 @@ def rows(models: Iterable[Target]) -> list[list[str]]:
 
 
 def _added(specs: tuple[str, ...], store_root: Path | None) -> list[Target]:
-    """Return the models that specs add."""
     if not specs:
         return []
     from pallasc.cli.arguments.selection import open_store

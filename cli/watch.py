@@ -1,4 +1,4 @@
-"""What pallasc build --watch prints: the first build as any other, then what edits changed."""
+"""Output of `pallasc build --watch`: the first build, then the effect of each edit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ARROW = " → "
 
 
 class Figures(NamedTuple):
-    """The figures of an artifact; each is that of the kernel with the largest value."""
+    """Figures of an artifact; registers and spills are the maximum over its kernels."""
 
     digest: str
     seconds: float | None
@@ -37,7 +37,7 @@ class Figures(NamedTuple):
 
 
 def figures_of(result: VariantResult) -> Figures | None:
-    """Return the figures of a result, None if it has no artifact."""
+    """Return the figures of a result, None without an artifact."""
     artifact = result.artifact
     if artifact is None:
         return None
@@ -51,14 +51,14 @@ def figures_of(result: VariantResult) -> Figures | None:
 
 
 class Before:
-    """The figures of all variants as they were before the last edit."""
+    """Figures of all variants before the last edit."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Figures] = {}
         self._alone: dict[tuple[str, str], str] = {}
 
     def note(self, report: Report) -> None:
-        """Take in a build; a variant that failed keeps the figures that it had."""
+        """Record a build. A variant that failed keeps its earlier figures."""
         for result in report.results:
             figures = figures_of(result)
             earlier = self._of(result)
@@ -72,19 +72,19 @@ class Before:
         self._alone = {kernel: ids[0] for kernel, ids in kernels.items() if len(ids) == 1}
 
     def is_other(self, result: VariantResult) -> bool:
-        """Return True if a result has another artifact than before."""
+        """Return True if the artifact of a result has changed."""
         now, earlier = figures_of(result), self._of(result)
         return now is not None and (earlier is None or earlier.digest != now.digest)
 
     def line(self, result: VariantResult, columns: int | None = None) -> str:
-        """Return the line of a result; without figures from before, that of any build."""
+        """Return the line of a result, compared with its earlier figures if there are any."""
         now, earlier = figures_of(result), self._of(result)
         if now is None or earlier is None or result.explanation is not None:
             return result_line(result, columns)
         return edited_line(result, earlier, now, columns)
 
     def _of(self, result: VariantResult) -> Figures | None:
-        """Return the earlier figures; the only variant of a kernel may have got another id."""
+        """Return the earlier figures; a kernel's only variant may have a new id since then."""
         found = self._by_id.get(result.variant.id)
         return found or self._by_id.get(self._alone.get(_kernel(result), ""))
 
@@ -99,11 +99,11 @@ def edited_line(
     """Return `compiled  add@h100-sxm  0.3 s, 24 → 32 registers, 9,512 bytes (worse: registers)`.
 
     Args:
-        result: the result of a variant.
-        before: its figures before the edit.
-        now: its figures.
-        columns: how much room there is; where it is too little, first figures that are as before
-            are left out, then the time, then the middle of the id, then all figures.
+        result: result of a variant.
+        before: figures before the edit.
+        now: current figures.
+        columns: available width. If the line is too long, unchanged figures are dropped first, then
+            the time, then the middle of the id, then all figures.
     """
     seconds = _seconds(result, before)
     figures = [
@@ -131,7 +131,7 @@ def _words(facts: Sequence[str], ending: str) -> str:
 
 
 def verdict(before: Figures, now: Figures) -> str:
-    """Return what an edit did in words: `unchanged`, `better: registers; worse: size`."""
+    """Return the effect of an edit: `unchanged`, `better: registers; worse: size`."""
     if before.digest == now.digest:
         return "unchanged"
     signs = {
@@ -146,7 +146,7 @@ def verdict(before: Figures, now: Figures) -> str:
 
 
 def _seconds(result: VariantResult, before: Figures) -> str:
-    """Return the time of this edit; the time before only beside a compilation."""
+    """Return the time of this build, and of the earlier one if both compiled the variant."""
     if result.status == "compiled" and before.seconds is not None:
         return f"{before.seconds:.2f}{_ARROW}{result.seconds:.2f} s"
     return f"{result.seconds:.2f} s" if result.status in ("compiled", "lowered") else ""
@@ -166,15 +166,15 @@ _MOST_NAMED = 3
 
 
 def watch_builds(watch: Watch, open_store: Callable[[], Store], *, quiet: bool) -> int:
-    """Build until a signal ends it; return the exit code of an interrupted build.
+    """Build after each change until a signal; return the exit code of the interrupted build.
 
     Args:
-        watch: what to build.
+        watch: the specs to build and watch.
         open_store: opens the store for one build.
-        quiet: print only what goes wrong.
+        quiet: print only errors.
 
     Raises:
-        PallascError: the first build cannot begin, for another reason than a mistake in a spec.
+        PallascError: the first build cannot start, and the reason is not a mistake in a spec.
     """
     before = Before()
     report = _first(watch, open_store(), before, quiet=quiet)
@@ -186,7 +186,7 @@ def watch_builds(watch: Watch, open_store: Callable[[], Store], *, quiet: bool) 
 
 
 def _first(watch: Watch, store: Store, before: Before, *, quiet: bool) -> Report | None:
-    """Build for the first time; None where a spec has a mistake, which may be put right."""
+    """Run the first build; None if a spec has a mistake, which the user may fix."""
     is_missing = not all(map(os.path.exists, watch.paths))
     with store_progress(store, quiet=quiet) as progress:
         try:
@@ -204,7 +204,7 @@ def _first(watch: Watch, store: Store, before: Before, *, quiet: bool) -> Report
 def _next(
     watch: Watch, changed: Sequence[Path], store: Store, before: Before, *, quiet: bool
 ) -> Report | None:
-    """Build after a change; None where that could not begin, which another change may mend."""
+    """Build after a change; None if the build cannot start, which another change may fix."""
     with store_progress(store, hits=False, quiet=quiet, line=before.line) as progress:
         progress.mention(f"{_named(changed)} changed")
         try:
@@ -219,10 +219,10 @@ def _next(
 
 
 def _prepare(watch: Watch, report: Report, store: Store, before: Before) -> None:
-    """Prepare for the next build."""
+    """Record a build's figures, and prepare the next build."""
     before.note(report)
     if not report.interrupted:
-        with suppress(PallascError):  # the next build says why
+        with suppress(PallascError):  # the next build reports the error
             watch.get_ready(report, store)
 
 
@@ -232,7 +232,7 @@ def _build(watch: Watch, store: Store, progress: Progress) -> Report:
 
 
 def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
-    """Print the lines of hits that are other artifacts than before, and that nothing changed."""
+    """Print hits whose artifact has changed, or that nothing has changed."""
     others = [result for result in report.results if result.status == "hit"]
     for result in others:
         if before.is_other(result):

@@ -1,1 +1,1 @@
-"""Hooks of build backends: bundles made while a wheel is built."""
+"""Build-backend hooks that make the bundles of a wheel."""

@@ -1,7 +1,7 @@
-"""A build hook of hatchling that makes the bundles which `pyproject.toml` asks for.
+"""Hatchling build hook that makes the bundles declared in `pyproject.toml`.
 
-`[tool.hatch.build.hooks.pallasc]` switches it on; `[tool.pallasc.bundles]` says what goes in,
-as for setuptools.
+`[tool.hatch.build.hooks.pallasc]` enables it. The bundles are declared in `[tool.pallasc.bundles]`,
+the same table that the setuptools hook reads.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _OF_HATCH = (
 
 @hookimpl
 def hatch_register_build_hook() -> type[BundleHook]:
-    """Return the hook, for hatchling."""
+    """Return the hook class to hatchling."""
     return BundleHook
 
 
 class BundleHook(BuildHookInterface[Any]):
-    """Makes the bundles of a wheel, and has the sdist carry what they are made from."""
+    """Adds the declared bundles to a wheel, and their source files to an sdist."""
 
     PLUGIN_NAME = "pallasc"
 
     _made: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        """Return what a build needs besides this hook: a compiler where something is compiled."""
+        """Return the extra build requirements: a compiler only if something must be compiled."""
         if self.target_name != "wheel":
             return []
         try:
@@ -56,7 +56,7 @@ class BundleHook(BuildHookInterface[Any]):
             return []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make all bundles before a wheel is put together."""
+        """Make all bundles before hatchling assembles the wheel."""
         try:
             settings = _settings(Path(self.root), self.config)
             if self.target_name == "sdist":
@@ -64,11 +64,11 @@ class BundleHook(BuildHookInterface[Any]):
             elif self.target_name == "wheel":
                 self._build(settings, build_data["force_include"], editable=version == "editable")
         except PallascError as error:
-            self.finalize(version, build_data, "")  # hatchling does not, after an error
+            self.finalize(version, build_data, "")  # hatchling does not call it after an error
             self.app.abort(f"error: {error}")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the files that went into the wheel."""
+        """Remove the temporary files that went into the wheel or sdist."""
         if self._made is not None:
             self._made.cleanup()
 
@@ -95,7 +95,7 @@ class BundleHook(BuildHookInterface[Any]):
             make(setting, place, root=Path(self.root), environ=os.environ)
 
     def _folder(self, setting: Setting) -> Path:
-        """Return the folder of the sources of a bundle's package."""
+        """Return the source folder of the package that contains a bundle."""
         files = self.build_config.builder.recurse_selected_project_files()
         folders = {Path(f.distribution_path).parent.as_posix(): Path(f.path).parent for f in files}
         if setting.folder not in folders:
@@ -106,10 +106,10 @@ class BundleHook(BuildHookInterface[Any]):
 
 
 def _settings(root: Path, config: Mapping[str, object]) -> tuple[Setting, ...]:
-    """Return what the project says.
+    """Read the bundle settings of the project.
 
     Raises:
-        SpecError: something is wrong, or no bundle is asked for.
+        SpecError: a setting is invalid, or no bundle is declared.
     """
     for key in config:
         if key not in _OF_HATCH:

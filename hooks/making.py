@@ -1,6 +1,7 @@
-"""Make a bundle of a wheel, from specs or from an existing bundle, and sign it if requested.
+"""Make a bundle for a wheel, from specs or from an existing bundle, and sign it if requested.
 
-A file is written in one step, when all of it is there and signed; an error leaves what was there.
+The output file is replaced atomically once the bundle is complete and signed. After an error it is
+unchanged.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ Say = Callable[[str], None]
 """Prints a line of progress."""
 
 SIGN_KEY = "PALLASC_SIGN_KEY"
-"""The variable that names the file of a private key."""
+"""Environment variable with the path of a private key file."""
 
 _PASSWORD = "PALLASC_KEY_PASSWORD"
 _SHOWN = 10
 
 
 class BundleError(PallascError):
-    """A bundle of a wheel could not be made, because variants failed.
+    """A bundle for a wheel could not be made because variants failed.
 
     Args:
-        message: which, and why.
-        location: of the setting.
-        exit_code: that of the build of its variants.
+        message: which variants failed, and why.
+        location: location of the setting.
+        exit_code: exit code of the build.
     """
 
     def __init__(self, message: str, *, location: Location, exit_code: int) -> None:
@@ -46,7 +47,7 @@ class BundleError(PallascError):
 
 
 def say_on_stderr(text: str) -> None:
-    """Print a line where the output of a build backend goes."""
+    """Print a progress line to stderr, where build backends write their output."""
     print(printable(f"pallasc: {text}"), file=sys.stderr, flush=True)
 
 
@@ -61,14 +62,14 @@ def make(
     """Write a bundle.
 
     Args:
-        setting: what goes in.
-        output: the file to write.
-        root: the folder of the project.
-        environ: environment variables: PALLASC_SIGN_KEY names the file of a key to sign with.
-        say: prints lines of progress.
+        setting: settings of the bundle.
+        output: file to write.
+        root: project folder.
+        environ: environment variables. PALLASC_SIGN_KEY is the path of the key to sign with.
+        say: prints progress lines.
 
     Raises:
-        PallascError: it could not be made; `output` is as it was.
+        PallascError: the bundle could not be made; `output` is unchanged.
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.user_files import replace_file
@@ -91,10 +92,11 @@ def _variants(number: int) -> str:
 
 
 def _data(setting: Setting, root: Path, environ: Mapping[str, str], say: Say) -> bytes:
-    """Return the bytes of a bundle, not signed by us."""
+    """Return the bundle's bytes before signing."""
     if setting.bundle is not None:
         return _ready(root / setting.bundle)
-    # make_bundle writes a file; what is unfinished must not lie where a wheel is made from.
+    # make_bundle writes a file. A partial file must not end up in a folder that is packed into a
+    # wheel.
     with tempfile.TemporaryDirectory(prefix="pallasc-") as folder:
         file = Path(folder) / setting.name
         _build(setting, file, root, environ, say)
@@ -102,10 +104,10 @@ def _data(setting: Setting, root: Path, environ: Mapping[str, str], say: Say) ->
 
 
 def _ready(file: Path) -> bytes:
-    """Return the bytes of a bundle that was made before, read as a whole and verified.
+    """Read and verify an existing bundle.
 
-    Where the machine demands signatures, it must have one before ours is added: signing says that
-    the bundle was made here, or by somebody who is trusted here.
+    If this machine requires signatures, the bundle must have a valid one before ours is added: our
+    signature states that the bundle was made here, or by someone whom this machine trusts.
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
@@ -136,7 +138,7 @@ def _build(setting: Setting, file: Path, root: Path, environ: Mapping[str, str],
     specs = [str(root / path) for path in setting.specs]
     selection = reader.select(specs, setting.targets, setting.select)
     say(f"{setting.place}: {_variants(len(selection.variants))}")
-    # Without being asked to, only a frozen build minds the lock file.
+    # By default, only a frozen build checks the lock file.
     minds = setting.lock is not None or setting.source == "frozen"
     lock = lock_file(setting, root) if minds else None
     made = make_bundle(
@@ -161,7 +163,7 @@ def _build(setting: Setting, file: Path, root: Path, environ: Mapping[str, str],
 
 
 def _teller(say: Say) -> Callable[[Event | Tick], None]:
-    """Return a callback that prints each variant that was compiled or failed."""
+    """Return a callback that prints compiled and failed variants, and their warnings."""
 
     def tell(event: Event | Tick) -> None:
         kind = getattr(event, "kind", None)
@@ -176,7 +178,6 @@ def _teller(say: Say) -> Callable[[Event | Tick], None]:
 
 
 def _check(made: BundleResult, setting: Setting) -> None:
-    """Raise an error if variants failed."""
     report = made.report
     if not report.exit_code:
         return
@@ -194,7 +195,7 @@ def _check(made: BundleResult, setting: Setting) -> None:
 
 
 def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:
-    """Return a bundle with a signature by the key of the environment, where there is one."""
+    """Sign a bundle if the environment names a key; otherwise return it unchanged."""
     from pallasc.specs.bundle.signature import parse_private_key
     from pallasc.specs.bundle.verify import signed
 

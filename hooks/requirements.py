@@ -1,9 +1,9 @@
-"""What a build needs to be installed: a compiler only if something must be compiled.
+"""Requirements of a wheel build, with a compiler only if something must be compiled.
 
-Build front ends make an environment for each build, and ask the backend what else to install there.
-Nothing is needed when the store has everything, so JAX and the CUDA tools are not installed then.
-The package for signatures is needed where the environment has some made or checked, and those for
-a remote store where one is named.
+A build frontend creates an environment for each build and asks the backend what else to install. If
+the store has every variant, nothing is required, so JAX and the CUDA tools are not installed. The
+`sign` extra is required if the environment makes or checks signatures, the `remote` extra if a
+remote store is configured.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
-    """Return the requirement that brings a compiler and what signs, none where neither is needed.
+    """Return the pallasc requirement with the extras that the build needs, or an empty list.
 
     Args:
-        root: the folder of the project.
+        root: project folder.
         environ: environment variables.
 
     Raises:
-        SpecError: something is wrong in the project's settings or in the environment.
+        SpecError: the project's settings or an environment variable are invalid.
     """
     settings = read_settings(root, environ)
     compiler = compiler_extra(root)
@@ -49,7 +49,7 @@ def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
 
 
 def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> bool:
-    """Tell whether a build makes or checks signatures."""
+    """Return True if the build makes or checks signatures."""
     if environ.get(SIGN_KEY) or environ.get(manifests.KEY):
         return True
     if machine_requires() and any(setting.bundle is not None for setting in settings):
@@ -62,7 +62,7 @@ def _needs_package(remote: RemoteSettings | None) -> bool:
 
 
 def _is_in_store(setting: Setting, root: Path, remote: RemoteSettings | None) -> bool:
-    """Tell whether a bundle can be made without compiling; an error counts as no."""
+    """Return True if the store has every variant of a bundle; False after an error."""
     if _needs_package(remote):
         remote = None
     from pallasc.cache.store import Store
@@ -77,5 +77,5 @@ def _is_in_store(setting: Setting, root: Path, remote: RemoteSettings | None) ->
         variants = reader.select(specs, setting.targets, setting.select).variants
         report = build(variants, store=store, options=Options(compile=False, remote=remote))
     except PallascError:
-        return False  # the build itself says what is wrong
+        return False  # the build itself reports the error
     return len(report.hits) == len(report.results)

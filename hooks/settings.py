@@ -1,10 +1,10 @@
-"""What a project's `pyproject.toml` says about the bundles in its wheel.
+"""Bundle settings in a project's `pyproject.toml`.
 
     [tool.pallasc.bundles]
     "mylib/kernels.pallasc" = "kernels/"
 
-The key is the bundle's place in the wheel. The value is one spec file or folder, a list of them, a
-bundle that was made before, or a table of the keys in `FIELDS`. Paths are relative to the project.
+The key is the bundle's path in the wheel. The value is a spec file or folder, a list of them, an
+existing bundle, or a table with the keys in `FIELDS`. Paths are relative to the project.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ SUFFIX = ".pallasc"
 
 _TABLE = ("tool", "pallasc", "bundles")
 _KEYS = (_TABLE[-1], *BUILD_KEYS)
-"""The keys of the table `tool.pallasc`; most are for builds (`specs/settings/build_settings`)."""
+"""Keys of the `tool.pallasc` table; most are for builds (`specs/settings/build_settings`)."""
 _EXTRAS = ("cuda13", "cuda12")
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
 
 From = Literal["compile", "store", "frozen"]
-"""Where kernels come from; as `source` of `pallasc.compiler.builds.bundling.BundleOptions`."""
+"""Source of the kernels, as in `pallasc.compiler.builds.bundling.BundleOptions.source`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneOrMore:
-    """One text, or a list of them."""
+    """Field type for one string or a list of strings."""
 
     item: Text
 
     def read(self, value: object, at: Place) -> tuple[str, ...]:
-        """Return the texts."""
+        """Return the strings."""
         if isinstance(value, str):
             return (self.item.read(value, at),)
         return ListOf(self.item, f"{self.item.what}s").read(value, at)
 
     def schema(self) -> Schema:
-        """Return the schema."""
+        """Return the JSON schema."""
         many = ListOf(self.item, f"{self.item.what}s").schema()
         return {"anyOf": [self.item.schema(), many]}
 
@@ -76,19 +76,19 @@ _PLACES = 'Write the place in the wheel, such as "mylib/kernels.pallasc".'
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One bundle of a wheel.
+    """Settings of one bundle of a wheel.
 
     Attributes:
-        place: in the wheel, "mylib/kernels.pallasc".
+        place: path in the wheel, such as "mylib/kernels.pallasc".
         at: where it is set, for messages.
-        source: where kernels come from.
-        frozen_by: what the user wrote that forbids compiling, "" where nothing does.
-        specs: spec files and folders of them, relative to the project.
-        bundle: an existing bundle, relative to the project, in place of specs.
-        targets: in place of the specs' own; none changes nothing.
-        select: which variants to take; None takes all.
-        lock: the lock file that all variants must match, relative to the project.
-        keep_debug: leave debug sections in the cubins.
+        source: source of the kernels.
+        frozen_by: the user's setting that forbids compiling, "" if compiling is allowed.
+        specs: spec files and folders, relative to the project.
+        bundle: existing bundle to use instead of specs, relative to the project.
+        targets: targets that replace the specs' targets; if empty, the specs' targets are used.
+        select: expression that selects variants; None selects all.
+        lock: lock file that all variants must match, relative to the project.
+        keep_debug: keep debug sections in the cubins.
     """
 
     place: str
@@ -104,17 +104,17 @@ class Setting:
 
     @property
     def folder(self) -> str:
-        """The folder of its package in the wheel: "mylib"."""
+        """Folder of the bundle's package in the wheel, such as "mylib"."""
         return str(PurePosixPath(self.place).parent)
 
     @property
     def name(self) -> str:
-        """The name of its file: "kernels.pallasc"."""
+        """File name of the bundle, such as "kernels.pallasc"."""
         return PurePosixPath(self.place).name
 
 
 def has_settings(root: Path) -> bool:
-    """Tell whether a project asks for bundles; a file that is not TOML is left to the backend."""
+    """Return True if the project declares bundles. Invalid TOML is left to the backend."""
     try:
         return "bundles" in _pallasc_table(tomllib.loads(_read(root)))
     except (SpecError, tomllib.TOMLDecodeError):
@@ -122,10 +122,10 @@ def has_settings(root: Path) -> bool:
 
 
 def compiler_extra(root: Path) -> str:
-    """Return the extra of pallasc that brings a project's compiler: `compiler` of its settings.
+    """Return the pallasc extra that installs the compiler, from the project's `compiler` setting.
 
     Raises:
-        SpecError: there is no such extra.
+        SpecError: pallasc has no extra with this name.
     """
     text = _read(root)
     extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
@@ -133,14 +133,14 @@ def compiler_extra(root: Path) -> str:
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Return what a project says about its bundles; the variable PALLASC_FROZEN freezes all.
+    """Read the project's bundle settings. The PALLASC_FROZEN variable freezes all bundles.
 
     Args:
-        root: the folder of `pyproject.toml`.
+        root: folder of `pyproject.toml`.
         environ: environment variables.
 
     Raises:
-        SpecError: something is wrong in the file or the variable.
+        SpecError: the file or the variable is invalid.
     """
     text = _read(root)
     try:
@@ -171,7 +171,7 @@ def _pallasc_table(data: Mapping[str, object]) -> dict[str, object]:
 
 
 def _frozen_by(environ: Mapping[str, str]) -> str:
-    """Return the variable that freezes all bundles as the user wrote it, "" if none does."""
+    """Return PALLASC_FROZEN as the user wrote it, or "" if it is off."""
     value = environ.get("PALLASC_FROZEN", "")
     if value.lower() not in (*_OFF, *_ON):
         raise SpecError(f"PALLASC_FROZEN is {value!r}.", hint="Set it to 1, or to 0.")
@@ -185,7 +185,7 @@ def _bundles(value: object, at: Place) -> list[tuple[str, object, Place]]:
 
 
 def _checked(place: str, at: Place) -> str:
-    """Return the place of a bundle in a wheel."""
+    """Check a bundle's path in the wheel, and return it."""
     parts = place.split("/")
     if not place.endswith(SUFFIX) or parts[-1] == SUFFIX:
         raise at.child(place).error(f"the name of a bundle must end with {SUFFIX}.", _PLACES)
@@ -217,7 +217,7 @@ def _setting(place: str, value: object, at: Place, *, frozen: str) -> Setting:
 
 
 def _table(value: object) -> object:
-    """Return the long form of the short ones."""
+    """Expand the short forms of a setting to a table."""
     if isinstance(value, str) and value.endswith(SUFFIX):
         return {"bundle": value}
     return {"specs": value} if isinstance(value, str | list) else value

@@ -1,7 +1,8 @@
-"""Steps of setuptools: `build` makes the bundles of `pyproject.toml`, `sdist` records the commit.
+"""Setuptools commands: `build` makes the bundles of `pyproject.toml`, `sdist` records the commit.
 
-An entry point in the group `setuptools.finalize_distribution_options` calls `add_step` for every
-project that is built where pallasc is installed; a project without bundles is left alone.
+Setuptools calls `add_step` through the entry point group `setuptools.finalize_distribution_options`
+for every project that is built in an environment with pallasc. Projects without bundles are not
+affected.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _STEP = "build_pallasc"
 
 
 def add_step(dist: Distribution) -> None:
-    """Let `build` make bundles if the project declares some."""
+    """Extend `build` and `sdist` if the project declares bundles."""
     if _STEP in dist.cmdclass or not has_settings(Path.cwd()):
         return
     _require_compiler(dist)
@@ -36,10 +37,10 @@ def add_step(dist: Distribution) -> None:
 
 
 def _require_compiler(dist: Distribution) -> None:
-    """Tell a build front end that asks for requirements that a compiler is needed.
+    """Report the build requirements to a build frontend that asks for them.
 
-    `setuptools.build_meta` asks with a distribution of its own, whose `fetch_build_eggs` reports
-    its argument as requirements.
+    `setuptools.build_meta` asks through its own `Distribution` class, whose `fetch_build_eggs`
+    reports its argument as requirements.
     """
     build_meta = sys.modules.get("setuptools.build_meta")
     if build_meta is None or not isinstance(dist, build_meta.Distribution):
@@ -53,10 +54,10 @@ def _require_compiler(dist: Distribution) -> None:
 
 
 class _Recording:
-    """The part of `sdist` that puts a record of the commit into it."""
+    """Mixin for `sdist` that adds a record of the commit."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Copy all files, and write the record beside them."""
+        """Copy all files, then write the record."""
         super().make_release_tree(base_dir, files)  # type: ignore[misc]
         try:
             text = origin_record(read_settings(Path.cwd(), os.environ), Path.cwd())
@@ -64,14 +65,15 @@ class _Recording:
             raise SystemExit(f"error: {error}") from error
         if text is not None:
             place = Path(base_dir, RECORD)
-            place.unlink(missing_ok=True)  # it may be a hard link to the project's own
+            place.unlink(missing_ok=True)  # it may be a hard link to the project's file
             place.write_bytes(text)
 
 
 class BuildBundles(Command):
     """Makes the bundles of a wheel in the build folder.
 
-    An editable install has no build folder: there they lie beside the package's own files.
+    An editable install has no build folder, so its bundles are written to the package's source
+    folder.
     """
 
     description = "make the bundles of kernels that pyproject.toml asks for"
@@ -88,7 +90,7 @@ class BuildBundles(Command):
         self.editable_mode = False
 
     def finalize_options(self) -> None:
-        """Build where Python modules are built."""
+        """Use the build folder of `build_py`."""
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     def run(self) -> None:
@@ -103,19 +105,19 @@ class BuildBundles(Command):
             raise SystemExit(f"error: {error}") from error
 
     def get_source_files(self) -> list[str]:
-        """Return what the sdist has to carry."""
+        """Return the files that the sdist must contain."""
         try:
             return source_files(read_settings(Path.cwd(), os.environ), Path.cwd())
         except PallascError as error:
             raise SystemExit(f"error: {error}") from error
 
     def get_outputs(self) -> list[str]:
-        """Return the files in the build folder."""
+        """Return the paths of the bundles in the build folder."""
         settings = read_settings(Path.cwd(), os.environ)
         return [os.path.join(self.build_lib or "", *s.place.split("/")) for s in settings]
 
     def get_output_mapping(self) -> dict[str, str]:
-        """Return where the files of the build folder lie in an editable install."""
+        """Map each bundle's path in the build folder to its path in an editable install."""
         if not self.editable_mode:
             return {}
         settings = read_settings(Path.cwd(), os.environ)
@@ -123,7 +125,7 @@ class BuildBundles(Command):
         return dict(zip(self.get_outputs(), places, strict=True))
 
     def _place(self, setting: Setting) -> Path:
-        """Return the path that a bundle is written to."""
+        """Return the path to write a bundle to."""
         build_py = self.get_finalized_command("build_py")
         package = ".".join(PurePosixPath(setting.folder).parts)
         packages = build_py.packages or []

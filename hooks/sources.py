@@ -1,10 +1,11 @@
-"""What an sdist has to carry, so that a wheel can be built from it: specs and what lies with them.
+"""Files that an sdist must contain so that a wheel can be built from it.
 
-Beside them travels a record of the commit (`compiler/builds/provenance.py`), for the bundle's
-provenance.
+These are the specs, lock files and existing bundles, and a record of the commit for the bundle's
+provenance (`compiler/builds/provenance.py`).
 
-A folder of specs travels as a whole, and so does the folder of a spec file, because kernels import
-what lies beside them. The project's own folder does not: of it only Python and YAML files travel.
+A folder of specs is included as a whole. So is the folder that contains a spec file, because
+kernels import neighboring modules. If that is the project's root folder, only its Python and YAML
+files are included.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def source_files(settings: Iterable[Setting], root: Path) -> list[str]:
     """Return the files that bundles are made from, relative to the project, sorted.
 
     Raises:
-        SpecError: a file that the settings name does not exist.
+        SpecError: a file named in the settings does not exist.
     """
     files: set[Path] = set()
     for setting in settings:
@@ -41,17 +42,17 @@ def source_files(settings: Iterable[Setting], root: Path) -> list[str]:
 
 
 def origin_record(settings: Iterable[Setting], root: Path) -> bytes | None:
-    """Return the record of the commit, None where no bundle has specs or nothing is known.
+    """Return the record of the commit, or None if no bundle has specs or the commit is unknown.
 
     Raises:
-        SpecError: a file that is named is not there, or an older record cannot be read.
+        SpecError: a file named in the settings does not exist, or an older record cannot be read.
     """
     from_specs = [setting for setting in settings if setting.specs]
     return record_text(root, source_files(from_specs, root)) if from_specs else None
 
 
 def lock_file(setting: Setting, root: Path) -> str | None:
-    """Return the lock file of a bundle from specs: what is set, else the project's own."""
+    """Return the lock file of a bundle built from specs: the one set, else the project's."""
     if setting.lock is not None or not setting.specs:
         return setting.lock
     return _LOCK if (root / _LOCK).exists() else None

@@ -1,1 +1,1 @@
-"""Arguments and options that commands share, and what they select."""
+"""Arguments and options shared by commands, and the variants they select."""

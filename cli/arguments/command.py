@@ -1,8 +1,8 @@
-"""Commands as click has them, with a few additions.
+"""click commands with a few additions.
 
-Help texts keep paragraphs that are laid out by hand, long lists of options are grouped, every usage
-error names the command whose help to read, and each command takes `--traceback`. What a docstring
-says about `--json` is on the page `docs/json.md` and not in the help.
+Help texts keep hand-formatted paragraphs, long option lists are grouped, every usage error names
+the command whose help to read, and each command has `--traceback`. The part of a docstring about
+`--json` appears in `docs/json.md` instead of the help.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import click
 
 
 class ErrorOptions:
-    """How this run of the command line reports an error."""
+    """Settings for how this run reports errors."""
 
     def __init__(self) -> None:
         self.traceback = False
 
 
 _JSON = "\n\n--json "
-"""What the paragraph of a docstring begins with that describes the JSON output; it is the last."""
+"""Start of the docstring paragraph that describes the JSON output; it must be the last one."""
 
 
 class Command(click.Command):
-    """A command whose help keeps examples and lists as its docstring has them.
+    """A command whose help keeps the layout of examples and lists in its docstring.
 
     Attributes:
-        json_text: what the command's docstring says about `--json`, "" if it says nothing.
-        groups: the headings in a long list of options, each with the names of its parameters.
+        json_text: the docstring's description of `--json`, or "".
+        groups: headings for a long list of options, each with the names of its parameters.
     """
 
     hide_traceback = True
@@ -60,7 +60,7 @@ class Command(click.Command):
             return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options below the headings of `groups`; those of no group come last."""
+        """Write the options under the headings of `groups`; ungrouped options come last."""
         if not self.groups:
             super().format_options(ctx, formatter)
             return
@@ -74,20 +74,20 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of commands whose help keeps its layout too."""
+    """A command group whose help keeps its layout."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; without any, show the help and end with exit code 2."""
+        """Parse the arguments. Without arguments, print the help and exit with code 2."""
         if not args and not ctx.resilient_parsing:
             from pallasc.cli.output.text import echo
 
             echo(ctx.get_help(), err=True)
-            ctx.exit(2)  # as in click 8.2; older ones end with 0
+            ctx.exit(2)  # as in click 8.2; older versions exit with 0
         return super().parse_args(ctx, args)
 
 
 def _traceback_option(*, hidden: bool) -> click.Option:
-    """Return the option `--traceback`, which works before and after the command's name."""
+    """Return the `--traceback` option, which works before and after the command's name."""
     return click.Option(
         ["--traceback"],
         is_flag=True,
@@ -108,19 +108,19 @@ def _show_traceback(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
 
 @contextmanager
 def _usage_errors_of(ctx: click.Context) -> Iterator[None]:
-    """Attach the command's context to usage errors; click's parser raises some without it."""
+    """Attach the command's context to usage errors; click's parser raises some without one."""
     try:
         yield
     except click.UsageError as error:
-        # Without it the message would name no command whose help to read.
+        # Without a context, the message would not name the command whose help to read.
         error.ctx = error.ctx or ctx
         raise
 
 
 def keep_layout(text: str) -> str:
-    """Return a docstring in which click does not rewrap paragraphs that have indented lines.
+    """Prevent click from rewrapping docstring paragraphs that contain indented lines.
 
-    The mark for that is click's own: a line that holds only a backspace.
+    click's marker for this is a line with only a backspace.
     """
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(f"\b\n{part}" if "\n  " in part else part for part in paragraphs)

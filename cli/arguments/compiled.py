@@ -1,4 +1,4 @@
-"""What is compiled already: variants of bundles, and artifacts of the store by their keys."""
+"""Inputs that are already compiled: variants of bundles, and artifacts of the store by key."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 DIGITS = 64
 LEAST_DIGITS = 6
-"""So many first digits name an artifact, where no other begins with them."""
+"""Minimum number of leading digits that identify an artifact, if they are unambiguous."""
 
 _HEX = re.compile(rf"[0-9a-f]{{1,{DIGITS}}}")
 _HINT = "pallasc inspect SPECS --json prints the action keys of variants."
 
 
 def is_key(text: str) -> bool:
-    """Return True if an argument is a key, or its first digits, and not a file or folder."""
+    """Return True if an argument is a key or its first digits, and not a file or folder."""
     return _HEX.fullmatch(text) is not None and not Path(text).exists()
 
 
 def refuse_keys(specs: Sequence[str], command: str) -> None:
-    """Refuse keys where a command needs what only specs and bundles have.
+    """Reject keys for a command that needs specs or bundles.
 
     Raises:
         SpecError: one of the specs is a key.
@@ -50,13 +50,13 @@ def refuse_keys(specs: Sequence[str], command: str) -> None:
 
 
 def whole_key(text: str, store: Store) -> str:
-    """Return the action key of the artifact whose action key or digest begins with some digits.
+    """Return the action key of the artifact whose action key or digest starts with `text`.
 
-    A whole key that nothing lies under is returned as it is.
+    A complete key is returned unchanged if the store has nothing under it.
 
     Raises:
-        SpecError: those are too few, or several artifacts have such a key or digest.
-        NotCachedError: none has.
+        SpecError: there are too few digits, or several artifacts match.
+        NotCachedError: no artifact matches.
     """
     if len(text) == DIGITS and store.get_artifact(text) is not None:
         return text
@@ -90,11 +90,11 @@ def whole_key(text: str, store: Store) -> str:
 
 
 def _keys_of_digest(text: str, store: Store) -> list[str]:
-    """Return an action key for each artifact whose digest begins with some digits."""
+    """Return one action key for each artifact whose digest starts with `text`."""
     from pallasc.cache.inventory import artifacts
     from pallasc.specs.canonical import canonical_json, digest
 
-    keys: dict[str, str] = {}  # equal artifacts may lie under several keys
+    keys: dict[str, str] = {}  # equal artifacts may be stored under several keys
     for listed in artifacts(store):
         stored = store.get_artifact(listed.key)
         if stored is not None and (own := digest(canonical_json(stored.artifact))).startswith(text):
@@ -103,7 +103,7 @@ def _keys_of_digest(text: str, store: Store) -> list[str]:
 
 
 def bundle_files(specs: Sequence[str]) -> list[Path]:
-    """Return the paths of a command as bundles; none where they are specs.
+    """Return a command's paths if they are bundles; an empty list if they are specs.
 
     Raises:
         SpecError: only some of them are bundles.
@@ -125,12 +125,12 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
 
 
 class Compiled(NamedTuple):
-    """Something that is compiled already.
+    """A compiled variant.
 
     Attributes:
-        variant: what is known of it; it has neither function nor reference.
+        variant: known facts about the variant, without function and reference.
         artifact: the artifact.
-        action_key: its action key, None in a bundle.
+        action_key: action key of the artifact, None in a bundle.
     """
 
     variant: Variant
@@ -139,14 +139,14 @@ class Compiled(NamedTuple):
 
 
 def read_bundled(files: Sequence[Path], selection: Selection) -> list[Compiled]:
-    """Return the chosen variants of bundles, and what was compiled.
+    """Return the selected variants of bundles with their artifacts.
 
-    The bundles stay open: what is launched is read when it is loaded.
+    The bundles stay open, because launched kernels are read from them on load.
 
     Raises:
-        SpecError: a file cannot be read, or nothing in it is chosen.
-        CorruptError: one is damaged, or not signed as this machine demands.
-        ToolError: a signature is demanded, and the cryptography package is missing.
+        SpecError: a file cannot be read, or nothing in it is selected.
+        CorruptError: a bundle is damaged, or lacks a signature that this machine requires.
+        ToolError: a signature is required, and the cryptography package is missing.
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
@@ -170,7 +170,7 @@ def _carried(
     place: Location,
     action_key: str | None = None,
 ) -> Compiled:
-    """Return what a bundle or a store knows of a variant; it has neither function nor reference."""
+    """Return a compiled variant of a bundle or store; it has no function and no reference."""
     from pallasc.specs.gpus import target_of_record
     from pallasc.specs.spec import Budget, Variant
 
@@ -194,18 +194,18 @@ def _carried(
 def read_compiled(
     specs: Sequence[str], store: Store, selection: Selection
 ) -> list[Compiled] | None:
-    """Return what is compiled already, None where the arguments of a command are specs.
+    """Return the compiled variants that a command's arguments name, None if they are specs.
 
     Args:
-        specs: bundles, or action keys and digests of artifacts, whose first digits are enough.
-        store: the store that has the artifacts.
-        selection: which variants to choose in bundles.
+        specs: bundles, or action keys and digests of artifacts; their first digits are enough.
+        store: store that contains the artifacts.
+        selection: selects variants of bundles.
 
     Raises:
         SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
             too few digits.
         NotCachedError: the store has nothing under a key.
-        click.UsageError: keys come with options that choose variants.
+        click.UsageError: keys are combined with options that select variants.
     """
     if bundles := bundle_files(specs):
         return read_bundled(bundles, selection)
@@ -221,7 +221,7 @@ def read_compiled(
 
 
 def report_of(compiled: Iterable[Compiled]) -> Report:
-    """Return what is compiled already as a report of hits."""
+    """Return a build report with compiled variants as hits."""
     from pallasc.compiler.builds.report import Report, VariantResult
 
     results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
@@ -229,10 +229,10 @@ def report_of(compiled: Iterable[Compiled]) -> Report:
 
 
 def stored(text: str, store: Store) -> Compiled:
-    """Return what a store has under an action key or a digest, or its first digits.
+    """Return the stored artifact for an action key or a digest, or its first digits.
 
     Raises:
-        SpecError: it is no key, or has too few digits.
+        SpecError: it is not a key, or has too few digits.
         NotCachedError: the store has nothing under it.
     """
     from pallasc.cache.inventory import artifacts
@@ -257,14 +257,14 @@ def stored(text: str, store: Store) -> Compiled:
 
 
 class Target(NamedTuple):
-    """A target, as an expression sees it."""
+    """A target, with the fields that expressions use."""
 
     name: str
     arch: str
 
 
 class Selectable(NamedTuple):
-    """Something compiled, as an expression sees a variant."""
+    """A compiled variant, with the fields that expressions use."""
 
     id: str
     name: str
@@ -274,10 +274,10 @@ class Selectable(NamedTuple):
 
 
 def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
-    """Return the entries of a bundle that a command line selects, in the order of their keys.
+    """Return the entries of a bundle that the command line selects, in key order.
 
     Raises:
-        SpecError: a target has no entry, or none matches.
+        SpecError: a target has no entry, or no entry matches.
     """
     entries, targets = list(bundle.entries()), selection.targets
     present = sorted({name for entry in entries for name in (entry.target, entry.arch)})
@@ -297,10 +297,10 @@ def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
 
 
 def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
-    """Return the entries that an expression selects (`specs/loading/select.py`), in their order.
+    """Return the entries that match an expression (`specs/loading/select.py`), in their order.
 
     Raises:
-        SpecError: the expression is wrong, or selects none of them.
+        SpecError: the expression is invalid, or matches no entry.
     """
     from pallasc.specs.loading.select import select
 

@@ -1,6 +1,6 @@
-"""What a shell may complete: targets, and in `-k` kernels, parameters and their values.
+"""Shell completion: targets, and for `-k` kernels, parameters and their values.
 
-Nothing is executed or compiled: Python specs are left out, and so is what cannot be read.
+Nothing is executed or compiled, so Python specs are skipped. Unreadable files are skipped, too.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pallasc.specs.templates import Scalar
 _BEFORE_TERM = re.compile(r"(?:.*[\s(])?", re.DOTALL)
 _WORDS = ("and", "or", "not")
 _MOST = 200
-"""Words that are offered at once."""
+"""Maximum number of completions offered."""
 
 
 class _Declared(NamedTuple):
-    """A variant, as far as a command line can choose it."""
+    """A declared variant, with the fields that a command line can select by."""
 
     name: str
     params: tuple[tuple[str, Scalar], ...]
@@ -29,11 +29,11 @@ class _Declared(NamedTuple):
 
 
 def complete_target(paths: Sequence[str], beginning: str) -> list[str]:
-    """Return the architectures and models that begin so, those of the specs included.
+    """Return the matching architectures and models, including models that the specs add.
 
     Args:
-        paths: the specs on the command line.
-        beginning: what is written of the name.
+        paths: specs on the command line.
+        beginning: first letters of the name.
     """
     from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
 
@@ -42,23 +42,23 @@ def complete_target(paths: Sequence[str], beginning: str) -> list[str]:
 
 
 def complete_expression(paths: Sequence[str], beginning: str) -> list[str]:
-    """Return an expression with each word that its last term may become.
+    """Return completions of an expression, one for each match of its last term.
 
     Args:
-        paths: the specs or bundles on the command line.
-        beginning: what is written of the expression.
+        paths: specs or bundles on the command line.
+        beginning: the expression so far.
     """
     match = _BEFORE_TERM.match(beginning)
     head = match.group() if match else ""
     term = beginning[len(head) :]
     words = sorted(word for word in _terms(paths, term) if word.startswith(term))
     if head.split()[-1:] not in ([], *([word] for word in _WORDS)) and not head.endswith("("):
-        words = [word for word in _WORDS[:2] if word.startswith(term)]  # a term is before
+        words = [word for word in _WORDS[:2] if word.startswith(term)]  # after a term
     return [f"{head}{word}" for word in words[:_MOST]]
 
 
 def _terms(paths: Sequence[str], term: str) -> set[str]:
-    """Return names of kernels and parameters; the values of a parameter once it is written."""
+    """Return kernel and parameter names, or after `name=` the values of that parameter."""
     from pallasc.specs.canonical import plain
 
     terms: set[str] = set()
@@ -74,7 +74,7 @@ def _terms(paths: Sequence[str], term: str) -> set[str]:
 
 
 def _variants(paths: Sequence[str]) -> Iterator[_Declared]:
-    """Yield what specs and bundles declare, as far as it can be read without executing it."""
+    """Yield the variants that specs and bundles declare, as far as known without executing code."""
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.loading.matrix import expand
     from pallasc.specs.loading.yaml_loader import load_specs

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, each described once."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LEAST_MEMORY_BYTES = 64 << 20
-"""A process that imports anything needs at least this much."""
+"""Minimum memory of a process that imports anything."""
 
 
 EXECUTION_S = 600
-"""How long an execution on the CPU may take by default: kernels may hang, and so would a CI job."""
+"""Default time limit for execution on the CPU: a hanging kernel must not hang a CI job."""
 
 _NO_LIMIT = {"0", "none", "unlimited"}
 
 
 class ProcessLimits(TypedDict):
-    """Limits of one process: see `supervision_options` and `reading_options`."""
+    """Limits of one process; see `supervision_options` and `reading_options`."""
 
     timeout_s: float | None
     memory_bytes: int | None
 
 
 class Selection(NamedTuple):
-    """Which variants a command works on: see `selection_options`."""
+    """Selection of the variants that a command works on; see `selection_options`."""
 
     targets: tuple[str, ...] = ()
     expression: str | None = None
@@ -50,10 +50,10 @@ class Selection(NamedTuple):
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return a decorator that adds several options, listed by the help in this order."""
+    """Return a decorator that adds several options; the help lists them in this order."""
 
     def add(function: F) -> F:
-        for option in reversed(options):  # click lists first what is applied last
+        for option in reversed(options):  # click lists the last applied option first
             function = option(function)
         return function
 
@@ -63,7 +63,7 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 def _packed(
     parameter: str, make: Callable[..., Any], names: Iterable[str] = ()
 ) -> Callable[[F], F]:
-    """Return a decorator that passes what `make` makes of some options as one parameter."""
+    """Return a decorator that combines options into one parameter, computed by `make`."""
 
     def add(function: F) -> F:
         @functools.wraps(function)
@@ -77,17 +77,17 @@ def _packed(
 
 
 def _read_by(read: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return the callback of an option whose text `read` reads; None where it is left out."""
+    """Return an option callback that parses the text with `read`; None if the option is missing."""
 
     def callback(ctx: click.Context, _: click.Parameter, text: str | None) -> Any:
-        # While a shell completes a command, nothing is read.
+        # Parse nothing during shell completion.
         return None if text is None or ctx.resilient_parsing else read(text)
 
     return callback
 
 
 def specs_argument(*, required: bool = True) -> Callable[[F], F]:
-    """Return the argument SPECS: files and folders of specs."""
+    """Return the SPECS argument: files and folders of specs."""
     return click.argument(
         "specs",
         nargs=-1,
@@ -104,14 +104,14 @@ files_argument = click.argument(
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """Return the option `--json`, described as printing `what`."""
+    """Return the `--json` option; `what` completes "Print ... as JSON"."""
     return click.option(
         "--json", "as_json", is_flag=True, help=f"Print {what} as JSON; see docs/json.md."
     )
 
 
 def file_option(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
-    """Return an option that takes the path of a file, which need not exist."""
+    """Return an option for the path of a file, which need not exist."""
     path = click.Path(path_type=Path, dir_okay=False)
     names = [name, *([parameter] if parameter else [])]
     return click.option(*names, type=path, metavar="FILE", help=text)
@@ -120,24 +120,24 @@ def file_option(name: str, text: str, *, parameter: str | None = None) -> Callab
 def output_option(
     metavar: str, text: str, *, required: bool = True, **kind: bool
 ) -> Callable[[F], F]:
-    """Return the option `--output`; `kind` says whether it may be a file or a folder."""
+    """Return the `--output` option; `kind` restricts it to a file or a folder."""
     path = click.Path(path_type=Path, **kind)
     return click.option("-o", "--output", type=path, metavar=metavar, required=required, help=text)
 
 
 class WholeNumber(click.IntRange):
-    """A whole number that is not too small."""
+    """Parameter type for an integer with a minimum."""
 
     def __init__(self, least: int) -> None:
         super().__init__(min=least)
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
+        """Return the integer."""
         try:
             number = int(value)
         except ValueError:
-            number = self._least - 1  # refused below, with all that are too small
+            number = self._least - 1  # rejected below, like numbers that are too small
         if number < self._least:
             self.fail(f"{value!r} is not a whole number of at least {self._least}.", param, ctx)
         return number
@@ -151,7 +151,7 @@ def count_option(
     least: int = 1,
     default: int | None = None,
 ) -> Callable[[F], F]:
-    """Return an option that takes a whole number."""
+    """Return an option for an integer."""
     return click.option(
         name,
         *([parameter] if parameter else []),
@@ -164,10 +164,10 @@ def count_option(
 
 
 def _given(ctx: click.Context) -> list[str]:
-    """Return the specs or bundles on the command line whose last word a shell completes."""
+    """Return the specs or bundles on a command line that the shell is completing."""
     one = ctx.params.get("file")
     several = [*(ctx.params.get("specs") or ()), *(ctx.params.get("files") or ())]
-    # Of a line that ends with an option, click leaves the arguments here.
+    # If the line ends with an option, click leaves the arguments here.
     return [str(path) for path in (*([one] if one else []), *several, *ctx.args)]
 
 
@@ -184,7 +184,7 @@ def _complete_expression(ctx: click.Context, _: click.Parameter, incomplete: str
 
 
 def expression_option(text: str) -> Callable[[F], F]:
-    """Return the option `-k`, described as `text` says."""
+    """Return the `-k` option with a help text."""
     return click.option(
         "-k",
         "expression",
@@ -195,7 +195,7 @@ def expression_option(text: str) -> Callable[[F], F]:
 
 
 def select_by(*, target: str, expression: str) -> Callable[[F], F]:
-    """Return the options `--target` and `-k`, described as `target` and `expression` say."""
+    """Return the `--target` and `-k` options; `target` and `expression` are parts of their help."""
     return together(
         click.option(
             "--target",
@@ -213,10 +213,10 @@ variant_options = select_by(
     target="Compile for this model or architecture",
     expression=', such as "matmul and m=64"',
 )
-"""Which variants of specs a command takes that takes all points of tuned kernels."""
+"""Selection options for specs, without `--all-points`."""
 
 selecting = _packed("selection", Selection, Selection._fields)
-"""Passes what the options of a command select as one `selection`."""
+"""Combines a command's selection options into one `selection` parameter."""
 
 selection_options = together(
     variant_options,
@@ -254,7 +254,7 @@ def _ptxas() -> Path | None:
 
 
 ptxas_setting = _packed("ptxas", _ptxas)
-"""`PALLASC_PTXAS`: the assembler to use instead of the one in NVIDIA's wheel."""
+"""`PALLASC_PTXAS`: assembler to use instead of the one in NVIDIA's wheel."""
 
 compile_options = together(
     click.option(
@@ -289,14 +289,13 @@ def _build_options(**given: Any) -> Options:
 
 
 building = _packed("how", _build_options, _HOW)
-"""Passes what the options of a command say about builds as one `how`, an `Options`.
+"""Combines a command's build options into one `how` parameter of type `Options`.
 
-It is the innermost decorator: it takes what the others pass.
-"""
+It must be the innermost decorator, because it receives the parameters of the others."""
 
 
 def lock_option(what: str) -> Callable[[F], F]:
-    """Return the option `--lock`, which names the lock file that `what` describes."""
+    """Return the `--lock` option for a lock file; `what` starts its help."""
     return file_option("--lock", f"{what}; by default ./pallasc.lock.")
 
 
@@ -319,7 +318,7 @@ junit_option = file_option("--junit", "Write the report as JUnit XML; - prints i
 
 
 def annotations_option(what: str) -> Callable[[F], F]:
-    """Return the option `--annotations`, described as printing `what`."""
+    """Return the `--annotations` option; `what` completes "Print ... for GitHub's views"."""
     return click.option(
         "--annotations",
         type=click.Choice(["github"]),
@@ -328,7 +327,7 @@ def annotations_option(what: str) -> Callable[[F], F]:
 
 
 def _store_is_required() -> bool:
-    """Return whether a store that cannot be written is an error.
+    """Return True if a store that cannot be written is an error.
 
     Raises:
         SpecError: `PALLASC_REQUIRE_STORE` is neither 1 nor 0.
@@ -336,19 +335,19 @@ def _store_is_required() -> bool:
     text = os.environ.get("PALLASC_REQUIRE_STORE", "")
     if text not in ("", "0", "1"):
         raise SpecError(f"PALLASC_REQUIRE_STORE is {text!r}, and must be 1 or 0.")
-    # In CI a store that cannot be written compiles everything again in each run.
+    # In CI, a build without a writable store would compile everything again on every run.
     return text == "1" if text else is_ci(os.environ)
 
 
 store_setting = _packed("require_store", _store_is_required)
-"""`PALLASC_REQUIRE_STORE`: 1 fails where the store cannot be written, 0 goes on without it; by
-default a build fails in CI."""
+"""`PALLASC_REQUIRE_STORE`: 1 fails if the store cannot be written, 0 continues without it. The
+default is 1 in CI, else 0."""
 
 
 def _patterns(
     ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[re.Pattern[str], ...]:
-    """Return regular expressions.
+    """Compile regular expressions.
 
     Raises:
         click.BadParameter: a text is not a regular expression.
@@ -365,7 +364,7 @@ def _patterns(
 
 
 def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
-    """Return where misses are compiled: as the option says, or the project; None for here.
+    """Return the scheduler address from the option or the project, None to compile locally.
 
     Raises:
         SpecError: it is not the address of a scheduler.
@@ -405,7 +404,7 @@ fail_on_warning_option = click.option(
 def size_option(
     name: str, parameter: str, text: str, *, least_bytes: int = 1, **settings: Any
 ) -> Callable[[F], F]:
-    """Return an option that takes a size, such as 4GiB; its value is None without a limit."""
+    """Return an option for a size such as 4GiB; its value is None for no limit."""
 
     def parse(size: str) -> int | None:
         from pallasc.cache.evict import parse_size
@@ -418,7 +417,7 @@ def size_option(
 
 
 def _memory_bytes(text: str) -> int:
-    """Return a size in bytes, 0 for no limit: None stands for the share of the machine.
+    """Return a size in bytes, 0 for no limit; None would mean the default share of memory.
 
     Raises:
         SpecError: it is not a size.
@@ -439,8 +438,8 @@ def _seconds(text: str) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
-        seconds = 0.0  # refused below, with all that is no limit
-    if not 0 < seconds < float("inf"):  # nan, too
+        seconds = 0.0  # rejected below, like other invalid limits
+    if not 0 < seconds < float("inf"):  # also rejects nan
         raise SpecError(
             f"--timeout must be a positive number of seconds, got {text!r}.",
             hint="0 or none: no limit.",
@@ -451,13 +450,13 @@ def _seconds(text: str) -> float | None:
 def _process_limits(
     slow: str, process: str, memory: str = "its share of the machine", seconds: int | None = None
 ) -> Callable[[F], F]:
-    """Return the options `--timeout` and `--memory`.
+    """Return the `--timeout` and `--memory` options.
 
     Args:
         slow: what `--timeout` stops.
         process: what `--memory` stops.
-        memory: the limit on memory where none is given.
-        seconds: the limit on time where none is given, None for none.
+        memory: default memory limit, for the help.
+        seconds: default time limit, None for no limit.
     """
     end = "" if seconds is None else "; 0 or none for no limit"
     return together(
@@ -481,15 +480,15 @@ def _process_limits(
 
 
 supervision_options = _process_limits("a variant", "a compiling process")
-"""Limits for compiling a variant; there is none on time, unless one is given."""
+"""Limits for compiling a variant; there is no default time limit."""
 
 reading_options = _process_limits("a Python spec", "a Python spec", "all memory")
-"""Limits for executing a Python spec, where nothing is compiled."""
+"""Limits for executing a Python spec in a command that compiles nothing."""
 
 launching_options = _process_limits(
     "a compilation or an emulation", "a process that compiles or emulates", seconds=EXECUTION_S
 )
-"""What compiling and emulating a variant may take; what runs on the GPU is not stopped."""
+"""Limits for compiling and emulating a variant; launches on the GPU are not limited."""
 
 checking_options = _process_limits(
     "a level or a compilation", "a process that compiles or checks", seconds=EXECUTION_S
@@ -501,10 +500,10 @@ _TIMEOUT_S = 60.0
 
 
 def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteSettings:
-    """Return the remote store of a command about it.
+    """Return the remote store for a command that needs one.
 
     Raises:
-        SpecError: there is none, or a setting is wrong.
+        SpecError: no remote store is named, or a setting is invalid.
     """
     from pallasc.compiler.builds.options import remote_settings
 
@@ -536,10 +535,9 @@ remote_option = together(
     ),
     _packed("settings", required_settings, ("url", "timeout_s")),
 )
-"""`--remote` and `--timeout` of commands about a remote store, which is required.
+"""`--remote` and `--timeout` for commands that need a remote store.
 
-The command takes it as `settings`; builds have `remote_options`.
-"""
+The command receives it as `settings`. Builds use `remote_options` instead."""
 
 every_option = click.option(
     "--all", "every", is_flag=True, help="Take the entries of all toolchains, not only of this one."
@@ -573,16 +571,16 @@ remote_options = together(
     ),
     _packed("remote", _remote_of_build, ("remote", "remote_write")),
 )
-"""`--remote` and `--remote-write`; the command takes the remote store as `remote`."""
+"""`--remote` and `--remote-write`; the command receives the remote store as `remote`."""
 
 
 def build_options(limits: Callable[[Any], Any] = supervision_options) -> Callable[[F], F]:
-    """Return the options of a command that builds what the store lacks, then other things.
+    """Return the options of a command that builds missing variants before its other work.
 
-    The command takes the folder of the store as `store_root`, and all others as `how`.
+    The command receives the store's folder as `store_root`, and all other options as `how`.
 
     Args:
-        limits: the options of limits; those of a compilation, if nothing else runs.
+        limits: limit options; by default, the limits for compiling.
     """
     return together(compile_options, limits, store_option, store_setting, remote_options, building)
 
@@ -607,7 +605,7 @@ def take_share(
     lock: Path | None,
     say: Callable[[str], None],
 ) -> Share | None:
-    """Return this job's share of the variants and `say` how large it is; None without `--shard`.
+    """Return this job's share of the variants, and `say` its size; None without `--shard`.
 
     Raises:
         SpecError: the lock file cannot be read.
@@ -646,16 +644,17 @@ _REFUSED = {
     "annotations": _REPORT,
     "as_json": _REPORT,
 }
-"""What each option does that makes no sense in a watch, by its parameter."""
+"""Options that make no sense in a watch, by parameter, with the reason."""
 
 
 def refuse_unwatchable(ctx: click.Context) -> None:
-    """Check that no option makes a watch senseless.
+    """Check that no option conflicts with `--watch`.
 
-    What the environment says of a cluster is not refused: a watch compiles here.
+    A cluster that is set in the environment is not an error: a watch ignores it and compiles
+    locally.
 
     Raises:
-        click.UsageError: one does.
+        click.UsageError: an option conflicts.
     """
     for parameter in ctx.command.params:
         why = _REFUSED.get(parameter.name or "")

@@ -1,4 +1,4 @@
-"""The store, and what a command line selects: variants of specs, and files with inputs."""
+"""Store, selected variants, and input files of a command."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def open_store(root: Path | None, *, check_folders: bool = True) -> Store:
-    """Return the store; its warnings go to the standard error output.
+    """Return the store; its warnings go to stderr.
 
     Args:
-        root: its folder; by default as for `Store`.
-        check_folders: refuse a store in which something else is in the place of a folder.
+        root: folder of the store; same default as `Store`.
+        check_folders: reject a store in which something else takes the place of a folder.
 
     Raises:
         CorruptError: `check_folders` found such a place.
@@ -45,10 +45,10 @@ def build_specs(
     *,
     quiet: bool = False,
 ) -> Report:
-    """Build what the store lacks of specs, and say so on the standard error output.
+    """Build the variants of specs that the store lacks, with progress on stderr.
 
     Raises:
-        PallascError: as for `SpecReader.select` and `build`.
+        PallascError: see `SpecReader.select` and `build`.
     """
     from pallasc.cli.output.progress import Reading, store_progress
 
@@ -61,11 +61,11 @@ def build_specs(
 def build_variants(
     variants: Sequence[Variant], store: Store, how: Options, *, quiet: bool = False
 ) -> Report:
-    """Build what the store lacks of variants, and say so on the standard error output.
+    """Build the variants that the store lacks, with progress on stderr.
 
     Raises:
-        ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
-            `require_store` is given.
+        ToolError: the toolchain is incomplete, or the results cannot be stored and `require_store`
+            is set.
     """
     from pallasc.cli.output.build_text import summary
     from pallasc.cli.output.progress import store_progress
@@ -99,10 +99,10 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
 
     Args:
         texts: `NAME=FILE` of each `--input`.
-        archive: the .npz file of `--inputs`.
+        archive: .npz file of `--inputs`.
 
     Raises:
-        click.UsageError: a text is written otherwise, or an input is given twice.
+        click.UsageError: a text is malformed, or an input is given twice.
         SpecError: the archive cannot be read.
     """
     files: dict[str, Path] = {}

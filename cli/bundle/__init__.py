@@ -1,1 +1,1 @@
-"""`pallasc bundle`: one file a subcommand."""
+"""The command `pallasc bundle`, one file per subcommand."""

@@ -1,4 +1,4 @@
-"""`pallasc bundle show`, and `pallasc list` of bundles: a bundle, its variants, or one of them."""
+"""`pallasc bundle show`, and `pallasc list` for bundles."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
 
 
 def find_entry(bundle: Bundle, name: str) -> Entry:
-    """Return the entry with an id, with a kernel's name, or that an expression matches.
+    """Return the single entry with this id or kernel name, or that matches this expression.
 
     Raises:
-        SpecError: there is none, or there are several.
+        SpecError: no entry matches, or several do.
     """
     from pallasc.cli.arguments.compiled import select_entries
 
     entries = list(bundle.entries())
-    # An id is exact; a name or an expression may match several.
+    # An id is unique; a kernel name or an expression may match several entries.
     matching = [entry for entry in entries if entry.id == name]
     matching = matching or [entry for entry in entries if entry.name == name]
     try:
@@ -98,7 +98,7 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
 
 
 def _targets(bundle: Bundle) -> list[dict[str, Any]]:
-    """Return target, architecture, number of variants and newest minimum driver of each target."""
+    """Return name, architecture, variant count and minimum driver of each target."""
     found: dict[tuple[str, str], list[dict[str, str]]] = {}
     for entry in bundle.entries():
         found.setdefault((entry.arch, entry.target), []).append(dict(entry.minimum_driver))
@@ -195,7 +195,7 @@ def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
 
 
 def _tuning_text(entry: Entry) -> Iterator[str]:
-    """Yield where a variant of a tuned kernel is used."""
+    """Yield how a tuned kernel uses this variant: table rows, default, padding, rank."""
     from pallasc.specs.tuning import key_text
 
     tuning = entry.tuning
@@ -233,9 +233,6 @@ def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
             yield f"    differs       {name}"
 
 
-# ---- pallasc list
-
-
 def list_bundles(files: Sequence[Path], selection: Selection, *, as_json: bool) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
     from pallasc.cli.arguments.compiled import selected_entries
@@ -258,12 +255,12 @@ def list_bundles(files: Sequence[Path], selection: Selection, *, as_json: bool) 
 
 
 def stored_bytes(bundle: Bundle, entry: Entry) -> int:
-    """Return the bytes that an entry's blobs take in the file, bases not counted."""
+    """Return the stored size of an entry's blobs, without the blobs they are compressed against."""
     return sum(row.extent.size for row in bundle.rows(entry))
 
 
 def _used_for(entry: Entry) -> str:
-    """Return where a variant is used: how many rows choose it, and whether it is the default."""
+    """Return how many table rows use a variant, per GPU, and whether it is the default."""
     tuning = entry.tuning
     if tuning is None:
         return ""
@@ -273,7 +270,7 @@ def _used_for(entry: Entry) -> str:
 
 
 def _order(entry: Entry) -> tuple[object, ...]:
-    """Return what a variant is sorted by: numbers by their size, and before other values."""
+    """Return a sort key: parameters that are numbers sort by value, before other values."""
     params = [
         (name, 0, value, "") if isinstance(value, int | float) else (name, 1, 0, str(value))
         for name, value in entry.params
@@ -282,7 +279,7 @@ def _order(entry: Entry) -> tuple[object, ...]:
 
 
 def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
-    """Return what `--json` says of a variant."""
+    """Return the `--json` object of a variant."""
     return {
         "id": entry.id,
         "name": entry.name,

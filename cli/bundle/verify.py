@@ -1,4 +1,4 @@
-"""`pallasc bundle keygen`, `sign` and `verify`: keys, signatures, and what is fit to ship."""
+"""`pallasc bundle keygen`, `sign` and `verify`: keys, signatures, and release checks."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def verify_command(
         *(_verified_lines(file, signers, findings, lock)),
     ]
     print_result(data, lines, as_json=as_json)
-    # A variant of the lock file that the bundle lacks is a note: bundles may be split.
+    # A bundle that lacks a locked variant is only a note, because bundles may be split.
     if any(finding.severity == "error" for finding in differences):
         return _NOT_AS_LOCKED
     failed = fail_on != "never" and any(finding.at_least(fail_on) for finding in findings)  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ def verify_command(
 
 
 def _checked(targets: Sequence[str]) -> tuple[str, ...]:
-    """Return each target once; a name may be that of a model which a spec adds.
+    """Return the targets without duplicates. Other names may be models that a spec adds.
 
     Raises:
         SpecError: an architecture does not exist.
@@ -199,7 +199,7 @@ def _checked(targets: Sequence[str]) -> tuple[str, ...]:
 
 
 def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:
-    """Return the keys that signed it, of those that had to."""
+    """Return the required keys that signed the bundle."""
     from pallasc.specs.bundle.signature import read_policy
 
     policy = read_policy(require_signature=require)
@@ -209,10 +209,10 @@ def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[Publ
 
 
 def _compare(bundle: Bundle, path: Path) -> list[Finding]:
-    """Return how a bundle differs from a lock file.
+    """Return the differences between a bundle and a lock file.
 
     Raises:
-        NotCachedError: there is no such file.
+        NotCachedError: the lock file does not exist.
     """
     from pallasc.specs.bundle.verify import compare_with_lock
     from pallasc.specs.loading.lock_file import read_lock
@@ -269,7 +269,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     _create(public, f"{shown}\n".encode(), 0o644)
     try:
         _create(file, private_key_text(key, _password()), _PRIVATE)
-    # An interrupt while the password is asked for must not leave half a pair behind.
+    # An interrupt at the password prompt must not leave a public key without its private key.
     except BaseException:
         public.unlink()
         raise
@@ -328,29 +328,29 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that must not exist.
+    """Create a file that must not exist yet.
 
     Raises:
-        SpecError: it exists, or cannot be written.
+        SpecError: the file exists, or cannot be written.
     """
     with refusing(path, hint="Give another path."):
         try:
-            # Created with its mode: there is no moment in which others can read the key.
+            # Created with its final mode, so that others can never read the key.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError as error:
             raise SpecError(
                 f"{path} already exists, and keys are never replaced.", hint="Give another name."
             ) from error
         with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)  # the umask may have taken bits away
+            os.fchmod(descriptor, mode)  # the umask may have cleared bits
             file.write(data)
 
 
 def _read_key(file: str) -> Ed25519PrivateKey:
-    """Return the private key of a file, or of the standard input.
+    """Return the private key from a file or stdin.
 
     Raises:
-        SpecError: it cannot be read, or is not a private key.
+        SpecError: the key cannot be read, or is not a private key.
     """
     from pallasc.specs.bundle.signature import parse_private_key
 
@@ -370,14 +370,14 @@ def _password() -> bytes | None:
 
 
 def _read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
-    """Return the keys that `--key` names.
+    """Return the public keys that `--key` names.
 
     Raises:
-        SpecError: a file cannot be read, or holds something other than keys.
+        SpecError: a file cannot be read, or contains something other than keys.
     """
     from pallasc.specs.bundle.signature import read_keys as read_trusted
 
-    # On a command line a path is relative to the current folder, as everywhere in a shell.
+    # On a command line, paths are relative to the current folder.
     named = [key if key.startswith("ed25519:") else os.path.abspath(key) for key in keys if key]
     public_keys = read_trusted(named)
     if keys and not public_keys:

@@ -1,4 +1,4 @@
-"""`pallasc bundle create`, `merge` and `export`: bundles of specs and of bundles, C sources."""
+"""`pallasc bundle create`, `merge` and `export`: write bundles, and C sources from bundles."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def create_command(
 
 
 def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
-    """Return what finds the source lines of a build, all of them or none."""
+    """Return a function that finds the source lines of all variants of a build, or raises."""
     from pallasc.cli.output.source_text import found_lines
     from pallasc.specs.artifacts.source_lines import to_json
 
@@ -239,10 +239,10 @@ def merge_command(
 
 
 def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
-    """Return each bundle that has variants which match, with these.
+    """Return the bundles that have selected variants, with those variants.
 
     Raises:
-        SpecError: no bundle has any.
+        SpecError: no bundle has a selected variant.
     """
     from pallasc.cli.arguments.compiled import selected_entries
 
@@ -251,7 +251,7 @@ def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
     for bundle in bundles:
         try:
             choices.append((bundle, selected_entries(bundle, selection)))
-        # A target or expression has to fit some of the bundles, not each of them.
+        # A target or expression must match some of the bundles, not every one.
         except SpecError as error:
             errors.append(error)
     if not choices:
@@ -260,10 +260,10 @@ def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
 
 
 def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
-    """Return the bytes of the new bundle.
+    """Return the bytes of the merged bundle.
 
     Raises:
-        CorruptError: bundles do not agree on a variant.
+        CorruptError: bundles have different artifacts for a variant.
     """
     from pallasc.specs.bundle.writer import build_bundle
 
@@ -283,7 +283,7 @@ def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
 
 
 def _conflicts(choices: Sequence[Chosen]) -> list[str]:
-    """Return the variants that bundles disagree on, with the artifact that each bundle has."""
+    """Return a line for each variant that differs between bundles, with each bundle's artifact."""
     found: dict[bytes, list[tuple[str, Entry]]] = {}
     for bundle, entries in choices:
         for entry in entries:

@@ -1,1 +1,1 @@
-"""The terminal: its streams, its width, what it can draw, signals and times."""
+"""Output of commands: text, JSON and report files, terminal progress, signals, and exit codes."""

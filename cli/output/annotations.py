@@ -1,8 +1,8 @@
-"""Failures and findings as workflow commands, which GitHub shows at the lines of a change.
+"""Failures and findings as GitHub workflow commands, shown at the lines of a change.
 
-A command is `::error file=F,line=N,col=N,title=T::message`, alone on its line. In the message `%`,
-carriage return and line feed are escaped, in the other values `:` and `,` too; nothing else is.
-GitHub shows 10 errors, 10 warnings and 10 notices of a step, and drops the others silently:
+A command is `::error file=F,line=N,col=N,title=T::message` on a separate line. `%`, carriage return
+and line feed are escaped in all values, and `:` and `,` in all values except the message. GitHub
+shows at most 10 errors, 10 warnings and 10 notices per step, and silently drops the rest:
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
 """
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 Kind = Literal["error", "warning", "notice"]
 
-_SHOWN = 10  # of each kind in a step, by GitHub
+_SHOWN = 10  # GitHub's limit for each kind, per step
 _NAMED = 10
 _IN_MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _IN_PROPERTY = _IN_MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 _KINDS: Mapping[str, Kind] = MappingProxyType(
     {"error": "error", "warning": "warning", "note": "notice"}
 )
-"""GitHub's word for each severity, in the order in which they are printed."""
+"""GitHub's name for each severity, in print order."""
 
 
 class Annotation(NamedTuple):
-    """One remark at the first of its places that is in the repository, or at none."""
+    """One annotation, shown at the first of its places that is in the repository, if any."""
 
     kind: Kind
     title: str
@@ -47,7 +47,7 @@ class Annotation(NamedTuple):
     places: Sequence[Location | None] = ()
 
     def command(self, root: Path) -> str:
-        """Return it as a workflow command; files are named relative to `root`."""
+        """Return the workflow command, with file names relative to `root`."""
         values: dict[str, object] = {"title": self.title}
         for place in filter(None, self.places):
             if file := relative_file(place.file, root):
@@ -62,12 +62,13 @@ class Annotation(NamedTuple):
 
 
 def github_commands(run: Run, root: Path) -> list[str]:
-    """Return the lines that annotate a build or a check, as many of each kind as GitHub shows.
+    """Return the workflow commands for a build or a check, within GitHub's limit for each kind.
 
-    First come errors that end it, then failures, findings, spills, warnings and notes. Variants
-    that fail at one place for one reason share an annotation, even where their messages differ in
-    variant, digest or numbers, as those about locks and budgets do; so do variants with the same
-    finding. A spill that the variant's budget allows for is left out.
+    The order is: errors that ended the command, failures, findings, spills, warnings, notes.
+    Variants that fail at the same place for the same reason share an annotation, even if their
+    messages contain different variants, digests or numbers, such as messages about locks and
+    budgets. Variants with the same finding also share one. Spills that the variant's budget allows
+    are omitted.
     """
     ended = [Annotation("error", "pallasc", str(e), [e.location]) for e in run.errors]
     failed = [o for o in run.outcomes if o.result is not None and o.problem == "failure"]
@@ -83,7 +84,7 @@ def github_commands(run: Run, root: Path) -> list[str]:
 
 
 def _most(annotations: Sequence[Annotation]) -> Iterator[Annotation]:
-    """Yield as many of each kind as GitHub shows; the last lists the titles of the others."""
+    """Keep GitHub's limit of each kind; the last one kept lists the titles of the omitted ones."""
     for kind in _KINDS.values():
         shown = [annotation for annotation in annotations if annotation.kind == kind]
         if len(shown) > _SHOWN:
@@ -94,7 +95,7 @@ def _most(annotations: Sequence[Annotation]) -> Iterator[Annotation]:
 
 
 def _cause(outcome: Outcome) -> object:
-    """Return what failures for one reason share; whatever is over a budget is one reason."""
+    """Return a key shared by failures with one reason; exceeded budgets are one reason."""
     error = outcome.error
     if error is None:
         return outcome.place
@@ -103,7 +104,7 @@ def _cause(outcome: Outcome) -> object:
 
 
 def _reason(error: PallascError) -> str:
-    """Return an error's message without the name of the variant."""
+    """Return the error message without the variant's name."""
     return error.reason or error.message
 
 
@@ -133,7 +134,7 @@ def _line(name: str, error: PallascError) -> str:
 
 
 def _warnings(run: Run) -> Iterator[Annotation]:
-    """Yield spills that no budget allows for, kernels that are XLA's alone, warnings and notes."""
+    """Yield spills that no budget allows, variants without a Pallas kernel, warnings, and notes."""
 
     def place_of(result: VariantResult) -> Location:
         return result.variant.location

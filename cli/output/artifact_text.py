@@ -1,16 +1,16 @@
-"""Artifacts as text: summaries, launch plans, metrics; and variants of bundles as files.
+"""Artifacts as text (summary, launch plan, metrics), and bundled variants as files.
 
-`unpack` takes variants out of a bundle into a folder, as files that other tools read.
+`unpack` writes variants of a bundle to files that other tools can read:
 
-    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`artifacts/artifact.py`)
-    FOLDER/VARIANT/plan.json         its launch plan
+    FOLDER/VARIANT/artifact.json     record of the artifact (`artifacts/artifact.py`)
+    FOLDER/VARIANT/plan.json         launch plan
     FOLDER/VARIANT/KERNEL.cubin
-    FOLDER/VARIANT/KERNEL.ptx        where the bundle has it
-    FOLDER/VARIANT/DIGEST.constant   16 digits of it
+    FOLDER/VARIANT/KERNEL.ptx        if the bundle contains it
+    FOLDER/VARIANT/DIGEST.constant   named by 16 digits of its digest
 
-Names in a bundle are data from strangers: in a name, everything but a letter, a digit, one of
-`-_=,@+[]`, or a dot within it becomes `_`, and the first digits of a digest follow it where that
-changed anything, or where two names differ in upper and lower case alone.
+Names in a bundle are untrusted. A name keeps letters, digits, `-_=,@+[]` and dots, but no leading
+`-` and no leading or trailing dot; every other character becomes `_`. If that changes a name, or if
+two names differ only in case, the first digits of a digest are appended.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ RESOURCES = (
     "BARRIERS",
     "CUBIN",
 )
-"""Columns of the table of resources; sizes are bytes."""
+"""Columns of the resource table; sizes are in bytes."""
 
 NO_KERNELS = "no kernels"
-"""Shown for a plan that only copies and fills."""
+"""Shown for a plan with only copies and fills."""
 
 
 def summary_text(artifact: Artifact) -> str:
-    """Return what an artifact is: signature, launches, buffers, resources, toolchain."""
+    """Return a summary of an artifact: signature, launches, buffers, resources, toolchain."""
     plan = artifact.plan
     lines = [f"{name:<10} {value}" for name, value in _facts(artifact, plan)]
     launches = [f"  {launch_text(launch)}" for launch in plan.launches]
@@ -100,7 +100,7 @@ def _facts(artifact: Artifact, plan: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 
 def _assembler(artifact: Artifact) -> str:
-    """Return the record's assembler, and how many cubins do not name theirs."""
+    """Return the recorded assembler, and the number of cubins that do not name their assembler."""
     cubins = {kernel.cubin for kernel in artifact.kernels}
     unnamed = sum(not _names_its_tools(artifact.blob(cubin)) for cubin in cubins)
     text = f"ptxas {artifact.toolchain.get('ptxas')}"
@@ -117,7 +117,7 @@ def _names_its_tools(cubin: bytes) -> bool:
 
 
 def _kernels(artifact: Artifact) -> str:
-    """Return how many kernels are Pallas kernels, and which XLA added."""
+    """Return the number of Pallas kernels, and the names of the kernels that XLA added."""
     own = len({kernel.name for kernel in artifact.kernels if kernel.origin == "mosaic"})
     first = f"{own} of Pallas Mosaic GPU" if own else "none of Pallas Mosaic GPU"
     added = xla_kernels(artifact)
@@ -148,7 +148,7 @@ def _steps(plan: LaunchPlan) -> str:
 
 
 def resources_text(artifact: Artifact) -> str:
-    """Return the resources of every kernel as a table; an unknown spill is shown as `?`."""
+    """Return a table with the resources of each kernel; unknown spills are shown as `?`."""
     if not artifact.kernels:
         return NO_KERNELS
     rows = [_resources_row(kernel, artifact) for kernel in artifact.kernels]
@@ -171,7 +171,7 @@ def _resources_row(kernel: KernelResources, artifact: Artifact) -> list[str]:
 
 
 def ptx_text(artifact: Artifact) -> str:
-    """Return the PTX of every kernel; a kernel without PTX is a comment."""
+    """Return the PTX of every kernel; a comment stands in for missing PTX."""
     parts: dict[str, str] = {}
     for kernel in artifact.kernels:
         if kernel.ptx is None and kernel.origin == "mosaic":
@@ -199,11 +199,11 @@ def sass_text(artifact: Artifact) -> str:
 
 
 SHORT_DIGEST = 12
-"""Digits that are shown of a digest, to leave room for the rest of the line."""
+"""Number of digits shown of a digest, to keep lines short."""
 
 
 def plan_text(plan: LaunchPlan) -> str:
-    """Return a plan as text, without a newline at the end."""
+    """Return a plan as text, without a trailing newline."""
     return "\n".join(_lines(plan))
 
 
@@ -217,7 +217,7 @@ def launch_text(step: Launch) -> str:
 
 
 def binding_text(binding: Binding) -> str:
-    """Return `bf16[1024, 4096]`, with the layout where it is not row-major."""
+    """Return `bf16[1024, 4096]`, with the layout unless it is row-major."""
     return array_text(binding.dtype, binding.shape, binding.layout)
 
 
@@ -353,7 +353,7 @@ _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
 def metrics_text(metrics: KernelMetrics) -> str:
-    """Return the numbers of a launch, a name and its values a line, then its loops."""
+    """Return the metrics of a launch, one line per metric, followed by its loops."""
     lines = [f"launch {metrics.launch}: {metrics.kernel}"]
     for name, text in _rows(metrics):
         indent = " " * (_NAME + 2)
@@ -436,14 +436,14 @@ def _loops(loops: tuple[LoopMetrics, ...]) -> list[str]:
 
 
 def _mix(mix: Mapping[Class, int], most: int | None = None) -> str:
-    """Return classes and their counts: tensor cores and copies first, then the most frequent."""
+    """Return instruction counts by class: tensor, TMA and local memory first, then by frequency."""
     first = [name for name in mix if name in ("tensor", "tma", "local")]
     others = sorted((n for n in mix if n not in first), key=lambda name: -mix[name])
     return ", ".join(f"{name} {mix[name]:,}" for name in [*first, *others][:most])
 
 
 def amount(number: float) -> str:
-    """Return a number with four digits and the prefix of its unit: `34.36 G`."""
+    """Return a number with four significant digits and an SI prefix: `34.36 G`."""
     letter, unit = next((each for each in _UNITS if number >= each[1]), _UNITS[-1])
     return f"{number / unit:.4g} {letter}" if letter else f"{number:.4g} "
 
@@ -469,16 +469,17 @@ def unpack(
     *,
     most_bytes: int | None = 4 << 30,
 ) -> list[Path]:
-    """Write the files of variants, and return them.
+    """Write the files of variants, and return their paths.
 
     Args:
-        bundle: the bundle to read.
-        entries: the variants to write.
-        folder: the folder that gets a folder for each variant; it is made if it is not there.
-        most_bytes: the most bytes to write, None for any number; a file counts at least 4 KiB.
+        bundle: bundle to read.
+        entries: variants to write.
+        folder: parent of the variants' folders; created if it does not exist.
+        most_bytes: maximum number of bytes to write, None for no limit. A file counts as at least 4
+            KiB.
 
     Raises:
-        SpecError: the folder of a variant already exists, or there is too much, and then nothing is
+        SpecError: a variant's folder already exists or the limit would be exceeded, and nothing is
             written; or a file cannot be written.
         CorruptError: the bundle is damaged.
     """
@@ -503,7 +504,7 @@ def unpack(
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """Return distinct names that files can have on any system, by the names given."""
+    """Map each name to a distinct file name that is valid on any system."""
     by_name: dict[str, str] = {}
     taken: set[str] = set()
     for name in sorted(set(names)):
@@ -516,11 +517,11 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; kernels of one name in several cubins get digits after it."""
+    """Yield file names and contents; equal names of different files get digits of the digest."""
     for name, value in (("artifact", artifact.record), ("plan", artifact.record["plan"])):
         yield f"{name}.json", json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
     labels = {key: (key[:_DIGITS], "constant") for key in artifact.record["blobs"]}
-    for kernel in reversed(artifact.kernels):  # the first kernel names a cubin
+    for kernel in reversed(artifact.kernels):  # a cubin is named after its first kernel
         labels[kernel.cubin] = kernel.name, "cubin"
         if kernel.ptx is not None:
             labels[kernel.ptx] = kernel.name, "ptx"

@@ -1,7 +1,7 @@
-"""A build as text: a line for each variant, remarks about the whole, and the totals.
+"""Text output of a build: one line per variant, remarks, and totals.
 
-Remarks are warnings, variants without a Mosaic kernel, and XLA's kernels: the same for hits as for
-what was compiled.
+Remarks are warnings, variants without a Mosaic kernel, and kernels that XLA added. They are the
+same for hits as for newly compiled variants.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _PRODUCT = re.compile(r"(?:^|_)(?:gemm|dot)(?:_|\d|\.|$)")
 
 
 def counter(done: int, total: int) -> str:
-    """Return `[ 3/24]`, as wide for every variant of a build."""
+    """Return `[ 3/24]`, equally wide for all variants of a build."""
     return f"[{done:>{len(str(total))}}/{total}]"
 
 
 def result_line(result: VariantResult, columns: int | None = None) -> str:
     """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`, or only the id.
 
-    A missing variant is followed by the reason.
+    The line of a missing variant ends with the reason.
 
     Args:
-        result: the result of a variant.
-        columns: how much room there is. Where it is too little, first size and registers are left
-            out, then the middle of the id. With an explanation, nothing is left out.
+        result: result of a variant.
+        columns: available width. If the line is too long, size and registers are dropped first,
+            then the middle of the id. A result with an explanation is never shortened.
     """
     head = f"{result.status:<8}  "
     name, words = one_line(result.variant.id), _facts(result)
@@ -64,7 +64,7 @@ def result_line(result: VariantResult, columns: int | None = None) -> str:
 
 
 def _facts(result: VariantResult, *, brief: bool = False) -> str:
-    """Return what follows an id; size and registers are those of the largest kernel."""
+    """Return the text after the id. Size is the total; registers are the kernels' maximum."""
     facts, artifact = [], result.artifact
     if result.status == "missing":
         facts = [one_line(result.reason)] if result.reason and not brief else []
@@ -82,9 +82,9 @@ def _facts(result: VariantResult, *, brief: bool = False) -> str:
 
 
 def lines_below(result: VariantResult) -> list[str]:
-    """Return what follows the line of a result: why it failed, and with `--explain` why it missed.
+    """Return the lines below a result: why it failed, and with `--explain` why it missed.
 
-    The reason of the miss is left out where that line, or the error, has it.
+    The reason of the miss is omitted if the result line or the error already contains it.
     """
     lines, explanation = failure_lines(result), result.explanation
     if explanation is None:
@@ -98,7 +98,7 @@ def lines_below(result: VariantResult) -> list[str]:
 
 
 def failure_lines(result: VariantResult) -> list[str]:
-    """Return why a variant failed, indented, with the end of its output."""
+    """Return a variant's error and the end of its output, indented; nothing if it did not fail."""
     if result.error is None:
         return []
     lines = printable(error_text(result.error)).splitlines()
@@ -109,7 +109,7 @@ def failure_lines(result: VariantResult) -> list[str]:
 
 
 def output_tail(result: VariantResult) -> list[str]:
-    """Return the last lines that a failed variant wrote, unless its error has them already."""
+    """Return the last output lines of a failed variant, unless its error shows the source line."""
     nowhere = (None, result.variant.location)
     is_shown = result.compiling and result.error and result.error.location not in nowhere
     if result.error is None or is_shown:
@@ -118,10 +118,10 @@ def output_tail(result: VariantResult) -> list[str]:
 
 
 def remarks(report: Report, *, added: bool = True) -> list[str]:
-    """Return a build's remarks, line by line.
+    """Return a build's remarks as lines.
 
     Args:
-        report: what the build did.
+        report: report of the build.
         added: list the kernels that XLA added around Pallas kernels.
     """
     results = report.results
@@ -130,35 +130,35 @@ def remarks(report: Report, *, added: bool = True) -> list[str]:
 
 
 def remark_facts(result: VariantResult) -> list[str]:
-    """Return the remarks about a variant, in a few words each."""
+    """Return the remarks about a variant, each in a few words."""
     lacks = ["no Mosaic kernel"] if holds_no_kernel(result) else []
     number = warning_count([result])
     return [*lacks, count(number, "warning")] if number else lacks
 
 
 def warning_count(results: Iterable[VariantResult]) -> int:
-    """Return how many warnings there were, repeated ones counted."""
+    """Return the number of warnings, including repeated ones."""
     return sum(warning.count for result in results for warning in result.diagnostics)
 
 
 def cubin_bytes(result: VariantResult) -> int:
-    """Return the size of a variant's cubins, 0 without an artifact."""
+    """Return the total size of a variant's cubins, 0 without an artifact."""
     return result.artifact.cubin_bytes if result.artifact else 0
 
 
 def spill_bytes(result: VariantResult) -> int:
-    """Return how many bytes a thread of a variant spills at most, 0 without an artifact."""
+    """Return a variant's maximum spill size per thread in bytes, 0 without an artifact."""
     return result.artifact.spill_bytes if result.artifact else 0
 
 
 def holds_no_kernel(result: VariantResult) -> bool:
-    """Return True if a variant was compiled, and no kernel of Mosaic GPU is in it."""
+    """Return True if a variant was compiled but contains no Mosaic GPU kernel."""
     artifact = result.artifact
     return artifact is not None and all(k.origin != "mosaic" for k in artifact.kernels)
 
 
 def xla_kernels(artifact: Artifact | None) -> list[str]:
-    """Return the names of the kernels that XLA wrote, in the order of first launch."""
+    """Return the names of the kernels that XLA generated, in order of first launch."""
     if artifact is None:
         return []
     return list(dict.fromkeys(k.name for k in artifact.kernels if k.origin != "mosaic"))
@@ -176,7 +176,7 @@ def _without_kernel(results: Sequence[VariantResult]) -> list[str]:
 
 
 def _added(results: Sequence[VariantResult]) -> list[str]:
-    """Return the kernels that XLA added, a line for each Pallas kernel."""
+    """Return the kernels that XLA added, one line per Pallas kernel."""
     groups: dict[tuple[str, tuple[str, ...]], int] = {}
     for result in results:
         names = () if holds_no_kernel(result) else tuple(xla_kernels(result.artifact))
@@ -195,20 +195,20 @@ def _added(results: Sequence[VariantResult]) -> list[str]:
 
 
 def _described(name: str) -> str:
-    """Return a kernel's name; XLA names those of products after their operation."""
+    """Return a kernel's name, marked as a matrix product if XLA named it after one."""
     text = one_line(name)
     return f"{text} (a matrix product)" if _PRODUCT.search(name) else text
 
 
 def compiled_wrongly(results: Sequence[VariantResult]) -> list[str]:
-    """Return the warnings about constructs that JAX compiles wrongly."""
+    """Return the warnings about constructs that JAX miscompiles."""
     return _shown(results, _WRONG)
 
 
 def _shown(results: Sequence[VariantResult], kind: str | None = None) -> list[str]:
-    """Return the warnings, or those of one kind, with the variants that they belong to.
+    """Return the warnings, optionally of one kind, with the affected variants.
 
-    Warnings that JAX compiles a construct wrongly come first.
+    Warnings about miscompiled constructs come first.
     """
     groups: dict[tuple[bool, str], list[VariantResult]] = {}
     for result in results:
@@ -226,19 +226,19 @@ def _shown(results: Sequence[VariantResult], kind: str | None = None) -> list[st
 
 
 def names(results: Sequence[VariantResult]) -> str:
-    """Return the ids of the first few results, and how many more there are."""
+    """Return the ids of the first few results, and the number of remaining ones."""
     return first_of([one_line(result.variant.id) for result in results], _NAMED)
 
 
 def summary(report: Report, screen: Screen | None = None, *, quiet: bool = False) -> str:
-    """Return the end of a build's output; one line where nothing stands out.
+    """Return the end of a build's output: sections that need attention, remarks, and totals.
 
-    Its last line is `3 variants in 1.2 s: 1 hit (33 %), 2 compiled, 14 s saved`.
+    The last line is `3 variants in 1.2 s: 1 hit (33 %), 2 compiled, 14 s saved`.
 
     Args:
-        report: what the build did.
-        screen: gives colours, and the columns of a line where they are limited.
-        quiet: nothing but what went wrong; an empty text where nothing did.
+        report: report of the build.
+        screen: provides colors and the line width, if limited.
+        quiet: include only failures and totals; return "" if nothing failed.
     """
     if quiet and not report.exit_code:
         return ""
@@ -255,14 +255,14 @@ def summary(report: Report, screen: Screen | None = None, *, quiet: bool = False
 
 
 def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
-    """Print the notes of a build, and its summary."""
+    """Print a build's notes and summary."""
     print_notes(report, store)
     if ending := summary(report, screen, quiet=quiet):
         screen.write(f"{ending}\n")
 
 
 def print_remarks(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
-    """Print the notes and remarks of a build for something else; its summary where it failed."""
+    """Print a build's notes and remarks for another command; after a failure, its summary."""
     print_notes(report, store)
     if report.exit_code:
         screen.write(f"{summary(report, screen, quiet=quiet)}\n")
@@ -272,14 +272,14 @@ def print_remarks(report: Report, store: Store, screen: Screen, *, quiet: bool) 
 
 
 def print_notes(report: Report, store: Store) -> None:
-    """Print the notes of a build that the store has not warned of already."""
+    """Print the notes of a build, except warnings that the store has already printed."""
     for note in report.notes:
         if note not in store.warnings:
             echo(f"warning: {note}", err=True)
 
 
 def totals_line(report: Report, screen: Screen | None = None) -> str:
-    """Return the totals as one line; where that is too long, without the time saved."""
+    """Return the totals as one line; omit the time saved if the line would be too long."""
     counts = dict.fromkeys(STATUS_COLOURS, 0)
     saved_s = 0.0
     for result in report.results:
@@ -300,7 +300,7 @@ def totals_line(report: Report, screen: Screen | None = None) -> str:
 
 
 def totals_words(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return each count that is not 0 in words; hits with their share of what was finished."""
+    """Return the nonzero counts as text by status; hits with their share of finished variants."""
     parts = {status: f"{number:,} {status}" for status, number in counts.items() if number}
     if counts["hit"]:
         share = counts["hit"] / (sum(counts.values()) - counts["skipped"])

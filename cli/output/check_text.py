@@ -1,4 +1,4 @@
-"""Results of a check for people: a line for each level of a variant, findings below it."""
+"""Text output of a check: one line per variant and level, followed by its findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WIDTH = max(map(len, STATUSES))
 _FROM_STORE = "from the store"
 _MOST_ERROR_LINES = 20
 _MOST_LEFT = 20
-"""Variants that an interrupted check names as not checked."""
+"""Maximum number of unchecked variants that an interrupted check lists."""
 
 
 def result_lines(
@@ -36,10 +36,10 @@ def result_lines(
     """Yield the lines of one result.
 
     Args:
-        name: the variant's id.
-        result: the result.
-        from_store: whether the store had it.
-        place: the kernel's place in its spec, or its bundle: where findings without a line are.
+        name: id of the variant.
+        result: result of one level.
+        from_store: whether the result comes from the store.
+        place: location of the kernel in its spec, or its bundle; used for findings without a line.
     """
     facts = [_FROM_STORE] if from_store else [f"{result.seconds:.1f} s"]
     facts += [one_line(note) for note in result.notes]
@@ -51,12 +51,12 @@ def result_lines(
 
 
 def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a variant that did not compile, which no level can look at.
+    """Yield the lines of a variant that failed to compile and therefore cannot be checked.
 
     Args:
-        name: the variant's id.
-        error: why it did not.
-        levels: the names of the levels that were asked for.
+        name: id of the variant.
+        error: the compilation error.
+        levels: names of the requested levels.
     """
     level = levels[0] if len(levels) == 1 else "all"
     reason = error_line(error).rstrip(".")
@@ -66,7 +66,7 @@ def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iter
 
 
 def interrupted_lines(report: Report) -> Iterator[str]:
-    """Yield a line for each variant that an interrupt left without results of all levels."""
+    """Yield one line for each variant that lacks results because of an interrupt."""
     left = [(check, levels) for check in report.checks if (levels := report.missing(check))]
     for check, levels in left[:_MOST_LEFT]:
         yield _unchecked(", ".join(levels), check.id, "interrupted")
@@ -79,11 +79,11 @@ def _unchecked(levels: str, name: str, why: str) -> str:
 
 
 def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[str]:
-    """Yield the lines of one finding: its place and what is wrong, who takes part, what to do.
+    """Yield the lines of a finding: place and message, places involved, hint.
 
     Args:
         finding: the finding.
-        place: where it is if it has no line of its own.
+        place: location to show if the finding has none.
     """
     message = one_line(finding.message)
     if finding.instruction:
@@ -96,10 +96,10 @@ def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[s
 
 
 def place_texts(finding: Finding) -> Iterator[str]:
-    """Yield each place that takes part in a finding, with its line of the source, else of the PTX.
+    """Yield each place that a finding involves, with its source line, else its PTX lines.
 
-    Those that say the same of several PTX lines are one. Of threads that wait, the message has the
-    first already.
+    Places with the same text are merged, and their PTX lines listed. The first waiting thread is
+    omitted if it is at the finding itself, because the message already describes it.
     """
     lines: dict[str, list[int]] = {}
     first = next((place for place in finding.places if place.waits), None)
@@ -118,10 +118,7 @@ def place_texts(finding: Finding) -> Iterator[str]:
 
 
 def error_lines(report: Report) -> Iterator[str]:
-    """Yield why checks were stopped, with place and hint, once for all variants and levels.
-
-    The reason alone is in the line of each result already.
-    """
+    """Yield each error that stopped checks, with location and hint, once for all results."""
     stopped: dict[str, list[str]] = {}
     for check in report.checks:
         for level, error in check.errors.items():
@@ -136,7 +133,7 @@ def error_lines(report: Report) -> Iterator[str]:
 
 
 def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
-    """Yield what each rule that found something means, and what to do."""
+    """Yield the meaning of each rule that has findings, and how to fix them."""
     from pallasc.checks.levels import rules_of
 
     rules = rules_of(levels)
@@ -149,13 +146,13 @@ def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
 def print_report(
     report: Report, levels: tuple[Level, ...], *, only_totals: bool, quiet: bool
 ) -> None:
-    """Print what follows the results of a check: what is left, rules, errors, and the totals.
+    """Print the end of a check's output: unfinished variants, rules, errors, and totals.
 
     Args:
-        report: what was found.
-        levels: those that were asked for.
-        only_totals: the standard output belongs to another report.
-        quiet: print nothing but warnings about the store where the check ends with 0.
+        report: report of the check.
+        levels: requested levels.
+        only_totals: omit results, because stdout contains another report.
+        quiet: print only warnings about the store, unless the check fails.
     """
     for note in report.notes:
         echo(f"warning: {note}", err=True)
@@ -208,7 +205,7 @@ def _placed(location: Location | None) -> str:
     if location is None:
         return ""
     file = os.path.relpath(location.file) if os.path.isabs(location.file) else location.file
-    # A chain of ".." is harder to read, and to open, than the whole path.
+    # A chain of ".." is harder to read and to open than the full path.
     shown = location.file if file.startswith("..") else file
     numbers = [str(number) for number in (location.line, location.column) if number]
     return f"{one_line(':'.join([shown, *numbers]))}: "
@@ -216,17 +213,17 @@ def _placed(location: Location | None) -> str:
 
 _FIRST_SILENCE_S = 5.0
 _HELD_LINES = 512
-"""Lines of stored results that are written at a time: there may be thousands."""
+"""Number of stored results to print at a time; there may be thousands."""
 
 
 def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events:
-    """Return the listeners of a check.
+    """Return the event handlers of a check.
 
     Args:
-        progress: where to say what is running.
-        levels: the names of the levels that were asked for.
-        silent: results go to another output. Where `progress` is quiet, only those are shown that
-            make the command fail.
+        progress: where running checks are reported.
+        levels: names of the requested levels.
+        silent: print no results, because they go to another output. If `progress` is quiet, only
+            results that make the command fail are printed.
     """
     heartbeat = Heartbeat(_FIRST_SILENCE_S)
     held: list[str] = []
@@ -242,7 +239,7 @@ def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events
         variant = candidate.variant
         place = variant.location if variant is not None else candidate.origin
         held.extend(result_lines(candidate.id, result, from_store=from_store, place=place))
-        # A result that took time is shown at once; thousands of stored ones are not.
+        # New results are printed immediately, stored ones in batches: there may be thousands.
         if not from_store or len(held) >= _HELD_LINES:
             heartbeat.put_off()
             write()

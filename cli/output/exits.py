@@ -1,4 +1,4 @@
-"""How a run ends: errors as text and exit codes, and SIGTERM and SIGHUP as Ctrl-C."""
+"""End of a run: error texts, exit codes, and SIGTERM and SIGHUP handled like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pallasc.errors import CompileError, Location, PallascError
 USAGE = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141
-"""As shells report a program that wrote into a closed pipe: 128 + SIGPIPE."""
+"""Exit code of shells for a program that wrote to a closed pipe: 128 + SIGPIPE."""
 OUTPUT_LOST = 74
-"""`EX_IOERR` of sysexits.h: what was to be printed could not be written."""
+"""`EX_IOERR` of sysexits.h: the output could not be written."""
 
 
 class Failure(NamedTuple):
-    """How a run ends: what goes to the standard error output, and the exit code."""
+    """Text for stderr, and the exit code."""
 
     text: str
     exit_code: int
 
 
 def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> Failure:
-    """Return how a run ends with this error; an `OSError` is one of the output."""
+    """Return the text and exit code for an error; an `OSError` is an output error."""
     if isinstance(error, OSError):
         return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
     if isinstance(error, PallascError):
@@ -42,13 +42,13 @@ def failure(error: PallascError | click.ClickException | click.Abort | OSError) 
         return Failure(_usage_text(error), USAGE)
     if isinstance(error, click.ClickException):
         return Failure(f"error: {error.format_message()}", USAGE)
-    return Failure("interrupted", INTERRUPTED)  # click's Abort stands for KeyboardInterrupt
+    return Failure("interrupted", INTERRUPTED)  # click raises Abort for KeyboardInterrupt
 
 
 def is_output_error(error: OSError) -> bool:
-    """Return True if writing to a standard stream failed, not a file or the store.
+    """Return True if writing to a standard stream failed, rather than to a file or the store.
 
-    Streams write below Python, so the innermost frame is that of click or of the command line.
+    Streams write below Python, so the innermost frame belongs to click or to the command line.
     """
     import traceback
 
@@ -56,7 +56,7 @@ def is_output_error(error: OSError) -> bool:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         place = Path(frame.f_code.co_filename)
     folders = (Path(click.__file__).parent, Path(__file__).parents[1])
-    # Files that are opened by name have it in their errors; streams have none.
+    # Errors of files opened by name contain the name; errors of streams do not.
     return (
         error.filename is None
         and place is not None
@@ -65,7 +65,7 @@ def is_output_error(error: OSError) -> bool:
 
 
 def error_text(error: PallascError) -> str:
-    """Return an error's own text; a kernel that failed to compile shows its source line too."""
+    """Return an error as text; the error of a failed compilation includes its source line."""
     line = _source_line(error.location) if isinstance(error, CompileError) else ""
     if not line:
         return str(error)
@@ -74,7 +74,7 @@ def error_text(error: PallascError) -> str:
 
 
 def error_line(error: PallascError | None) -> str:
-    """Return the first line of an error's message, "" where there is no error."""
+    """Return the first line of an error's message, or "" without an error."""
     from pallasc.specs.plain_text import one_line, printable
 
     lines = printable(error.message).strip().splitlines() if error else []
@@ -82,13 +82,13 @@ def error_line(error: PallascError | None) -> str:
 
 
 def _source_line(location: Location | None) -> str:
-    """Return `12 | the text of the line`, or nothing where it is not Python or cannot be read."""
+    """Return `12 | text of the line`, or "" if it is not Python or cannot be read."""
     if location is None or not location.line or not location.file.endswith(".py"):
         return ""
     import linecache
 
-    linecache.checkcache(location.file)  # a watch shows errors of what was edited meanwhile
-    # linecache honours a coding line, and gives "" for what it cannot read.
+    linecache.checkcache(location.file)  # the file may have been edited during a watch
+    # linecache respects the source encoding, and returns "" if it cannot read the file.
     text = linecache.getline(location.file, location.line).strip()
     return f"{location.line} | {text}" if text else ""
 
@@ -102,24 +102,24 @@ def _usage_text(error: click.UsageError) -> str:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 _DEAF_S = 10.0
-"""Longer than a run takes to end its workers and to say what is left."""
+"""Longer than a run needs to end its workers and print the final messages."""
 _AGAIN_S = 0.01
 
 
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` once for these signals, unless somebody handles or ignores them.
+    """Raise `KeyboardInterrupt` for the first of these signals, unless they are handled or ignored.
 
-    Signals after the first are ignored until the process has ended: they must not interrupt what
-    ends the workers. After ten seconds another signal counts, in case the first was lost; one that
-    comes while an object is finalized, where Python drops exceptions, is sent again.
+    Later signals are ignored until the process ends, so that they do not interrupt the cleanup of
+    workers. After ten seconds another signal counts, in case the first was lost. Python drops
+    exceptions raised in finalizers, so a signal that arrives there is sent again.
     """
-    # Python lets only the main thread set handlers.
+    # Only the main thread can set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    # nohup ignores SIGHUP, and a program that calls `main` may have handlers: both are left alone.
+    # nohup ignores SIGHUP, and a program that calls `main` may have its own handlers; keep both.
     ours = [number for number, handler in before.items() if handler in _UNHANDLED]
     first = _First()
     for number in ours:
@@ -129,19 +129,19 @@ def as_interrupts() -> Iterator[None]:
             yield
     finally:
         for number in ours:
-            # Python restores its own handlers long before the process has ended, but not this.
+            # Python restores its own handlers long before the process ends, but keeps SIG_IGN.
             signal.signal(number, signal.SIG_IGN if first.came else before[number])
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Have a first signal raise `KeyboardInterrupt` at the end of the block, not inside.
+    """Defer a first signal: raise `KeyboardInterrupt` at the end of the block, not inside.
 
-    What the block writes is whole then, also where it lies in another such block. A second signal
-    ends it at once: nobody may be reading.
+    Output written in the block is therefore complete, also in nested blocks. A second signal ends
+    the block immediately, because nobody may be reading the output.
     """
     handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()  # where handlers are called
+    is_main = threading.current_thread() is threading.main_thread()  # handlers run there
     if not isinstance(handler, _First) or handler.defers or not is_main:
         yield
         return
@@ -154,7 +154,7 @@ def deferred() -> Iterator[None]:
 
 
 class _First:
-    """A handler that raises `KeyboardInterrupt` for the first of several signals."""
+    """Signal handler that raises `KeyboardInterrupt` for the first of several signals."""
 
     def __init__(self) -> None:
         self.defers = False
@@ -166,12 +166,11 @@ class _First:
 
     @property
     def came(self) -> bool:
-        """Return True if there was a signal."""
         return self._came_s is not None or self._is_dropped
 
     @contextmanager
     def sent_again_where_dropped(self) -> Iterator[None]:
-        """Have a signal sent again whose exception Python drops, as in a `__del__`."""
+        """Send a signal again if Python drops its exception, as in a `__del__`."""
         report = sys.unraisablehook
 
         def hook(dropped: Any) -> None:
@@ -192,12 +191,12 @@ class _First:
             self._over.set()
 
     def _send_again(self) -> None:
-        """Send the signal until it is heard: the first may come before the hook has returned."""
+        """Send the signal until it is handled; the first may arrive before the hook returns."""
         while not self._over.wait(_AGAIN_S) and self._is_dropped:
             os.kill(os.getpid(), self._number)
 
     def catch_up(self) -> None:
-        """Raise what was deferred; signals after it are ignored as after any first one."""
+        """Raise a deferred interrupt. Later signals are then ignored as usual."""
         if self._deferred:
             self._deferred = False
             self._came_s = time.monotonic()
@@ -205,7 +204,7 @@ class _First:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._reports:
-            return  # it is sent again
+            return  # the signal will be sent again
         now_s = time.monotonic()
         if self.defers and self._came_s is None:
             self._came_s, self._deferred, self._is_dropped = now_s - _DEAF_S, True, False

@@ -1,4 +1,4 @@
-"""A build that did something: what stands out, and why a variant is not in the store."""
+"""Highlights of a build that compiled something, and explanations of cache misses."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from pallasc.compiler.inputs.why import Difference, Explanation
 
 _FEW_COMPILED = 5
-"""Up to this many result lines are still visible, so they are not repeated."""
+"""Up to this many result lines are still on the screen and not repeated."""
 _FEW_RESULTS = 20
 _TOP = 3
 _MOST_LISTED = 10
 _BELOW = "      "
 _CAUSE_LINES = 3
-"""Lines that a cause may take on a terminal."""
+"""Maximum number of terminal lines for the cause of a failure."""
 
 
 def highlights(
     report: Report, columns: int | None = None, *, failures: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of all sections that are not empty.
+    """Yield the lines of all nonempty sections.
 
     Args:
-        report: what the build did.
-        columns: how many a line may take; None leaves lines whole.
-        failures: only those of what went wrong, and of what is left.
+        report: report of the build.
+        columns: maximum line width; None for no limit.
+        failures: include only failures and unfinished variants.
     """
     for section in () if failures else _stands_out(report):
         yield from section.lines(columns)
-    # Where they may be out of sight, they are named again.
+    # After many results, failures may have scrolled out of sight, so they are listed again.
     failed = report.failed if len(report.results) > _FEW_RESULTS else ()
     if columns is None:
         yield from _Section("failed", failed, remark=_why).lines(None)
@@ -49,7 +49,7 @@ def highlights(
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A title and some results, each with words before and after its id."""
+    """A title and a list of results, each with text before and after its id."""
 
     title: str
     results: Sequence[VariantResult]
@@ -57,7 +57,7 @@ class _Section:
     remark: Callable[[VariantResult], str] = lambda result: ""
 
     def lines(self, columns: int | None) -> list[str]:
-        """Return the section, nothing where it has no results; each line fits into `columns`."""
+        """Return the lines of the section, none if it has no results; each fits into `columns`."""
         shown = self.results[:_MOST_LISTED]
         if not shown:
             return []
@@ -79,7 +79,7 @@ class _Section:
 
 
 def _stands_out(report: Report) -> list[_Section]:
-    """Return the slowest, the largest and all that spill, of what this build compiled."""
+    """Return the slowest, the largest and all spilling variants that this build compiled."""
     compiled = [result for result in report.compiled if result.artifact is not None]
     if len(compiled) <= _FEW_COMPILED:
         return []
@@ -96,11 +96,11 @@ def _stands_out(report: Report) -> list[_Section]:
 
 
 def _narrow_failures(failed: Sequence[VariantResult], columns: int) -> list[str]:
-    """Return the variants that failed: those of a kernel that did so at one line, together.
+    """Return the failed variants, grouped by kernel and cause.
 
     Args:
-        failed: their results.
-        columns: how many a line may take.
+        failed: failed results.
+        columns: maximum line width.
     """
     groups: dict[object, list[VariantResult]] = {}
     for result in failed:
@@ -115,7 +115,7 @@ def _narrow_failures(failed: Sequence[VariantResult], columns: int) -> list[str]
             continue
         lines.append(f"  {shorten(one_line(first.variant.id), columns - 2 - width(more))}{more}")
         room = columns - len(_BELOW)
-        room = max(1, room if cause.isascii() else room // 2)  # of letters, which may be wide
+        room = max(1, room if cause.isascii() else room // 2)  # characters, which may be wide
         wrapped = wrap(cause, room, max_lines=_CAUSE_LINES, placeholder=ELLIPSIS)
         lines += [cut(f"{_BELOW}{line}", columns) for line in wrapped]
     if len(groups) > _MOST_LISTED:
@@ -125,14 +125,14 @@ def _narrow_failures(failed: Sequence[VariantResult], columns: int) -> list[str]
 
 
 def _left(report: Report) -> _Section:
-    """Return what the build did not get to."""
+    """Return the variants that the build did not finish."""
     why = "interrupted" if report.interrupted else "stopped after a failure"
     of = f"{len(report.skipped):,} of {len(report.results):,}"
     return _Section(f"{why}: {of} left; what is finished is kept", report.skipped)
 
 
 def _why(result: VariantResult, *, short: bool = False) -> str:
-    """Return `  kernels.py:5: ValueError: no kernel for (2048,)`, folders left out if short."""
+    """Return `  kernels.py:5: ValueError: no kernel for (2048,)`, without folders if `short`."""
     error = result.error
     if error is None:
         return ""
@@ -144,10 +144,10 @@ def _why(result: VariantResult, *, short: bool = False) -> str:
 
 
 def _cause(result: VariantResult) -> object:
-    """Return what two failures with one cause share: the line and the kind of the error.
+    """Return a key for failures with one cause: location and type of the error.
 
-    Messages may name sizes, which differ from variant to variant. An error at no line of the
-    source, or at that of the kernel in its spec, is told apart by its message.
+    Messages are ignored because they may contain sizes that differ between variants. Errors without
+    a source line, or at the kernel's line in its spec, are distinguished by message.
     """
     error = result.error
     if error is None:
@@ -161,7 +161,7 @@ def _cause(result: VariantResult) -> object:
 def _most(
     results: Iterable[VariantResult], measure: Callable[[VariantResult], float]
 ) -> list[VariantResult]:
-    """Return the results with the greatest measure first; equal ones keep their order."""
+    """Return results in descending order of a measure; ties keep their order."""
     return sorted(results, key=lambda result: -measure(result))
 
 
@@ -182,15 +182,15 @@ def _bytes(number: int) -> str:
 
 
 _TOOLCHAIN = ("tool ", "variable ")
-"""Prefixes of the labels of fields that all variants of a build share."""
+"""Label prefixes of fields that are the same for all variants of a build."""
 _DATA = "data "
-"""Prefix of the label of a data file, whose values are digests."""
+"""Label prefix of a data file; the values of such fields are digests."""
 _EXCERPT = 100
-"""Characters that are shown of a long value."""
+"""Maximum number of characters shown of a long value."""
 
 
 def difference_lines(explanation: Explanation) -> list[str]:
-    """Return each difference from the nearest entry that the reason leaves out, indented."""
+    """Return the indented differences from the nearest stored entry, except those in the reason."""
     reason = explanation.reason
     lines = [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
     if explanation.sources:
@@ -199,7 +199,7 @@ def difference_lines(explanation: Explanation) -> list[str]:
         )
     for difference in explanation.fields:
         if difference.label.startswith(_TOOLCHAIN) and explanation.toolchain:
-            continue  # the reason has the names and versions
+            continue  # the reason contains the names and versions
         if difference.label.startswith(_DATA):
             lines.append(f"      {_data_change(difference)}")
             continue
@@ -213,7 +213,7 @@ def difference_lines(explanation: Explanation) -> list[str]:
 
 
 def _data_change(difference: Difference) -> str:
-    """Return what happened to a data file; its digests tell a person nothing."""
+    """Describe the change of a data file; its digests are not useful to the user."""
     name = one_line(difference.label.removeprefix(_DATA))
     if difference.stored is None:
         return f"{name} is new in the spec"
@@ -221,7 +221,7 @@ def _data_change(difference: Difference) -> str:
 
 
 def excerpts(stored: str | None, now: str | None) -> tuple[str, str]:
-    """Return two values that differ, cut to what surrounds their first difference."""
+    """Shorten two different values to the text around their first difference."""
     if stored is None or now is None:
         return _excerpt(stored, 0), _excerpt(now, 0)
     pairs = enumerate(zip(stored, now, strict=False))

@@ -1,6 +1,6 @@
-"""Reports of builds and checks as plain data: what `--json` prints of them.
+"""Plain data of build and check reports, as printed by `--json`.
 
-A new column of a build is a key of `variant_row`; the help of `pallasc build --json` describes it.
+A new column of a build is a key of `variant_row`, described in the help of `pallasc build --json`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def report_json(
     error: PallascError | None = None,
     share: Share | None = None,
 ) -> dict[str, object]:
-    """Return what `--json` prints of a build, without the schema version.
+    """Return the `--json` object of a build, without the schema version.
 
     Args:
-        report: what the build did.
-        reproduction: what compiling twice showed, None if nothing was.
-        error: what ended the whole build, if something did.
-        share: what was built of all variants, None for a build without shards.
+        report: report of the build.
+        reproduction: result of compiling twice, None if that was not requested.
+        error: error that ended the whole build, if any.
+        share: the shard's share of all variants, None for a build without shards.
     """
     totals = dict.fromkeys(STATUS_COLOURS, 0)
     for result in report.results:
@@ -69,7 +69,7 @@ def report_json(
 def check_json(
     report: CheckReport, *, error: PallascError | None = None, share: Share | None = None
 ) -> dict[str, object]:
-    """Return what `--json` prints of a check, without the schema version."""
+    """Return the `--json` object of a check, without the schema version."""
     from pallasc.checks.findings import Status
 
     results = [result for check in report.checks for result in check.results]
@@ -105,13 +105,13 @@ def _common(
 
 
 def _top(results: Sequence[VariantResult], measure: Callable[[VariantResult], float]) -> list[str]:
-    """Return the ids of the results with a measure other than zero, the greatest first."""
+    """Return the ids of the results with a nonzero measure, in descending order."""
     measured = [result for result in results if measure(result)]
     return [result.variant.id for result in sorted(measured, key=lambda result: -measure(result))]
 
 
 def variant_facts(variant: Variant) -> dict[str, object]:
-    """Return what every command's `--json` prints of a variant."""
+    """Return the fields of a variant that are common to every command's `--json`."""
     return {
         "id": variant.id,
         "name": variant.name,
@@ -121,7 +121,7 @@ def variant_facts(variant: Variant) -> dict[str, object]:
 
 
 def variant_row(result: VariantResult) -> dict[str, object]:
-    """Return the row of a variant in a build; what it does not have is null or empty."""
+    """Return the row of a variant in a build; missing values are null or empty."""
     variant, artifact = result.variant, result.artifact
     kernels = artifact.kernels if artifact else ()
     return {
@@ -147,7 +147,6 @@ def variant_row(result: VariantResult) -> dict[str, object]:
 
 
 def _check_row(check: VariantCheck, report: CheckReport) -> dict[str, object]:
-    """Return the row of a variant in a check."""
     from pallasc.checks.findings import to_json
 
     variant = check.variant
@@ -173,10 +172,10 @@ def _check_row(check: VariantCheck, report: CheckReport) -> dict[str, object]:
 
 
 def _resources(result: VariantResult) -> dict[str, int | None] | None:
-    """Return what a variant takes, as a lock has it; None without an artifact."""
+    """Return the variant's resources as stored in a lock file; None without an artifact."""
     if result.artifact is None:
         return None
-    # The artifact's own figures, which are equal, are in its record, and that is not in memory.
+    # The artifact's record has the same figures, but is not in memory.
     with suppress(CorruptError):
         return resources_of(result.artifact, _figures_of(result.variant.target))._asdict()
     return None
@@ -188,9 +187,9 @@ def _figures_of(target: Target) -> Mapping[str, Any]:
 
 
 def junit_properties(result: VariantResult) -> dict[str, str]:
-    """Return the properties of a variant in JUnit XML; what it does not have is left out.
+    """Return a variant's properties for JUnit XML, omitting missing values.
 
-    Figures of an artifact are those of the kernel with the largest value.
+    Registers, spills and shared memory are the maximum over the artifact's kernels.
     """
     properties: dict[str, object] = {
         "status": result.status,
@@ -220,7 +219,7 @@ def _pallas_kernels(kernels: Sequence[KernelResources]) -> int:
 
 
 def error_row(error: PallascError | None) -> dict[str, object] | None:
-    """Return the row of an error, None if there is none."""
+    """Return the row of an error, None without an error."""
     if error is None:
         return None
     place = error.location

@@ -1,25 +1,26 @@
-"""Outcomes of a build or a check as JUnit XML, which GitLab, Jenkins and actions for GitHub read.
+"""JUnit XML report of a build or a check, for GitLab, Jenkins, and GitHub actions.
 
-There is no standard. This is Jenkins' schema `junit-10.xsd` with what most readers accept besides:
-`skipped` of `testsuites`, `file` and `line` of a `testcase`, and its `properties`, as pytest writes
-them:
+JUnit XML has no standard. The format here is Jenkins' schema `junit-10.xsd` plus elements that most
+readers accept: `skipped` of `testsuites`, `file` and `line` of a `testcase`, and `properties` of a
+`testcase`, as written by pytest:
 
     testsuites  name tests failures errors skipped time
-      testsuite   name tests failures errors skipped time; the name of a shard's suite ends with
-                  it: `matmul (shard 3/8)`
+      testsuite   name tests failures errors skipped time; for a shard, the name ends with it:
+                  `matmul (shard 3/8)`
         testcase    name, classname (the suite), time, file and line of the kernel in its spec, or
                     the file of its bundle
           properties, failure or error or skipped, system-out, system-err
 
-Of a build, a suite is a kernel, in the order of the specs, and a case is a variant; one more case a
-kernel that has a budget, `matmul: budget`, fails for all variants that are over it, and they do
-not. Properties are those of `junit_properties`: pallas_kernels is 0 where XLA wrote all of them. A
-failure has the first line of the message, its type, and the whole message as text; system-out has
-the end of what the compiling process wrote, system-err the warnings, a line each.
+In a build, each kernel is a suite, in the order of the specs, and each variant is a case. A kernel
+with a budget has an additional case, `matmul: budget`, which fails if any variant exceeds the
+budget; the variants' cases do not fail for it. Properties are listed in `junit_properties`;
+pallas_kernels is 0 if XLA generated all kernels. A failure has the first line of the message, the
+error's type, and the full message as text. system-out has the end of the compiling process's
+output, system-err the warnings, one per line.
 
-Of a check, a suite is a level. A failure has message and type (the rule) of the first error or
-warning, and all of them as text; system-out has notes, which fail nothing. An error is a check of a
-variant that was stopped or interrupted, or a variant that did not compile.
+In a check, each level is a suite. A failure has the message and type (the rule) of the first error
+or warning, and all errors and warnings as text. system-out has the notes, which do not fail a case.
+An error is a check that was stopped or interrupted, or a variant that failed to compile.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
 
 _UNLIMITED = Budget()
 _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold."""
+"""Characters that XML 1.0 does not allow."""
 
 
 def junit_xml(run: Run, root: Path) -> bytes:
-    """Return a build or a check as XML; files below `root` are named relative to it."""
+    """Return a build or a check as JUnit XML, with paths of files below `root` relative to it."""
     of_shard = "" if run.share is None else f" (shard {run.share.shard})"
     suites: dict[str, list[Outcome]] = {name: [] for name in run.suites}
     for outcomes in grouped(run.outcomes, lambda outcome: outcome.suite):
@@ -103,7 +104,7 @@ def _case(outcome: Outcome, root: Path) -> ElementTree.Element:
             ElementTree.SubElement(properties, "property", name=name, value=clean(value))
         warnings = "\n".join(map(str, result.diagnostics))
     if _is_over_budget(outcome):
-        output = ""  # the case of the budget has it
+        output = ""  # the budget's case has the output
     elif outcome.problem:
         element = ElementTree.SubElement(case, outcome.problem, message=clean(outcome.message))
         kind, text = _details(outcome)
@@ -118,12 +119,12 @@ def _case(outcome: Outcome, root: Path) -> ElementTree.Element:
 
 
 def clean(text: str) -> str:
-    """Return text that XML can hold, without escape sequences; lines end in a line feed."""
+    """Remove escape sequences and characters that XML does not allow; line ends become LF."""
     return _FORBIDDEN.sub("", printable(text))
 
 
 def _details(outcome: Outcome) -> tuple[str, str]:
-    """Return the kind of a problem, and its whole text."""
+    """Return the type and full text of a problem."""
     if outcome.problem == "failure" and outcome.findings:
         first = next(finding for finding in outcome.findings if finding.severity != "note")
         return first.rule, _findings_text(outcome, notes=False)
@@ -146,7 +147,7 @@ def _is_over_budget(outcome: Outcome) -> bool:
 
 
 def _budget(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the outcome of a kernel's budget, none where it has no budget."""
+    """Yield the budget case of a kernel; nothing if the kernel has no budget."""
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     over = list(filter(_is_over_budget, outcomes))
     if not over and all(result.variant.budget == _UNLIMITED for result in results):

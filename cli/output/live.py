@@ -1,4 +1,4 @@
-"""The status area of a build on a terminal, in rich's terms; only `progress.Live` imports this."""
+"""Status area of a build on a terminal, as rich text; imported only by `progress.Live`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pallasc.cli.output.text import Screen, count, elapsed, shorten
 
 _MOST_RUNNING = 4
 _COUNTED = {"lowered": "cyan", "shared": "cyan", "compiled": "green", "failed": "red"}
-"""Statuses that are counted after the hits, and their colours."""
+"""Statuses counted after the hits, and their colors."""
 _BAR = 40
 _SHORTEST_BAR = 5
 _MARGIN = 3
-"""Columns that stay free: one so that nothing wraps, two for the `^C` that a terminal echoes."""
+"""Columns kept free: one to prevent wrapping, two for the `^C` that a terminal echoes."""
 
 
 def status_lines(
@@ -28,19 +28,19 @@ def status_lines(
     columns: int,
     rows: int,
 ) -> list[Text]:
-    """Return the lines for a screen of this size: bar, counts, the slowest that run.
+    """Return the lines of the status area: progress bar, counts, slowest running variants.
 
-    No line is wrapped, and one row of the screen stays free. Until something runs or is finished,
-    one line says that it is being prepared.
+    No line wraps, and one row of the screen stays free. Until a variant starts or finishes, a
+    single line reports that the build is getting ready.
 
     Args:
-        done: how many of `total` are finished.
-        total: how many variants there are.
-        counts: finished variants by status.
-        running: variants and the seconds each has taken so far.
-        time_left: how long the rest takes, in words.
-        columns: those of the screen.
-        rows: those of the screen.
+        done: number of finished variants.
+        total: number of variants.
+        counts: number of finished variants by status.
+        running: running variants with elapsed seconds.
+        time_left: estimated remaining time, as text.
+        columns: width of the screen.
+        rows: height of the screen.
     """
     room = max(1, columns - _MARGIN)
     if not done and not running:
@@ -67,7 +67,7 @@ def _bar(done: int, total: int, time_left: str, room: int) -> Text:
 
 
 def _counts(counts: Mapping[str, int], running: int) -> Text:
-    """Return how many there are of each status, and how many run; what there is none of, not."""
+    """Return the nonzero counts by status, and the number of running variants."""
     parts = [Text(count(counts["hit"], "hit"), "cyan")] if counts["hit"] else []
     parts += [Text(f"{counts[w]:,} {w}", c) for w, c in _COUNTED.items() if counts.get(w)]
     parts += [Text(f"{running:,} running")] if running else []
@@ -75,7 +75,7 @@ def _counts(counts: Mapping[str, int], running: int) -> Text:
 
 
 def _running(shown: Sequence[tuple[str, float]], room: int) -> list[Text]:
-    """Return a line for each variant: how long it has run, aligned to the right, and its id."""
+    """Return one line per variant: its right-aligned elapsed time and its id."""
     times = [elapsed(seconds) for _, seconds in shown]
     widest = max(map(len, times), default=0)
     return [
@@ -85,7 +85,7 @@ def _running(shown: Sequence[tuple[str, float]], room: int) -> list[Text]:
 
 
 def terminal_text(lines: Sequence[Text], screen: Screen) -> str:
-    """Return lines as a terminal takes them, with colours where the screen has any."""
+    """Render lines as terminal text, with colors if the screen has any."""
     stream = io.StringIO()
     console = Console(
         file=stream,

@@ -1,6 +1,6 @@
-"""One record of a build or a check, from which JUnit, annotations and SARIF are written.
+"""Common record of a build or a check, from which JUnit, annotations and SARIF are written.
 
-A `Run` has an `Outcome` for each variant of a build, and for each level of each variant of a check.
+A `Run` has one `Outcome` per variant of a build, or per level and variant of a check.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _NOT_DONE = {
 }
 INTERRUPTED = "not checked: interrupted"
 UNBUILT = "build"
-"""The suite of variants that a check could not compile."""
+"""Suite of the variants that a check could not compile."""
 
 
 class Outcome(NamedTuple):
-    """What happened to one variant in a build, or at one level of a check.
+    """Outcome of one variant in a build, or at one level of a check.
 
     Attributes:
-        id: the variant's.
-        suite: its kernel in a build; the level of a check, or `UNBUILT`.
-        place: its kernel in the spec, or its bundle; None for what only has a key.
-        seconds: how long it took.
-        problem: why it is no success: a mistake in the kernel (`failure`), or nothing could be said
-            of it (`error`, `skipped`); "" for a success.
-        message: the problem in a line.
-        error: the error behind it, None where there is none.
-        findings: of a level.
-        output: what the compiling process wrote, if it failed.
-        result: of a build.
+        id: id of the variant.
+        suite: name of the kernel in a build; level in a check, or `UNBUILT`.
+        place: location of the kernel in its spec, or the bundle; None for an artifact named by key.
+        seconds: duration.
+        problem: "failure" for a mistake in the kernel, "error" or "skipped" if there is no result,
+            "" for a success.
+        message: the problem in one line.
+        error: the exception that caused it, if any.
+        findings: findings of a level.
+        output: output of the compiling process, if it failed.
+        result: result of a build.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A finding of a variant; one that several levels have is there once."""
+    """A finding of a variant; findings shared by several levels appear once."""
 
     finding: Finding
     id: str
@@ -68,18 +68,18 @@ class Found(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A build or a check that has ended.
+    """A finished build or check.
 
     Attributes:
-        command: which of them.
-        outcomes: in the order of the variants.
-        suites: names of suites that are there even if nothing is in them.
-        seconds: how long it took.
-        errors: of specs that could not be executed, and of what ended the whole command.
-        notes: warnings about the store and about compilations that gave different results.
+        command: "build" or "check".
+        outcomes: outcomes in the order of the variants.
+        suites: names of suites that are listed even if they are empty.
+        seconds: duration.
+        errors: errors of specs that could not be executed, and the error that ended the command.
+        notes: warnings about the store and about nondeterministic compilations.
         found: all findings.
-        interrupted: lines about what an interrupt left; none where nothing was interrupted.
-        share: which of all variants, None without shards.
+        interrupted: lines about unfinished variants; empty unless interrupted.
+        share: the shard's share of all variants, None without shards.
     """
 
     command: Literal["build", "check"]
@@ -94,7 +94,7 @@ class Run(NamedTuple):
 
 
 def build_run(report: Report, error: PallascError | None = None, share: Share | None = None) -> Run:
-    """Return the record of a build; `error` ended it, if something did."""
+    """Return the record of a build; `error` is the error that ended it, if any."""
     errors = [*report.errors, *([error] if error else [])]
     outcomes = [_built(result) for result in report.results]
     return Run("build", outcomes, (), report.seconds, errors, report.notes, share=share)
@@ -103,7 +103,7 @@ def build_run(report: Report, error: PallascError | None = None, share: Share | 
 def check_run(
     report: CheckReport, error: PallascError | None = None, share: Share | None = None
 ) -> Run:
-    """Return the record of a check; `error` ended it, if something did."""
+    """Return the record of a check; `error` is the error that ended it, if any."""
     from pallasc.cli.output.check_text import interrupted_lines
 
     found = tuple(
@@ -166,7 +166,7 @@ def _checked(check: VariantCheck, report: CheckReport) -> list[Outcome]:
 
 
 def grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Return items with equal keys together, in the order of the first of each."""
+    """Group items by key, in order of first appearance."""
     groups: dict[object, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

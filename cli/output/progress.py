@@ -1,9 +1,9 @@
-"""Report on the standard error output what a build does: a line for each finished variant.
+"""Build progress on stderr, one line per finished variant.
 
-On a terminal (`Live`) finished variants scroll above a status area that is redrawn. Only colours
-and three controls are used: carriage return, "cursor up" and "erase the line", since tmux keeps
-what "erase to the end of the screen" removes. The cursor stays visible and no mode is changed, so
-that a process which is killed leaves the terminal usable.
+On a terminal, `Live` prints finished variants above a status area that it redraws. It uses only
+colors and three control sequences: carriage return, "cursor up" and "erase line". It avoids "erase
+to end of screen" because tmux keeps the erased lines. The cursor stays visible and no terminal mode
+changes, so a killed process leaves the terminal usable.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 FIRST_SILENCE_S = 10.0
-"""How long a build without a terminal may print nothing while something is compiled."""
+"""Time after which a build without a terminal first reports that it is still compiling."""
 LONGEST_SILENCE_S = 60.0
 _HELD_LINES = 512
-"""Lines of hits that are written at a time: about 64 kB."""
+"""Number of hit lines written at a time: about 64 kB."""
 _HELD_S = 1.0
 _MOST_NAMED = 3
 
@@ -51,15 +51,15 @@ _QUIET_S = 0.3
 _FEW_HITS = 20
 
 ResultLine = Callable[[VariantResult, int | None], str]
-"""Returns the line of a result, as `result_line` does."""
+"""Formats the line of a result for a number of columns, like `result_line`."""
 
 
 class Heartbeat:
-    """Tells when to report that something is still going on: less and less often.
+    """Decides when to report that something is still running, at increasing intervals.
 
     Args:
-        first_s: how long it may be silent at first; the silence doubles each time, up to a minute.
-        clock: gives the time, in seconds.
+        first_s: first interval in seconds; it doubles after each report, up to a minute.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Heartbeat:
         self.put_off()
 
     def put_off(self) -> None:
-        """Wait for as long again, since something else was reported now."""
+        """Restart the current interval, because something else was reported."""
         self._next_s = self._clock() + self._silence_s
 
     def is_due(self) -> bool:
-        """Return True if a report is due now; the next one is due later."""
+        """Return True if a report is due, and start the next interval."""
         if self._clock() < self._next_s:
             return False
         self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)
@@ -83,16 +83,16 @@ class Heartbeat:
 
 
 class Progress:
-    """Prints the events of a build, a line each; the lines of hits are written many at a time.
+    """Prints the events of a build, one line each; lines of hits are written in batches.
 
-    As a context manager it prints what is left, however the build ends.
+    Use it as a context manager to print buffered lines however the build ends.
 
     Args:
-        screen: where to.
-        hits: whether variants that were in the store get a line.
-        quiet: print only what went wrong.
-        line: makes the line of a result, for so many columns.
-        clock: gives the time, in seconds.
+        screen: output screen.
+        hits: print a line for each variant found in the store.
+        quiet: print only failures.
+        line: formats the line of a result for a number of columns.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Progress:
         self.end()
 
     def __call__(self, event: Event | Tick) -> None:
-        """Print what an event has to report, if anything."""
-        # Thousands of hits come this way, a few of everything else.
+        """Print the line of an event, if it has one."""
+        # A build may have thousands of hits, but few other events.
         if event.__class__ is Event and event.kind == "hit":
             if self.hits:
                 self._hold_hit(event)
@@ -139,19 +139,19 @@ class Progress:
             if not self.quiet or event.result.error is not None:
                 self._put(self._finished_text(event, event.result))
         else:
-            self.end()  # nothing may follow for a while
+            self.end()  # the next output may take a while
 
     def say(self, text: str) -> None:
-        """Print lines of text, after what is held."""
+        """Print lines of text after any buffered lines."""
         self._put(printable(text))
 
     def mention(self, text: str) -> None:
-        """Print lines of text that only say what is going on."""
+        """Print informational lines, unless quiet."""
         if not self.quiet:
             self.say(text)
 
     def end(self) -> None:
-        """Print what is still held."""
+        """Print buffered lines."""
         if self._held:
             text = "".join(self._held)
             self._held.clear()
@@ -164,12 +164,12 @@ class Progress:
         return "\n".join([head, *lines_below(result)])
 
     def _put(self, text: str) -> None:
-        """Print text that is printable, except for our own colours."""
+        """Print text that is already printable and may contain colors."""
         self._held.append(f"{text}\n")
         self.end()
 
     def _hold_hit(self, event: Event) -> None:
-        """Hold a hit's line back: a build without changes prints thousands of them."""
+        """Buffer a hit's line: a build without changes prints thousands of them."""
         if not self._hit_line:
             hit = self.screen.paint_status(f"{'hit':<8}", "hit")
             self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
@@ -184,7 +184,7 @@ class Progress:
             self.end()
 
     def _beat(self, tick: Tick) -> None:
-        """Print what is running, if nothing was finished for long enough."""
+        """Print the running variants if nothing has finished for long enough."""
         self.end()
         is_ready = bool(tick.running or tick.done)
         if is_ready and self._said_getting_ready:
@@ -200,7 +200,7 @@ class Progress:
 def heartbeat(tick: Tick) -> str:
     """Return `[ 12/200] compiling 2: matmul@b200 14 s, add@b200 3 s; about 3 min left`.
 
-    The slowest are named, and the others counted.
+    The slowest variants are named, and the others counted.
     """
     what = "waiting" if tick.done else "getting ready"
     if tick.running:
@@ -212,14 +212,14 @@ def heartbeat(tick: Tick) -> str:
 
 
 def running_text(running: Sequence[tuple[str, float]]) -> str:
-    """Return the first few that run, each with its time, and how many more there are."""
+    """Return the first few running variants with their times, and the number of the others."""
     names = [f"{name} {elapsed(seconds)}" for name, seconds in running[:_MOST_NAMED]]
     more = len(running) - len(names)
     return ", ".join([*names, *([f"{more:,} more"] if more else [])])
 
 
 def time_left(tick: Tick, running_s: Sequence[float]) -> str:
-    """Return `about 3 min left`, "" where nothing can be said."""
+    """Return `about 3 min left`, or "" if no estimate is possible."""
     left_s = time_left_s(
         left=tick.total - tick.done,
         compiled_s=tick.compiled_s,
@@ -232,23 +232,23 @@ def time_left(tick: Tick, running_s: Sequence[float]) -> str:
 def time_left_s(
     *, left: int, compiled_s: Sequence[float], running_s: Sequence[float], jobs: int
 ) -> float | None:
-    """Estimate how long the rest of a build takes from what its compilations have taken so far.
+    """Estimate the remaining time of a build from the compile times so far.
 
     Args:
-        left: how many variants are not finished, those that run included.
-        compiled_s: what each finished compilation took.
-        running_s: what each running one has taken so far.
-        jobs: how many run at a time.
+        left: number of unfinished variants, including running ones.
+        compiled_s: compile time of each finished compilation.
+        running_s: elapsed time of each running compilation.
+        jobs: number of parallel compilations.
 
     Returns:
-        Seconds, or None where nothing can be said: nothing is compiled yet, or all that is left
-        has run longer than expected.
+        Seconds, or None if no estimate is possible: nothing has been compiled yet, or all remaining
+        compilations have run longer than expected.
     """
     if not compiled_s or left < 1:
         return None
     mean_s = sum(compiled_s) / len(compiled_s)
     work_s = left * mean_s - sum(min(each, mean_s) for each in running_s)
-    # No build ends before the compilation that began last.
+    # No build ends before its newest compilation.
     newest_s = max((mean_s - each for each in running_s), default=0.0)
     expected_s = max(work_s / max(1, min(jobs, left)), newest_s)
     return expected_s if expected_s > 0 else None
@@ -257,7 +257,7 @@ def time_left_s(
 class Live(Progress):
     """Shows the events of a build on a terminal.
 
-    Hits get a line each in small builds; in larger ones they are counted.
+    Small builds print one line per hit; larger builds count hits.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class Live(Progress):
         self._tick = Tick((), 0, 0)
 
     def __call__(self, event: Event | Tick) -> None:
-        """Note an event, and draw if that was not done a moment ago."""
+        """Record an event, and redraw unless that happened a moment ago."""
         now_s = self._clock()
         if isinstance(event, Tick):
             self._tick = event
@@ -296,19 +296,19 @@ class Live(Progress):
                 self._draw(now_s)
 
     def end(self) -> None:
-        """Print what is still held, and remove the status."""
+        """Print buffered lines, and remove the status area."""
         self._visible = False
         self._draw(self._clock())
 
     def _put(self, text: str) -> None:
-        """Print text above the status."""
+        """Print text above the status area."""
         self._held.append(f"{text}\n")
         self._draw(self._clock())
 
     def _finish(self, result: VariantResult) -> None:
         self._counts[result.status] += 1
         if self._running:
-            # By identity: equality would compare every field of thousands of variants.
+            # Compare by identity: equality would compare every field of thousands of variants.
             self._running = [entry for entry in self._running if entry[0] is not result.variant]
         if result.status == "hit" and not (self.hits and self._tick.total <= _FEW_HITS):
             return
@@ -316,7 +316,7 @@ class Live(Progress):
         self._held += [f"{text}\n" for text in (line, *lines_below(result))]
 
     def _draw(self, now_s: float) -> None:
-        """Write what is held, and the status below it, at once so that nothing flickers."""
+        """Write buffered lines and the status area in one write, to avoid flicker."""
         columns, rows = self.screen.size()
         plain, painted = [], ""
         if self._visible:
@@ -330,7 +330,7 @@ class Live(Progress):
             plain = [line.plain for line in lines]
             painted = terminal_text(lines, self.screen)
         if self._held or plain != self._drawn:
-            with deferred():  # or what an interrupt leaves drawn would never be removed
+            with deferred():  # otherwise an interrupt could leave a status area on the screen
                 self.screen.write(_erase(self._drawn, columns) + "".join(self._held) + painted)
                 self._held.clear()
                 self._drawn = plain
@@ -338,9 +338,9 @@ class Live(Progress):
 
 
 def _erase(lines: list[str], columns: int) -> str:
-    """Return what removes lines, where the cursor is at the end of the last of them.
+    """Return the text that erases lines, with the cursor at the end of the last one.
 
-    A terminal that has become narrower since has wrapped them.
+    If the terminal has become narrower since they were drawn, the lines are now wrapped.
     """
     if not lines:
         return ""
@@ -349,14 +349,14 @@ def _erase(lines: list[str], columns: int) -> str:
 
 
 class Reading:
-    """Reports while Python specs are executed, and collects those that cannot be.
+    """Reports while Python specs are executed, and collects the errors of those that fail.
 
     Args:
         progress: where to report.
-        keep_going: go on with the others where a spec cannot be executed.
+        keep_going: continue with the other specs after a spec could not be executed.
 
     Attributes:
-        errors: of the specs that could not be executed.
+        errors: errors of the specs that could not be executed.
     """
 
     def __init__(self, progress: Progress, *, keep_going: bool) -> None:
@@ -366,11 +366,11 @@ class Reading:
         self.errors: list[SpecError] = []
 
     def reader(self, store: Store, limits: Options, *, frozen: bool = False) -> SpecReader:
-        """Return what reads specs, with the limits of a build on the processes that execute them.
+        """Return a spec reader that limits its processes like a build's.
 
         Args:
-            store: remembers the specs of Python files.
-            limits: those of the build.
+            store: caches the specs of Python files.
+            limits: options of the build, with time and memory limits.
             frozen: executing a file is an error.
         """
         from pallasc.compiler.builds.collect import SpecReader
@@ -385,15 +385,15 @@ class Reading:
         )
 
     def tick(self, path: str, seconds: float) -> None:
-        """Report from time to time, less and less often, that a spec is still being executed."""
+        """Report at increasing intervals that a spec is still being executed."""
         if self._heartbeat.is_due():
             self._progress.mention(f"reading {path} {seconds:.0f} s")
 
     def broken(self, error: SpecError) -> None:
-        """Note the error of a spec whose process died or was stopped.
+        """Record the error of a spec whose process died or was stopped.
 
         Raises:
-            SpecError: that error, unless the others go on.
+            SpecError: this error, unless `keep_going` is set.
         """
         if not self._keep_going:
             raise error
@@ -408,7 +408,7 @@ def stderr_progress(
     line: ResultLine = result_line,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """Return the progress for this process's standard error output; arguments as of `Progress`."""
+    """Return a `Progress` or `Live` for this process's stderr; for arguments, see `Progress`."""
     screen = stderr_screen()
     if quiet or not screen.live:
         return Progress(screen, hits=hits, quiet=quiet, line=line, clock=clock)
@@ -419,7 +419,7 @@ def stderr_progress(
 def store_progress(
     store: Store, *, hits: bool = True, quiet: bool = False, line: ResultLine = result_line
 ) -> Iterator[Progress]:
-    """Give this process's progress, which also shows the warnings of a store."""
+    """Yield this process's progress, which also prints the store's warnings."""
     with stderr_progress(hits=hits, quiet=quiet, line=line) as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
         yield progress

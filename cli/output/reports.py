@@ -1,4 +1,4 @@
-"""Where the report of a build or a check goes, besides the terminal: files, JSON, annotations."""
+"""Outputs for the report of a build or a check besides the terminal: JSON, files, annotations."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.shard import Share
 
 STANDARD_OUTPUT = Path("-")
-"""What an option names that writes a report to the standard output."""
+"""Value of an option that writes a report to stdout."""
 
 
 class Outputs(NamedTuple):
-    """The outputs that were asked for; those of a check have its levels."""
+    """The requested outputs; for a check, with its levels."""
 
     as_json: bool
     junit: Path | None
@@ -44,7 +44,7 @@ class Outputs(NamedTuple):
 
     @property
     def prints_report(self) -> bool:
-        """Whether the standard output belongs to a report, and not to lines for people."""
+        """True if stdout is reserved for a report."""
         return self.as_json or STANDARD_OUTPUT in (self.junit, self.sarif)
 
     @contextmanager
@@ -52,7 +52,7 @@ class Outputs(NamedTuple):
         """Report an error that ends the whole command in every output, not only on the terminal.
 
         Raises:
-            click.UsageError: two reports go to the standard output.
+            click.UsageError: two reports go to stdout.
             SpecError: a file cannot be written.
         """
         check_reports({"--junit": self.junit, "--sarif": self.sarif}, as_json=self.as_json)
@@ -80,10 +80,10 @@ class Outputs(NamedTuple):
         """Write the report of a build.
 
         Args:
-            report: what the build did.
-            reproduction: what compiling twice showed, None if nothing was.
-            share: what was built of all variants, None for a build without shards.
-            error: what ended the whole build, if something did.
+            report: report of the build.
+            reproduction: result of compiling twice, None if that was not requested.
+            share: the shard's share of all variants, None for a build without shards.
+            error: error that ended the whole build, if any.
 
         Raises:
             SpecError: the JUnit file can no longer be written.
@@ -100,12 +100,12 @@ class Outputs(NamedTuple):
         self._write(run, data)
 
     def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
-        """Write the report of a check; a first signal waits until every output is whole.
+        """Write the report of a check. A first signal is deferred until every output is complete.
 
         Args:
-            report: what the check found.
-            share: what was checked of all variants, None for a check without shards.
-            quiet: print nothing but warnings about the store where the check ends with 0.
+            report: report of the check.
+            share: the shard's share of all variants, None for a check without shards.
+            quiet: print only warnings about the store, unless the check fails.
 
         Raises:
             SpecError: a file can no longer be written.
@@ -126,12 +126,12 @@ class Outputs(NamedTuple):
         self._write(check_run(report, error, share), data)
 
     def _write(self, run: Run | None, data: dict[str, object] | None) -> None:
-        """Write what was asked for: from `data` what is JSON, from `run` everything else."""
+        """Write the requested outputs: JSON from `data`, everything else from `run`."""
         root = workspace_root(os.environ)
         if run and self.annotations:
             from pallasc.cli.output.annotations import github_commands
 
-            # GitHub reads commands from either stream; the standard output may hold JSON.
+            # GitHub reads commands from both streams, and stdout may contain JSON.
             for line in github_commands(run, root):
                 echo_command(line)
         if data is not None:
@@ -151,14 +151,14 @@ class Outputs(NamedTuple):
 
 
 def check_reports(reports: Mapping[str, Path | None], *, as_json: bool) -> None:
-    """Check that reports can be written where options say, before the work is done.
+    """Check that the requested reports can be written, before any work is done.
 
     Args:
-        reports: by option, where a report goes; None for none.
-        as_json: JSON goes to the standard output.
+        reports: path of each report by its option; None if it was not requested.
+        as_json: JSON goes to stdout.
 
     Raises:
-        click.UsageError: two of them go to the standard output.
+        click.UsageError: two reports go to stdout.
         SpecError: a file cannot be written.
     """
     printed = ["--json"] if as_json else []
@@ -178,21 +178,21 @@ def check_reports(reports: Mapping[str, Path | None], *, as_json: bool) -> None:
 def _check_writable(path: Path, option: str) -> None:
     import tempfile
 
-    # /dev/stdout or a pipe: opening one to try it would be seen at its other end.
+    # Opening a pipe or /dev/stdout as a test would be visible to its reader.
     if path.exists() and not path.is_file():
         return
     with refusing(path, hint=f"Give {option} another path."):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A report replaces its file by a rename, for which the folder has to be writable.
+        # A report replaces its file by a rename, which needs a writable folder.
         with tempfile.TemporaryFile(dir=path.parent):
             pass
 
 
 def write_report(data: bytes, path: Path, option: str) -> None:
-    """Write a report where an option says, "-" for the standard output: the whole file, or nothing.
+    """Write a complete report, or nothing, to the path of an option; "-" is stdout.
 
     Raises:
-        SpecError: it cannot be written.
+        SpecError: the report cannot be written.
     """
     from pallasc.specs.user_files import replace_file
 
@@ -200,7 +200,7 @@ def write_report(data: bytes, path: Path, option: str) -> None:
         echo_bytes(data)
         return
     with refusing(path, hint=f"Give {option} another path."):
-        if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
+        if path.exists() and not path.is_file():  # /dev/stdout or a pipe
             path.write_bytes(data)
             return
     replace_file(path, data)

@@ -1,12 +1,12 @@
-"""A check's report as SARIF 2.1.0, which code hosts show at the lines of a change.
+"""SARIF 2.1.0 report of a check, which code hosts show at the lines of a change.
 
-https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. One run; its driver has every rule
-of the levels that were asked for, found or not, so that a host can tell a fixed finding from one
-that is no longer looked for. Files below the repository are named relative to it (`%SRCROOT%`),
-others by their whole path. A finding without a line is at its kernel in the spec, or at its bundle;
-what only has an action key has no file, and its findings are notifications of the invocation. So is
-what could not be checked, and what did not compile: the run is not successful where the check was
-stopped.
+Format: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. The report has one run.
+Its driver lists all rules of the requested levels, with or without findings, so that a host can
+distinguish fixed findings from findings that are no longer checked for. Paths of files in the
+repository are relative to it (`%SRCROOT%`); other paths are absolute. A finding without a line is
+located at its kernel in the spec, or at its bundle. An artifact named by its action key has no
+file, so its findings become notifications of the invocation, as do variants that could not be
+checked or compiled. The run is unsuccessful if a check was stopped or a variant failed to compile.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def sarif(run: Run, rules: Mapping[str, Rule], root: Path, *, version: str) -> b
     """Return a check as SARIF.
 
     Args:
-        run: what was found.
-        rules: those of the levels that were asked for, by name.
-        root: the folder with the repository.
-        version: of pallasc.
+        run: record of the check.
+        rules: rules of the requested levels, by name.
+        root: folder of the repository.
+        version: version of pallasc.
     """
     numbers = {name: number for number, name in enumerate(rules)}
     notes = list(_notifications(run, root))
-    # A host shows equal results at one line once for each: a matrix would flood it. It refuses
-    # results without a place: `_notifications` has those.
+    # A host shows equal results at one line separately, so a matrix would flood it. Hosts also
+    # reject results without a location; `_notifications` reports those.
     shared = grouped(run.found, lambda found: (_fingerprint(found, root), found.finding.location))
     results = (_result(group, numbers, root) for group in shared if _location(group[0]))
     record = {
@@ -66,16 +66,16 @@ def sarif(run: Run, rules: Mapping[str, Rule], root: Path, *, version: str) -> b
                 "toolExecutionNotifications": notes,
             }
         ],
-        # Python counts code points; the default of SARIF is UTF-16 code units.
+        # Python counts code points; SARIF's default is UTF-16 code units.
         "columnKind": "unicodeCodePoints",
         "results": list(results),
     }
     text = json.dumps({"$schema": SCHEMA, "version": VERSION, "runs": [record]}, indent=1)
-    return f"{text}\n".encode("ascii")  # json has escaped everything else
+    return f"{text}\n".encode("ascii")  # json has escaped all other characters
 
 
 def _rule(rule: Rule) -> dict[str, object]:
-    """Return a rule; it has no `helpUri`, as the documentation has no public address."""
+    """Return a rule, without `helpUri` because the documentation has no public address."""
     return {
         "id": rule.name,
         "shortDescription": {"text": rule.summary},
@@ -89,7 +89,7 @@ def _location(found: Found) -> Location | None:
 
 
 def _result(group: list[Found], numbers: Mapping[str, int], root: Path) -> dict[str, object]:
-    """Return the result of variants and levels that share a finding."""
+    """Return one SARIF result for a finding shared by variants and levels."""
     finding = group[0].finding
     names = [found.id for found in group]
     text = printable(f"{_words(finding)}\n\nVariants: {', '.join(names)}")
@@ -111,7 +111,7 @@ def _result(group: list[Found], numbers: Mapping[str, int], root: Path) -> dict[
 def _words(finding: Finding) -> str:
     at = f" (at {finding.instruction})" if finding.instruction else ""
     hint = f" {finding.hint}" if finding.hint else ""
-    # Others become related locations.
+    # Places with a location become related locations.
     placeless = tuple(place for place in finding.places if place.location is None)
     texts = "".join(f"\n- {text}" for text in place_texts(replace(finding, places=placeless)))
     return f"{finding.message.rstrip('.')}{at}.{hint}{texts}"
@@ -133,8 +133,8 @@ def _physical(location: Location, root: Path) -> dict[str, object]:
         file: dict[str, object] = {"uri": quote(os.fsencode(inside)), "uriBaseId": _ROOT}
     else:
         file = {"uri": Path(os.path.abspath(location.file)).as_uri()}
-    region = {"startLine": location.line or 1}  # hosts refuse a file without a line: a bundle
-    if location.column:  # SARIF counts from 1; 0 is unknown here
+    region = {"startLine": location.line or 1}  # hosts require a line, also for a bundle
+    if location.column:  # SARIF columns start at 1; 0 means unknown here
         region["startColumn"] = location.column
     return {"artifactLocation": file, "region": region}
 
@@ -144,7 +144,7 @@ def _locations(location: Location | None, root: Path) -> list[dict[str, object]]
 
 
 def _fingerprint(found: Found, root: Path) -> str:
-    """Return what stays the same while a finding moves with its line: rule, file, kernel, words."""
+    """Return an id that does not depend on the line: digest of rule, file, kernel and message."""
     finding = found.finding
     file = relative_file(finding.location.file, root) if finding.location else None
     return digest(canonical_json([finding.rule, file or "", found.kernel, finding.message]))

@@ -1,4 +1,4 @@
-"""Machine code and PTX beside the lines of the source."""
+"""Machine code and PTX together with source lines."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 HEAD = ("LINE", "INSTR", "TENSOR", "SHARED", "LOCAL", "WAITS", "REGS", "SOURCE")
-"""Columns of the listing: `COUNTED` between the line's number and its text."""
+"""Columns of the listing: line number, the `COUNTED` costs, source text."""
 _MEMORY = ("BYTES", "OFFSET", "WHAT", "LINE")
 _MOST_BARE = 3
-"""Lines without code that are shown between others; of more, none is."""
+"""A gap of up to this many lines without code is shown; a longer gap is omitted."""
 NO_LINES = "// no line of yours"
 _INSTRUCTION = re.compile(r"\s*(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
 
 
 def lines_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the lines of the source with what each costs, and the table of shared memory.
+    """Return the source lines with their costs, and the shared memory table.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
@@ -64,7 +64,7 @@ def _heading(kernel: LocatedKernel) -> str:
 
 
 def _listing(lines: SourceLines, name: str, costs: Mapping[int, LineCosts]) -> str:
-    """Return lines with what each costs; what no line has gets no column."""
+    """Return source lines with their costs; columns that are empty for all lines are omitted."""
     file = lines.file(name)
     texts = dict(file.text) if file else {}
     shown = list(_shown(sorted({*texts, *costs}), costs))
@@ -81,7 +81,7 @@ def _listing(lines: SourceLines, name: str, costs: Mapping[int, LineCosts]) -> s
 
 
 def _shown(numbers: Sequence[int], costs: Iterable[int]) -> Iterator[int | None]:
-    """Yield the lines that are shown, None for several without code that are not."""
+    """Yield the line numbers to show, and None for each omitted gap without code."""
     with_code = set(costs)
     bare: list[int] = []
     for number in numbers:
@@ -109,7 +109,7 @@ def _memory_text(kernel: LocatedKernel) -> str:
 
 
 def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the machine code of every kernel below the source lines it comes from.
+    """Return the machine code of every kernel, interleaved with its source lines.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
@@ -130,7 +130,7 @@ def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
 
 
 def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the PTX of every kernel below the source lines it comes from."""
+    """Return the PTX of every kernel, interleaved with its source lines."""
     from pallasc.analysis.lines.joined import fitting
 
     parts = []
@@ -158,7 +158,7 @@ def _interleaved(ptx: str, known: KernelLines | None, lines: SourceLines) -> Ite
 
 
 def _place(lines: SourceLines, stack: Stack) -> str:
-    """Return a line of the source as a comment, with the calls that lead to it."""
+    """Return a source line as a comment, with the calls that lead to it."""
     if not stack:
         return NO_LINES
     text = one_line(lines.text(stack[0]).strip())
@@ -171,7 +171,7 @@ def _route(stack: Sequence[Frame]) -> str:
 
 
 def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]]:
-    """Return the kernels of an artifact with what each line costs, as JSON."""
+    """Return the kernels of an artifact with the cost of each line, as JSON."""
     kernels = []
     for kernel in located_kernels(artifact, lines):
         rows = [
@@ -224,22 +224,22 @@ def _ptx_line(known: KernelLines | None, index: int) -> int | None:
 
 
 FoundLines = Mapping[str, "Found"]
-"""Lines by the id of the variant, or why there are none."""
+"""Source lines by variant id, or the error that explains why there are none."""
 
 JSON_LINES = "json-lines"
 SOURCE_VIEWS = {"lines": "", "sass-source": "//", "ptx-source": "//"}
-"""What is shown with lines of the source, and how a comment begins there."""
+"""Views that show source lines, and their comment prefixes."""
 
 
 def needs_lines(views: Iterable[str]) -> bool:
-    """Return True if a view needs lines of the source."""
+    """Return True if a view needs source lines."""
     return any(view in SOURCE_VIEWS or view == JSON_LINES for view in views)
 
 
 def found_lines(
     results: Sequence[VariantResult], store: Store, options: Options, say: Callable[[str], None]
 ) -> FoundLines:
-    """Return the lines of what a build has, found now where the store has none.
+    """Return the source lines of built variants; lines that the store lacks are found now.
 
     Raises:
         ToolError: the compiler is missing, or a compiling process cannot be started.
@@ -261,7 +261,7 @@ def found_lines(
 def held_lines(
     compiled: Iterable[tuple[Variant, Artifact, str | None]], store: Store
 ) -> FoundLines:
-    """Return the lines of what comes without source: those of the store, or of its bundle."""
+    """Return the stored or bundled source lines of artifacts that come without source."""
     from pallasc.analysis.lines.stored import read_source_lines
 
     found: dict[str, Found] = {}
@@ -280,7 +280,7 @@ def held_lines(
 
 
 def tell_missing(lines: FoundLines) -> int:
-    """Say which variants have no lines, and why; return the exit code."""
+    """Print which variants have no source lines and why; return the exit code."""
     errors = {name: found for name, found in lines.items() if isinstance(found, PallascError)}
     for name, error in errors.items():
         text = str(error)
@@ -289,7 +289,7 @@ def tell_missing(lines: FoundLines) -> int:
 
 
 def source_view(artifact: Artifact, view: str, lines: Found | None) -> str:
-    """Return a view with lines of the source; a remark where there are none."""
+    """Return a view with source lines, or a remark if there are none."""
     if lines is None or isinstance(lines, PallascError):
         return f"{SOURCE_VIEWS[view]} no source lines".strip()
     views: dict[str, Callable[[Artifact, SourceLines], str]] = {
@@ -301,14 +301,14 @@ def source_view(artifact: Artifact, view: str, lines: Found | None) -> str:
 
 
 def lines_record(artifact: Artifact, lines: Found | None) -> object:
-    """Return what `--lines --json` tells of an artifact, None where there are no lines."""
+    """Return the `--lines --json` record of an artifact, None without source lines."""
     if lines is None or isinstance(lines, PallascError):
         return None
     return lines_json(artifact, lines)
 
 
 def fitting(text: str, views: Iterable[str]) -> str:
-    """Return lines of the source cut to a terminal's width; tables, and files, stay whole."""
+    """Cut the lines of source views to the terminal's width; leave other views and files whole."""
     if not all(view in SOURCE_VIEWS for view in views) or not sys.stdout.isatty():
         return text
     from pallasc.cli.output.text import ELLIPSIS, cut, width

@@ -1,4 +1,4 @@
-"""Text on the standard streams: what a stream can show, widths, tables, times in words."""
+"""Text on the standard streams: terminal capabilities, widths, tables, times in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.plain_text import UNDECODED, one_line, printable
 
 JSON_SCHEMA = 1
-"""Version of what `--json` prints; a field that changes its meaning raises it."""
+"""Schema version of `--json`; increased when the meaning of a field changes."""
 _UNDECODED = {code: json.dumps(shown)[1:-1] for code, shown in UNDECODED.items()}
 
 STATUS_COLOURS = {
@@ -36,31 +36,31 @@ _ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text as `printable` leaves it: the only way to a standard stream besides `Screen`.
+    """Print text through `printable`. All output goes through this module or `Screen`.
 
     Args:
-        text: lines without colours.
-        err: to the standard error output.
-        nl: followed by a line feed.
+        text: lines without colors.
+        err: print to stderr.
+        nl: append a line feed.
     """
     click.echo(printable(text), err=err, nl=nl)
 
 
 def echo_command(text: str) -> None:
-    """Print a command of a CI service, whose values are escaped already."""
+    """Print a command for a CI service, whose values are already escaped."""
     click.echo(text, err=True)
 
 
 def echo_bytes(data: bytes) -> None:
-    """Print a file: bytes go to the binary stream, past the encoding of the terminal."""
+    """Print a file's bytes to the binary stdout, regardless of the terminal's encoding."""
     click.echo(data, nl=False)
 
 
 def json_text(data: Mapping[str, object]) -> str:
-    """Return a JSON object with its schema version, keys sorted, in ASCII.
+    """Return a JSON object in ASCII, with the schema version and sorted keys.
 
-    `##`, which CI services look for, is escaped. Names of files that are not UTF-8 are written as
-    they are printed, since many readers reject halves of surrogate pairs.
+    `##` is escaped because CI services look for it. File names that are not UTF-8 are written as
+    they are printed, because many readers reject lone surrogates.
     """
     whole = {"schema": JSON_SCHEMA, **data}
     text = json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False)
@@ -71,18 +71,18 @@ def json_text(data: Mapping[str, object]) -> str:
 
 
 def print_result(data: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
-    """Print a result on the standard output, as JSON or as lines for people."""
+    """Print a result on stdout, as JSON or as lines for people."""
     echo(json_text(data) if as_json else "\n".join(lines))
 
 
 class Screen(NamedTuple):
-    """A stream and what it can show.
+    """An output stream and its capabilities.
 
     Attributes:
-        stream: where text goes.
+        stream: the stream.
         live: whether lines at the bottom can be redrawn.
-        colour: whether words are coloured.
-        ascii: whether it cannot show our bar and ellipsis.
+        colour: whether colors are used.
+        ascii: whether the stream cannot show our bar and ellipsis.
     """
 
     stream: TextIO
@@ -91,34 +91,34 @@ class Screen(NamedTuple):
     ascii: bool = False
 
     def write(self, text: str) -> None:
-        """Write text at once."""
+        """Write and flush text."""
         self.stream.write(text.translate(_ASCII) if self.ascii else text)
         self.stream.flush()
 
     def size(self) -> tuple[int, int]:
-        """Return columns and rows as they are now; 80 and 24 where that is not known."""
+        """Return the current columns and rows; 80 and 24 if unknown."""
         try:
             columns, rows = os.get_terminal_size(self.stream.fileno())
         except (OSError, ValueError):
             columns = rows = 0
-        if columns and rows:  # a pseudo-terminal has 0 of both until somebody sets its size
+        if columns and rows:  # a pseudo-terminal is 0 by 0 until its size is set
             return columns, rows
         import shutil
 
-        return shutil.get_terminal_size()  # from COLUMNS and LINES, if they are set
+        return shutil.get_terminal_size()  # from COLUMNS and LINES, if set
 
     @property
     def line_columns(self) -> int | None:
-        """Columns that a line may take without being wrapped; None where lines stay whole."""
+        """Number of columns that fit without wrapping; None if lines are not shortened."""
         # Some terminals wrap as soon as the last column is filled.
         return self.size()[0] - 1 if self.live else None
 
     def paint(self, text: str, colour: str | None) -> str:
-        """Return text in a colour, where there are any."""
+        """Return text in a color, if the screen has colors."""
         return click.style(text, fg=colour) if self.colour and colour else text
 
     def paint_status(self, line: str, status: str) -> str:
-        """Return a line that begins with a status, and the status in its colour."""
+        """Return a line with the status at its beginning in the status's color."""
         end = len(status)
         return self.paint(line[:end], STATUS_COLOURS[status]) + line[end:]
 
@@ -132,7 +132,7 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
 def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Return True if lines can be redrawn: on a terminal that is not a CI log.
 
-    Several CI services give their jobs a terminal, and log all that is written to it.
+    Several CI services run jobs on a terminal and log everything written to it.
     """
     if environment.get("TERM") == "dumb" or is_ci(environment):
         return False
@@ -140,7 +140,7 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def stderr_screen() -> Screen:
-    """Return what this process's standard error output can show."""
+    """Return a screen for this process's stderr."""
     stream = sys.stderr
     try:
         "━─…".encode(stream.encoding or "ascii")  # a StringIO has no encoding
@@ -156,12 +156,12 @@ def stderr_screen() -> Screen:
 
 
 def width(text: str) -> int:
-    """Return how many columns a line takes: two for wide letters, none for combining ones."""
+    """Return the width of a line in columns: wide characters take two, combining ones none."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def cut(text: str, columns: int) -> str:
-    """Return the beginning of a line that fits into this many columns."""
+    """Return the longest beginning of a line that fits into a number of columns."""
     if width(text) <= columns:
         return text
     taken = 0
@@ -173,7 +173,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def shorten(text: str, columns: int) -> str:
-    """Return a line that fits, without its middle: an id ends with its target."""
+    """Shorten a line by cutting its middle, because an id ends with its target."""
     if width(text) <= columns:
         return text
     if columns < 1:
@@ -183,7 +183,7 @@ def shorten(text: str, columns: int) -> str:
 
 
 def _columns(character: str) -> int:
-    # Combining marks and invisible controls stay in the column before.
+    # Combining marks and invisible controls take no column.
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
@@ -192,12 +192,12 @@ def _columns(character: str) -> int:
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
 ) -> str:
-    """Return rows in columns under their headings, a line each, without trailing spaces.
+    """Return a table with headings, one line per row, without trailing spaces.
 
     Args:
-        head: one heading a column.
-        rows: the cells.
-        right: headings of the columns that are aligned to the right.
+        head: heading of each column.
+        rows: cells of each row.
+        right: headings of the right-aligned columns.
     """
     lines = [list(head), *(list(map(one_line, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -216,7 +216,7 @@ def count(number: int, noun: str) -> str:
 
 
 def first_of(names: Sequence[str], most: int, noun: str = "more") -> str:
-    """Return the first few names, and how many more there are: `a, b and 3 more`."""
+    """Return the first few names, and the number of the others: `a, b and 3 more`."""
     left = len(names) - most
     return ", ".join(names[:most]) + (f" and {left:,} {noun}" if left > 0 else "")
 
@@ -227,7 +227,7 @@ def duration(seconds: float) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """Return a duration in whole seconds, as for something that still runs."""
+    """Return a duration in whole seconds, for something that is still running."""
     rounded = int(seconds)
     if rounded < 120:
         return f"{rounded} s"
@@ -251,10 +251,10 @@ def about(seconds: float) -> str:
 def refusing(
     path: Path | str, *, hint: str | None = None, doing: str = "written"
 ) -> Iterator[None]:
-    """Make an error of the file system the user's mistake, about the file that was named.
+    """Convert file system errors into a `SpecError` that names the user's path.
 
     Raises:
-        SpecError: in place of that error.
+        SpecError: the block raised an `OSError`.
     """
     try:
         yield
@@ -263,10 +263,10 @@ def refusing(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named, and say so on the standard error output.
+    """Write a file that the user named, and report it on stderr.
 
     Raises:
-        SpecError: it cannot be written.
+        SpecError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -281,23 +281,23 @@ def write_text(path: Path, text: str) -> None:
 
 
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE")
-"""Where GitHub, GitLab and Jenkins say which folder that is."""
+"""Variables in which GitHub, GitLab and Jenkins store the path of the repository."""
 
 
 def workspace_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder of the repository: the CI service's, else the current one."""
+    """Return the repository's folder: as set by the CI service, else the current folder."""
     named = next((environment[name] for name in _ROOTS if environment.get(name)), ".")
     return Path(named).resolve()
 
 
 def is_ci(environment: Mapping[str, str]) -> bool:
-    """Return True if a CI service started this process: they all set `CI`."""
+    """Return True if a CI service started this process; they all set `CI`."""
     return environment.get("CI", "").lower() not in ("", "0", "false")
 
 
 def relative_file(file: str, root: Path) -> str | None:
-    """Return a file's path from `root`, with `/`; None if it is not below it."""
-    # A link inside the repository may lead out of it, and the root may itself be a link.
+    """Return a file's path relative to `root`, with `/`; None if it is not below `root`."""
+    # A link inside the repository may point outside, and the root itself may be a link.
     for path in (Path(os.path.abspath(file)), Path(file).resolve()):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()

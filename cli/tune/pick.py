@@ -1,4 +1,4 @@
-"""`pallasc tune pick`: the rows of a table from results."""
+"""`pallasc tune pick`: write the rows of a table from results."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ class _Tuned(NamedTuple):
 
     Attributes:
         tune: `tune` of its spec.
-        path: its table.
-        shown: the table as messages show it.
-        tables: contents of the table, all kernels.
-        variants: all of its points.
+        path: path of its table.
+        shown: the table's name in messages.
+        tables: contents of the table, for all kernels.
+        variants: all points of the kernel.
     """
 
     tune: Tune
@@ -151,7 +151,7 @@ class _Tuned(NamedTuple):
     variants: list[Variant]
 
     def kernel(self) -> TunedKernel:
-        """Return the part that decides."""
+        """Return the data from which rows are picked."""
         from pallasc.tuning.pick import TunedKernel
 
         own = self.tables.get(self.variants[0].name)
@@ -164,10 +164,10 @@ class _Tuned(NamedTuple):
 def _read_specs(
     specs: Sequence[Spec], shown: str, output: Path | None, files: Sequence[Results]
 ) -> tuple[dict[str, _Tuned], list[Results]]:
-    """Return the tuned kernels of specs by name, and the results with the names of their models.
+    """Return the tuned kernels of specs by name, and the results with their model names.
 
     Raises:
-        SpecError: a spec or a table is wrong, or no kernel is tuned.
+        SpecError: a spec or a table is invalid, or no kernel is tuned.
     """
     from pallasc.errors import SpecError
     from pallasc.specs.loading.matrix import expand
@@ -227,7 +227,7 @@ def _write(found: Mapping[str, _Tuned], decided: Sequence[Picked]) -> list[Path]
 
 
 def _text(picked: Picked, tune: Tune) -> str:
-    """Return what was picked of a kernel, and a table of the rows that have changed."""
+    """Return the picked configurations of a kernel, and a table of its changed rows."""
     from pallasc.specs.canonical import canonical_text
 
     name = f"{picked.name} on {picked.gpu}"
@@ -266,7 +266,7 @@ def _cells(change: RowChange, tune: Tune, loss: float | None) -> list[str]:
 
 
 def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
-    """Yield what a user has to know in addition to the rows, one line each."""
+    """Yield remarks that the rows do not show, one line each."""
     from pallasc.specs.tuning import use_text
 
     name = picked.name
@@ -294,7 +294,6 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
 
 
 def _json(picked: Picked) -> dict[str, object]:
-    """Return what `--json` prints of a kernel."""
     used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     return {
@@ -334,7 +333,7 @@ def _row_json(row: Row | None) -> dict[str, object] | None:
 
 
 def _artifacts(picked: Picked) -> tuple[int, int]:
-    """Return the numbers of artifacts that are used, and that were measured."""
+    """Return the number of used artifacts and of measured artifacts."""
     measured = {own.artifact for key in picked.keys for own in key.options.values()}
     return len({own.option.artifact for own in picked.served}), len(measured)
 

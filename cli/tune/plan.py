@@ -1,4 +1,4 @@
-"""`pallasc tune plan`: the points that are worth measuring, as a job for a machine with a GPU."""
+"""`pallasc tune plan`: write the points worth measuring as a job for a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
-    """Return a share as a number from 0 to 1.
+    """Parse a percentage into a number from 0 to 1.
 
     Raises:
         click.BadParameter: it is not a percentage.
@@ -45,7 +45,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     try:
         percent = float(number)
     except ValueError:
-        percent = -1.0  # refused below, with all that is no percentage
+        percent = -1.0  # rejected below, like other invalid values
     if not text.endswith("%") or not 0 < percent <= 100:
         raise click.BadParameter(f"{text!r} is not a percentage: write 50% for a half.", ctx)
     return percent / 100
@@ -172,7 +172,7 @@ def command(
 
 
 def _text(planned: Planned) -> str:
-    """Return the points of each key by rank, then the dropped ones, one line each."""
+    """Return the points of each key, one line each: kept ones by rank, then dropped ones."""
     from pallasc.tuning.plan import tuning_of
 
     lines: list[str] = []
@@ -192,7 +192,7 @@ def _text(planned: Planned) -> str:
 
 
 def _values(variant: Variant, by: Sequence[str], *, others: bool = False) -> str:
-    """Return the parameters of the key, or the others, in which its points differ."""
+    """Return the parameters in the key, or with `others`, the remaining ones."""
     return ", ".join(f"{k}={plain(v)}" for k, v in variant.params if (k in by) is not others)
 
 
@@ -211,7 +211,7 @@ def _words(facts: Facts | None) -> str:
 
 
 def _totals_text(planned: Planned) -> str:
-    """Return what was left out, how many points each rule dropped, and what was written."""
+    """Return the totals: omitted kernels, points dropped by each rule, the written job."""
     from pallasc.tuning.plan import counts
     from pallasc.tuning.rules import KINDS
 
@@ -234,7 +234,6 @@ def _totals_text(planned: Planned) -> str:
 
 
 def _json(planned: Planned) -> dict[str, object]:
-    """Return what `--json` prints."""
     written = planned.written
     job: dict[str, object] | None = None
     if written is not None:

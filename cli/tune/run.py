@@ -175,7 +175,15 @@ def command(
 
 
 class _Measured(NamedTuple):
-    """What was measured on which GPU, and whether the file had results, and has new ones."""
+    """Measurements of a job on a GPU.
+
+    Attributes:
+        device: the GPU.
+        matches: points that compete for each key of the job.
+        results: contents of the results file.
+        resumed: whether the file already had results.
+        changed: whether new results were added.
+    """
 
     device: Device
     matches: Sequence[Match]
@@ -185,7 +193,7 @@ class _Measured(NamedTuple):
 
     @property
     def contests(self) -> list[Contest]:
-        """The contests of the job."""
+        """Results of the job's contests."""
         return [self.results.contests[match.contest_key] for match in self.matches]
 
 
@@ -203,8 +211,8 @@ def _measure(
 
     Raises:
         SpecError: the job or the results are something else; nothing was changed.
-        CorruptError: one of them is damaged.
-        DeviceError: there is no GPU for the job, or it cannot be used any more.
+        CorruptError: the job or the results are damaged.
+        DeviceError: there is no GPU for the job, or it can no longer be used.
     """
     from pallasc.cli.launching import make_inputs
     from pallasc.cli.output.text import stderr_screen
@@ -263,7 +271,7 @@ def _start(job: str, device: Device, driver: str, settings: dict[str, Any]) -> S
 
 
 def _unfit_gpu(device: Device, matches: Sequence[Match]) -> str:
-    """Return why `pallasc tune pick` will refuse results of this GPU, "" if it will not."""
+    """Return why `pallasc tune pick` will reject results of this GPU, or ""."""
     from pallasc.cli.launching import model_of
 
     targets = sorted({entry.target for match in matches for entry in match.entries.values()})
@@ -279,7 +287,7 @@ def _unfit_gpu(device: Device, matches: Sequence[Match]) -> str:
 
 
 class _Progress:
-    """Shows a run: a line for each finished key, and on a terminal one that is redrawn."""
+    """Prints a line for each finished key and, on a terminal, a redrawn status line."""
 
     def __init__(self, screen: Screen, *, quiet: bool) -> None:
         self._screen = screen
@@ -294,28 +302,25 @@ class _Progress:
         self._erase()
 
     def say(self, text: str) -> None:
-        """Print text above the line that is redrawn."""
+        """Print text above the status line."""
         self._erase()
         self._screen.write(f"{printable(text)}\n")
 
     def began(self, match: Match, number: int, total: int) -> None:
-        """Show which contest begins."""
         self._place = f"[{number}/{total}] {match.text}"
         self._draw(f"{self._place}: starting {count(len(match.entries), 'point')}")
 
     def measured(self, match: Match, contest: Contest) -> None:
-        """Show how many points are left."""
+        """Show the number of remaining points, unless the status line was just redrawn."""
         if time.monotonic() - self._drawn_s >= _INTERVAL_S:
             out = sum(bool(p.failed or p.dropped) for p in contest.points.values())
             left = count(len(match.entries) - out, "point")
             self._draw(f"{self._place}: round {len(contest.rounds)}, {left} left")
 
     def failed(self, match: Match, name: str, why: str) -> None:
-        """Print a point that is lost."""
         self.say(f"{self._screen.paint('failed', 'red')}  {one_line(name)}: {one_line(why)}")
 
     def done(self, match: Match, contest: Contest) -> None:
-        """Print the winner of a contest."""
         if not self._quiet:
             self.say(one_line(_contest_line(match, contest)))
 
@@ -333,7 +338,7 @@ class _Progress:
 
 
 def _contest_line(match: Match, contest: Contest) -> str:
-    """Return the line of a contest that is done: the winner, its time, and the reason."""
+    """Return the line of a finished contest: winner, its time, and the reason."""
     rounds = count(len(contest.rounds), "round")
     failed = sum(bool(point.failed) for point in contest.points.values())
     lost = f", {failed} failed" if failed else ""
@@ -347,7 +352,7 @@ def _contest_line(match: Match, contest: Contest) -> str:
 
 
 def _summary_text(measured: _Measured) -> str:
-    """Return the totals, the file of the results, and what to do next."""
+    """Return the totals, the results file, and the next step."""
     contests = measured.contests
     failed = sum(bool(point.failed) for own in contests for point in own.points.values())
     points = sum(len(match.entries) for match in measured.matches)
@@ -363,7 +368,6 @@ def _summary_text(measured: _Measured) -> str:
 
 
 def _summary_json(measured: _Measured) -> dict[str, object]:
-    """Return what `--json` prints."""
     from pallasc.cli.launching import device_json
 
     return {

@@ -1,4 +1,4 @@
-"""`pallasc tune show`: the rows of the tables that specs name."""
+"""`pallasc tune show`: list the rows of the tables that specs name."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FR
 
 
 class RowTarget(NamedTuple):
-    """The model of GPU of a row, and its architecture, "" if unknown."""
+    """GPU model of a row and its architecture, "" if unknown."""
 
     name: str
     arch: str
 
 
 class KernelRow(NamedTuple):
-    """A row of a kernel, with the parameters of its key; `-k` selects rows as it does variants."""
+    """A row of a kernel with the parameters of its key, in a form that `-k` can select from."""
 
     name: str
     by: tuple[str, ...]
@@ -42,18 +42,18 @@ class KernelRow(NamedTuple):
 
     @property
     def params(self) -> tuple[tuple[str, Scalar], ...]:
-        """The values of its key, then of what it uses."""
+        """Parameters of the key, then the tuned ones, with their values."""
         return (*zip(self.by, self.row.key, strict=True), *self.row.use.items())
 
     @property
     def target(self) -> RowTarget:
-        """The GPU that it is for."""
+        """GPU model that the row is for."""
         model = MODELS.get(self.row.gpu)
         return RowTarget(self.row.gpu, model.arch if model is not None else "")
 
     @property
     def id(self) -> str:
-        """The id of a variant with its parameters in this order."""
+        """Variant id with the parameters in this order."""
         return variant_id(self.name, self.params, self.row.gpu)
 
 
