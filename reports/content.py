@@ -99,7 +99,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When and where the report was made; all that differs between reports of the same inputs."""
+    """Date, machine and times: all that differs between reports of the same inputs."""
 
     seconds: float
     counts: Mapping[str, int]

@@ -156,7 +156,6 @@ def _source_hash(script: str) -> str:
 def _add_pages(
     environment: Any, group: Group, extras: Extras, changes: Mapping[str, str], blocks: Blocks
 ) -> None:
-    """Add the pages of a kernel's variants to the blocks."""
     template = environment.get_template("variant.html.j2")
     for number, entry in enumerate(group.entries):
         before = group.entries[number - 1].slug if number else ""

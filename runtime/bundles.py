@@ -70,7 +70,7 @@ class Bundled(Candidate):
 
     @property
     def tuning(self) -> Tuning | None:
-        """When a tuned kernel uses this variant; None if its kernel is not tuned."""
+        """Tuning data that decides its use; None if its kernel is not tuned."""
         return self._entry.tuning
 
     @property
@@ -144,7 +144,7 @@ class Bundles:
         return list(taken.values())
 
     def _ranked(self, name: str) -> Iterator[Bundled]:
-        """Yield the variants of a kernel; for each architecture, only those of the lowest rank."""
+        """Yield the variants of a kernel: for each architecture, those with the lowest rank."""
         ranks: dict[str, int] = {}
         for file, bundle in self._opened:
             for entry in bundle.entries(name):

@@ -146,7 +146,6 @@ def handler(
 
 
 def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
-    """Return the attributes of a call with arrays of these types."""
     names = _local_names()
     candidates = kernel.selector.by_targets(tuple(types), names)
     by_digest = kernel.is_by_digest

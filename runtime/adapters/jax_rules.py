@@ -60,7 +60,7 @@ def _batched(
     broadcast.
 
     Raises:
-        ArgumentError: there is no such variant, or its results do not have the right shapes.
+        ArgumentError: there is no variant for it, or its results do not have the right shapes.
     """
     import jax.numpy as jnp
 

@@ -53,7 +53,7 @@ _NEW = (
 )
 
 _NO_HANDLE = 1 << 63 | 1
-"""Bits that are 0 in every stream handle; torch sets the lowest in numbers of its own streams."""
+"""Bits that are 0 in every stream handle; torch sets the lowest in the IDs of its pool streams."""
 
 
 def _find_assert_layout(torch: Any) -> Any:

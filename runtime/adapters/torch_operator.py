@@ -159,7 +159,7 @@ class _Operator:
         return compile_function(source, {**kernels, "_refuse": self._form}, "launch")
 
     def pretend(self, *tensors: Any) -> Any:
-        """Return what a launch would return, without data."""
+        """Return empty tensors with the shapes and dtypes that a launch would return."""
         import torch
 
         form, given = self._form(tensors)

@@ -45,7 +45,6 @@ def upload(device: Device, digest: str, data: bytes, what: str) -> int:
 
 
 def _copy(driver: Driver, data: bytes, stream: int, what: str) -> int:
-    """Return the address of newly allocated memory with these bytes."""
     address = int(driver.call("cuMemAlloc", max(1, len(data)), what=what))
     try:
         if data:

@@ -154,7 +154,7 @@ class ParameterBlocks:
     def make(self, addresses: Sequence[int]) -> tuple[Any, int]:
         """Return a block for buffers at these addresses: its owner, and its address.
 
-        When nothing refers to the owner any more, its memory is reused for another block.
+        Once nothing refers to the owner, its memory is reused for another block.
 
         Raises:
             DriverError: the driver refuses a tensor map.

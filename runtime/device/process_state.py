@@ -71,7 +71,7 @@ def _after_fork() -> None:
 
 
 def start_anew(*, is_forked: bool) -> None:
-    """Replace the state with that of a process that has used nothing yet."""
+    """Replace the state with a new one, as in a process that has used nothing yet."""
     global now
     routes = now.routes
     now = ProcessState(is_forked=is_forked, routes=routes)

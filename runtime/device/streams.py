@@ -56,7 +56,6 @@ def stream_handle(stream: Any) -> int:
 
 
 def _handle_of(stream: Any) -> Any:
-    """Return the handle that a stream object reports."""
     for attribute in ("cuda_stream", "ptr"):  # first: torch's __cuda_stream__ takes a launch's time
         value = getattr(stream, attribute, None)
         if value is not None:
@@ -94,7 +93,6 @@ def check_stream(stream: int, device: Device) -> None:
 
 
 def _context_device(driver: Driver, context: Any) -> int:
-    """Return the device of a context."""
     driver.bindings.cuCtxPushCurrent(context)
     try:
         return current_device()

@@ -31,7 +31,7 @@ def array_type(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where variants come from.
+    """The origin of variants.
 
     Attributes:
         file: the bundle.
@@ -113,7 +113,7 @@ class Candidate:
 
     @property
     def tuning(self) -> Tuning | None:
-        """When a tuned kernel uses this variant; None if its kernel is not tuned."""
+        """Tuning data that decides its use; None if its kernel is not tuned."""
         return None
 
     @cached_property

@@ -23,7 +23,7 @@ class Length(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """How to pad a call's arrays for a variant.
+    """Padding of a call's arrays for a variant.
 
     Attributes:
         types: the variant's inputs.

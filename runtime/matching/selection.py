@@ -169,7 +169,7 @@ def arch_refusal(arch: str, major: int, minor: int) -> str | None:
 
 
 class _DriverRefusal(str):
-    """Why a variant cannot run, if a newer driver could run it."""
+    """The reason that a variant cannot run, if a newer driver could run it."""
 
     __slots__ = ()
 
@@ -301,7 +301,7 @@ def _any_for(candidates: Sequence[Candidate], device: Device) -> bool:
 def _hint(
     candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
 ) -> str | None:
-    """Return what to install if the architecture or the driver is the obstacle."""
+    """Return an installation hint if the architecture or the driver is the obstacle."""
     if not _any_for(candidates, device):
         return _provider_hint(candidates, device)
     minimums = [
