@@ -22,7 +22,7 @@ from pallasc.specs.artifacts.plan import (
 LANE = 22
 ROW = 30
 MOST_STEPS = 200
-"""Maximum number of steps drawn; a plan may have thousands, from loops with a fixed trip count."""
+"""Maximum number of steps drawn; a plan may have thousands, from loops with a known trip count."""
 MOST_LANES = 60
 """Maximum number of buffers drawn."""
 

@@ -98,5 +98,5 @@ class CupyAdapter(Adapter):
 
 
 def make_adapter() -> CupyAdapter:
-    """Return the adapter. Any cupy array at hand means that cupy is already imported."""
+    """Return the adapter. cupy is already imported, since the caller has a cupy array."""
     return CupyAdapter()

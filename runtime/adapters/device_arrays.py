@@ -52,7 +52,7 @@ class DeviceArray:
         shape, dtype, device: as given.
         pointer: its address.
         nbytes: its size.
-        uses: the work that uses the array, if pallasc launched it.
+        uses: the work enqueued by pallasc that uses the array.
         view: the view that launches use.
 
     Raises:

@@ -133,5 +133,5 @@ def _in_memory(array: Any, binding: Binding) -> Any:
 
 
 def make_adapter() -> JaxAdapter:
-    """Return the adapter. Any JAX array at hand means that JAX is already imported."""
+    """Return the adapter. JAX is already imported, since the caller has a JAX array."""
     return JaxAdapter()

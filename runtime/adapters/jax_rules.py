@@ -168,7 +168,7 @@ def like(kernel: RoutedVariants, other: RoutedVariants) -> RoutedVariants:
 def _narrowed(
     candidates: Sequence[Candidate], wishes: Iterable[Mapping[str, object]]
 ) -> Sequence[Candidate]:
-    """Return the candidates that have all parameters which at least one of them has."""
+    """Narrow the candidates by each wish in turn that at least one of them meets."""
     for params in wishes:
         candidates = [own for own in candidates if has_params(own, params)] or candidates
     return candidates

@@ -303,5 +303,5 @@ class TorchAdapter(Adapter):
 
 
 def make_adapter() -> TorchAdapter:
-    """Return the adapter. Any tensor at hand means that torch is already imported."""
+    """Return the adapter. torch is already imported, since the caller has a tensor."""
     return TorchAdapter()

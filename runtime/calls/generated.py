@@ -41,7 +41,7 @@ def untraced(function: _F) -> _F:
 def skip_frames(functions: Iterable[Callable[..., Any]]) -> None:
     """Make torch, if loaded, run these functions and everything they call unchanged.
 
-    If the torch version lacks these internals, compiling them only costs time.
+    If the torch version lacks these internals, torch.compile only loses time on the functions.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:

@@ -153,7 +153,7 @@ class Route:
         on, each launch with this key makes the device's context current.
 
         Raises:
-            DriverError: for the driver's code otherwise.
+            DriverError: the launch failed for another reason, or fails again.
         """
         stream, place = key[:2]
         program = self.program(_ordinal(place))

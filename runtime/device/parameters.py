@@ -226,7 +226,7 @@ class ParameterBlocks:
 
 
 def _getter(passed: Sequence[tuple[int, int]]) -> Callable[[Sequence[int]], Sequence[int]] | None:
-    """Return a function that picks the passed pointers, None if any of them has an offset."""
+    """Return a getter of the passed pointers; None for fewer than two, or if one has an offset."""
     if len(passed) < 2 or any(offset for _, offset in passed):
         return None
     return itemgetter(*(buffer for buffer, _ in passed))

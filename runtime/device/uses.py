@@ -134,7 +134,7 @@ def wait_for_default(device: Device, stream: int) -> None:
 
 
 class Uses:
-    """The work that uses one block of memory, if pallasc launched it."""
+    """The work enqueued by pallasc that uses one block of memory."""
 
     __slots__ = ("_reads", "_write")
 

@@ -167,7 +167,7 @@ class Adapter:
         raise NotImplementedError
 
     def view_in_order(self, array: Any) -> ArrayView:
-        """Like `view`, with the stream that orders the array's work if the caller passes none."""
+        """Like `view`, but for calls without a stream: includes the array's producer stream."""
         return self.view(array)
 
     def stream(self, device: int) -> int:
