@@ -35,7 +35,7 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True)
 class LevelRow:
-    """The stored result of a level: passed, found or not checked, with notes on what it covers."""
+    """The stored result of a level: passed, found or not checked, with notes on its coverage."""
 
     level: str
     status: str
