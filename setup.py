@@ -1,16 +1,17 @@
-"""Build steps that pyproject.toml cannot express: an empty build folder, and what is written in C.
+"""Build steps that pyproject.toml cannot express: an empty build folder, and the C sources.
 
-The library `libpallasc.so` and the extension `_native`, which the runtime launches with, are built
-where a C compiler is at hand; the wheel is then for this platform and for every Python 3. Without a
-compiler, or with PALLASC_NATIVE=0, everything else is installed, and Python launches kernels. The
-extension has the stable ABI of Python 3.11. A free-threaded Python does not load that: it has an
-extension where it compiled one itself, and does without in a wheel that another Python built.
+If a C compiler is available, this builds the library `libpallasc.so` and the extension `_native`,
+which the runtime launches with; the wheel is then for this platform and every Python 3. Without a
+compiler, or with PALLASC_NATIVE=0, everything else is installed, and kernels are launched from
+Python. The extension uses the stable ABI of Python 3.11. A free-threaded Python cannot load that:
+it gets an extension only if it compiles one itself, and goes without in a wheel built by another
+Python.
 
-An editable install that builds no library removes what an earlier one built. Builds in one folder
-wait for each other, so that environments for several Pythons can be made at once.
+An editable install that builds no library removes one that was built earlier. Builds in the same
+folder wait for each other, so environments for several Pythons can be created at the same time.
 
-CC, CFLAGS and LDFLAGS are obeyed. `CC="python -m ziglang cc -target x86_64-linux-gnu.2.17"` with
-the build option `--plat-name=manylinux_2_17_x86_64` makes a wheel for systems as old as that.
+CC, CFLAGS and LDFLAGS are honored. `CC="python -m ziglang cc -target x86_64-linux-gnu.2.17"` with
+the build option `--plat-name=manylinux_2_17_x86_64` builds a wheel for glibc 2.17 or newer.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ EXTENSION = "pallasc.runtime.native._native"
 OF_PYTHON = {"python.c", "steps.c"}
 """Sources of the extension module; the library is built from all others."""
 HEADERS = ("cuda_abi.h", "steps.h")
-"""What the extension includes."""
+"""Headers that the extension includes."""
 COMMANDS = (
     *("CC", "CFLAGS", "LDFLAGS"),
     *("CXX", "CPP", "CPPFLAGS", "LDSHARED", "LDCXXSHARED", "AR", "ARFLAGS"),
 )
-"""Variables that are read as words of a shell: those obeyed, then those setuptools reads, too."""
+"""Variables parsed as shell words: those honored here, then others that setuptools reads."""
 
 
 def compiler() -> list[str]:
-    """Return the command of the C compiler: CC, else that of this Python, else cc or gcc."""
+    """Return the command of the C compiler: CC, else this Python's compiler, else cc or gcc."""
     if chosen := _flags("CC"):
         return chosen
     names = [*shlex.split(get_config_var("CC") or "")[:1], "cc", "gcc"]
@@ -57,7 +58,7 @@ def compiler() -> list[str]:
 
 
 def why_not() -> str:
-    """Return why the library cannot be built here, "" where it can."""
+    """Return why the library cannot be built here, "" if it can."""
     if os.environ.get("PALLASC_NATIVE") == "0":
         return "PALLASC_NATIVE is 0"
     if sys.platform != "linux":
@@ -79,7 +80,7 @@ def why_not() -> str:
 
 
 def library() -> Extension:
-    """Return the library as what setuptools builds."""
+    """Return the setuptools extension that builds the library."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     files = [path.name for path in (HERE / NATIVE).glob("*.[ch]")]
     files += [f"include/{path.name}" for path in (HERE / NATIVE).glob("include/*.h")]
@@ -100,7 +101,7 @@ def library() -> Extension:
 
 
 def _digest(names: Iterable[str]) -> str:
-    """Return the digest of sources, as what loads the library or the extension computes it."""
+    """Return the digest of sources, computed as the loaders of the library and the extension do."""
     digest = hashlib.sha256()
     for path in [HERE / NATIVE / name for name in sorted(names)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -108,7 +109,7 @@ def _digest(names: Iterable[str]) -> str:
 
 
 def extension() -> Extension:
-    """Return the extension as what setuptools builds; it is left out where Python.h is missing."""
+    """Return the setuptools extension for `_native`; it is skipped if Python.h is missing."""
     is_free_threaded = bool(get_config_var("Py_GIL_DISABLED"))
     return Extension(
         EXTENSION,
@@ -141,10 +142,10 @@ def _remove_built() -> None:
 
 
 class BuildAfresh(build_py):
-    """Remove `build/lib` first, because setuptools would ship files that were deleted since."""
+    """Remove `build/lib` first, or setuptools would ship files that have since been deleted."""
 
     def run(self) -> None:
-        """Build into an empty folder; an editable install builds nothing and is left alone."""
+        """Build into an empty folder; an editable install has no build folder to empty."""
         if MISSING:
             print(_sentence(MISSING), file=sys.stderr)
         if not self.editable_mode:
@@ -155,20 +156,20 @@ class BuildAfresh(build_py):
 
 
 class BuildLibrary(build_ext):
-    """Build the library as a file of its own name, which has nothing of Python in it.
+    """Build the library under its plain file name, without linking to Python.
 
-    The extension is not linked to Python either: its functions are those of the process.
+    The extension is not linked to Python either: it uses the functions of the running process.
     """
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Return the file of an extension."""
+        """Return the file name of an extension."""
         if fullname.rpartition(".")[2] == LIBRARY.rpartition(".")[2]:
             return f"{fullname.replace('.', os.sep)}.so"
         return str(super().get_ext_filename(fullname))
 
     def run(self) -> None:
-        """Build, and say so where the library did not come of it."""
-        if self.inplace:  # what an earlier install built is not the result of this one
+        """Build, and print a message if the library was not built."""
+        if self.inplace:  # files from an earlier install are not a result of this build
             for one in LIBRARIES:
                 Path(self.get_ext_fullpath(one.name)).unlink(missing_ok=True)
         super().run()
@@ -177,7 +178,7 @@ class BuildLibrary(build_ext):
             LIBRARIES.clear()
 
     def build_extension(self, ext: Extension) -> None:
-        """Build with the compiler at hand, and without the flags that Python was built with."""
+        """Build with the compiler found here, without the flags that Python was built with."""
         before = self.compiler.compiler_so, self.compiler.linker_so
         self.compiler.compiler_so = [*compiler(), "-fPIC", *_flags("CFLAGS")]
         self.compiler.linker_so = [*compiler(), "-shared", *_flags("LDFLAGS")]
@@ -187,19 +188,19 @@ class BuildLibrary(build_ext):
             self.compiler.compiler_so, self.compiler.linker_so = before
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
-        """Return no names: the sources say which functions are visible."""
+        """Return no names: the sources declare which functions are visible."""
         return []
 
     def get_libraries(self, ext: Extension) -> list[str]:
-        """Return what is linked: not Python."""
+        """Return the libraries to link, without Python."""
         return list(ext.libraries)
 
 
 class Wheel(bdist_wheel):
-    """Tag a wheel with the library for this platform and every Python 3."""
+    """Tag a wheel that contains the library for this platform and every Python 3."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Return the tags of Python, its binary interface, and the platform."""
+        """Return the Python, ABI and platform tags."""
         python, interface, platform = super().get_tag()
         if MISSING:
             return python, interface, platform
@@ -208,9 +209,9 @@ class Wheel(bdist_wheel):
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Hold off other builds in this folder, which write the same files."""
+    """Lock out other builds in this folder, which write the same files."""
     with (HERE / "setup.py").open() as held:
-        with contextlib.suppress(ImportError, OSError):  # systems, and file systems, without locks
+        with contextlib.suppress(ImportError, OSError):  # systems and file systems without locks
             import fcntl
 
             fcntl.flock(held, fcntl.LOCK_EX)

@@ -1,1 +1,1 @@
-"""The report that people look at: one HTML file about a build, which opens offline."""
+"""HTML reports: one file about a build, which opens offline."""

@@ -1,13 +1,13 @@
-"""Large texts of a report, compressed, each stored once, and unpacked when somebody looks.
+"""Large texts of a report: compressed, stored once each, and unpacked when displayed.
 
 A block is an element of the page that a browser does not execute:
 
     block    = <script type="text/plain" id="NAME"> content </script>
     content  = base64 (RFC 4648, with padding) of raw deflate (RFC 1951) of UTF-8 text
 
-`deflate-raw` is what the Compression Streams standard calls it; `script/blocks.js` reads it.
-Base64 has no `<`, so no text can end its element. The compressed bytes depend on the zlib that
-Python was linked with, all else of a report on its inputs alone.
+The Compression Streams standard calls this format `deflate-raw`; `script/blocks.js` reads it.
+Base64 has no `<`, so no text can close its element. The compressed bytes depend on the zlib that
+Python was linked with; everything else in a report depends only on its inputs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Blocks:
         return self.add(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
     def items(self) -> list[tuple[str, str]]:
-        """Return names and contents, in the order in which they came."""
+        """Return names and contents, in the order in which they were added."""
         return list(self._packed.items())
 
 

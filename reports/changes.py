@@ -1,4 +1,4 @@
-"""What changed against a baseline, as parts of pages."""
+"""Changes since a baseline, as HTML for the pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORDER = {"worse": 0, "mixed": 1, "better": 2, "": 3}
 
 
 class Row(NamedTuple):
-    """A variant that differs: its page, its name, better or worse, and by what."""
+    """A variant that differs: its page, its name, better or worse, and the differences."""
 
     slug: str
     label: str
@@ -24,12 +24,12 @@ class Row(NamedTuple):
 
 
 def changes_of(comparison: Comparison, content: Content, environment: Any) -> Mapping[str, str]:
-    """Return what changed, as HTML, by the slug of a variant; under "" that of the overview.
+    """Return the changes as HTML, by the slug of a variant; the key "" is for the overview.
 
     Args:
         comparison: the baseline comes first, the report's variants second.
-        content: what the report tells.
-        environment: that of the templates.
+        content: the report's content.
+        environment: the Jinja2 environment of the templates.
     """
     slugs = {entry.id: entry.slug for entry in content.entries}
     baseline = one_line(comparison.first.name)

@@ -1,10 +1,10 @@
 """Plots of a kernel's variants over a parameter, as inline SVG made by pygal.
 
 Measured in 2026: plotly's script adds 4.8 MB to a file and bokeh's 1 MB, which every reader's
-browser must parse, and both draw with colours of their own, on a canvas that print and
-`prefers-color-scheme` do not reach. pygal (one package of Python) draws a plot in 10 ms, as SVG of
-which only shapes are kept here: its script, its style sheet and the date that it writes go, so that
-the report's own style decides the colours, and equal variants give equal bytes.
+browser must parse, and both draw with their own colors, on a canvas that print and
+`prefers-color-scheme` do not reach. pygal (a single Python package) draws a plot in 10 ms, as SVG.
+Only the shapes are kept here: its script, its style sheet and its date are removed, so that the
+report's own style sets the colors, and equal variants give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DROPPED = {"style", "script", "defs", "desc", "title"}
 
 
 class Point(NamedTuple):
-    """A dot: where its link goes, the values of its parameters, its height, how it is marked."""
+    """A dot: link target, label, parameter values, height, tooltip text, and a mark."""
 
     slug: str
     label: str
@@ -34,14 +34,14 @@ class Point(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """What a plot shows: its name, and the unit of its values."""
+    """The quantity that a plot shows: its name, and the unit of its values."""
 
     name: str
     unit: str = ""
 
 
 def varying(params: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the parameters that have more than one value, in their order."""
+    """Return the parameters that have more than one value, in order."""
     values: dict[str, dict[str, None]] = {}
     for point in params:
         for name, value in point.items():
@@ -53,8 +53,8 @@ def draw(measure: Measure, points: Sequence[Point], by: str) -> str:
     """Return the plot of a measure over a parameter as an SVG element.
 
     Args:
-        measure: what is drawn.
-        points: the variants; those without a value are left out.
+        measure: the measure to draw.
+        points: the variants; those without a value are omitted.
         by: the parameter, "" to draw all in one row.
     """
     known = [point for point in points if point.value is not None]
@@ -71,7 +71,7 @@ def draw(measure: Measure, points: Sequence[Point], by: str) -> str:
 
 
 def _placed(groups: Mapping[str, Sequence[Point]]) -> list[tuple[float, Point]]:
-    """Return points with their places: those of a category side by side, so that all are seen."""
+    """Return the points with their x positions; those in a category are spread to show them all."""
     return [
         (round(at + 1 + _SPREAD * ((number + 0.5) / len(group) - 0.5), 4), point)
         for at, group in enumerate(groups.values())
@@ -80,9 +80,10 @@ def _placed(groups: Mapping[str, Sequence[Point]]) -> list[tuple[float, Point]]:
 
 
 def _pygal() -> Any:
-    """Import pygal without the finder of maps that it adds to `sys.meta_path`.
+    """Import pygal without the import finder that it adds to `sys.meta_path`.
 
-    It has no `find_spec`: Python 3.11 warns of it at each later import that finds nothing.
+    The finder has no `find_spec`: Python 3.11 warns about it at each later import that finds
+    nothing.
     """
     import pygal
 
@@ -130,7 +131,7 @@ def _shortened(text: str) -> str:
 
 
 def _svg(tree: ElementTree.Element, measure: Measure, points: Sequence[Point]) -> str:
-    """Return pygal's drawing with links to variants, and without all that is not a shape."""
+    """Return pygal's drawing with links to variants, and with nothing but shapes."""
     ElementTree.register_namespace("", _SVG)
     svg = ElementTree.Element(
         "svg",
@@ -149,7 +150,7 @@ def _svg(tree: ElementTree.Element, measure: Measure, points: Sequence[Point]) -
 
 
 def _copied(element: ElementTree.Element, points: Sequence[Point]) -> list[ElementTree.Element]:
-    """Return an element without what is dropped, in a list; an empty one for a dropped element."""
+    """Return an element without dropped content, in a list; the list is empty if it is dropped."""
     if not isinstance(element.tag, str) or element.tag in _DROPPED:
         return []
     kind = element.get("class", "")

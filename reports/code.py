@@ -1,6 +1,7 @@
-"""The code of a kernel for the page: source, PTX and SASS, and which lines belong together.
+"""The code of a kernel for the page: source, PTX and SASS, and how their lines correspond.
 
-What a page gets, as JSON in an attribute of its element, where blocks are named by `blocks`:
+A page gets JSON in an attribute of its element, in which `block` is the name of a block of
+`blocks`:
 
     code     = {"kernel": name, "ptx": block, "sass": block, "lines": block, "sources": [source]}
     source   = {"name": file, "block": block of [[number, text]]}
@@ -9,8 +10,8 @@ What a page gets, as JSON in an attribute of its element, where blocks are named
     lines    = {"ptx": [index of a stack, -1 for none], "stacks": [[frame]]}
     frame    = [index of a source, line, function], the innermost first
 
-A block that there is none of is "". The lists of `sass` have an item for each instruction, those of
-`lines` one for each line of the PTX.
+The name of a missing block is "". The lists of `sass` have an item for each instruction, the lists
+of `lines` one for each line of the PTX.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Note(NamedTuple):
-    """What is missing, and the command that makes it; "" for none."""
+    """A note about something missing, and the command that creates it; "" for none."""
 
     text: str
     command: str = ""
@@ -58,13 +59,13 @@ def code_of(
 
     Args:
         kernel: the kernel.
-        artifact: has it.
-        codes: SASS; None where there is no disassembler.
-        source: the source lines of the artifact; None where the store has none.
-        blocks: those of the report.
+        artifact: the artifact that contains it.
+        codes: SASS; None if there is no disassembler.
+        source: the source lines of the artifact; None if the store has none.
+        blocks: the report's blocks.
 
     Raises:
-        CorruptError: the cubin, or its table of lines, is damaged.
+        CorruptError: the cubin, or its line table, is damaged.
     """
     ptx = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n") if kernel.ptx else ""
     code = codes.get(kernel.cubin, {}).get(kernel.name) if codes is not None else None
@@ -89,7 +90,7 @@ def code_of(
 def lines_of(
     kernel: KernelResources, artifact: Artifact, source: SourceLines
 ) -> KernelLines | None:
-    """Return the source lines of a kernel; None where they are of other code.
+    """Return the source lines of a kernel; None if they belong to other code.
 
     Raises:
         CorruptError: the cubin is damaged.
@@ -126,7 +127,7 @@ def _sass(code: Code, kernel: KernelResources, artifact: Artifact) -> dict[str, 
 
 
 def _ptx_lines(kernel: KernelResources, artifact: Artifact, count: int) -> list[int]:
-    """Return the line of the PTX of each instruction, as the assembler noted it in the cubin."""
+    """Return the PTX line of each instruction, from the line table that the assembler wrote."""
     found: list[int] = []
     if kernel.ptx is not None:
         elf = parse_elf(artifact.blob(kernel.cubin))
@@ -137,7 +138,7 @@ def _ptx_lines(kernel: KernelResources, artifact: Artifact, count: int) -> list[
 
 
 def _lines(lines: KernelLines, source: SourceLines) -> dict[str, object]:
-    """Return the stacks of the lines of the PTX; those without take that of the line before."""
+    """Return the stack of each PTX line; lines without one use the stack of the line before."""
     numbers = {file.name: number for number, file in enumerate(source.files)}
     held, stacks = 0, []
     for number in lines.ptx_stacks:

@@ -1,4 +1,4 @@
-"""The figures of variants as columns of tables, and as plots; a new figure is a row here."""
+"""The figures of variants as columns of tables, and as plots. To add a figure, add a row here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pallasc.reports.words import duration, number, percent, short_time, size
 
 Value = float | int | str | None
 MOST_REGISTERS = 255
-"""Registers that a thread can have."""
+"""Maximum number of registers of a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +21,15 @@ class Column:
     Attributes:
         key: its name in filters: `registers>128`.
         label: its heading.
-        title: what it is, in a sentence.
-        value: of a variant; None where it is not known.
-        written: how a known value is shown.
+        title: a one-sentence description.
+        value: returns the value for a variant; None if unknown.
+        written: formats a known value.
         is_number: it is compared as a number.
-        bad: tells whether a value stands out.
-        whole: what a bar behind the value is a part of; None for no bar.
-        is_plotted: it is drawn over the matrix.
-        scale, unit: what a plot multiplies values by, and the unit that they are then in.
-        always: it is shown even where no variant has a value.
+        bad: returns True if a value should be highlighted.
+        whole: the value of a full bar; None for no bar.
+        is_plotted: it is plotted over the matrix.
+        scale, unit: factor for values in plots, and the unit of the scaled values.
+        always: show the column even if no variant has a value.
     """
 
     key: str
@@ -53,11 +53,11 @@ class Column:
         return value if isinstance(value, str) else self.written(value)
 
     def is_bad(self, entry: Entry) -> bool:
-        """Tell whether the value of a variant stands out."""
+        """Return True if the value of a variant should be highlighted."""
         return self.bad(self.value(entry))
 
     def part(self, entry: Entry) -> float | None:
-        """Return how long the bar of a variant is, 0 to 1; None for none."""
+        """Return the length of a variant's bar, 0 to 1; None for no bar."""
         value = self.value(entry)
         if self.whole is None or not isinstance(value, int | float):
             return None
@@ -166,7 +166,7 @@ COLUMNS: Sequence[Column] = (
 
 
 def columns_of(entries: Sequence[Entry]) -> list[Column]:
-    """Return the columns that say something of these variants."""
+    """Return the columns that have information on these variants."""
     return [column for column in COLUMNS if column.always or _says_something(column, entries)]
 
 

@@ -1,4 +1,4 @@
-"""What a report tells, as data; `gather` makes it, `page` shows it.
+"""The content of a report, as data. `gather` creates it, `page` shows it.
 
 Paths are relative to the folder of their spec, or to site-packages, so that a report of the same
 inputs is the same in every folder.
@@ -23,7 +23,7 @@ _INSTALLED = "site-packages"
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """A finding of a stored check: its level, rule and severity, what is wrong, and where."""
+    """A finding of a stored check: its level, rule and severity, message and place."""
 
     level: str
     rule: str
@@ -35,7 +35,7 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True)
 class LevelRow:
-    """The stored result of a level: passed, found or not checked, and what it holds for."""
+    """The stored result of a level: passed, found or not checked, with notes on its coverage."""
 
     level: str
     status: str
@@ -48,20 +48,20 @@ class Entry:
     """A variant.
 
     Attributes:
-        slug: the name of its page, of letters, digits and dashes.
-        id, kernel, target, arch, params: as in its spec, fit for display.
+        slug: the name of its page: letters, digits and dashes.
+        id, kernel, target, arch, params: as in its spec, safe for display.
         status: "compiled", or why there is no artifact: "failed", "missing", "skipped".
         error: why it failed.
         place: where its kernel is declared.
         base_dir: the folder that its files are relative to.
-        figures: its numbers.
-        seconds: what compiling it took, as the store remembers; None if that is not known.
+        figures: its figures.
+        seconds: its compile time, according to the store; None if unknown.
         digest, action_key: of its artifact; "" if unknown.
         artifact: the artifact, None if there is none.
-        metrics: the numbers of each of its launches.
+        metrics: the metrics of each of its launches.
         levels: results of checks that the store has.
-        findings: what these found.
-        warnings: what was said while it was compiled.
+        findings: the findings of these checks.
+        warnings: messages from its compilation.
         damage: why its artifact cannot be read, "" if it can.
     """
 
@@ -99,7 +99,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When and where the report was made: what differs between two reports of the same inputs."""
+    """Date, machine and times: all that differs between reports of the same inputs."""
 
     seconds: float
     counts: Mapping[str, int]
@@ -110,7 +110,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All that a report tells.
+    """The whole content of a report.
 
     Attributes:
         title: its heading.
@@ -118,7 +118,7 @@ class Content:
         facts: toolchain, drivers, specs: names and values.
         notes: warnings of the build.
         errors: of specs that could not be read.
-        timing: see `Timing`; None to leave it out.
+        timing: see `Timing`; None to omit it.
     """
 
     title: str
@@ -135,7 +135,7 @@ class Content:
 
 
 def slug(kind: str, name: str, taken: set[str]) -> str:
-    """Return the name of a page, the same in every report that shows this; add it to `taken`."""
+    """Return the name of a page, the same in every report with this page, and add it to `taken`."""
     text, number = name, 1
     while True:
         found = (
@@ -161,7 +161,7 @@ def shown_path(file: str, base_dir: str) -> str:
 
 
 def grouped(entries: Sequence[Entry]) -> tuple[Group, ...]:
-    """Return the kernels of variants, in the order of their first one."""
+    """Return the kernels of variants, in the order of their first variants."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
         found.setdefault(entry.kernel, []).append(entry)

@@ -1,8 +1,8 @@
 """The figures of a variant: one number each, for tables, plots and rankings.
 
-A variant may launch several kernels. Registers, shared memory and spills are those of the kernel
-that has most of them; occupancy is that of the Mosaic launch that fills a multiprocessor least; the
-roofline bound is that of all launches together.
+A variant may launch several kernels. Registers, shared memory and spills are the maximum over its
+kernels; occupancy is the lowest of its Mosaic launches; the roofline bound is for all launches
+together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 
 
 class Figures(NamedTuple):
-    """The figures of a variant; None for what is not known.
+    """The figures of a variant; None if unknown.
 
     Attributes:
         registers: of a thread.
@@ -24,7 +24,7 @@ class Figures(NamedTuple):
         cubin_bytes: of all its cubins.
         occupancy: see the module; 0 to 1.
         limited_by: the resources that limit it.
-        bound_s: the least time that operations and bytes of its launches take on the target.
+        bound_s: the minimum time for the operations and bytes of its launches on the target.
     """
 
     registers: int | None = None
@@ -37,7 +37,7 @@ class Figures(NamedTuple):
 
 
 def figures_of(artifact: Artifact, metrics: Sequence[KernelMetrics]) -> Figures:
-    """Return the figures of an artifact, of whose launches these are the numbers.
+    """Return the figures of an artifact, given the metrics of its launches.
 
     Raises:
         CorruptError: its record is damaged.
@@ -57,5 +57,5 @@ def figures_of(artifact: Artifact, metrics: Sequence[KernelMetrics]) -> Figures:
 
 
 def part_of(occupancy: Occupancy) -> float:
-    """Return the part of the warps that a multiprocessor can hold, 0 to 1."""
+    """Return the resident warps as a fraction of a multiprocessor's maximum, 0 to 1."""
     return occupancy.warps_per_sm / max(1, occupancy.most_warps_per_sm)

@@ -1,4 +1,4 @@
-"""Make what a report tells from a build, and from the results of checks that the store has."""
+"""Gather the content of a report from a build, and from the stored results of checks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def gather(
     title: str = "",
     timing: bool = True,
 ) -> Content:
-    """Return what a report tells.
+    """Return the content of a report.
 
     Args:
-        report: of the build.
-        checked: results that the store has, in the order of the build's; None for none.
-        codes: disassembled kernels, None where there is no disassembler.
+        report: the report of the build.
+        checked: stored results of checks, in the order of the build's results; None for none.
+        codes: disassembled kernels, None if there is no disassembler.
         title: the heading, "" for one that counts kernels and variants.
-        timing: tell how long compiling took, when and where.
+        timing: include compile times, date and machine.
     """
     checks = checked.checks if checked is not None else ()
     taken: set[str] = set()
@@ -125,14 +125,14 @@ def _entry(
 
 
 def _error(result: VariantResult) -> str:
-    """Return why there is no artifact; a miss has a reason even where it was compiled then."""
+    """Return why there is no artifact; a miss has a reason even if it was then compiled."""
     if result.error is not None:
         return printable(str(result.error))
     return one_line(result.reason) if result.artifact is None else ""
 
 
 def _seconds(result: VariantResult) -> float | None:
-    """Return what compiling took: now, or what the store remembers of it."""
+    """Return the compile time: from this build, or from the store."""
     seconds = result.seconds if result.status == "compiled" else result.saved_s
     return seconds or None
 
@@ -170,7 +170,7 @@ def _place_of(finding: Finding, base_dir: str) -> str:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield what all variants have in common, with every value that occurs."""
+    """Yield facts about all variants together, each with all of its values."""
     artifacts = [result.artifact for result in report.results if result.artifact is not None]
     versions: dict[str, dict[str, None]] = {}
     for artifact in artifacts:

@@ -1,4 +1,4 @@
-"""Make a report: what was built, with what the store has beside it, as one page."""
+"""Make a report: a build, with the related data in the store, as one page."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def make_report(
     """Return the page about a build, as HTML.
 
     Args:
-        report: of the build.
-        store: has source lines of its variants.
-        checked: results of checks that the store has.
-        baseline: what the variants are compared with, None for nothing.
+        report: the report of the build.
+        store: the store with the source lines of its variants.
+        checked: stored results of checks.
+        baseline: the variants to compare with, None for none.
         title: the heading; "" for one that counts.
-        timing: tell when and where it was made, and how long the build took. Without it, equal
+        timing: include when and where it was made, and how long the build took. If False, equal
             inputs give equal bytes.
 
     Raises:
@@ -53,7 +53,7 @@ def make_report(
 
 
 def _compared(baseline: Side, report: Report, *, has_code: bool) -> Comparison:
-    """Return what changed; instructions are counted where there is a disassembler."""
+    """Return the changes; instructions are counted only if there is a disassembler."""
     from pallasc.analysis.compare.comparison import compare
     from pallasc.analysis.compare.sides import built_side
 
@@ -62,7 +62,7 @@ def _compared(baseline: Side, report: Report, *, has_code: bool) -> Comparison:
 
 
 def disassembled(report: Report) -> Codes | None:
-    """Return the SASS of all variants, None where there is no disassembler."""
+    """Return the SASS of all variants, None if there is no disassembler."""
     from pallasc.analysis.sass.disassembly import disassemble_all
 
     cubins = {
@@ -88,12 +88,12 @@ def _one_by_one(cubins: Mapping[str, bytes]) -> Codes:
         try:
             found[digest] = disassemble(cubin)
         except CorruptError:
-            continue  # its page says that there is none
+            continue  # its page reports that there is none
     return found
 
 
 def _lines_of(entry: Entry, store: Store) -> SourceLines | None:
-    """Return the source lines of a variant, None where the store has none that fit."""
+    """Return the source lines of a variant, None if the store has none that match."""
     from pallasc.analysis.lines.stored import read_source_lines
 
     if not entry.action_key:

@@ -1,4 +1,4 @@
-"""The first page: what was built, and what stands out."""
+"""The first page: the build's kernels, and the variants that need attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Range = tuple[float | None, float | None]
 
 
 class KernelRow(NamedTuple):
-    """A kernel: the ranges of its variants' figures, least and most."""
+    """A kernel, with the minimum and maximum of its variants' figures."""
 
     group: Group
     registers: Range
@@ -35,7 +35,7 @@ class SharedFinding:
 
 
 class Overview(NamedTuple):
-    """What the first page shows of all variants."""
+    """The data of the first page, over all variants."""
 
     kernels: tuple[KernelRow, ...]
     failures: tuple[Entry, ...]
@@ -51,17 +51,17 @@ class Overview(NamedTuple):
 
     @property
     def not_compiled(self) -> str:
-        """Return `2 not compiled`, or nothing."""
+        """Return `2 not compiled`, or ""."""
         return f"{len(self.failures):,} not compiled" if self.failures else ""
 
     @property
     def checked_note(self) -> str:
-        """Return how many variants the findings are of."""
+        """Return the number of variants that were checked."""
         return f"{self.checked:,} checked" if self.checked else "not checked"
 
 
 def overview_of(content: Content, changes: str = "") -> Overview:
-    """Return what the first page shows; `changes` is what a comparison found, as HTML."""
+    """Return the data of the first page; `changes` is the result of a comparison, as HTML."""
     entries = content.entries
     findings = _findings(entries)
     return Overview(
@@ -101,7 +101,7 @@ def _range(values: Sequence[float | None]) -> Range:
 def _top(
     entries: Sequence[Entry], value: Callable[[Entry], float | None], most: int = _TOP
 ) -> tuple[Entry, ...]:
-    """Return the variants with the highest values above zero; the first of equal ones first."""
+    """Return the variants with the highest values above zero; ties keep their order."""
     ranked = sorted(entries, key=lambda entry: -(value(entry) or 0))
     return tuple(entry for entry in ranked[:most] if value(entry))
 

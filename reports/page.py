@@ -1,8 +1,8 @@
 """The whole page as text: templates, style and script with the data of a report.
 
-Names, messages, sources and PTX are strangers' texts: Jinja2 escapes whatever a template shows, and
-what the script shows it sets as text. The page forbids itself all requests, and every script but
-its own two, in a policy that names their digests.
+Names, messages, sources and PTX are untrusted: Jinja2 escapes everything that a template shows, and
+the script inserts them as text. The page's content security policy forbids all requests, and all
+scripts except the page's two, which it lists by digest.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _MOST_AXES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What comes from records beside the artifacts; each may be missing.
+    """Data from records other than the artifacts; each may be missing.
 
     Attributes:
-        codes: SASS by the digest of its cubin; None where there is no disassembler.
-        source_lines: returns the source lines of a variant, None where there are none.
+        codes: SASS by the digest of its cubin; None if there is no disassembler.
+        source_lines: returns the source lines of a variant, None if there are none.
         comparison: of a baseline with the report's variants; None without a baseline.
     """
 
@@ -97,7 +97,7 @@ def render(content: Content, extras: Extras) -> str:
 
 
 def require_packages() -> None:
-    """Check that what makes pages is installed.
+    """Check that the packages for making pages are installed.
 
     Raises:
         ToolError: Jinja2 or pygal is not.
@@ -156,7 +156,6 @@ def _source_hash(script: str) -> str:
 def _add_pages(
     environment: Any, group: Group, extras: Extras, changes: Mapping[str, str], blocks: Blocks
 ) -> None:
-    """Add the pages of a kernel's variants to the blocks."""
     template = environment.get_template("variant.html.j2")
     for number, entry in enumerate(group.entries):
         before = group.entries[number - 1].slug if number else ""

@@ -22,13 +22,13 @@ from pallasc.specs.artifacts.plan import (
 LANE = 22
 ROW = 30
 MOST_STEPS = 200
-"""Steps that are drawn; a plan may have thousands, of loops whose rounds XLA has counted."""
+"""Maximum number of steps drawn; a plan may have thousands, from loops with a known trip count."""
 MOST_LANES = 60
-"""Buffers that are drawn."""
+"""Maximum number of buffers drawn."""
 
 
 class Lane(NamedTuple):
-    """A buffer: its number, how it is used, and where it stands in the picture."""
+    """A buffer: its number, how it is used, and its position in the picture."""
 
     number: int
     role: str
@@ -40,9 +40,9 @@ class Lane(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A step: what it is, the buffers that it touches, and where it stands in the picture.
+    """A step: its kind, the buffers that it touches, and its position in the picture.
 
-    `touches` are positions of lanes; `reads` those that are only read, as far as the plan says.
+    `touches` are lane positions; `reads` are those that are only read, as far as the plan shows.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 class PlanPicture(NamedTuple):
-    """All lanes and rows, and what was left out for want of room."""
+    """All lanes and rows, and the numbers of steps and buffers omitted for lack of space."""
 
     lanes: tuple[Lane, ...]
     rows: tuple[Row, ...]
@@ -136,9 +136,9 @@ def _touched(step: Step) -> Iterator[int]:
 
 
 def _read(step: Step, plan: LaunchPlan) -> Iterator[int]:
-    """Yield the buffers that a step only reads: a plan says so of copies and of constants.
+    """Yield the buffers that a step is known to only read: sources of copies, constants, inputs.
 
-    What a kernel does with an address is in its code; inputs that are no outputs stay as they are.
+    A plan does not show how a kernel uses an address, but inputs that are not outputs never change.
     """
     if isinstance(step, Copy):
         yield step.source

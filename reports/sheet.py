@@ -22,9 +22,9 @@ from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.artifacts.source_lines import SharedMemory, SourceLines
 
 _RESERVED_BYTES = 1024
-"""Shared memory that the system takes of each block, from compute capability 8.0 on."""
+"""Shared memory that the system reserves in each block, from compute capability 8.0 on."""
 _MOST_BLOCKS = 16
-"""Blocks whose memory is drawn one by one."""
+"""Maximum number of blocks whose memory is drawn individually."""
 _NOT_TILES = {"findings", "status", "limit"}
 
 
@@ -38,7 +38,7 @@ class Tile(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A resource, and for how many blocks it suffices; `part` of the most that are shown."""
+    """A resource, and the number of blocks it allows; `part` is relative to the largest shown."""
 
     name: str
     blocks: int
@@ -75,7 +75,7 @@ class LaunchSheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """The page of a variant; `before` and `after` are the pages beside it."""
+    """The page of a variant; `before` and `after` are the previous and next pages."""
 
     params: str
     before: str
@@ -90,7 +90,7 @@ class Sheet:
 def launches_of(artifact: Artifact) -> list[tuple[int, int]]:
     """Return the numbers of launches that differ in more than addresses, and how often they occur.
 
-    Mosaic's come first, else the order is that of the plan.
+    Mosaic launches come first, otherwise in the order of the plan.
     """
     counts: dict[object, list[int]] = {}
     launches = artifact.plan.launches
@@ -104,14 +104,14 @@ def launches_of(artifact: Artifact) -> list[tuple[int, int]]:
 def launch_sheet(
     at: int, times: int, entry: Entry, artifact: Artifact, source: SourceLines | None
 ) -> LaunchSheet:
-    """Return what the page shows of a launch.
+    """Return the data of a launch for the page.
 
     Args:
         at: its number among the launches of the plan.
-        times: how often the plan launches this.
+        times: how often the plan launches it.
         entry: the variant.
         artifact: its artifact.
-        source: its source lines, None where there are none.
+        source: its source lines, None if there are none.
 
     Raises:
         CorruptError: the artifact lacks something.

@@ -1,4 +1,4 @@
-"""Tensor maps as pictures: the box in its array, and where a swizzle puts the pieces of a row."""
+"""Tensor maps as pictures: the box in its array, and how a swizzle permutes the pieces of a row."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 SIDE = 150
 """The longer side of the picture of an array, in pixels."""
 _THINNEST = 3
-"""The shorter side is at least this part of the longer one."""
+"""The shorter side is at least the longer one divided by this."""
 _LEAST = 4
 PIECE_BYTES = 16
-"""What a swizzle moves as a whole."""
+"""The unit that a swizzle moves."""
 _PERIOD_ROWS = 8
 _MASKS = {32: 0x10, 64: 0x30, 128: 0x70}
-"""Bits of an address that are XORed with those three above them: `emulator/tensors/swizzles`."""
+"""Address bits that are XORed with the bits three positions above: `emulator/tensors/swizzles`."""
 
 
 class MapPicture(NamedTuple):
     """A tensor map, drawn; lengths in pixels.
 
     Attributes:
-        parameter, offset: where it lies among the parameters of its launch.
-        tensor_map: what is drawn.
-        axes: the dimensions that are drawn across and down, counted from the minor one; None for
-            none. Those that the box divides are drawn first: Mosaic tiles arrays, so that the minor
-            dimensions are often those of a tile, which a box holds whole.
+        parameter, offset: its position among the parameters of its launch.
+        tensor_map: the tensor map.
+        axes: the dimensions drawn across and down, counted from the minor one; None for none.
+            Dimensions that the box divides are drawn first: Mosaic tiles arrays, so the minor
+            dimensions are often the dimensions of a tile, which a box contains entirely.
         box_bytes: bytes that one copy moves.
-        boxes: how many boxes tile the array.
-        width, height: of these two dimensions.
-        box_width, box_height: of the box in it.
-        pieces: the swizzle: by row of 16-byte pieces, which piece lies there; empty without one.
+        boxes: number of boxes that tile the array.
+        width, height: size of the array in these two dimensions.
+        box_width, box_height: size of the box in it.
+        pieces: the swizzle: for each row of 16-byte pieces, the piece at each position; empty
+            without a swizzle.
         elements_per_piece: elements in 16 bytes.
     """
 
@@ -107,10 +108,10 @@ def _axes(tensor_map: TensorMap) -> tuple[int | None, int | None]:
 
 
 def swizzle_rows(swizzle_bytes: int) -> tuple[tuple[int, ...], ...]:
-    """Return which piece of each row lies in each place of shared memory.
+    """Return, for each row of shared memory, the piece that a swizzle puts at each position.
 
-    Rows are as wide as the swizzle and pieces have 16 bytes; after eight rows of 128 bytes, or what
-    is as long, it repeats. Empty without a swizzle.
+    Rows are as wide as the swizzle and pieces have 16 bytes. The pattern repeats after eight rows.
+    Empty without a swizzle.
     """
     mask = _MASKS.get(swizzle_bytes, 0)
     if not mask:

@@ -1,4 +1,4 @@
-"""Numbers as people read them; each function takes what is known, none takes None."""
+"""Numbers formatted for people. The functions take known values, never None."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def number(value: float) -> str:
-    """Return `12,345`, or three digits of a number that is not whole."""
+    """Return `12,345`, or three significant digits if the number is not whole."""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.3g}"
 
 
@@ -42,7 +42,7 @@ def short_time(seconds: float) -> str:
 
 
 def by(sizes: tuple[int, ...]) -> str:
-    """Return `132 × 2`, without ones at the end."""
+    """Return `132 × 2`, without trailing ones."""
     length = max((at + 1 for at, each in enumerate(sizes) if each != 1), default=1)
     return " × ".join(f"{each:,}" for each in sizes[:length])
 

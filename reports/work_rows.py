@@ -1,4 +1,4 @@
-"""What a launch does, as rows of a page: work, roofline, instructions by class, loops."""
+"""The work of a launch, as rows of a page: work, roofline, instructions by class, loops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pallasc.reports.words import number, short_time, size
 
 _BOUND_BY = {"tensor": "tensor cores", "memory": "memory"}
 _MOST_NAMED = 4
-"""Classes that are named of a loop."""
+"""Maximum number of instruction classes listed for a loop."""
 
 
 class MixPart(NamedTuple):
@@ -23,7 +23,7 @@ class MixPart(NamedTuple):
 
 
 class LoopRow(NamedTuple):
-    """A loop: where its code begins, how deep it lies, its instructions, the most frequent ones."""
+    """A loop: its start address, nesting depth, instructions, and the most frequent ones."""
 
     address: str
     depth: int
@@ -32,7 +32,7 @@ class LoopRow(NamedTuple):
 
 
 def work_rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what a launch does; why not, where a value is not known."""
+    """Yield names and values for the work of a launch; the reason if a value is unknown."""
     work, roofline = metrics.work, metrics.roofline
     flops = metrics.tensor_flops
     yield (
@@ -55,7 +55,7 @@ def work_rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
 
 
 def mix_parts(mix: Mapping[Class, int] | None) -> tuple[MixPart, ...]:
-    """Return the instructions of a kernel by class, the most first."""
+    """Return the instructions of a kernel by class, the most frequent first."""
     ranked = sorted((mix or {}).items(), key=lambda each: -each[1])
     return tuple(MixPart(kind, kind.replace("_", " "), count) for kind, count in ranked)
 

@@ -1,1 +1,1 @@
-"""The small runtime: open, choose, check, launch."""
+"""Runtime: open compiled kernels, select a variant, check its arguments, and launch it."""

@@ -1,4 +1,4 @@
-"""Whether a GPU can run a kernel, and why not, without making a context; which GPU is meant."""
+"""Check whether a GPU can run a kernel, without creating a context; resolve a `device` argument."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pallasc.runtime.matching.tuned import Selector
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What `kernel.available()` returns; it is true where the kernel can run.
+    """Result of `kernel.available()`; true if the kernel can run.
 
     Attributes:
-        devices: numbers of the GPUs that can run at least one variant.
-        reason: why no GPU can, in words; empty where a GPU can.
+        devices: ordinals of the GPUs that can run at least one variant.
+        reason: why no GPU can run it, as text; empty if a GPU can.
     """
 
     devices: tuple[int, ...]
@@ -34,7 +34,7 @@ class Availability:
 
 
 def availability(selector: Selector, device: Any = None) -> Availability:
-    """Return whether any of a kernel's variants can run on a GPU, or on any GPU of this machine.
+    """Return whether a GPU, or any GPU of this machine, can run one of a kernel's variants.
 
     Raises:
         ArgumentError: `device` is not a GPU.
@@ -66,12 +66,12 @@ _NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
 
 
 def device_ordinal(device: Any) -> int:
-    """Return the ordinal that a caller means: a number, `"cuda:1"`, an object for a device.
+    """Return the ordinal of a device given as a number, `"cuda:1"`, or a device object.
 
-    Objects are those of torch, cupy, cuda.core and JAX; None is the current device.
+    Accepts device objects of torch, cupy, cuda.core and JAX. None means the current device.
 
     Raises:
-        ArgumentError: it is something else.
+        ArgumentError: `device` is anything else.
     """
     if device is None:
         return current_device()

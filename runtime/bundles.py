@@ -1,9 +1,9 @@
-"""Open bundles and offer their variants; a variant is read when it is needed.
+"""Open bundles and offer their variants, which are read on demand.
 
-Opening reads head and catalog of each file and checks its signatures. Asking for a kernel reads the
-entries of its variants, which is enough to tell which of them could run: architecture, driver,
-dtypes and shapes. Record and cubin of a variant are read once it is about to be used, and compared
-with what its entry says.
+Opening a bundle reads the file's header and catalog and checks its signatures. Asking for a kernel
+reads the manifest entries of its variants, enough to decide which of them could run: architecture,
+driver, dtypes and shapes. A variant's record and cubin are read just before first use, and compared
+with the entry.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Bundled(Candidate):
     """A variant in a bundle.
 
     Args:
-        bundle: where it lies.
-        entry: what the manifest says of it.
+        bundle: the bundle that contains it.
+        entry: its manifest entry.
         origin: where the bundle comes from.
-        origins: those of all bundles that were opened with it.
+        origins: the origins of all bundles opened together with it.
     """
 
     def __init__(
@@ -48,39 +48,39 @@ class Bundled(Candidate):
 
     @cached_property
     def artifact(self) -> Artifact:
-        """What was compiled; its record is read the first time, blobs when they are asked for.
+        """The compiled artifact. Its record is read on first access, its blobs on demand.
 
         Raises:
-            CorruptError: it is damaged, or not what the manifest says.
+            CorruptError: it is damaged, or does not match the manifest.
             SpecError: the bundle was closed.
         """
         return self._bundle.artifact(self._entry)
 
     @cached_property
     def facts(self) -> Facts:
-        """What the manifest says of it."""
+        """Facts about the variant from the manifest."""
         own = self._entry
         driver = own.minimum_driver or None
         return Facts(own.target, own.arch, driver, own.inputs, own.outputs)
 
     @property
     def vmap(self) -> str | None:
-        """The kernel that does the same to a batch, as the spec says."""
+        """Name of the kernel that does the same for a batch, from the spec."""
         return self._entry.vmap
 
     @property
     def tuning(self) -> Tuning | None:
-        """What decides where it is used, None where its kernel is not tuned."""
+        """Tuning data that decides its use; None if its kernel is not tuned."""
         return self._entry.tuning
 
     @property
     def digest(self) -> str:
-        """Digest of the artifact as it was compiled."""
+        """Digest of the artifact as compiled."""
         return self._entry.digest
 
     @property
     def key(self) -> bytes:
-        """What the variant is found by."""
+        """Lookup key of the variant."""
         return self._entry.key
 
 
@@ -88,16 +88,16 @@ class Bundles:
     """Open bundles whose variants are offered together.
 
     Args:
-        files: what to open.
-        policy: whose signatures are demanded.
+        files: the bundles to open.
+        policy: the signatures that are required.
 
     Attributes:
-        origins: where they come from.
+        origins: where the bundles come from.
 
     Raises:
-        CorruptError: a bundle is damaged, or not signed as is demanded.
+        CorruptError: a bundle is damaged, or lacks a required signature.
         SpecError: a bundle cannot be read.
-        ToolError: signatures are demanded, and the cryptography package is missing.
+        ToolError: signatures are required, and the cryptography package is missing.
     """
 
     def __init__(self, files: Iterable[BundleFile], policy: Policy) -> None:
@@ -113,7 +113,7 @@ class Bundles:
         self.origins = tuple(file.origin for file, _ in self._opened)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for _, bundle in self._opened:
             bundle.close()
 
@@ -122,14 +122,14 @@ class Bundles:
         return sorted({name for _, bundle in self._opened for name in bundle.names()})
 
     def candidates(self, name: str) -> list[Candidate]:
-        """Return the variants of a kernel, none where no bundle has it.
+        """Return the variants of a kernel, an empty list if no bundle contains it.
 
-        Where a bundle has variants for an architecture, those in bundles of a higher rank for it do
-        not count.
+        If a bundle has variants for an architecture, variants for that architecture in bundles of a
+        higher rank are ignored.
 
         Raises:
             CorruptError: a manifest is damaged.
-            SelectionError: two bundles of one rank have different artifacts of a variant.
+            SelectionError: two bundles of the same rank have different artifacts for a variant.
         """
         if not is_name(name):
             return []
@@ -144,7 +144,7 @@ class Bundles:
         return list(taken.values())
 
     def _ranked(self, name: str) -> Iterator[Bundled]:
-        """Yield the variants of a kernel, for each architecture those of the lowest rank."""
+        """Yield the variants of a kernel: for each architecture, those with the lowest rank."""
         ranks: dict[str, int] = {}
         for file, bundle in self._opened:
             for entry in bundle.entries(name):
@@ -155,7 +155,7 @@ class Bundles:
 def _open(file: Traversable) -> Bundle:
     if isinstance(file, Path):
         return open_bundle(file)
-    # Inside a zip file; it is compressed there, so all of it has to be read.
+    # The bundle is a compressed member of a zip file, so all of it has to be read.
     return Bundle(MemorySource(file.read_bytes()), str(file))
 
 

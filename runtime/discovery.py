@@ -1,12 +1,12 @@
-"""Find the bundles of a package: for development, in the package itself, in provider wheels.
+"""Find the bundles of a package: development paths, the package itself, provider wheels.
 
-1. `PALLASC_BUNDLE_PATH`: files and folders; what stands first goes first.
+1. `PALLASC_BUNDLE_PATH`: files and folders; earlier ones take precedence.
 2. `*.pallasc` directly inside the package.
-3. Providers: entry points of the group `pallasc.bundles`, whose name is the package that they add
-   to, and whose value is a package, or `package:file`.
+3. Providers: entry points in the group `pallasc.bundles`. The entry point's name is the package
+   that the provider adds to; its value is a package, or `package:file`.
 
 Neither the package nor a provider is imported, so a library can load its kernels while it is being
-imported itself; of a dotted name the parents are imported.
+imported itself. For a dotted name, the parent packages are imported.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class BundleFile:
     """A bundle that was found.
 
     Attributes:
-        origin: where.
-        file: what to read; a path wherever it lies in a folder.
-        rank: bundles of a lower rank go first.
+        origin: where it was found.
+        file: the file to read; a `Path` if it is in a real folder.
+        rank: precedence; a lower rank goes first.
     """
 
     origin: Origin
@@ -58,7 +58,7 @@ def find_bundles(package: str | ModuleType) -> list[BundleFile]:
     Raises:
         ArgumentError: it cannot be the name of a package.
         ToolError: there is no bundle, or a provider has none.
-        SpecError: `PALLASC_BUNDLE_PATH` names what does not exist.
+        SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist.
     """
     name = package if isinstance(package, str) else package.__name__
     if not _is_name(name):
@@ -83,26 +83,25 @@ def find_bundles(package: str | ModuleType) -> list[BundleFile]:
 
 
 def package_folders(package: str | ModuleType) -> list[Traversable]:
-    """Return the folders of a package, in a zip file perhaps; none where it is not installed.
+    """Return the folders of a package, possibly inside a zip file; none if it is not installed.
 
     Raises:
-        ToolError: it is a module and no package.
+        ToolError: it is a module, not a package.
     """
     spec = _spec_of(package)
     return [] if spec is None else _folders(spec)
 
 
 def _is_name(text: str) -> bool:
-    """Tell whether text could be the import name of a package."""
     return all(part.isidentifier() for part in text.split("."))
 
 
 def normalized(name: str) -> str:
-    """Return a name as distributions are compared (PEP 503): `my-lib` for `My_Lib`."""
+    """Return a distribution name normalized for comparison (PEP 503): `my-lib` for `My_Lib`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-# ---- for development
+# ---- development paths
 
 
 def _developed(package: str, item: str) -> list[Path]:
@@ -143,7 +142,7 @@ def _is_of(package: str, file: Path) -> bool:
 
 
 def _check_somebodys(file: Path) -> None:
-    """Check that a file is named after some package: nothing would ever load it otherwise."""
+    """Check that a file is named after an installed package; otherwise nothing would load it."""
     owner = file.name.removesuffix(SUFFIX).partition("-")[0]
     if _is_name(owner) and _spec_of(owner) is not None:
         return
@@ -153,11 +152,11 @@ def _check_somebodys(file: Path) -> None:
     )
 
 
-# ---- installed
+# ---- installed packages
 
 
 def _spec_of(package: str | ModuleType) -> ModuleSpec | None:
-    """Return how a package is found, None where it is not installed."""
+    """Return a package's import spec, None if it is not installed."""
     if isinstance(package, ModuleType):
         return package.__spec__
     try:
@@ -175,7 +174,7 @@ def _own(package: str, spec: ModuleSpec | None) -> Iterator[tuple[str, Traversab
 
 
 def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
-    """Yield the files directly inside a package, in the order of their names."""
+    """Yield the files directly inside a package, sorted by name."""
     for folder in _folders(spec):
         if folder.is_dir():
             files = (file for file in folder.iterdir() if file.is_file())
@@ -183,7 +182,6 @@ def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
 
 
 def _folders(spec: ModuleSpec) -> list[Traversable]:
-    """Return the folders of a package, in a zip file perhaps."""
     places = spec.submodule_search_locations
     if places is None:
         raise ToolError(
@@ -198,7 +196,7 @@ def _folders(spec: ModuleSpec) -> list[Traversable]:
 
 
 def _provided(package: str) -> Iterator[tuple[str, Traversable]]:
-    """Yield the bundles of providers, with name and version of each."""
+    """Yield each provider's name and version with each of its bundles."""
     from importlib.metadata import entry_points
 
     own = [

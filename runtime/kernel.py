@@ -1,4 +1,7 @@
-"""A kernel as users call it: a call is matched to variants, launched, and made fast for later."""
+"""The kernel object that users call.
+
+A call is matched to a variant and launched; repeated calls go through generated fast paths.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +37,17 @@ if TYPE_CHECKING:
 class Kernel(RoutedVariants):
     """A kernel: `kernel(a, b)` allocates its results, `kernel.into(a, b, out=c)` does not.
 
-    Arrays go by position or by the names of the compiled function's parameters. A parameter of the
-    matrix can be given by name, `kernel(a, b, tile_m=128)`; it has to be where shapes and dtypes
-    leave more than one variant. Nothing waits for the GPU, arrays of numpy excepted.
+    Pass arrays by position, or by the parameter names of the compiled function. Matrix parameters
+    can be passed by name, `kernel(a, b, tile_m=128)`; they are required if shapes and dtypes match
+    more than one variant. Calls do not wait for the GPU, except with numpy arrays.
 
     Args:
-        name: what it is called.
+        name: the kernel's name.
         candidates: its variants, at least one.
-        checks: check dtype, shape, contiguity and device of each array at each launch. Without,
+        checks: check dtype, shape, contiguity and device of each array at each launch. If False,
             only new addresses are checked, and wrong arrays give wrong results.
-        is_by_digest: programs of JAX name its cubins by their digests and do not contain them.
-        rules: what was declared of the kernel that this is made of.
+        is_by_digest: JAX programs refer to its cubins by digest instead of containing them.
+        rules: rules declared on the kernel that this one is derived from.
 
     Attributes:
         name, checks, is_by_digest, rules: as given.
@@ -77,15 +80,15 @@ class Kernel(RoutedVariants):
 
     @untraced
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
-        """Launch, and return new arrays of the framework that the first array belongs to.
+        """Launch, and return new arrays of the first array's framework.
 
         Args:
-            arrays: the inputs; an input that the kernel updates in place comes back itself.
-            stream: where to launch; the framework's current stream where it is None.
-            named: inputs by name, and parameters of the matrix.
+            arrays: the inputs; an input that the kernel updates in place is itself returned.
+            stream: the stream to launch in; None for the framework's current stream.
+            named: inputs by name, and matrix parameters.
 
         Raises:
-            ArgumentError: an array or the stream does not fit.
+            ArgumentError: an array or the stream is not valid for the kernel.
             SelectionError: no variant fits the GPU and the arrays, or several do.
             DeviceError: the driver or the GPU cannot do it.
         """
@@ -93,17 +96,17 @@ class Kernel(RoutedVariants):
 
     @untraced
     def into(self, *arrays: Any, out: Any = MISSING, stream: Any = None, **named: Any) -> Any:
-        """Launch with results written into `out`, and return that.
+        """Launch with results written into `out`, and return `out`.
 
         Args:
             arrays: the inputs.
             out: arrays for the results, in the structure that a call returns. An output that is an
-                input updated in place must be that input; where all are, `out` can be left out.
+                input updated in place must be that input; if all are, `out` can be omitted.
             stream: as for a call.
             named: as for a call.
 
         Raises:
-            ArgumentError, SelectionError, DeviceError: as a call does.
+            ArgumentError, SelectionError, DeviceError: as for a call.
         """
         return self._start(out, False, *arrays, stream=stream, **named)
 
@@ -116,25 +119,25 @@ class Kernel(RoutedVariants):
     @cached_property
     @untraced
     def by_digest(self) -> Kernel:
-        """The same kernel, whose cubins JAX's programs name by digest and do not contain.
+        """The same kernel, but JAX programs refer to its cubins by digest and do not contain them.
 
-        Where such a program runs, a bundle that has them must be open: `pallasc.load`.
+        To run such a program, open a bundle that contains the cubins first: `pallasc.load`.
         """
         return self.of(self.variants, is_by_digest=True)
 
     @untraced
     def defvjp(self, backward: Kernel | Callable[[Any, Any], Any]) -> None:
-        """Declare what gives the kernel's gradients under `jax.grad` and the like.
+        """Declare the kernel's backward function, for `jax.grad` and other reverse-mode transforms.
 
         Args:
-            backward: a kernel that takes the inputs, then the results where it takes so many
-                arrays, then the cotangents of the results, and gives a gradient for each input, all
-                in order and without those of integers. Or a function as `jax.custom_vjp` takes it:
-                `backward((inputs, result), cotangent)` returns a tuple with a gradient for each
-                input array, None where there is none.
+            backward: a kernel that takes the inputs, the results (only if it has that many
+                parameters), and the cotangents of the results, and returns a gradient for each
+                input, all in order and without those for integer arrays. Or a function as for
+                `jax.custom_vjp`: `backward((inputs, result), cotangent)` returns a tuple with a
+                gradient for each input array, None where there is none.
 
         Raises:
-            ArgumentError: it cannot be called.
+            ArgumentError: `backward` is not callable.
         """
         if not callable(backward):
             raise ArgumentError(
@@ -145,16 +148,17 @@ class Kernel(RoutedVariants):
 
     @untraced
     def defvmap(self, batched: Kernel | None = None) -> None:
-        """Declare what does to each part of a batch what the kernel does, for `jax.vmap`.
+        """Declare the batched form of the kernel, for `jax.vmap`.
 
-        It goes before the kernel that `vmap` in the spec names.
+        It takes precedence over the kernel that `vmap` in the spec names.
 
         Args:
-            batched: a kernel whose arrays have one more dimension in front, the batch. The variants
-                of the kernel itself that take such arrays, where it is left out.
+            batched: a kernel whose arrays have an additional leading dimension, the batch, and
+                which applies this kernel to each element. If omitted, the kernel's own variants
+                that take such arrays.
 
         Raises:
-            ArgumentError: it is not a kernel.
+            ArgumentError: `batched` is not a kernel.
         """
         if batched is not None and not isinstance(batched, Kernel):
             raise ArgumentError(
@@ -165,7 +169,7 @@ class Kernel(RoutedVariants):
 
     @untraced
     def variant(self, **params: Scalar) -> Kernel:
-        """Return the kernel with these parameters of the matrix fixed.
+        """Return the kernel with these matrix parameters fixed.
 
         Raises:
             ArgumentError: no variant has them.
@@ -174,17 +178,17 @@ class Kernel(RoutedVariants):
 
     @untraced
     def preload(self, device: Any = None) -> None:
-        """Load every variant that calls can get on a device, before any call or capture has to.
+        """Load every variant that calls can select on a device, before the first call or capture.
 
-        Of a tuned kernel these are the ones that its table chooses for the device.
+        For a tuned kernel, these are the variants that its table selects for the device.
 
         Args:
-            device: the GPU: its number, `"cuda:0"`, or a framework's object for it; the current
-                GPU where it is None.
+            device: the GPU: its number, `"cuda:0"`, or a framework's device object; None for the
+                current GPU.
 
         Raises:
-            ArgumentError: it is not a GPU, or no GPU has that number.
-            SelectionError: none can run there.
+            ArgumentError: it is not a GPU, or there is no GPU with that number.
+            SelectionError: no variant can run there.
             DeviceError: a variant cannot be loaded.
         """
         gpu = get_device(device_ordinal(device))
@@ -193,7 +197,7 @@ class Kernel(RoutedVariants):
 
     @untraced
     def prepare(self, *arrays: Any, device: Any = None, **named: Any) -> None:
-        """Load the variant for arrays like these: text like `"bf16[1024, 4096]"`, or arrays.
+        """Load the variant for arrays like these: text such as `"bf16[1024, 4096]"`, or arrays.
 
         Args:
             arrays: the inputs.
@@ -201,7 +205,7 @@ class Kernel(RoutedVariants):
             named: as for a call.
 
         Raises:
-            ArgumentError, SelectionError, DeviceError: as a call does.
+            ArgumentError, SelectionError, DeviceError: as for a call.
         """
         if self._forms is not None:
             return self._forms.choose(arrays, named).prepare(*arrays, device=device, **named)
@@ -222,7 +226,7 @@ class Kernel(RoutedVariants):
 
     @untraced
     def choice(self, *arrays: Any, device: Any = None, **named: Any) -> Choice:
-        """Return which variant arrays like these get, and why; nothing is loaded.
+        """Return the variant selected for arrays like these, and why, without loading anything.
 
         Args:
             arrays: the inputs, as for `prepare`.
@@ -230,7 +234,7 @@ class Kernel(RoutedVariants):
             named: as for a call.
 
         Raises:
-            ArgumentError, SelectionError, DeviceError: as a call does.
+            ArgumentError, SelectionError, DeviceError: as for a call.
         """
         if self._forms is not None:
             return self._forms.choose(arrays, named).choice(*arrays, device=device, **named)
@@ -250,13 +254,13 @@ class Kernel(RoutedVariants):
 
     @untraced
     def available(self, device: Any = None) -> Availability:
-        """Return whether this machine can run the kernel: an object that is true where it can.
+        """Return whether this machine can run the kernel, as an object that is true if it can.
 
-        Neither a driver nor a GPU nor cuda-bindings has to be there, and no context is made. Its
-        `reason` says why the kernel cannot run; its `devices` are the GPUs where it can.
+        Works without a driver, a GPU or cuda-bindings, and creates no context. The object's
+        `reason` explains why the kernel cannot run; its `devices` are the GPUs that can run it.
 
         Args:
-            device: the GPU, as for `preload`; any of this machine where it is None.
+            device: the GPU, as for `preload`; None for any GPU of this machine.
 
         Raises:
             ArgumentError: it is not a GPU.
@@ -265,13 +269,14 @@ class Kernel(RoutedVariants):
         return availability(self.selector, device)
 
     def torch_operator(self, name: str) -> Any:
-        """Register the kernel as an operator of PyTorch, `"mylib::matmul"`, and return that.
+        """Register the kernel as a PyTorch operator, `"mylib::matmul"`, and return the operator.
 
-        It works under `torch.compile` and in CUDA graphs; gradients are left to the caller, see
+        It works under `torch.compile` and in CUDA graphs. It has no gradients; add them with
         `torch.library.register_autograd`.
 
         Raises:
-            ArgumentError: the name is not an operator's, or the arrays lie in lists or mappings.
+            ArgumentError: the name is not valid for an operator, or arrays are passed in lists or
+                mappings.
         """
         from pallasc.runtime.adapters.torch_operator import register
 
@@ -279,12 +284,12 @@ class Kernel(RoutedVariants):
 
     @property
     def launch(self) -> Function:
-        """What a call goes through now."""
+        """The function that calls currently go through."""
         return self._call
 
     @property
     def forms(self) -> Forms[Kernel] | None:
-        """The structures that arguments may have, None where there is only one."""
+        """The argument structures of the variants, None if there is only one."""
         return self._forms
 
     # ---- one call
@@ -334,15 +339,15 @@ class Kernel(RoutedVariants):
         return results
 
     def _takes_out(self) -> bool:
-        """Tell whether an argument of the compiled function is called out."""
+        """Return True if an argument of the compiled function is named out."""
         kernels = self._forms.kernels if self._forms is not None else (self,)
         return any(kernel.arguments.takes("out") for kernel in kernels)
 
     def _generate(self, match: Match) -> None:
-        """Let later calls with arrays of this framework go through generated functions.
+        """Route later calls with arrays of this framework through generated functions.
 
-        They are written at the second call: that takes longer than all else of the first, and
-        programs call many kernels only once.
+        They are generated at the second call: generating takes longer than the rest of a first
+        call, and many kernels are called only once.
         """
         if not match.inputs or match.padding is not None:
             return
@@ -357,7 +362,7 @@ class Kernel(RoutedVariants):
             return
         from pallasc.runtime.calls.fast_path_table import FastPathTable
 
-        skip_frames(_ENTRANCES)  # torch may be younger than the kernel
+        skip_frames(_ENTRANCES)  # torch may have been imported after the kernel was created
         with process_state.now.lock:
             if self._fast_paths is None:
                 slow = {
@@ -365,7 +370,7 @@ class Kernel(RoutedVariants):
                     "into": partial(self._take_over, False),
                 }
                 success = open_driver().success
-                # Shorter arrays are right where they can be padded, so shapes are always compared.
+                # A kernel that can pad accepts shorter arrays, so shapes must always be compared.
                 checks = self.checks or self.can_pad
                 self._fast_paths = FastPathTable(self.variants, slow, success, checks=checks)
             fast_paths = self._fast_paths.add(match.route, dialect)
@@ -374,7 +379,6 @@ class Kernel(RoutedVariants):
             self._install(self.native_paths.add(match.route, adapter.exchange(), self._paths))
 
     def _install(self, paths: Mapping[str, Function]) -> None:
-        """Let calls go through these functions from now on."""
         self._call = paths["call"]
         if not isinstance(paths["into"], partial):
             self.__dict__["into"] = paths["into"]
@@ -388,7 +392,7 @@ class Kernel(RoutedVariants):
         stream: Any,
         named: Mapping[str, object],
     ) -> Any:
-        """Go on where a generated function found something unusual."""
+        """Handle a call that a generated function could not."""
         return self._start(out, allocates, *arrays, *more, stream=stream, **named)
 
 
@@ -410,7 +414,7 @@ _ENTRANCES: Sequence[Function] = (
 
 
 def _by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Return the variants in groups of equal structure, each in order."""
+    """Group variants by the structure of their arguments, in order."""
     groups: dict[Any, list[Candidate]] = {}
     for variant in variants:
         paths = tuple(array.path for array in variant.facts.inputs)
@@ -419,7 +423,7 @@ def _by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
 
 
 def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
-    """Return what paths leave open: empty lists, None in them, types of nodes."""
+    """Return the structure that paths do not show: empty lists, None in them, node types."""
     if not any("." in path for path in paths):
         return b""
     plan = candidate.artifact.plan
@@ -427,7 +431,7 @@ def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
 
 
 def _type(leaf: Any, what: str) -> ArrayType:
-    """Return the type of text like `bf16[1024, 4096]`, or of an array."""
+    """Return the type given by text such as `bf16[1024, 4096]`, or the type of an array."""
     if isinstance(leaf, str):
         array = resolve_array(leaf)
         return array_type(array.dtype, array.shape, array.layout)

@@ -1,4 +1,4 @@
-"""From artifacts, files and packages to kernels."""
+"""Create kernels from artifacts, bundle files and installed packages."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Keys
 
 Entry = tuple[str, Mapping[str, Scalar], Artifact]
-"""A variant that can be opened: name of the kernel, its parameters, what was compiled."""
+"""A variant to open: kernel name, parameters, compiled artifact."""
 
 _MOST_SHOWN = 8
 
 
 class NoSuchKernelError(ArgumentError, KeyError):
-    """No kernel has this name: an `ArgumentError`, and a `KeyError` as of any mapping."""
+    """No kernel has this name: an `ArgumentError`, and a `KeyError` as for any mapping."""
 
 
 class _Siblings:
-    """Finds kernels that were opened together; it does not keep `Kernels` in use."""
+    """Find kernels opened from the same bundles, without keeping their `Kernels` alive."""
 
     def __init__(self, kernels: Kernels, bundles: Bundles, *, checks: bool) -> None:
         self._kernels = weakref.ref(kernels)
@@ -41,12 +41,12 @@ class _Siblings:
         self._checks = checks
 
     def __call__(self, name: str) -> Kernel | None:
-        """Return the kernel with a name, None where there is none."""
+        """Return the kernel with a name, None if there is none."""
         kernels = self._kernels()
         return self.open(name) if kernels is None else kernels.get(name)
 
     def open(self, name: str) -> Kernel | None:
-        """Return the kernel with a name anew."""
+        """Return a new kernel object for a name."""
         candidates = self._bundles.candidates(name)
         if not candidates:
             return None
@@ -54,13 +54,13 @@ class _Siblings:
 
 
 class Kernels(Mapping[str, Kernel]):
-    """Kernels by name, each with its variants; `with` closes the bundles that they lie in.
+    """Kernels by name, each with its variants. Use `with` to close their bundles.
 
-    A variant is read from its bundle when it is first needed, so bundles stay open as long as they
-    or one of their kernels are in use. What is loaded already works after `close` as well.
+    A variant is read from its bundle on first use, so bundles stay open while this object or one of
+    its kernels is in use. Variants that are already loaded keep working after `close`.
 
     Args:
-        entries: variants that are at hand.
+        entries: variants that are already in memory.
         checks: as for `Kernel`.
         bundles: open bundles.
     """
@@ -103,9 +103,9 @@ class Kernels(Mapping[str, Kernel]):
         """Return a kernel.
 
         Raises:
-            NoSuchKernelError: none has this name; `get` answers with its default then.
+            NoSuchKernelError: there is none with this name; `get` returns its default instead.
             CorruptError: the manifest of a bundle is damaged.
-            SelectionError: two bundles have different artifacts of a variant.
+            SelectionError: two bundles have different artifacts for a variant.
         """
         kernel = self._find(name)
         if kernel is None:
@@ -136,14 +136,14 @@ class Kernels(Mapping[str, Kernel]):
 
         Raises:
             ArgumentError: it is not a GPU.
-            SelectionError: a kernel has none that can.
+            SelectionError: a kernel has no variant that can run there.
             DeviceError: a variant cannot be loaded.
         """
         for kernel in self.values():
             kernel.preload(device)
 
     def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
-        """Return the variants of a kernel, none where there is no such kernel.
+        """Return the variants of a kernel, an empty tuple if the kernel does not exist.
 
         Raises:
             CorruptError, SelectionError: as for `kernels[name]`.
@@ -152,9 +152,9 @@ class Kernels(Mapping[str, Kernel]):
         return () if found is None else found.variants
 
     def close(self) -> None:
-        """Let go of the bundles; doing it again does nothing.
+        """Close the bundles. Calling it again does nothing.
 
-        Variants that have been loaded can still be launched, others cannot be any more.
+        Variants that are already loaded can still be launched; others cannot.
         """
         if self._bundles is not None:
             self._bundles.close()
@@ -174,11 +174,11 @@ class Kernels(Mapping[str, Kernel]):
 
 
 def open_artifact(artifact: Artifact, *, name: str | None = None, checks: bool = True) -> Kernel:
-    """Return the kernel of one artifact; the GPU is not touched before a call.
+    """Return the kernel of one artifact. The GPU is first used at the first call.
 
     Args:
-        artifact: what `pallasc.compile` returns.
-        name: what to call it; that of its first launch when left out.
+        artifact: the result of `pallasc.compile`.
+        name: the kernel's name; if omitted, the name of the artifact's first launch.
         checks: as for `Kernel`.
 
     Raises:
@@ -200,20 +200,20 @@ def open_bundle(
     trusted: Keys | Iterable[Keys] | None = None,
     require_signature: bool | None = None,
 ) -> Kernels:
-    """Return the kernels of a bundle; a variant is read when it is first needed.
+    """Return the kernels of a bundle. A variant is read on first use.
 
     Args:
         path: the file.
         checks: as for `Kernel`.
         trusted: the bundle must be signed with one of these keys: public keys, their text, paths of
-            files of keys, or of folders with `*.pub`. Paths must be absolute.
-        require_signature: demand a signature also without `trusted`, by a key that this machine
-            trusts. The environment variable `PALLASC_REQUIRE_SIGNATURE=1` always demands that.
+            key files, or of folders with `*.pub`. Paths must be absolute.
+        require_signature: require a signature even without `trusted`, by a key that this machine
+            trusts. The environment variable `PALLASC_REQUIRE_SIGNATURE=1` always requires one.
 
     Raises:
-        SpecError: the file or a file of keys cannot be read, or the path of keys is relative.
-        CorruptError: it is not a bundle, is damaged, or not signed as is demanded.
-        ToolError: a signature is demanded, and the cryptography package is missing.
+        SpecError: the bundle or a key file cannot be read, or a key path is relative.
+        CorruptError: it is not a bundle, is damaged, or lacks a required signature.
+        ToolError: a signature is required, and the cryptography package is missing.
     """
     from pathlib import Path
 
@@ -233,24 +233,24 @@ def load(
     trusted: Keys | Iterable[Keys] | None = None,
     require_signature: bool | None = None,
 ) -> Kernels:
-    """Return the kernels of an installed package: those in it, and those that providers add.
+    """Return the kernels of an installed package: its own, and those that providers add.
 
-    Each call opens the bundles anew: call it once, `kernels = pallasc.load(__name__)` in the
+    Each call opens the bundles again, so call it once, `kernels = pallasc.load(__name__)` in the
     package itself. The package is not imported.
 
     Args:
         package: its import name, or the package.
         checks: as for `Kernel`.
-        trusted: as for `open_bundle`; every bundle must be signed. Relative paths are looked for in
-            the package, and nowhere else.
+        trusted: as for `open_bundle`; every bundle must be signed. Relative paths are resolved
+            inside the package, and nowhere else.
         require_signature: as for `open_bundle`.
 
     Raises:
         ArgumentError: it cannot be the name of a package.
-        ToolError: there is no bundle, a provider has none, or a signature is demanded and the
+        ToolError: there is no bundle, a provider has none, or a signature is required and the
             cryptography package is missing.
-        SpecError: `PALLASC_BUNDLE_PATH` names what does not exist, or a file cannot be read.
-        CorruptError: a bundle is damaged, or not signed as is demanded.
+        SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist, or a file cannot be read.
+        CorruptError: a bundle is damaged, or lacks a required signature.
     """
     from pallasc.runtime.bundles import Bundles
     from pallasc.runtime.discovery import find_bundles, package_folders

@@ -1,9 +1,9 @@
-"""Time launches by the GPU's own clock: an event in the stream before and after each.
+"""Time launches on the GPU's own clock, with an event in the stream before and after each.
 
-No launch that is measured may wait for this process, so each is preceded by work that takes the
-GPU longer than enqueueing takes here: memory of twice the size of the L2 cache is written. Nothing
-of the arrays is in the cache then; for times with a warm cache, a launch that is not measured
-follows.
+A measured launch must never wait for this process. So each is preceded by GPU work that takes
+longer than enqueueing the launch takes here: a write to memory of twice the size of the L2 cache.
+This also evicts the arrays from the cache; to measure with a warm cache, an unmeasured launch
+follows the write.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def time_launches(
     warmup: int,
     cold: bool = False,
 ) -> list[float]:
-    """Return what each of `repeats` launches took on the GPU, in microseconds, in order.
+    """Return the GPU time of each of `repeats` launches, in microseconds, in order.
 
-    It waits until all is done, and needs some memory of the GPU for itself.
+    Blocks until all launches have finished, and allocates some GPU memory.
 
     Args:
-        route: what is launched.
-        device: where.
+        route: the route to launch.
+        device: the GPU to run on.
         pointers: addresses of the inputs, then of the results.
-        repeats: how many launches are measured, at least one.
-        warmup: how many go before them.
-        cold: measure with nothing of the arrays in the L2 cache.
+        repeats: number of measured launches, at least one.
+        warmup: number of unmeasured launches before them.
+        cold: measure with none of the arrays in the L2 cache.
 
     Raises:
-        ArgumentError: an address does not fit.
+        ArgumentError: an address is not valid for the kernel.
         DeviceError: the GPU cannot do it.
     """
     with active(device):
@@ -55,12 +55,12 @@ def time_launches(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is timed.
+    """Work to time.
 
     Attributes:
-        launch: puts it into the default stream, and does not wait for it.
-        name: what it is called in errors.
-        steps: how many launches and copies it is, roughly.
+        launch: enqueues the work in the default stream, without waiting for it.
+        name: its name in error messages.
+        steps: approximate number of launches and copies in it.
     """
 
     launch: Callable[[], object]
@@ -71,14 +71,14 @@ class Work:
 def time_calls(
     work: Work, device: Device, *, repeats: int, warmup: int, cold: bool = False
 ) -> list[float]:
-    """Return what each of `repeats` calls took on the GPU, in microseconds, in order.
+    """Return the GPU time of each of `repeats` calls, in microseconds, in order.
 
     Args:
-        work: what is called.
-        device: where.
-        repeats: how many calls are measured, at least one.
-        warmup: how many go before them.
-        cold: measure with nothing of the arrays in the L2 cache.
+        work: the work to call.
+        device: the GPU to run on.
+        repeats: number of measured calls, at least one.
+        warmup: number of unmeasured calls before them.
+        cold: measure with none of the arrays in the L2 cache.
 
     Raises:
         DeviceError: the GPU cannot do it.
@@ -110,7 +110,6 @@ def l2_bytes(driver: Driver, device: Device) -> int:
 
 
 def _make_launch(route: Route, device: Device, pointers: Sequence[int]) -> Callable[[], None]:
-    """Return what puts a launch into the stream."""
     program = route.program(device.ordinal)
     workspace = DeviceArray((program.workspace_bytes,), "u8", device.ordinal)
     plan = program.bind(_STREAM, pointers, workspace.pointer)
@@ -124,7 +123,7 @@ def _make_launch(route: Route, device: Device, pointers: Sequence[int]) -> Calla
 
 
 def _make_flush(driver: Driver, device: Device, steps: int, what: str) -> Callable[[], None]:
-    """Return what puts writes into the stream that keep the GPU busy and empty its L2 cache."""
+    """Return a function that enqueues writes which keep the GPU busy and flush its L2 cache."""
     size_bytes = max(2 * l2_bytes(driver, device), _SMALLEST_FLUSH_BYTES)
     memory = DeviceArray((size_bytes,), "u8", device.ordinal)
     rounds = 1 + steps // _STEPS_FOR_EACH_FLUSH

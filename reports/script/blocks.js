@@ -1,5 +1,5 @@
 "use strict";
-// Compressed texts of the page, see reports/blocks.py.
+// Unpacks the compressed texts of the page, see reports/blocks.py.
 const blocks = (() => {
   const found = new Map();
 

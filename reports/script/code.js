@@ -1,6 +1,6 @@
 "use strict";
-// Source, PTX and SASS side by side: what a line leads to is marked in the others.
-// The format of the data is that of reports/code.py.
+// Source, PTX and SASS side by side: the lines that correspond to a line are marked in the others.
+// reports/code.py documents the format of the data.
 const code = (() => {
   const CHUNK = 200;
 
@@ -39,7 +39,7 @@ const code = (() => {
       return row;
     }
 
-    // Marks rows; `places` are their numbers.
+    // Marks rows by number.
     mark(places, name) {
       for (const row of this.marked) row.classList.remove("linked");
       this.marked = places.map((at) => this.rows[at]).filter(Boolean);
@@ -56,7 +56,7 @@ const code = (() => {
       }
     }
 
-    // Makes a row the one that the keyboard goes on from.
+    // Makes a row the keyboard's current row.
     activate(at) {
       this.rows[this.active]?.classList.remove("active");
       this.active = at;
@@ -98,7 +98,7 @@ const code = (() => {
       this.panes = {};
       this.pinned = false;
       this.place = section.querySelector(".panes");
-      // Passed on as functions.
+      // These are passed as plain functions.
       this.point = this.point.bind(this);
       this.pin = this.pin.bind(this);
     }
@@ -171,7 +171,7 @@ const code = (() => {
       }
     }
 
-    // Instructions by the line of the PTX, and lines of the PTX by the row of the source.
+    // Instructions by PTX line, and PTX lines by source row.
     #index() {
       this.byPtx = new Map();
       for (const [at, line] of (this.sass ? this.sass.ptx : []).entries()) {
@@ -190,7 +190,7 @@ const code = (() => {
       return [...new Set(rows.filter((row) => row !== undefined))];
     }
 
-    // Returns the rows that belong to a row, by pane.
+    // Returns the corresponding rows, by pane.
     #linked(pane, at) {
       const { source, ptx, sass } = this.panes;
       let lines = [];

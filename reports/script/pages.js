@@ -1,5 +1,5 @@
 "use strict";
-// Pages: the address after # names one; pages of variants are unpacked when they are opened.
+// Pages: the URL fragment selects one; a variant's page is unpacked when it is opened.
 {
   const main = document.getElementById("content");
   const jump = document.getElementById("jump");
@@ -40,7 +40,7 @@
     return drawn.get(page);
   };
 
-  // A "%" without two digits is no code: it stands for itself.
+  // A "%" without two hex digits is a literal "%".
   const decoded = (text) => {
     try {
       return decodeURIComponent(text);
@@ -55,7 +55,7 @@
     const name = wanted();
     if (name === "content") return;
     const page = await find(name);
-    if (name !== wanted()) return; // the reader has gone on while it was unpacked
+    if (name !== wanted()) return; // another page was opened meanwhile
     const isNew = page !== shown;
     shown.classList.remove("open");
     page.classList.add("open");
@@ -80,7 +80,7 @@
     try {
       localStorage.setItem("pallasc-theme", theme);
     } catch {
-      // a browser may refuse files a storage
+      // browsers may deny storage to local files
     }
   };
 

@@ -1,5 +1,5 @@
 "use strict";
-// Tables: sorted by the buttons in their headings, filtered by words and by conditions.
+// Tables: heading buttons sort them, words and conditions filter them.
 const tables = (() => {
   const CONDITION = /^([^\s<>=!]+?)(<=|>=|!=|=|<|>)(.*)$/;
 
@@ -29,7 +29,7 @@ const tables = (() => {
     body.append(...rows);
   };
 
-  // Returns what a row must satisfy, or the text of what is wrong.
+  // Returns the conditions on a row, or an error message.
   const parse = (text, keys) => {
     const tests = [];
     for (const word of text.trim().split(/\s+/).filter(Boolean)) {

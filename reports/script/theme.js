@@ -1,5 +1,5 @@
 "use strict";
-// Runs before anything is drawn: the theme of the last visit, and the class that hides other pages.
+// Runs before the first paint: sets the last visit's theme, and the class that hides other pages.
 {
   const root = document.documentElement;
   root.classList.add("js");
@@ -7,7 +7,7 @@
   try {
     theme = localStorage.getItem("pallasc-theme") || theme;
   } catch {
-    // a browser may refuse files a storage
+    // browsers may deny storage to local files
   }
   if (theme === "light" || theme === "dark") root.style.colorScheme = theme;
 }

@@ -1,1 +1,1 @@
-"""How arrays of each framework are met; a module here imports its framework, nothing else does."""
+"""Array adapters. Each framework is imported only by its module here, and nowhere else."""

@@ -1,8 +1,8 @@
-"""DLPack capsules: reading those of others, and making our own.
+"""Read DLPack capsules from other libraries, and create our own.
 
-Structures and codes of DLPack 1.0 (`dlpack.h`). A capsule that is read is not consumed: its own
-destructor gives the memory back. One that is made keeps its array until its consumer calls the
-deleter, or until the capsule goes unused.
+Structures and codes follow DLPack 1.0 (`dlpack.h`). Reading a capsule does not consume it: its
+own destructor frees the memory. A capsule created here keeps its array alive until the consumer
+calls the deleter, or until the capsule is destroyed unused.
 """
 
 from __future__ import annotations
@@ -46,24 +46,26 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-# `DLTensor` in one piece: data, device, layout (ndim, dtype), shape, strides, offset. Reading it by
-# fields of a ctypes structure takes five times as long.
+# `DLTensor` as one struct: data, device, layout (ndim, dtype), shape, strides, offset. Reading it
+# through the fields of a ctypes structure takes five times as long.
 _TENSOR = struct.Struct("<Qii8sQQQ")
-# What comes before it in `DLManagedTensorVersioned`: version, context, deleter, flags.
+# Fields before the tensor in `DLManagedTensorVersioned`: version, context, deleter, flags.
 _HEAD = struct.Struct("<IIQQQ")
 _READ_ONLY, _IS_COPY = 1, 2
 
 
 def read_capsule(capsule: Any, device: int | None, stream: int | None = None) -> ArrayView:
-    """Return what a capsule says of its array.
+    """Return the array that a capsule describes.
 
     Args:
-        capsule: what `__dlpack__` returned, with or without a version.
-        device: ordinal of the GPU that it must lie on, None for the host.
-        stream: the stream that the producer's work was ordered in, None where it was not asked.
+        capsule: the result of `__dlpack__`, with or without a version.
+        device: ordinal of the GPU that the array must be on, None for the host.
+        stream: the stream that the producer's work was ordered in, None if no ordering was
+            requested.
 
     Raises:
-        ArgumentError: it is not of DLPack, of a later version, of a copy, or lies elsewhere.
+        ArgumentError: the capsule is not a DLPack capsule, has a later version, holds a copy, or
+            its array is on another device.
     """
     functions = _functions()
     try:
@@ -94,12 +96,12 @@ def read_capsule(capsule: Any, device: int | None, stream: int | None = None) ->
 
 @cache
 def _bytes_at(size: int) -> Callable[[int], Any]:
-    """Return what shows so many bytes at an address, in a third of the time of `string_at`."""
+    """Return a function that reads `size` bytes at an address, in a third of `string_at`'s time."""
     return (ctypes.c_char * size).from_address
 
 
 def _read_head(address: int) -> bool:
-    """Tell whether an array may be written."""
+    """Return True if the array is writable."""
     major, minor, _, _, flags = _HEAD.unpack_from(_bytes_at(_HEAD.size)(address))
     if major > 1:
         raise ArgumentError(f"its DLPack tensor has version {major}.{minor}; pallasc reads 1.x.")
@@ -112,7 +114,7 @@ def _read_head(address: int) -> bool:
 def _layout(
     layout: bytes, shape: bytes, strides: bytes | None
 ) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
-    """Return dtype and shape that bytes stand for, and the strides where it is not row-major."""
+    """Return dtype and shape encoded by the bytes, and the strides if it is not row-major."""
     ndim, code, bits, lanes = struct.unpack("<iBBH", layout)
     sizes = struct.unpack(f"<{ndim}q", shape)
     steps = None if strides is None else struct.unpack(f"<{ndim}q", strides)
@@ -123,7 +125,7 @@ def _layout(
 def make_capsule(
     owner: object, pointer: int, shape: tuple[int, ...], dtype: str, device: int
 ) -> Any:
-    """Return a capsule for a dense array on a GPU, which keeps `owner`.
+    """Return a capsule for a dense array on a GPU; the capsule keeps `owner` alive.
 
     Raises:
         ArgumentError: DLPack has no code for the dtype.
@@ -144,13 +146,13 @@ def make_capsule(
     return functions["new"](address, _NAME, ctypes.cast(functions["destroy"], ctypes.c_void_p))
 
 
-# What capsules that are out in the world refer to, by the address of their structure.
+# Objects that exported capsules refer to, by the address of their structure.
 _exported: dict[int, Any] = {}
 
 
 @cache
 def _functions() -> dict[str, Any]:
-    """Return Python's functions for capsules, and the two that a capsule of ours calls."""
+    """Return Python's capsule functions, and the two that our own capsules call."""
     api, pointer, text = ctypes.pythonapi, ctypes.c_void_p, ctypes.c_char_p
     get = ctypes.PYFUNCTYPE(pointer, pointer, text)(("PyCapsule_GetPointer", api))
     is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, pointer, text)(("PyCapsule_IsValid", api))

@@ -1,4 +1,4 @@
-"""Whatever has `__cuda_array_interface__`: Numba and others.
+"""Arrays with `__cuda_array_interface__`, from Numba and other libraries.
 
 The interface, version 3: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """
@@ -22,7 +22,7 @@ _FIELDS = ("data", "typestr", "shape")
 
 
 class CudaArrayAdapter(OwnMemory):
-    """Arrays with `__cuda_array_interface__`; results come in device arrays of our own."""
+    """Arrays with `__cuda_array_interface__`; results are pallasc device arrays."""
 
     name = "an array with __cuda_array_interface__"
 
@@ -30,29 +30,29 @@ class CudaArrayAdapter(OwnMemory):
         self._by_dlpack = DlpackAdapter()
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the interface says of an array.
+        """Return a view of an array, read through the interface.
 
         Raises:
-            ArgumentError: the interface has a field that the runtime does not know.
+            ArgumentError: the interface has a field value that the runtime does not know.
         """
         interface = _interface(array)
         return self._by_dlpack.view(array) if interface is None else _view(interface)
 
     def view_in_order(self, array: Any) -> ArrayView:
-        """Return the same; where only DLPack has it, the default stream waits for its producer.
+        """Like `view`, but if an array has only DLPack, the default stream waits for its producer.
 
         Raises:
-            ArgumentError: as `view` does.
+            ArgumentError: as for `view`.
         """
         interface = _interface(array)
         return self._by_dlpack.view_in_order(array) if interface is None else _view(interface)
 
 
 def _interface(array: Any) -> CudaArrayInterface | None:
-    """Return what the interface says, None where the array has DLPack only.
+    """Return the interface's fields, None if the array has only DLPack.
 
     Raises:
-        ArgumentError: there is neither, a field is missing, or the array has a mask.
+        ArgumentError: the array has neither, a field is missing, or the array has a mask.
     """
     try:
         interface: CudaArrayInterface = array.__cuda_array_interface__
@@ -70,7 +70,7 @@ def _interface(array: Any) -> CudaArrayInterface | None:
 
 
 def _view(interface: CudaArrayInterface) -> ArrayView:
-    """Return what the fields of the interface say.
+    """Return the array that the interface's fields describe.
 
     Raises:
         ArgumentError: a field is missing, or has a value that the interface does not allow.
@@ -115,7 +115,7 @@ def _wrong_field(interface: Mapping[str, object]) -> ArgumentError:
 def _layout(
     typestr: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
-    """Return dtype and shape, and the strides in elements where it is not row-major.
+    """Return dtype and shape, and the strides in elements if the array is not row-major.
 
     Raises:
         ArgumentError: the interface has no such dtype.
@@ -132,7 +132,7 @@ def _layout(
 
 @cache
 def _attribute_of_pointer() -> tuple[Any, Any]:
-    """Return the driver's function that tells where an address is, and what to ask it."""
+    """Return the driver's function for pointer attributes, and the attribute of the device."""
     bindings = open_driver().bindings
     attribute = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return bindings.cuPointerGetAttribute, attribute
@@ -150,7 +150,7 @@ def _device(pointer: int) -> int:
 
 
 def read_typestr(typestr: str) -> tuple[str, int]:
-    """Return short name and bytes of an element: `f32`, 4 for `<f4`.
+    """Return an element's short dtype name and size in bytes: `f32`, 4 for `<f4`.
 
     Raises:
         ArgumentError: the interface has no such dtype.

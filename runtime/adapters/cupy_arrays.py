@@ -1,4 +1,4 @@
-"""Arrays of CuPy."""
+"""CuPy arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pallasc.specs.dtypes import DTYPES
 
 
 class CupyAdapter(Adapter):
-    """Arrays of CuPy, in device memory and in the order of its current stream."""
+    """CuPy arrays, in device memory and ordered by CuPy's current stream."""
 
     name = "a cupy array"
     has_pool = True
@@ -30,7 +30,7 @@ class CupyAdapter(Adapter):
                 self._dtypes[name] = numpy_dtype(name)
 
     def dialect(self) -> Dialect:
-        """Return how generated code asks for what a launch needs."""
+        """Return the expressions that generated code uses for these arrays."""
         ndarray = self._cupy.ndarray
         contiguous = "_c_contiguous" if hasattr(ndarray, "_c_contiguous") else "flags.c_contiguous"
         return Dialect(
@@ -56,10 +56,10 @@ class CupyAdapter(Adapter):
         )
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the runtime needs to know of an array.
+        """Return a view of an array for the runtime.
 
         Raises:
-            ArgumentError: it is something else of CuPy.
+            ArgumentError: it is another CuPy object.
         """
         if not isinstance(array, self._cupy.ndarray):
             raise no_array(array)
@@ -77,20 +77,20 @@ class CupyAdapter(Adapter):
         return int(self._cupy.cuda.get_current_stream(device).ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
-        """Return a new array; its memory belongs to the stream."""
+        """Return a new array whose memory belongs to the stream."""
         kind = numpy_dtype(dtype)
         if stream is None:
             return self._empty(shape, kind, device)
         return self._new_in(stream, device, [(shape, strides_of(shape), kind)])[0]
 
     def _new_in(self, stream: int, device: int, arrays: Sequence[NewArray]) -> list[Any]:
-        """Return new arrays; their memory belongs to a stream."""
+        """Return new arrays whose memory belongs to a stream."""
         cuda = self._cupy.cuda
         with cuda.Device(device), cuda.ExternalStream(stream):
             return [self._cupy.empty(shape, dtype=dtype) for shape, _, dtype in arrays]
 
     def _empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
-        """Return a new array of the current stream."""
+        """Return a new array that belongs to the current stream."""
         if current_device() == device:
             return self._cupy.empty(shape, dtype=dtype)
         with self._cupy.cuda.Device(device):
@@ -98,5 +98,5 @@ class CupyAdapter(Adapter):
 
 
 def make_adapter() -> CupyAdapter:
-    """Return the adapter; cupy is imported already where one of its arrays is at hand."""
+    """Return the adapter. cupy is already imported, since the caller has a cupy array."""
     return CupyAdapter()

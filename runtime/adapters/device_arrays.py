@@ -1,4 +1,4 @@
-"""Device memory of our own, for results where no framework is at hand that allocates."""
+"""pallasc's own device arrays, for results when the inputs come without an allocator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LETTER = re.compile(r"b(?=ool)|[iufc](?=\d+$)")
 
 
 class CudaArrayInterface(TypedDict, total=False):
-    """`__cuda_array_interface__`, version 3; the first three fields are always there."""
+    """`__cuda_array_interface__`, version 3; the first three fields are always present."""
 
     data: tuple[int, bool]
     typestr: str
@@ -52,8 +52,8 @@ class DeviceArray:
         shape, dtype, device: as given.
         pointer: its address.
         nbytes: its size.
-        uses: the work that it is in, as far as pallasc put it there.
-        view: what launches look at.
+        uses: the work enqueued by pallasc that uses the array.
+        view: the view that launches use.
 
     Raises:
         OutOfMemoryError: the GPU has no room for it.
@@ -81,7 +81,7 @@ class DeviceArray:
     def __cuda_array_interface__(self) -> CudaArrayInterface:
         """The array for other libraries, and a stream that they have to wait for.
 
-        The stream is one of pallasc's, which lasts; None where all work is over.
+        The stream is one of pallasc's and is never destroyed; None if all work has finished.
 
         Raises:
             AttributeError: the interface has no name for the dtype.
@@ -108,7 +108,7 @@ class DeviceArray:
         return stream
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's kind of device, and its ordinal."""
+        """Return DLPack's device type, and the ordinal."""
         return CUDA, self.device
 
     def __dlpack__(
@@ -119,11 +119,11 @@ class DeviceArray:
         copy: bool | None = None,
         **_: Any,
     ) -> Any:
-        """Return the array as a DLPack capsule; the consumer's stream waits for its work.
+        """Return the array as a DLPack capsule; the consumer's stream waits for the array's work.
 
         Raises:
             ArgumentError: DLPack has no code for the dtype.
-            BufferError: a copy is asked for, or another device.
+            BufferError: a copy or another device was requested.
         """
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"{self!r} is exported where it is, without a copy")
@@ -133,13 +133,13 @@ class DeviceArray:
         return make_capsule(self, self.pointer, self.shape, self.dtype, self.device)
 
     def copy_from(self, array: Any) -> None:
-        """Fill it with the bytes of a host array with a buffer.
+        """Fill the array with the bytes of a host array that supports the buffer protocol.
 
-        It waits for what writes and reads the array in any stream, for what is in the default
-        stream, and for the copy. Captures go on.
+        Waits for all reads and writes of this array in any stream, for the work in the default
+        stream, and for the copy. Stream captures in progress are not disturbed.
 
         Raises:
-            ArgumentError: the sizes differ, or the array has gaps or no buffer.
+            ArgumentError: the sizes differ, or the host array has gaps or no buffer.
         """
         data = _host_bytes(array)
         if data.nbytes != self.nbytes:
@@ -156,9 +156,10 @@ class DeviceArray:
             self.uses.settle()
 
     def to_bytes(self) -> bytes:
-        """Return its bytes.
+        """Return the array's bytes.
 
-        It waits for what writes the array, and for what is in the default stream. Captures go on.
+        Waits for the writes of this array and for the work in the default stream. Stream captures
+        in progress are not disturbed.
         """
         data = bytearray(self.nbytes)
         if self.nbytes:
@@ -173,7 +174,6 @@ class DeviceArray:
 
 
 def _host_bytes(array: Any) -> memoryview:
-    """Return the bytes of a host array."""
     try:
         view = memoryview(array)
         if view.format == "O":
@@ -187,9 +187,9 @@ def _host_bytes(array: Any) -> memoryview:
 
 
 def _free(pointer: int, device: Device, uses: Uses) -> None:
-    """Free memory when nothing uses it any more; captures go on.
+    """Free memory once nothing uses it, without disturbing stream captures in progress.
 
-    cuMemFree is not documented to wait for the device. After a fork nothing is left to free.
+    cuMemFree is not documented to wait for the device. After a fork there is nothing to free.
     """
     if is_open(device):
         unfinished = uses.before(None, writes=True)
@@ -200,7 +200,7 @@ def _free(pointer: int, device: Device, uses: Uses) -> None:
 
 
 class OwnMemory(Adapter):
-    """The part of an adapter that allocates, for arrays that come without an allocator."""
+    """The allocating part of an adapter, for arrays that come without an allocator."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new device array."""
@@ -208,22 +208,22 @@ class OwnMemory(Adapter):
 
 
 class DeviceArrayAdapter(OwnMemory):
-    """Device arrays of our own."""
+    """pallasc's own device arrays."""
 
     name = "a device array"
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the runtime needs to know of a device array.
+        """Return a view of a device array for the runtime.
 
         Raises:
-            ArgumentError: it is something else of pallasc.
+            ArgumentError: it is another pallasc object.
         """
         if not isinstance(array, DeviceArray):
             raise no_array(array)
         return array.view
 
     def dialect(self) -> Dialect:
-        """Return how generated code asks for what a launch needs."""
+        """Return the expressions that generated code uses for these arrays."""
         return Dialect(
             kind=DeviceArray,
             other_kinds=frozenset(),
@@ -243,7 +243,7 @@ class DeviceArrayAdapter(OwnMemory):
 
 
 def _new_in(_stream: int, device: int, arrays: Sequence[NewArray]) -> list[DeviceArray]:
-    """Return new device arrays; their memory belongs to no stream."""
+    """Return new device arrays; their memory does not belong to any stream."""
     return [DeviceArray(shape, dtype, device) for shape, _, dtype in arrays]
 
 

@@ -1,4 +1,4 @@
-"""Whatever has `__dlpack__`."""
+"""Arrays with `__dlpack__`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, ArrayView
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
 
-# From this version on a capsule says whether its array may be written.
+# From this version on, a capsule states whether its array is writable.
 _VERSION = (1, 0)
 
 
 class DlpackAdapter(OwnMemory):
-    """Arrays with `__dlpack__`; results come in device arrays of our own."""
+    """Arrays with `__dlpack__`; results are pallasc device arrays."""
 
     name = "an array with __dlpack__"
 
@@ -24,18 +24,18 @@ class DlpackAdapter(OwnMemory):
         self._unversioned: set[type] = set()
 
     def view(self, array: Any) -> ArrayView:
-        """Return what DLPack says of an array; the producer is asked for no synchronisation.
+        """Return a view of an array through DLPack, without asking the producer to synchronize.
 
         Raises:
-            ArgumentError: it cannot be exported, or lies where no kernel reaches.
+            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
         """
         return self._view(array, None)
 
     def view_in_order(self, array: Any) -> ArrayView:
-        """Return what DLPack says of an array; the default stream waits for the producer's work.
+        """Return a view of an array through DLPack; the default stream waits for its producer.
 
         Raises:
-            ArgumentError: it cannot be exported, or lies where no kernel reaches.
+            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
         """
         return self._view(array, _DEFAULT_STREAM)
 
@@ -53,7 +53,7 @@ class DlpackAdapter(OwnMemory):
         return read_capsule(capsule, where[1], stream)
 
     def _export(self, array: Any, **options: Any) -> Any:
-        """Return a capsule, with a version where the producer knows them."""
+        """Return a capsule, a versioned one if the producer supports it."""
         try:
             if type(array) not in self._unversioned:
                 try:
@@ -71,7 +71,7 @@ class DlpackAdapter(OwnMemory):
 
 
 def _text(error: Exception) -> str:
-    """Return the class of an error and the first line of its text."""
+    """Return an error's class and the first line of its message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
 
 

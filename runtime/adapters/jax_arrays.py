@@ -1,8 +1,8 @@
-"""Arrays of JAX: inside `jit` a kernel is an instruction of XLA's program.
+"""JAX arrays: inside `jit`, a kernel is an instruction in XLA's program.
 
-With pallasc's C library that is a call of a handler in C (`jax_handlers`), else of a callback of
-Python (`jax_callback`). Results are XLA's buffers either way. Memory for temporaries is a result
-that nobody reads, so that XLA allocates it too, and captured launches do not outlive it.
+With pallasc's C library, the instruction calls a C handler (`jax_handlers`), otherwise a Python
+callback (`jax_callback`). In both cases XLA allocates the results. Memory for temporaries is an
+extra result that nobody reads, so XLA allocates it too, and captured launches do not outlive it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pallasc.specs.spelling import an
 
 
 class JaxAdapter(Adapter):
-    """Arrays of JAX, traced ones and others; both end in a program of XLA."""
+    """JAX arrays, traced or concrete; both lead to an XLA program."""
 
     name = "a JAX array"
     takes_calls = True
 
     def view(self, array: Any) -> ArrayView:
-        """Return dtype and shape of an array; nothing here may write into it."""
+        """Return a view with the dtype and shape of an array, which is never writable."""
         dtype = short_dtype(array.dtype)
         return ArrayView(0, dtype, tuple(array.shape), True, None, is_writable=False)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
-        """Refuse: XLA allocates what a kernel in its programs writes.
+        """Reject: XLA allocates what a kernel in its programs writes.
 
         Raises:
             ArgumentError: always.
@@ -45,7 +45,7 @@ class JaxAdapter(Adapter):
         raise ArgumentError("JAX allocates results itself.", hint="Pass all arrays as JAX arrays.")
 
     def run(self, call: Call) -> Any:
-        """Put a call into the function that is being traced, or run it through `jit`.
+        """Add a call to the function being traced, or run it through `jit`.
 
         Raises:
             ArgumentError: it cannot be done inside JAX.
@@ -69,10 +69,10 @@ class JaxAdapter(Adapter):
         if any(isinstance(array, jax.core.Tracer) for array in call.arrays):
             return _traced(call.variants, *call.arrays)
         if all(_is_on_host(array) for array in call.arrays):
-            # What hinders the launch is said here, and not by JAX around XLA's error.
+            # Report what prevents the launch here, rather than have JAX wrap it in an XLA error.
             kernel, arrays = call.variants, call.arrays
             kernel.route(None, types_of(kernel, arrays))
-        # Kept with the kernel, so that JAX traces once for each set of shapes, until rules change.
+        # Kept on the kernel so that JAX traces only once per set of shapes, until the rules change.
         variants = call.variants
         rules, function = vars(variants).get("_jax_function", (None, None))
         if rules != variants.rules.version:
@@ -82,7 +82,7 @@ class JaxAdapter(Adapter):
 
 
 def _is_on_host(array: Any) -> bool:
-    """Tell whether JAX keeps an array in the memory of the host, and computes there."""
+    """Return True if JAX keeps an array in host memory, and computes there."""
     return all(device.platform == "cpu" for device in array.devices())
 
 
@@ -93,16 +93,17 @@ def _traced(kernel: RoutedVariants, *arrays: Any) -> Any:
 
 
 def _leaves(kernel: RoutedVariants, arrays: Sequence[Any]) -> Sequence[Any]:
-    """Return the arrays of a kernel's results in a traced function."""
-    # What does not fit is said before JAX looks at it.
+    """Return the leaves of a kernel's results in a traced function."""
+    # Report invalid arguments before JAX looks at them.
     kernel.signature_for(types_of(kernel, arrays))
     function = guarded(kernel, partial(_call, kernel), _leaves)
-    # All vary alike, so that gradients of those that did not are summed over devices.
+    # Make all arrays vary over the same axes, so that gradients of those that did not are summed
+    # over devices.
     return function(*varying(arrays, arrays))
 
 
 def _call(kernel: RoutedVariants, *arrays: Any) -> list[Any]:
-    """Put the call itself into the function that is being traced."""
+    """Add the call itself to the function being traced."""
     types = types_of(kernel, arrays)
     signature = kernel.signature_for(types)
     updated = list(signature.updated)
@@ -122,9 +123,9 @@ def _call(kernel: RoutedVariants, *arrays: Any) -> list[Any]:
 
 
 def _in_memory(array: Any, binding: Binding) -> Any:
-    """Return an array whose row-major memory is that of the layout that a kernel takes.
+    """Return an array whose row-major memory has the layout that a kernel takes.
 
-    XLA copies, unless the array lies so already.
+    XLA copies, unless the array already has that layout.
     """
     if binding.layout is None:
         return array
@@ -132,5 +133,5 @@ def _in_memory(array: Any, binding: Binding) -> Any:
 
 
 def make_adapter() -> JaxAdapter:
-    """Return the adapter; JAX is imported already where one of its arrays is at hand."""
+    """Return the adapter. JAX is already imported, since the caller has a JAX array."""
     return JaxAdapter()

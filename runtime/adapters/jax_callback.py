@@ -1,7 +1,7 @@
-"""Kernels inside JAX's programs by a callback of Python, where there is no native library.
+"""Kernels in JAX programs through a Python callback, used if the native library is missing.
 
-`jax.experimental.buffer_callback` gives the callback XLA's stream and its buffers, and lets XLA
-capture what it launches into command buffers. Such a program cannot be serialised.
+`jax.experimental.buffer_callback` passes XLA's stream and buffers to the callback, and lets XLA
+capture its launches into command buffers. Such a program cannot be serialized.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ def callback(
     aliases: Mapping[int, int],
     count: int,
 ) -> Callable[..., Any]:
-    """Return a function of a program that launches a kernel.
+    """Return a function that launches a kernel from inside a JAX program.
 
     Args:
-        kernel: what is launched.
-        types: its arrays.
+        kernel: the kernel to launch.
+        types: the types of its arrays.
         results: what XLA allocates: inputs updated in place, results, then memory for temporaries.
-        aliases: of each input that is updated in place, the number of its result.
-        count: how many of the results are not memory for temporaries.
+        aliases: for each input that is updated in place, the number of its result.
+        count: the number of results before the memory for temporaries.
     """
     from jax.experimental.buffer_callback import buffer_callback
 
     _load(kernel, types)
 
     def launch(context: Any, outputs: Any, *inputs: Any) -> None:
-        # XLA gives an aliased input the output's memory, and has copied it there where it had to.
+        # XLA gives an aliased input the output's memory, after copying the input there if
+        # necessary.
         places = {number: outputs[leaf] for number, leaf in aliases.items()}
         taken = [places.get(number, buffer) for number, buffer in enumerate(inputs)]
         workspace = outputs[count] if len(outputs) > count else None
@@ -59,7 +60,7 @@ def callback(
 def _load(kernel: RoutedVariants, types: Sequence[ArrayType]) -> None:
     """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
 
-    What hinders it is for the callback to say: the function may be traced for other devices.
+    Errors are left to the callback to report: the function may be traced for other devices.
     """
     import jax
 
@@ -78,7 +79,7 @@ def _launch(
     results: Any,
     workspace: Any,
 ) -> None:
-    """Run in the callback: launch into XLA's stream, with results in XLA's buffers."""
+    """Launch into XLA's stream from inside the callback, with results in XLA's buffers."""
     if any(int(buffer.__dlpack_device__()[0]) == CPU for buffer in (*arrays, *results)):
         _launch_on_host(kernel, types, arrays, results)
         return
@@ -93,7 +94,7 @@ def _launch(
 def _launch_on_host(
     kernel: RoutedVariants, types: Sequence[ArrayType], arrays: Any, results: Any
 ) -> None:
-    """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
+    """Run for JAX on the CPU: its buffers are copied like numpy arrays."""
     import numpy
 
     inputs = [numpy.asarray(buffer) for buffer in arrays]

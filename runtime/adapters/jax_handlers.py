@@ -1,9 +1,9 @@
-"""Kernels inside JAX's programs without Python: handlers in C of XLA's foreign function interface.
+"""Kernels in JAX programs without Python: C handlers for XLA's foreign function interface.
 
 A call becomes a custom call whose attributes are flat plans, one for each GPU that the kernel was
-compiled for (`runtime/native/xla.c` has what it consists of). XLA verifies and loads them when it
-loads the program, and launches without Python. So `jax.export` can write such a program to a file,
-with the cubins in it or with their digests.
+compiled for (see `runtime/native/xla.c` for its attributes). XLA verifies and loads the plans when
+it loads the program, and launches without Python. So `jax.export` can write such a program to a
+file, with the cubins in it or with their digests.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.gpus import ARCH, device_names
 
 TARGET = "pallasc_launch"
-"""What the custom call is called in programs."""
+"""Name of the custom call in programs."""
 
 MOST_PLANS = 256
-"""Plans of one call; xla.c says so too."""
+"""Maximum number of plans in one call; must match xla.c."""
 
 _STAGES = {
     "cuda": ("CUDA", ("instantiate", "prepare", "execute")),
@@ -45,25 +45,25 @@ _FIND = ctypes.CFUNCTYPE(
 )
 _lock = threading.Lock()
 _callback: list[Any] = []
-"""What C calls as long as the process lives, once it was given to it."""
+"""The callback for C; once registered, it must live as long as the process."""
 _registered: set[str] = set()
-"""Platforms whose handlers XLA has."""
+"""Platforms whose handlers are registered with XLA."""
 
 
 class Plan(bytes):
-    """A flat plan in an attribute, which programs that are printed show by its size."""
+    """A flat plan in an attribute; printed programs show only its size."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} bytes>"
 
 
 def register_jax_handlers() -> None:
-    """Let JAX run programs that have kernels of pallasc in them, such as those of `jax.export`.
+    """Let JAX run programs that contain pallasc kernels, such as those from `jax.export`.
 
-    Calling a kernel under `jax.jit` does this too. Doing it again does nothing.
+    Calling a kernel under `jax.jit` does this too. Calling it again does nothing.
 
     Raises:
-        ToolError: pallasc's native library is not there, or JAX is not installed.
+        ToolError: pallasc's native library is missing, or JAX is not installed.
     """
     try:
         functions = open_library().functions
@@ -99,13 +99,13 @@ def register_jax_handlers() -> None:
 
 
 def jax_export_checks() -> list[Any]:
-    """Return what `jax.export.export` takes as `disabled_checks` for functions with kernels.
+    """Return the `disabled_checks` that `jax.export.export` needs for functions with kernels.
 
-    JAX refuses custom calls that it gives no promise of compatibility for. pallasc gives its own:
-    a program opens as long as the version of its plans is known.
+    JAX refuses to export custom calls without a compatibility guarantee. pallasc gives its own: a
+    program opens as long as the version of its plans is known.
 
     Raises:
-        ToolError: as `register_jax_handlers` does. JAX cannot export kernels without handlers.
+        ToolError: as for `register_jax_handlers`. JAX cannot export kernels without handlers.
     """
     register_jax_handlers()
     from jax.export import DisabledSafetyCheck
@@ -116,16 +116,16 @@ def jax_export_checks() -> list[Any]:
 def handler(
     kernel: Variants, types: Sequence[ArrayType], results: Sequence[Any], aliases: Mapping[int, int]
 ) -> Callable[..., Any] | None:
-    """Return a function of a program that launches a kernel; None where handlers cannot.
+    """Return a function that launches a kernel inside a JAX program; None if handlers cannot.
 
-    They are in the C library, and cannot launch what a flat plan cannot say, such as a kernel of
-    several devices.
+    Handlers require the C library, and cannot launch what a flat plan cannot express, such as a
+    kernel for several devices.
 
     Args:
-        kernel: what is launched.
-        types: its arrays.
+        kernel: the kernel to launch.
+        types: the types of its arrays.
         results: what XLA allocates: inputs updated in place, results, then memory for temporaries.
-        aliases: of each input that is updated in place, the number of its result.
+        aliases: for each input that is updated in place, the number of its result.
 
     Raises:
         SelectionError: several variants for one architecture fit.
@@ -146,7 +146,6 @@ def handler(
 
 
 def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
-    """Return the attributes of a call with arrays of these types."""
     names = _local_names()
     candidates = kernel.selector.by_targets(tuple(types), names)
     by_digest = kernel.is_by_digest
@@ -171,7 +170,7 @@ def _check_choice(selector: Selector, candidates: Sequence[Candidate]) -> None:
     """Check that no GPU has to choose between variants that differ in their parameters.
 
     Raises:
-        SelectionError: one has.
+        SelectionError: a GPU has to.
     """
     if len({selector.point(candidate) for candidate in candidates}) == 1:
         return
@@ -189,7 +188,7 @@ def _capability(arch: str) -> tuple[int, int]:
 
 
 def _order(candidate: Candidate, local_names: Sequence[str]) -> tuple[Any, ...]:
-    """Return where a variant stands in the order in which they are tried; see `selection`."""
+    """Return the sort key for the order in which variants are tried; see `selection`."""
     match = ARCH.fullmatch(candidate.arch)
     suffix = "" if match is None else match[3]
     major, minor = _capability(candidate.arch)
@@ -204,7 +203,7 @@ def _order(candidate: Candidate, local_names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _local_names() -> list[str]:
-    """Return the names of JAX's own GPUs: among models of one architecture theirs go first."""
+    """Return the names of JAX's GPUs; their variants go first among models of one architecture."""
     import jax
 
     if jax.default_backend() != "gpu":
@@ -213,22 +212,22 @@ def _local_names() -> list[str]:
 
 
 def _origin(candidate: Candidate) -> str:
-    """Return what has a variant's cubins, without a path of this machine."""
+    """Return the provider or file name that has a variant's cubins, without any local path."""
     origin = candidate.origin
     return "" if origin is None else origin.provider or Path(origin.file).name
 
 
 _NOT_FOUND, _DAMAGED = 1, 2
-"""What C is answered where a blob is not there; the second comes with words."""
+"""Status codes returned to C if a blob is missing; the second comes with a message."""
 
 _given: dict[int, Any] = {}
-"""What C was given, by thread, until it has copied that."""
+"""The buffer given to C, by thread, until C has copied it."""
 
 
 def _find(
     kernel: bytes | None, variant: bytes | None, digest: bytes | None, data: Any, size: Any
 ) -> int:
-    """Give XLA's handlers a blob of the kernels that are open in this process."""
+    """Give XLA's handlers a blob of one of the kernels that are open in this process."""
     if kernel is None or variant is None or digest is None:
         _given.pop(threading.get_ident(), None)
         return 0
@@ -237,7 +236,7 @@ def _find(
         blob = find_blob(*(text.decode("utf-8", "replace") for text in (kernel, variant, digest)))
     except CorruptError as error:
         blob, status = error.message.encode("utf-8", "replace"), _DAMAGED
-    except OSError:  # C says that it was not found
+    except OSError:  # C reports that it was not found
         blob = None
     if blob is None:
         return _NOT_FOUND

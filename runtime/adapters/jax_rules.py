@@ -1,4 +1,4 @@
-"""What `jax.vmap` and derivatives make of a kernel: what was declared of it, else a refusal."""
+"""Kernels under `jax.vmap` and differentiation: apply the declared rules, or raise an error."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pallasc.specs.artifacts.trees import unflatten
 from pallasc.specs.spelling import an
 
 Flat = Callable[..., Sequence[Any]]
-"""A function of arrays that returns the arrays of its result."""
+"""A function from arrays to the leaves of its result."""
 
 CallFlat = Callable[[RoutedVariants, Sequence[Any]], Sequence[Any]]
-"""Calls a kernel as such a function."""
+"""Call a kernel as a `Flat` function."""
 
 
 def guarded(kernel: RoutedVariants, flat: Flat, call: CallFlat) -> Flat:
     """Return a function with a kernel's rules for `vmap` and for derivatives.
 
     Args:
-        kernel: what the function calls.
+        kernel: the kernel that the function calls.
         flat: the function.
         call: calls another kernel.
     """
@@ -56,10 +56,11 @@ def _batched(
 ) -> Sequence[Any]:
     """Call the variant for a batch.
 
-    An array without a batch is passed as it is where a variant takes it so, else repeated.
+    An array without a batch dimension is passed unchanged if a variant takes it, and is otherwise
+    broadcast.
 
     Raises:
-        ArgumentError: there is no such variant, or it gives something else.
+        ArgumentError: there is no variant for it, or its results do not have the right shapes.
     """
     import jax.numpy as jnp
 
@@ -102,16 +103,17 @@ def _batched(
     return results
 
 
-# ---- what stands for a kernel
+# ---- the kernel to use instead
 
 
 def batched_form_of(kernel: RoutedVariants) -> RoutedVariants | None:
-    """Return what does the same as a kernel to a batch, None where nothing does.
+    """Return the kernel that does the same for a batch, None if there is none.
 
-    What the program declared goes before what the specs of its variants did.
+    A rule declared in the program takes precedence over the specs of the variants.
 
     Raises:
-        ArgumentError: the specs name different kernels, or one that was not opened with it.
+        ArgumentError: the specs name different kernels, or one that was not opened together with
+            it.
     """
     rules = kernel.rules
     if rules.is_batched:
@@ -135,11 +137,11 @@ def batched_form_of(kernel: RoutedVariants) -> RoutedVariants | None:
 
 
 def like(kernel: RoutedVariants, other: RoutedVariants) -> RoutedVariants:
-    """Return a kernel's variants as they go with a call of another kernel.
+    """Return a kernel's variants that match a call of another kernel.
 
-    They are by digest where the other's are. Of those for the same arrays and target, the ones
-    with the parameters of the matrix that all of the other's have are taken, where there are
-    such: who chose a parameter for the call cannot choose it for what stands for the call.
+    The result is by digest if the other kernel is. Among variants for the same arrays and target,
+    those that have the matrix parameters shared by all of the other's variants are kept, if there
+    are any: a caller who chose a parameter for the call cannot choose it for the substitute kernel.
     """
     first, *rest = other.variants
     shared = [
@@ -166,7 +168,7 @@ def like(kernel: RoutedVariants, other: RoutedVariants) -> RoutedVariants:
 def _narrowed(
     candidates: Sequence[Candidate], wishes: Iterable[Mapping[str, object]]
 ) -> Sequence[Candidate]:
-    """Return those with all parameters that some of them have."""
+    """Narrow the candidates by each wish in turn that at least one of them meets."""
     for params in wishes:
         candidates = [own for own in candidates if has_params(own, params)] or candidates
     return candidates
@@ -211,7 +213,7 @@ def _with_derivative(kernel: RoutedVariants, function: Flat, backward: Any, call
 
 
 def _by_function(kernel: RoutedVariants, backward: Any, residuals: Any, cotangents: Any) -> Any:
-    """Return what a function of the user's gives, as `jax.custom_vjp` takes it."""
+    """Return the gradients from a user's function, which is written as for `jax.custom_vjp`."""
     arrays, results = residuals
     tree = kernel.signature_for(types_of(kernel, arrays)).output_tree
     own = arrays, unflatten(tree, results)
@@ -234,7 +236,7 @@ def _by_kernel(
     cotangents: Any,
     call: CallFlat,
 ) -> Any:
-    """Return what a kernel gives for inputs, results where it takes them, and cotangents."""
+    """Return the gradients from a kernel for inputs, results (if it takes them), and cotangents."""
     arrays, results = residuals
     given = [array for array in cotangents if _has_derivative(array.dtype)]
     choices = {len(taken): taken for taken in ((*arrays, *given), (*arrays, *results, *given))}
@@ -261,10 +263,10 @@ def _by_kernel(
 def _checked(
     kernel: RoutedVariants, arrays: Sequence[Any], gradients: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Check that gradients have the types of their arrays, which JAX would report less plainly.
+    """Check that gradients have the types of their arrays; JAX's own message would be less clear.
 
     Raises:
-        ArgumentError: one has another.
+        ArgumentError: a gradient has another type.
     """
     bindings = kernel.signature_for(types_of(kernel, arrays)).inputs
     for binding, array, gradient in zip(bindings, arrays, gradients, strict=True):
@@ -282,7 +284,7 @@ def _checked(
 
 
 def _has_derivative(dtype: Any) -> bool:
-    """Tell whether arrays of a dtype have derivatives: floats and complex numbers."""
+    """Return True if arrays of a dtype have derivatives: floats and complex numbers."""
     import jax.numpy as jnp
 
     return bool(jnp.issubdtype(dtype, jnp.inexact))

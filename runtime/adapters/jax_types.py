@@ -1,4 +1,4 @@
-"""Types of arrays and results in the programs of JAX."""
+"""Types of arrays and results in JAX programs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pallasc.specs.dtypes import parse_dtype
 
 
 def types_of(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:
-    """Return the types of arrays; as XLA lays them out as is asked, their layouts are a variant's.
+    """Return the types of arrays with a variant's layouts, since XLA uses any layout requested.
 
-    A variant whose arrays are row-major goes first.
+    Variants whose arrays are row-major are preferred.
     """
     return laid_out(kernel, [(short_dtype(array.dtype), tuple(array.shape)) for array in arrays])
 
 
 def laid_out(kernel: Variants, types: Sequence[ArrayType]) -> list[ArrayType]:
-    """Return types with the layouts that a variant for them takes."""
+    """Return the types with the layouts of a variant that takes them."""
     plain = [array_type(*array[:2]) for array in types]
     by_variant = [variant.arrays for variant in kernel.variants]
     fitting = [arrays for arrays in by_variant if [array[:2] for array in arrays] == plain]
@@ -31,10 +31,10 @@ def laid_out(kernel: Variants, types: Sequence[ArrayType]) -> list[ArrayType]:
 
 
 def result_type(name: str, binding: Binding) -> Any:
-    """Return what JAX wants to know of a result.
+    """Return JAX's shape and dtype of a result.
 
     Raises:
-        ArgumentError: JAX has no such dtype, or has switched it off.
+        ArgumentError: JAX has no such dtype, or has it disabled.
     """
     import jax
     import numpy
@@ -51,7 +51,7 @@ def result_type(name: str, binding: Binding) -> Any:
 
 
 def workspace_types(kernel: Variants, types: Sequence[ArrayType]) -> list[Any]:
-    """Return the type of the memory for temporaries that any variant for these arrays needs."""
+    """Return the type of the temporary memory, large enough for every variant for these arrays."""
     import jax
 
     size_bytes = max(
@@ -66,9 +66,9 @@ def workspace_types(kernel: Variants, types: Sequence[ArrayType]) -> list[Any]:
 
 
 def varying(results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    """Return results that vary over the devices of a `shard_map` as any of the arrays does.
+    """Mark results as varying over each `shard_map` axis that any of the arrays varies over.
 
-    JAX believes what types say: gradients are summed over devices where an array is the same.
+    JAX trusts these types: it sums gradients over devices where an array is the same on all.
     """
     import jax
 
@@ -82,7 +82,7 @@ def varying(results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
 
 
 def _axes(array: Any) -> frozenset[Any]:
-    """Return the axes of a mesh over which an array varies."""
+    """Return the mesh axes over which an array varies."""
     import jax
 
     axes: frozenset[Any] = jax.typeof(array).manual_axis_type.varying

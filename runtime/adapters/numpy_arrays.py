@@ -1,4 +1,4 @@
-"""Arrays of numpy: copied to the GPU and back, for first steps and tests; and numpy's dtypes."""
+"""Numpy arrays, copied to the GPU and back, for first steps and tests; and numpy dtypes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pallasc.specs.spelling import an
 
 
 class NumpyAdapter(Adapter):
-    """Arrays of numpy, on the host."""
+    """Numpy arrays, on the host."""
 
     name = "a numpy array"
     is_copied = True
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the runtime needs to know of an array; its address is on the host.
+        """Return a view of an array for the runtime; its address is on the host.
 
         Raises:
-            ArgumentError: it is a scalar of numpy, has a mask, or a dtype that is packed elsewhere.
+            ArgumentError: it is a numpy scalar, has a mask, or a dtype that is packed on the
+                device.
         """
         import numpy
 
@@ -57,7 +58,7 @@ def make_adapter() -> NumpyAdapter:
 
 @lru_cache(maxsize=256)
 def short_dtype(dtype: Any) -> str:
-    """Return the short name of a dtype of numpy's, its own name where there is none."""
+    """Return the short name of a numpy dtype, or numpy's own name if there is none."""
     if not getattr(dtype, "isnative", True):
         return str(dtype)
     name = str(getattr(dtype, "name", dtype))
@@ -68,17 +69,17 @@ def short_dtype(dtype: Any) -> str:
 
 
 def element_strides(array: Any) -> tuple[int, ...] | None:
-    """Return the strides of an array of numpy or cupy in elements, None where it is row-major."""
+    """Return the strides of a numpy or cupy array in elements, None if it is row-major."""
     if array.flags.c_contiguous:
         return None
     return tuple(stride // array.itemsize for stride in array.strides)
 
 
 def check_unpacked(dtype: Any) -> None:
-    """Refuse a dtype that numpy keeps in whole bytes, and a kernel takes packed.
+    """Reject a dtype that numpy stores in whole bytes and kernels take packed.
 
     Raises:
-        ArgumentError: it is one.
+        ArgumentError: the dtype is one of these.
     """
     name = short_dtype(dtype)
     if name in DTYPES and DTYPES[name].bits < 8:
@@ -89,10 +90,10 @@ def check_unpacked(dtype: Any) -> None:
 
 
 def numpy_dtype(dtype: str) -> Any:
-    """Return numpy's dtype for a short name.
+    """Return the numpy dtype for a short name.
 
     Raises:
-        ArgumentError: numpy has none, and `ml_dtypes` neither or is not installed.
+        ArgumentError: numpy has none, and `ml_dtypes` has none or is not installed.
     """
     import numpy
 

@@ -1,6 +1,6 @@
-"""Kernels as operators of PyTorch: dispatched on CUDA, with a fake kernel for tracing.
+"""Kernels as PyTorch operators: dispatched on CUDA, with a fake kernel for tracing.
 
-`torch.library.Library` is used rather than `custom_op`, whose dispatch takes four times as long.
+Uses `torch.library.Library` rather than `custom_op`, whose dispatch takes four times as long.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pallasc.specs.artifacts.trees import children_of, is_flat
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
-# Variants, library and operator by name. A library is gone with its object, and its operators too.
+# Variants, library and operator by name. Deleting a library object removes its operators too.
 _registered: dict[str, tuple[RoutedVariants, Any, Any]] = {}
 
 
 def register(kernel: RoutedVariants, forms: Forms[Any] | None, name: str) -> Any:
-    """Register a kernel as `namespace::name` and return the operator; once more, return it again.
+    """Register a kernel as `namespace::name` and return the operator, or the one registered before.
 
     Raises:
-        ArgumentError: the name is not an operator's or is taken, or an operator cannot have such
-            arguments.
+        ArgumentError: the name is taken or not valid for an operator, or an operator cannot have
+            such arguments.
     """
     import torch
 
@@ -56,7 +56,7 @@ def register(kernel: RoutedVariants, forms: Forms[Any] | None, name: str) -> Any
         what = str(error).partition("\n")[0].rstrip(".")
         raise _taken(name, f"cannot be defined: {what}") from error
     library.impl(own, functions.launch_on_gpu(), "CUDA")
-    # Tensors of the host get to the kernel as well, which says where they must lie.
+    # Host tensors are passed to the kernel too, which reports where they must be.
     library.impl(own, functions.launch, "CPU")
     torch.library.register_fake(name, functions.pretend, lib=library)
     torch.library.register_vmap(name, functions.refuse_vmap, lib=library)
@@ -100,13 +100,13 @@ class _Operator:
         self.launch = self._generated()
 
     def schema(self) -> str:
-        """Return `(Tensor a, Tensor(b!) b) -> Tensor`; what is updated in place is not returned."""
+        """Return `(Tensor a, Tensor(b!) b) -> Tensor`; inputs updated in place are not returned."""
         form = next(iter(self._forms.values()))
         inputs = []
         for number, (name, key) in enumerate(self._names):
             is_updated = any(key in form.updated for form in self._forms.values())
             kind = f"Tensor({chr(97 + number)}!)" if is_updated else "Tensor"
-            # After the last parameter that must be given, a parameter may be left out.
+            # A parameter can be omitted only if no required parameter follows it.
             rest = {later for _, later in self._names[number:]}
             default = "=None" if rest <= set(self._optional) else ""
             inputs.append(f"{kind}{'?' if key in self._optional else ''} {name}{default}")
@@ -115,7 +115,7 @@ class _Operator:
         return f"({', '.join(inputs)}) -> {outputs}"
 
     def launch_on_gpu(self) -> Function:
-        """Return the function for tensors on a GPU: of C where there is one, else `launch`."""
+        """Return the function for tensors on a GPU: a C function if available, else `launch`."""
         import torch
 
         exchange = find_adapter(torch.empty(0), self._kernel.name).exchange()
@@ -129,9 +129,9 @@ class _Operator:
         return front
 
     def _generated(self) -> Function:
-        """Return the function that launches: the form is told by the tensors that are not None.
+        """Return the launch function, which picks the form by which tensors are not None.
 
-        Torch leaves out arguments at the end that are None.
+        Torch omits trailing arguments that are None.
         """
         names = [f"_tensor{number}" for number in range(len(self._names))]
         by_key = {key: name for name, (_, key) in zip(names, self._names, strict=True)}
@@ -159,7 +159,7 @@ class _Operator:
         return compile_function(source, {**kernels, "_refuse": self._form}, "launch")
 
     def pretend(self, *tensors: Any) -> Any:
-        """Return what a launch would, without data."""
+        """Return empty tensors with the shapes and dtypes that a launch would return."""
         import torch
 
         form, given = self._form(tensors)
@@ -176,10 +176,10 @@ class _Operator:
         return _returned(made)
 
     def _form(self, tensors: Sequence[Any]) -> tuple[_Form, dict[Any, Any]]:
-        """Return the variants of one structure that tensors are for, and the tensors by key.
+        """Return the form that matches the tensors, and the tensors by key.
 
         Raises:
-            ArgumentError: no variant takes just these.
+            ArgumentError: no variant takes exactly these.
         """
         passed = [*tensors, *[None] * (len(self._names) - len(tensors))]
         given = dict(zip((key for _, key in self._names), passed, strict=True))
@@ -191,7 +191,7 @@ class _Operator:
         return form, given
 
     def refuse_vmap(self, *_: Any) -> Any:
-        """Refuse batching.
+        """Reject batching.
 
         Raises:
             ArgumentError: always.
@@ -203,14 +203,14 @@ class _Operator:
 
 
 class _Form:
-    """Variants of one structure.
+    """Variants with the same argument structure.
 
     Attributes:
         kernel: these variants.
-        keys: of each of its parameters, its name or else its number.
-        in_order: the keys of the parameters with arrays, in the order of the arrays.
-        updated: the keys of those that are updated in place.
-        is_flat: all arrays lie in parameters of their own.
+        keys: the name, else the number, of each parameter.
+        in_order: the keys of the array parameters, in the order of the arrays.
+        updated: the keys of the parameters that are updated in place.
+        is_flat: each array is a parameter by itself.
     """
 
     def __init__(self, kernel: RoutedVariants) -> None:
@@ -232,12 +232,12 @@ class _Form:
 
     @property
     def kind(self) -> Any:
-        """What all forms of an operator have in common."""
+        """Properties that all forms of an operator must share."""
         updated = tuple(sorted(map(str, self.updated)))
         return len(self.signature.results), updated
 
     def returning(self, call: str) -> list[str]:
-        """Return the lines that call the kernel, and return the results that are not inputs."""
+        """Return the lines that call the kernel and return the results that are not inputs."""
         places: dict[int, int] = {}
         for leaf, (source, number) in enumerate(self.signature.sources):
             if source == "result":
@@ -259,12 +259,12 @@ def _type(adapter: TorchAdapter, tensor: Any) -> ArrayType:
 
 
 def _keys(names: Sequence[str | None]) -> list[Any]:
-    """Return names, numbers where there are none."""
+    """Return names, with numbers for those that are None."""
     return [number if name is None else name for number, name in enumerate(names)]
 
 
 def _returned(made: Sequence[Any]) -> Any:
-    """Return tensors as the schema says: none as None, one as itself."""
+    """Return tensors as the schema specifies: None for none, a single one as itself."""
     if not made:
         return None
     return made[0] if len(made) == 1 else tuple(made)

@@ -1,1 +1,1 @@
-"""One launch: plans bound to addresses and streams, the fast path and the slow one."""
+"""Launches: plans bound to addresses and streams, the fast path and the slow path."""

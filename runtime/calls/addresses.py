@@ -1,8 +1,8 @@
-"""A quick look at the addresses of a call: are they aligned, and do the arrays lie apart?
+"""Quick check of the addresses in a call: alignment, and no forbidden overlap.
 
-What a kernel is given changes from launch to launch, and where there are more sets of addresses
-than bound plans, this look is part of many launches. So what is usual is told here in a few
-comparisons; what is not goes to `Signature.check_addresses`, which decides and has the words.
+Addresses change from launch to launch, and if there are more sets of addresses than bound plans,
+many launches run this check. So the common cases are decided here in a few comparisons; all others
+go to `Signature.check_addresses`, which decides and writes the message.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pallasc.specs.artifacts.signature import Signature
 
 
 class AddressCheck:
-    """Checks the addresses of arrays of one signature.
+    """Address check for arrays of one signature.
 
     Args:
-        name: what messages call the variant.
-        signature: what it takes and gives.
+        name: the variant's name in messages.
+        signature: its signature.
     """
 
     def __init__(self, name: str, signature: Signature) -> None:
@@ -30,7 +30,7 @@ class AddressCheck:
         """Check alignment and overlap.
 
         Raises:
-            ArgumentError: an array lies where it may not.
+            ArgumentError: an array is misaligned, or overlaps another.
         """
         bits = 0
         for pointer in pointers:
@@ -44,16 +44,16 @@ class AddressCheck:
 
 
 def _low_bits(alignments: Sequence[int]) -> int:
-    """Return the bits that are zero in aligned addresses: all of them where nothing says which.
+    """Return the bits that must be zero in aligned addresses, all bits if alignments are unusual.
 
-    Of powers of two, the largest decides: its multiples are multiples of the others.
+    With powers of two, only the largest matters: its multiples are multiples of the others.
     """
     usual = all(alignment & -alignment == alignment > 0 for alignment in alignments)
     return max(alignments, default=1) - 1 if usual else -1
 
 
 def _pairs(signature: Signature) -> list[tuple[int, int, int, int]]:
-    """Return which two arrays must lie apart, as one of them is written, and their sizes."""
+    """Return the pairs of arrays that must not overlap, since one is written, with their sizes."""
     sizes = signature.sizes_bytes
     written = {*signature.updated, *range(len(signature.inputs), len(sizes))}
     return [

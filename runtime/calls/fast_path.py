@@ -1,8 +1,9 @@
-"""Write the function that a call goes through while nothing is unusual.
+"""Generate the function that handles the common case of a call.
 
-For each kernel and framework a function is generated whose checks are one `and` chain and whose
-launch is one look-up. A call that fails the chain goes to the slow path, which finds the variant or
-writes the message. Only names that are identifiers come into the text; all else goes in as values.
+For each kernel and framework, the generated function does its checks in one `and` chain and finds
+the plan with one lookup. A call that fails a check goes to the slow path, which finds the variant
+or writes the error message. Only identifiers are inserted into the source text; everything else is
+passed as values.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ def make_fast_paths(
     *,
     checks: bool,
 ) -> FastPaths | None:
-    """Return the functions for a route, None where its signature is too rich for them.
+    """Return the functions for a route, None if its signature is too complex for them.
 
     Args:
-        route: whose arrays are checked, and whose plans are launched.
+        route: the route whose arrays are checked and whose plans are launched.
         dialect: the framework of the arrays.
-        slow: for "into" and "call", what is called as `slow(arrays, more, out, stream, params)`
-            when anything is unusual.
-        success: the driver's code for it.
+        slow: for "into" and "call", the function called as
+            `slow(arrays, more, out, stream, params)` for anything unusual.
+        success: the driver's success code.
         checks: check dtype, shape, contiguity and device at each launch.
     """
     writer = _Writer(route, dialect, slow, success, checks)
@@ -68,11 +69,11 @@ def make_fast_paths(
 
 
 def _bind_nothing(_: Any) -> None:
-    """Replace the binding of plans where the slow path chooses among several routes."""
+    """Stand in for plan binding if the slow path must choose among several routes."""
 
 
 class _Writer:
-    """Writes both functions of one route."""
+    """Writer of both functions of one route."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class _Writer:
             "_kinds": dialect.other_kinds,
             **BUILTINS,
             "_plans": route.plans,
-            # Where there are other routes for these arrays, new addresses go the slow way.
+            # If other routes take these arrays, the slow path handles new addresses.
             "_bind": route.try_bind if route.is_only else _bind_nothing,
             "_retry": route.retry,
             "_explain": route.explain,
@@ -110,7 +111,7 @@ class _Writer:
         }
 
     def is_possible(self) -> bool:
-        """Tell whether all arrays lie flat, and are known to the framework."""
+        """Return True if no arrays are nested, and the framework knows their dtypes."""
         flat = all(tree is None or type(tree) is int for tree in self.trees) and is_flat(
             self.signature.output_tree
         )
@@ -119,7 +120,7 @@ class _Writer:
         if has_layouts and not self.dialect.strided:
             return False
         if self.dialect.uses and self.route.workspace_bytes:
-            return False  # temporaries come from the driver, in the order of the stream
+            return False  # temporaries come from the driver, in stream order
         return flat and has_dtypes and bool(self.signature.inputs)
 
     def function(self, kind: str) -> Function:
@@ -141,7 +142,7 @@ class _Writer:
         ]
 
     def _body(self, is_into: bool) -> list[str]:
-        """Return the lines of the usual case; they fall through where something is unusual."""
+        """Return the lines for the common case; anything unusual falls through them."""
         inputs = [self._input(number) for number in range(len(self.signature.inputs))]
         lines, tests = [], ["not _more", "not _params"]
         tests += [
@@ -156,7 +157,7 @@ class _Writer:
             tests += own_tests
             passed += results
         if self.dialect.new_in is None and (not is_into or self.route.workspace_bytes):
-            # What is allocated belongs to the framework's current stream.
+            # Allocations belong to the framework's current stream.
             tests.append("stream is None")
         for name, binding in zip(passed, self.signature.passed, strict=False):
             tests += self._tests(name, binding)
@@ -185,7 +186,7 @@ class _Writer:
         return self.parameters[self.trees.index(number)]
 
     def _given_results(self, inputs: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-        """Return how `out` is taken apart: lines before the tests, tests, names of the results."""
+        """Return how to unpack `out`: lines before the tests, tests, names of the results."""
         tree = self.signature.output_tree
         if type(tree) is int:
             source, number = self.signature.sources[tree]
@@ -234,7 +235,7 @@ class _Writer:
         return tests
 
     def _launch(self, inputs: Sequence[str], places: Sequence[str], is_into: bool) -> list[str]:
-        """Return the lines that run where the arrays are as they should be."""
+        """Return the lines that run if the arrays pass the checks."""
         ask = self.dialect
         new = self._new(is_into)
         stream, allocations = self._stream_and_memory(inputs[0], new)
@@ -265,7 +266,7 @@ class _Writer:
     def _in_order(
         self, inputs: Sequence[str], lines: Sequence[str], out: str, is_into: bool
     ) -> list[str]:
-        """Return the launch of arrays that know their uses, where no other stream uses them."""
+        """Return the launch for arrays that track their uses, if no other stream uses them."""
         written = [number in self.signature.updated for number in range(len(inputs))]
         given = [*inputs, *(self._given_results(inputs)[2] if is_into else [])]
         uses = [self.dialect.uses.format(x=name) for name in given]
@@ -288,7 +289,7 @@ class _Writer:
         ]
 
     def _marks(self, inputs: Sequence[str], is_into: bool) -> list[str]:
-        """Return the line that counts a write to each array of the caller's that is written."""
+        """Return the line that marks the caller's written arrays in the framework."""
         written = [inputs[number] for number in self.signature.updated]
         if is_into:
             written += self._given_results(inputs)[2]
@@ -298,7 +299,7 @@ class _Writer:
         return [f"    {self.dialect.mark_written.format(xs=f'({listed})')}"]
 
     def _new(self, is_into: bool) -> dict[str, NewArray]:
-        """Return what is allocated: arrays by the names that they get."""
+        """Return the arrays to allocate, by their variable names."""
         dtypes = self.dialect.dtypes
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
         if not is_into:
@@ -314,7 +315,7 @@ class _Writer:
     def _stream_and_memory(
         self, first: str, new: Mapping[str, NewArray]
     ) -> tuple[list[str], list[str]]:
-        """Return the lines that set the stream `_s`, and those that allocate for work in it."""
+        """Return the lines that set the stream `_s`, and the lines that allocate for work in it."""
         current = self.dialect.stream.format(d="_d")
         if not new:
             return [f"_s = {current} if stream is None else _stream_handle(stream)"], []
@@ -338,7 +339,7 @@ class _Writer:
         ]
 
     def _own_context(self) -> list[str]:
-        """Return the lines for a default stream, which is that of the current device."""
+        """Return the lines for a default stream, which belongs to the current device."""
         is_other = f"_s <= {DEFAULT_STREAMS} and {self.dialect.current_device} != _d"
         return [f"if {is_other}:", "    _d = ~_d"]
 
@@ -367,24 +368,24 @@ def launch_noted(
     uses: Sequence[tuple[Uses, bool]],
     out: Any,
 ) -> Any:
-    """Launch a plan with arrays that know their uses, note it with them, and return `out`.
+    """Launch a plan for arrays that track their uses, record it in those uses, and return `out`.
 
     Args:
-        route: whose plan it is.
-        key: where, and with which arrays.
-        plan: what is launched.
-        number: the stream's, see `number_of`.
-        uses: of each array, and whether it is written.
-        out: what is returned.
+        route: the route of the plan.
+        key: stream, device and addresses.
+        plan: the plan to launch.
+        number: the stream's ID, see `number_of`.
+        uses: for each array, its uses and whether it is written.
+        out: the value to return.
 
     Raises:
-        DriverError: as `Route.retry` does.
+        DriverError: as for `Route.retry`.
     """
     device = get_device(key[1] if key[1] >= 0 else ~key[1])
     try:
         route.launch_plan(key, plan)
     except PallascError:
-        with suppress(PallascError):  # of several steps some may be in the stream
+        with suppress(PallascError):  # some of several steps may be enqueued
             note_uses(device, key[0], number, uses)
         raise
     note_uses(device, key[0], number, uses)

@@ -1,4 +1,4 @@
-"""Generated functions of a kernel with several signatures, and the choice between them."""
+"""Generated functions of a kernel with several signatures, and the dispatch between them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pallasc.specs.artifacts.signature import Signature, input_names
 class FastPathTable:
     """The functions that later calls of one kernel go through.
 
-    Each framework with a dialect gets generated functions, the framework met last in front of the
-    others.
+    Each framework with a dialect gets generated functions. Those of the most recently added
+    framework are tried first.
 
     Args:
         variants: all variants of the kernel.
         slow: the slow paths, for "call" and "into".
-        success: the driver's code for it.
+        success: the driver's success code.
         checks: as in `make_fast_paths`.
     """
 
@@ -42,7 +42,7 @@ class FastPathTable:
         self._head = slow
 
     def add(self, route: Route, dialect: Dialect) -> FastPaths | None:
-        """Return the functions to call from now on, None where nothing changes.
+        """Return the functions to call from now on, None if nothing changes.
 
         Args:
             route: a route of the kernel.
@@ -62,13 +62,14 @@ class FastPathTable:
 class _DialectTable:
     """The generated functions of one kernel for one framework.
 
-    Where all variants take the same arrays, there is one pair of functions; otherwise a pair for
-    each route, after functions that look at what differs: the shapes or dtypes of some arrays.
+    If all variants take the same arrays, there is one pair of functions. Otherwise there is a pair
+    for each route, called by dispatchers that check the differences: shapes or dtypes of some
+    arrays.
 
     Args:
         variants: all variants of the kernel.
         dialect: the framework.
-        slow: for "into" and "call", what is called where anything is unusual.
+        slow: for "into" and "call", the function to call for anything unusual.
         success, checks: as in `make_fast_paths`.
     """
 
@@ -92,7 +93,7 @@ class _DialectTable:
         self._current: FastPaths | None = None
 
     def add(self, route: Route) -> FastPaths | None:
-        """Return the functions to call from now on, None where nothing changes."""
+        """Return the functions to call from now on, None if nothing changes."""
         if route in self._seen:
             return None
         made = (
@@ -115,7 +116,7 @@ class _DialectTable:
         return made
 
     def slow_ways(self) -> dict[str, Function]:
-        """Return this table's functions, to be called where those of another framework end."""
+        """Return this table's functions as the slow path of another framework's."""
         return {kind: partial(self._go_on, kind) for kind in ("call", "into")}
 
     def _go_on(
@@ -128,7 +129,7 @@ class _DialectTable:
         return self._current.into(*arrays, *more, out=out, stream=stream, **named)
 
     def _answer(self, signature: Signature) -> tuple[Any, ...]:
-        """Return what arrays of this signature answer to the questions."""
+        """Return the values that arrays of this signature have for the questions."""
         return tuple(
             signature.inputs[leaf].shape
             if what == "shape"
@@ -173,7 +174,7 @@ class _DialectTable:
 
 
 def questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
-    """Return what to look at: number of an array, and `shape` or `dtype`, where variants differ."""
+    """Return the array number and `shape` or `dtype` for each property in which variants differ."""
     questions = []
     rows = zip(*(variant.arrays for variant in variants), strict=False)
     for leaf, types in enumerate(rows):
@@ -183,6 +184,6 @@ def questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
 
 
 def differ_in_layout(variants: Sequence[Candidate]) -> bool:
-    """Tell whether layouts tell variants apart: no expression of a dialect asks for those."""
+    """Return True if variants differ in layout, which no dialect expression can query."""
     layouts = {tuple(array.layout for array in variant.facts.inputs) for variant in variants}
     return len(layouts) > 1

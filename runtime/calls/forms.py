@@ -1,9 +1,9 @@
-"""The forms of a kernel: its variants, grouped by the structure of their arguments.
+"""The forms of a kernel: its variants, grouped by argument structure.
 
-An argument may be an array in one variant and None in another, or lists of other lengths, or
-mappings with other keys. Variants of one structure are one form, a kernel of its own. Structures
-are told apart by the paths of their arrays, which a bundle's manifest has; only where arrays lie in
-lists, mappings or nodes are the launch plans read as well.
+An argument may be an array in one variant and None in another, or lists of different lengths, or
+mappings with different keys. Variants with the same structure are one form, which is a kernel in
+itself. Structures are distinguished by the paths of their arrays, which a bundle's manifest has.
+Only if arrays are in lists, mappings or nodes are the launch plans read as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class _Fitting(Generic[K]):
-    """A form that arguments have, its variants with the given parameters, and the arrays."""
+    """A form that matches the arguments, its variants with the given parameters, and the arrays."""
 
     form: K
     chosen: K
@@ -37,7 +37,7 @@ class _Fitting(Generic[K]):
 
 
 Types = Callable[[Sequence[Any]], list[ArrayType]]
-"""Returns dtype and shape of each of these arrays."""
+"""Return the dtype and shape of each of these arrays."""
 
 
 class Forms(Generic[K]):
@@ -46,7 +46,7 @@ class Forms(Generic[K]):
     Args:
         name: the kernel.
         kernels: a kernel for each form, two or more.
-        types: see `Types`; needed only where several forms fit the structure of a call.
+        types: see `Types`; called only if several forms match the structure of a call.
 
     Attributes:
         kernels: as given.
@@ -61,8 +61,8 @@ class Forms(Generic[K]):
         """Return the kernel whose signature matches the arguments.
 
         Raises:
-            ArgumentError: none has that form.
-            SelectionError: several have, and take arrays of these types.
+            ArgumentError: no form matches.
+            SelectionError: several forms match, and take arrays of these types.
         """
         reasons: list[tuple[K, PallascError]] = []
         fitting: list[_Fitting[K]] = []
@@ -86,7 +86,7 @@ class Forms(Generic[K]):
     def _of_types(
         self, fitting: Sequence[_Fitting[K]], reasons: list[tuple[K, PallascError]]
     ) -> list[_Fitting[K]]:
-        """Return those that take arrays of the given dtypes and shapes."""
+        """Return the matches that take arrays of the given dtypes and shapes."""
         matches = []
         for match in fitting:
             try:
@@ -111,7 +111,7 @@ class Forms(Generic[K]):
     # ---- parameters
 
     def parameters(self) -> list[str] | None:
-        """Return the names of all parameters in order, None where some have no names."""
+        """Return the names of all parameters in order, None if some have no names."""
         orders = []
         for kernel in self.kernels:
             trees = input_names(kernel.signature)
@@ -125,7 +125,7 @@ class Forms(Generic[K]):
         return list(dict.fromkeys((*names, *others)))
 
     def optional(self) -> list[str]:
-        """Return the parameters that some form has no arrays for, and another has."""
+        """Return the parameters that have arrays in some forms but not in others."""
         with_arrays = [self._with_arrays(kernel) for kernel in self.kernels]
         return [
             name
@@ -134,9 +134,9 @@ class Forms(Generic[K]):
         ]
 
     def by_given(self) -> dict[tuple[bool, ...], K]:
-        """Return the form for each set of optional parameters that are given, where there is one.
+        """Return the form for each set of optional parameters given, if there is exactly one.
 
-        A form counts only if it knows all parameters.
+        Only forms that know all parameters count.
         """
         names, optional = set(self.parameters() or []), self.optional()
         by_set: dict[tuple[bool, ...], list[K]] = {}
@@ -150,10 +150,10 @@ class Forms(Generic[K]):
         }
 
     def fast_paths(self, slow: Mapping[str, Function]) -> dict[str, Function]:
-        """Return the functions "call" and "into" that later calls go through, where there are any.
+        """Return the functions "call" and "into" for later calls, an empty dict if there are none.
 
         Args:
-            slow: called as `slow(arrays, more, out, stream, params)` where anything is unusual.
+            slow: called as `slow(arrays, more, out, stream, params)` for anything unusual.
         """
         names = self.parameters()
         table = self.by_given() if names else {}
@@ -167,7 +167,7 @@ class Forms(Generic[K]):
 
 
 def _order(kernel: Variants) -> list[str]:
-    """Return the parameters whose order is known; that of those without arrays often is not."""
+    """Return the parameters whose order is known; it often is not for those without arrays."""
     trees = input_names(kernel.signature)
     if kernel.signature.parameters:
         return [str(name) for name, _ in trees]
@@ -181,7 +181,7 @@ def _front(
     kind: str,
     slow: Function,
 ) -> Function:
-    """Return a function that only looks which optional parameters are given."""
+    """Return a function that dispatches by which optional parameters are given."""
     own = dict(zip(names, parameter_names(list(names)), strict=True))
     is_into = kind == "into"
     out, slow_out, passed = (

@@ -1,8 +1,8 @@
-"""Generated functions; and how calls are kept from the compilers of frameworks.
+"""Compile generated functions, and keep calls out of the compilers of frameworks.
 
-`torch.compile` looks into every function that it meets, and into every frame that runs beside its
-graphs. A marked function ends the graph with our reason; a function whose frames are skipped runs
-as it is, with all that it calls.
+`torch.compile` traces every function that it meets, and every frame that runs between its graphs. A
+marked function ends the graph with our reason; a function whose frames are skipped runs unchanged,
+including everything it calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUILTINS: Mapping[str, object] = {
     "_MISSING": MISSING,
     "_Unusual": (AssertionError, *FOREIGN_ERRORS),
 }
-"""What generated code uses under names that no parameter has."""
+"""Values for generated code, under names that no parameter can have."""
 
 TRACED = "Register the kernel with torch_operator() to use it under torch.compile."
 
@@ -33,15 +33,15 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def untraced(function: _F) -> _F:
-    """Mark a function for `torch.compile`, as `torch.compiler.disable` does, but wrap nothing."""
+    """Mark a function like `torch.compiler.disable` does, but without a wrapper."""
     vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=TRACED)
     return function
 
 
 def skip_frames(functions: Iterable[Callable[..., Any]]) -> None:
-    """Let torch, where it is loaded, run these functions and all that they call untouched.
+    """Make torch, if loaded, run these functions and everything they call unchanged.
 
-    In a version of torch without these functions, compiling loses time on them, and nothing else.
+    If the torch version lacks these internals, torch.compile only loses time on the functions.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -55,7 +55,7 @@ def skip_frames(functions: Iterable[Callable[..., Any]]) -> None:
 
 
 def parameter_names(names: Sequence[str | None]) -> list[str]:
-    """Return names for generated parameters: the function's own where they can stand in code."""
+    """Return names for generated parameters: the function's own if they are valid in code."""
     used = [
         name
         if name
@@ -72,7 +72,7 @@ def parameter_names(names: Sequence[str | None]) -> list[str]:
 
 
 def compile_function(source: Sequence[str], values: Mapping[str, object], name: str) -> Function:
-    """Return the function `_front` that lines of code define, under another name."""
+    """Return the function `_front` that the source lines define, renamed to `name`."""
     scope: dict[str, Any] = dict(values)
     exec(compile("\n".join(source), f"<pallasc {name}>", "exec"), scope)
     made: Function = scope["_front"]

@@ -1,6 +1,6 @@
-"""Launch on arrays of the host: they are copied to the GPU and back, and waited for.
+"""Launch on host arrays: copy them to the GPU and back, and wait.
 
-None of that becomes part of a capture, in this thread or another, and captures go on.
+None of this becomes part of a stream capture, in this thread or another, or disturbs one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pallasc.runtime.matching.arrays import check_copied
 
 
 def launch_copied(match: Match) -> Any:
-    """Launch; return the results in the structure of the compiled function.
+    """Launch, and return the results in the structure of the compiled function.
 
     Raises:
-        ArgumentError, DeviceError: as a call of the kernel does.
+        ArgumentError, DeviceError: as for a call of the kernel.
     """
     route, results = match.route, match.results
     if results is None:
@@ -53,16 +53,16 @@ def launch_copied(match: Match) -> Any:
 def launch_on_host(
     route: Route, inputs: Sequence[Any], results: Sequence[Any], stream: int | None = None
 ) -> None:
-    """Run a route on arrays of numpy, on the current device; wait until they are written.
+    """Run a route on numpy arrays, on the current device; wait until the results are written.
 
     Args:
-        route: what is run.
+        route: the route to run.
         inputs: the arrays, in order.
         results: arrays for the results.
-        stream: where; a stream of ours where it is None.
+        stream: the stream; None for one of pallasc's own.
 
     Raises:
-        ArgumentError, DeviceError: as a call of the kernel does.
+        ArgumentError, DeviceError: as for a call of the kernel.
     """
     device = get_device(current_device())
     program = route.program(device.ordinal)
@@ -95,7 +95,7 @@ def launch_on_host(
 
 
 def _outside_capture(route: Route, device: Device, stream: int) -> int:
-    """Return a stream that the caller gives.
+    """Return the caller's stream.
 
     Raises:
         ArgumentError: it is being captured: a graph cannot copy there and back.

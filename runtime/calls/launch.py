@@ -1,8 +1,9 @@
-"""The way of a launch: a route has programs on devices, and plans bound to addresses.
+"""One launch: a route has programs on devices, and plans bound to addresses.
 
-The stream is the one that is given; else that of the first array whose framework has a current
-stream or which names its own, results among them; else the default one. Where others of the arrays
-are of another stream, the launch and that stream wait for each other (`uses.Order`).
+The launch uses the stream that the caller passes. If there is none, it uses the stream of the first
+array, results included, whose framework has a current stream or which names a stream. Otherwise it
+uses the default stream. If other arrays belong to another stream, the launch and that stream wait
+for each other (`uses.Order`).
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ from pallasc.specs.artifacts.signature import MISSING, Signature
 from pallasc.specs.artifacts.trees import unflatten
 
 _WRONG_CONTEXT = frozenset({201, 400})
-"""No context is current, or another than that of the stream or the function."""
+"""Codes if no context is current, or another one than the stream's or the function's."""
 
 
 class Route:
-    """Variants of one kernel that differ in their target only.
+    """Variants of one kernel that differ only in their target.
 
     Args:
         candidates: the variants.
         is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
             decide, and addresses do not matter.
-        selector: chooses among the variants of a tuned kernel, None for another.
+        selector: chooses among the variants of a tuned kernel, None for other kernels.
 
     Attributes:
         is_only: as given.
-        signature: what they take and give.
+        signature: their signature.
         plans: bound plans by key. Reading it needs no lock.
         workspace_bytes: memory for temporaries that each launch needs.
-        fronts: what holds handles of the programs, too.
+        fronts: native fronts, which also hold handles of the programs.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class Route:
         process_state.now.routes.add(self)
 
     def choose(self, candidate: Candidate, device: Device) -> None:
-        """Note which variant is chosen for a device, for its program."""
+        """Set the variant to use for a device's program."""
         self._chosen[device.ordinal] = candidate, device
 
     def program(self, ordinal: int, stream: int | None = None) -> Program:
-        """Return the program for a device; the first time it is loaded there.
+        """Return the program for a device; the first call loads it there.
 
         Raises:
             SelectionError: no variant can run there.
@@ -107,14 +108,14 @@ class Route:
         return program
 
     def loaded(self, ordinal: int) -> Program | None:
-        """Return the program for a device, None where nothing was launched there."""
+        """Return the program for a device, None if nothing has been launched there."""
         return self._programs.get(ordinal)
 
     def bind(self, key: PlanKey) -> BoundPlan:
         """Return a new plan for a key, and keep it.
 
         Raises:
-            ArgumentError, DeviceError: as `Program` and `Program.bind` do.
+            ArgumentError, DeviceError: as for `Program` and `Program.bind`.
         """
         stream, place, *pointers = key
         program = self.program(_ordinal(place), stream)
@@ -135,10 +136,10 @@ class Route:
         return plan
 
     def try_bind(self, key: PlanKey) -> BoundPlan | None:
-        """Return a new plan for a key, None where an argument is wrong: the slow path reports it.
+        """Return a new plan for a key, None if an argument is wrong: the slow path reports it.
 
         Raises:
-            DeviceError: as `bind` does.
+            DeviceError: as for `bind`.
         """
         try:
             return self.bind(key)
@@ -146,20 +147,20 @@ class Route:
             return None
 
     def retry(self, key: PlanKey, plan: BoundPlan, result: tuple[Any, ...], out: Any) -> Any:
-        """Go on where only the current context was wrong; return `out`.
+        """Continue a launch that failed only because of the current context; return `out`.
 
-        A step that ran is not repeated: the launch goes on with the step that was refused. From
-        then on the device's context is made current for each launch with this key.
+        Steps that ran are not repeated: the launch continues with the step that failed. From then
+        on, each launch with this key makes the device's context current.
 
         Raises:
-            DriverError: what the driver answered.
+            DriverError: the launch failed for another reason, or fails again.
         """
         stream, place = key[:2]
         program = self.program(_ordinal(place))
         first = result[1] if len(result) > 1 else 0
         if int(result[0]) in _WRONG_CONTEXT and place >= 0:
             context = current_context()
-            # Nothing can be ordered after steps in a default stream of a context that is gone.
+            # If the context is gone, nothing can be ordered after steps in its default stream.
             is_lost = first and not context and stream <= DEFAULT_STREAMS
             if context != int(program.device.context) and not is_lost:
                 plan = beside_contexts(program.device, stream, plan)
@@ -172,14 +173,14 @@ class Route:
         return out
 
     def explain(self, key: PlanKey, plan: BoundPlan, error: Exception) -> DeviceError:
-        """Return the error for what a plan raised instead of returning an answer."""
+        """Return the error for a plan that raised an exception instead of returning a code."""
         return self.program(_ordinal(key[1])).explain(plan, error)
 
     def launch(self, key: PlanKey) -> None:
         """Launch, whichever context is current.
 
         Raises:
-            ArgumentError, DeviceError: as `bind` and `retry` do.
+            ArgumentError, DeviceError: as for `bind` and `retry`.
         """
         stream, ordinal, *addresses = key
         if stream <= DEFAULT_STREAMS and current_device() != ordinal:
@@ -187,10 +188,10 @@ class Route:
         self.launch_plan(key, self.plans.get(key) or self.bind(key))
 
     def launch_plan(self, key: PlanKey, plan: BoundPlan) -> None:
-        """Run a plan that is bound for a key.
+        """Run the plan bound for a key.
 
         Raises:
-            DriverError: as `retry` does.
+            DriverError: as for `retry`.
         """
         result = self.program(_ordinal(key[1])).answer(plan)
         if int(result[0]):
@@ -199,10 +200,10 @@ class Route:
     def enqueue(
         self, stream: int, ordinal: int, pointers: Sequence[int], workspace: int | None = None
     ) -> None:
-        """Launch for arrays at these addresses, with temporaries of our own where none are given.
+        """Launch for arrays at these addresses, allocating temporaries if no workspace is given.
 
         Raises:
-            ArgumentError, DeviceError: as `bind` and `retry` do.
+            ArgumentError, DeviceError: as for `bind` and `retry`.
         """
         key = (stream, ordinal, *pointers)
         size_bytes = self.workspace_bytes
@@ -216,11 +217,11 @@ class Route:
                 self.launch((*key, address))
 
     def forget_plans(self) -> None:
-        """Drop the bound plans: the next launch binds anew."""
+        """Drop the bound plans; later launches bind new ones."""
         self._table.clear()
 
     def forget(self) -> None:
-        """Drop everything that was made in the process that this process was forked from."""
+        """Drop everything that was created before the fork."""
         self.forget_plans()
         self._chosen.clear()
         self._programs.clear()
@@ -228,10 +229,10 @@ class Route:
             front.forget()
 
     def _check_contexts(self, pointers: Sequence[int], context: int) -> None:
-        """Check that no array lies in a context that the program has made: kernels cannot reach it.
+        """Check that no array is in a context that the program created: kernels cannot reach it.
 
         Raises:
-            ArgumentError: one does.
+            ArgumentError: an array is in one.
         """
         for binding, pointer in zip(self.signature.passed, pointers, strict=True):
             if pointer and context_of(pointer) == context:
@@ -242,31 +243,31 @@ class Route:
 
 
 def _ordinal(place: int) -> int:
-    """Return the device of a plan's key."""
+    """Return the device ordinal in a plan's key."""
     return place if place >= 0 else ~place
 
 
 def _is_own(context: int, device: Device) -> bool:
-    """Tell whether the current context is one that the program has made on the device itself."""
+    """Return True if the current context is another one of this device, created by the program."""
     return context != int(device.context) and current_device() == device.ordinal
 
 
 # ---- one launch
 
 
-# Not frozen: making a frozen object takes three times as long, at each slow call.
+# Not frozen: creating a frozen object takes three times as long, in each slow call.
 @dataclass(slots=True)
 class Match:
-    """What is launched: a route, and arrays that it takes.
+    """A launch: a route, and arrays that it takes.
 
     Attributes:
         route: the variants for these arrays.
         inputs: the arrays, in order.
-        results: arrays for the results; None where they are to be allocated.
-        ordinal: the GPU that all arrays lie on; None where they are on the host.
-        out: what the caller gave for the results, MISSING where nothing.
+        results: arrays for the results; None if they have to be allocated.
+        ordinal: the GPU that all arrays are on; None for the host.
+        out: the caller's `out`, MISSING if not given.
         stream: as the caller gave it.
-        padding: how shorter arrays are padded, None where they have the variant's shapes.
+        padding: how shorter arrays are padded, None if they have the variant's shapes.
     """
 
     route: Route
@@ -279,11 +280,11 @@ class Match:
 
     @property
     def signature(self) -> Signature:
-        """What the caller gives and gets."""
+        """The signature that the caller sees."""
         return self.route.signature if self.padding is None else self.padding.signature
 
     def allocate(self, ordinal: int, stream: int | None) -> list[Passed]:
-        """Return new memory for each result, from the framework of the first array.
+        """Return new memory for each result, from the first array's framework.
 
         Raises:
             ArgumentError: there are no arrays.
@@ -307,7 +308,7 @@ class Match:
         ]
 
     def returned(self, results: Sequence[Passed]) -> Any:
-        """Return what the call returns: `out`, or arrays in the structure that was compiled."""
+        """Return the call's result: `out`, or arrays in the structure of the compiled function."""
         if self.out is not MISSING:
             return self.out
         signature = self.route.signature
@@ -320,14 +321,14 @@ class Match:
 
 
 def launch(match: Match, ordinal: int) -> Any:
-    """Launch on arrays of a GPU; return the results in the structure of the compiled function.
+    """Launch on GPU arrays; return the results in the structure of the compiled function.
 
     Raises:
-        ArgumentError, DeviceError: as a call of the kernel does.
+        ArgumentError, DeviceError: as for a call of the kernel.
     """
     route, inputs, results = match.route, match.inputs, match.results
     stream = _stream(match, [*inputs, *(results or [])], ordinal)
-    route.program(ordinal, stream)  # what cannot run is refused before anything is allocated
+    route.program(ordinal, stream)  # fail before anything is allocated
     if results is None:
         results = match.allocate(ordinal, stream)
     passed = [*inputs, *results]
@@ -350,7 +351,7 @@ def launch(match: Match, ordinal: int) -> Any:
             )
     except PallascError:
         if order is not None:
-            with suppress(PallascError):  # of several steps some may be in the stream
+            with suppress(PallascError):  # some of several steps may be enqueued
                 order.after()
         _mark_written(passed, written)
         raise
@@ -374,10 +375,10 @@ def _stream(match: Match, passed: Sequence[Passed], ordinal: int) -> int:
 def _order(
     match: Match, passed: Sequence[Passed], written: set[int], ordinal: int, stream: int
 ) -> Order | None:
-    """Return what the launch waits for and what waits for it, None where there is nothing.
+    """Return the order of the launch with other streams, None if there is nothing to order.
 
-    Frameworks have a current stream, which a caller who names a stream orders; arrays with
-    `__cuda_array_interface__` name one; device arrays of our own know all their uses.
+    Frameworks have a current stream, and a caller who passes a stream handles its order. Arrays
+    with `__cuda_array_interface__` name a stream. Our own device arrays track all their uses.
     """
     is_given = match.stream is not None
     adapters = {} if is_given else {array.adapter: None for array in passed}
@@ -398,7 +399,7 @@ def _order(
 def _workspace(
     inputs: Sequence[Passed], size_bytes: int, ordinal: int, stream: int
 ) -> Passed | None:
-    """Return memory for temporaries from the framework at hand, None where it has no pool."""
+    """Return memory for temporaries from the inputs' framework, None if it has no pool."""
     if size_bytes and inputs and inputs[0].adapter.has_pool:
         adapter = inputs[0].adapter
         array = adapter.empty((size_bytes,), "u8", ordinal, stream)
@@ -407,6 +408,6 @@ def _workspace(
 
 
 def _mark_written(passed: Sequence[Passed], written: set[int]) -> None:
-    """Tell frameworks that count the writes to an array of those of a launch."""
+    """Mark the arrays that a launch wrote, in frameworks that count writes."""
     for number in sorted(written):
         passed[number].adapter.mark_written((passed[number].array,))

@@ -1,4 +1,4 @@
-"""From a call to what is launched: its arrays looked at and checked, its variant chosen."""
+"""Match a call: inspect and check its arrays, and select a variant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RoutedVariants(Variants):
-    """The variants of a kernel, and the route of each set of arrays among them."""
+    """The variants of a kernel, with a route for each set of arrays."""
 
     def __init__(self, name: str, candidates: Iterable[Candidate], **options: Any) -> None:
         super().__init__(name, candidates, **options)
@@ -38,7 +38,7 @@ class RoutedVariants(Variants):
 
     @cached_property
     def native_paths(self) -> NativePaths:
-        """What calls go through where the extension of C is there."""
+        """The paths of calls through the C extension, if available."""
         from pallasc.runtime.calls.native_path import NativePaths
 
         return NativePaths(self.variants, checks=self.checks or self.can_pad)
@@ -49,12 +49,12 @@ class RoutedVariants(Variants):
         arrays: Sequence[ArrayType],
         addresses: Sequence[int] | None = None,
     ) -> Route:
-        """Return the route for arrays of these types, and at these addresses, on a device.
+        """Return the route for arrays of these types, at these addresses, on a device.
 
-        The device is the current one where `ordinal` is None.
+        If `ordinal` is None, the current device is used.
 
         Raises:
-            ArgumentError: no variant takes such arrays on any GPU; no driver is needed to say so.
+            ArgumentError: no variant takes such arrays on any GPU; checked without a driver.
             SelectionError: no variant fits, or several do.
             DeviceError: the driver cannot be used.
         """
@@ -63,7 +63,7 @@ class RoutedVariants(Variants):
             return self._routes_of_types[ordinal, types]
         self.check_types(types)
         if len(self.variants) == 1:
-            addresses = None  # binding them has the plainer message
+            addresses = None  # binding them gives a clearer message
         device = get_device(current_device() if ordinal is None else ordinal)
         if self.is_tuned:
             candidate = self.selector.select(device, types, addresses)
@@ -72,13 +72,13 @@ class RoutedVariants(Variants):
             candidate = select(self.variants, device, types, addresses=addresses, likely=likely)
         route = self._route_of(candidate)
         route.choose(candidate, device)
-        # Kept where types decide alone: elsewhere addresses may choose another route next time.
+        # Cached only if types alone decide: otherwise addresses may choose another route next time.
         if route.is_only:
             self._routes_of_types[device.ordinal, types] = route
         return route
 
     def _route_of(self, candidate: Candidate) -> Route:
-        """Return a variant's route, which all variants with the same inputs and outputs share."""
+        """Return a variant's route, shared by all variants with the same inputs and outputs."""
         route = self._routes.get(candidate.kind)
         if route is None:
             with process_state.now.lock:
@@ -89,13 +89,13 @@ class RoutedVariants(Variants):
         return route
 
     def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
-        """Return the variants of a route, and whether no others take its arrays on GPUs here."""
-        # What a table never takes here is left out, so that its artifacts are not read.
+        """Return the variants of a route, and True if no others take its arrays on GPUs here."""
+        # Skip variants that the table never picks here, so that their artifacts are not read.
         taken = self.selector.taken_here(candidate, candidate.arrays) if self.is_tuned else None
         if taken is None:
             rivals = self.types[candidate.arrays]
             taken = [own for own in rivals if own is candidate or may_run(own)]
-        # Outputs tell most others apart without reading their artifacts.
+        # Comparing outputs first rules out most others without reading their artifacts.
         alike = [
             own for own in taken if own.types == candidate.types and own.kind == candidate.kind
         ]
@@ -113,17 +113,17 @@ class RoutedVariants(Variants):
         return self._prepared[key]
 
 
-# Not frozen: making a frozen object takes three times as long, at each slow call.
+# Not frozen: creating a frozen object takes three times as long, in each slow call.
 @dataclass(slots=True)
 class Call:
-    """What a caller asks for.
+    """A call as the caller wrote it.
 
     Attributes:
-        variants: what is called.
+        variants: the kernel's variants.
         arrays: the inputs, in order.
         out: arrays for the results, or MISSING.
-        stream: as it was given.
-        allocates: the results are to be allocated, and `out` does not count.
+        stream: the stream as given.
+        allocates: allocate the results, and ignore `out`.
     """
 
     variants: RoutedVariants
@@ -136,7 +136,7 @@ class Call:
         """Return the adapter of each input.
 
         Raises:
-            ArgumentError: something is not an array.
+            ArgumentError: an input is not an array.
         """
         name, inputs = self.variants.name, self.variants.signature.inputs
         return [
@@ -145,13 +145,13 @@ class Call:
         ]
 
     def match(self, adapters: Sequence[Adapter]) -> Match:
-        """Look at all arrays, and choose the variants that take them.
+        """Inspect all arrays, and select the variants that take them.
 
         Args:
-            adapters: that of each input.
+            adapters: the adapter of each input.
 
         Raises:
-            ArgumentError, SelectionError, DeviceError: as a call of the kernel does.
+            ArgumentError, SelectionError, DeviceError: as for a call of the kernel.
         """
         name, signature = self.variants.name, self.variants.signature
         inputs = [
@@ -168,7 +168,7 @@ class Call:
         elif ordinal is None:
             if not is_driver_open():
                 self._check_without_driver(inputs, types)
-            route = self.variants.route(None, types)  # copies lie where they may
+            route = self.variants.route(None, types)  # copies have no fixed address
         else:
             route = self.variants.route(ordinal, types, [array.view.pointer for array in inputs])
         _check_inputs(name, route.signature, inputs)
@@ -187,7 +187,7 @@ class Call:
             raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
 
     def _device(self, inputs: Sequence[Passed]) -> int | None:
-        """Return the GPU of the inputs, or else of `out`; None where they are on the host."""
+        """Return the GPU of the inputs, or else of `out`; None if they are on the host."""
         signature, name = self.variants.signature, self.variants.name
         if inputs:
             return _common_device(name, signature, inputs)
@@ -203,7 +203,7 @@ class Call:
         """Return the types of the inputs.
 
         Raises:
-            ArgumentError: there is one order of elements only, and an array has another.
+            ArgumentError: all variants take the same layout, and an array has another.
         """
         self._check_layouts(inputs)
         views = [array.view for array in inputs]
@@ -215,10 +215,10 @@ class Call:
         ]
 
     def _check_layouts(self, inputs: Sequence[Passed]) -> None:
-        """Check strides where all variants take the same arrays: views still tell them.
+        """Check strides if all variants take the same arrays, while views still have them.
 
         Raises:
-            ArgumentError: an array has other strides than the kernel takes.
+            ArgumentError: an array's strides are not those that the kernel takes.
         """
         if len(self.variants.types) > 1:
             return
@@ -230,15 +230,15 @@ class Call:
                 raise mismatches.wrong_layout(self.variants.name, binding, strides)
 
     def _check_without_driver(self, inputs: Sequence[Passed], types: Sequence[ArrayType]) -> None:
-        """Check all that can be without a driver: wrong arrays are reported before its absence.
+        """Check everything possible without a driver, so that wrong arrays are reported first.
 
         Raises:
-            ArgumentError: an array does not fit.
+            ArgumentError: an array is wrong.
         """
         self.variants.check_types(types)
         try:
             signature = self.variants.signature_for(types)
-        except SelectionError:  # what it gives depends on the GPU
+        except SelectionError:  # the results depend on the GPU
             return
         _check_inputs(self.variants.name, signature, inputs)
         if not self.allocates:
@@ -281,10 +281,10 @@ class Call:
 
 
 def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) -> int | None:
-    """Return the GPU that all inputs lie on, None where all are on the host.
+    """Return the GPU that all inputs are on, None if all are on the host.
 
     Raises:
-        ArgumentError: they lie in different places.
+        ArgumentError: they are on different devices.
     """
     if len({array.view.device for array in inputs}) == 1:
         return inputs[0].view.device
@@ -299,7 +299,7 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
 
 
 def _check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> None:
-    """Check that inputs have no gaps, and may be written where the kernel updates them.
+    """Check that inputs have no gaps, and are writable if the kernel updates them.
 
     Raises:
         ArgumentError: an array has gaps, or is read-only.
@@ -313,10 +313,10 @@ def _check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> 
 
 
 def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
-    """Check an array that results are written into.
+    """Check an array that a result is written into.
 
     Raises:
-        ArgumentError: it does not fit.
+        ArgumentError: it is wrong.
     """
     if (view.dtype, view.shape) != (binding.dtype, binding.shape):
         raise ArgumentError(

@@ -1,11 +1,10 @@
-"""Calls that go through the extension `_native`, where it is there.
+"""Calls through the extension `_native`, if it is available.
 
-A front is a function of C that does what generated functions do: it looks at the arrays of a call
-through DLPack's C exchange API, and puts the steps of the route that takes them into a stream. It
-keeps no bound plans, as it sets parameters anew at each launch. What it does not know, wrong arrays
-among it, goes to its fallback, which is what the call would go through without the extension.
-
-`runtime/native/python.c` reads what is packed here: words of eight bytes.
+A front is a C function that does the work of a generated function: it inspects the arrays of a call
+through DLPack's C exchange API, and enqueues the steps of the matching route in a stream. It keeps
+no bound plans, since it sets the parameters again at each launch. Anything it does not handle,
+including wrong arrays, goes to its fallback, the path that calls take without the extension.
+`runtime/native/python.c` reads the data packed here: words of eight bytes.
 """
 
 from __future__ import annotations
@@ -46,15 +45,16 @@ _FUNCTIONS = (
 )
 
 Slots = tuple[int, ...]
-"""The input that each parameter of a front is, -1 where it must be None."""
+"""The input number for each parameter of a front, -1 if it must be None."""
 
 
 class NativePaths:
-    """The fronts of one kernel, all for the first framework whose arrays they can look at.
+    """The fronts of one kernel, all for the first framework whose arrays they support.
 
     Args:
         variants: all variants of the kernel.
-        checks: as of the kernel; without, only what differs between variants is looked at.
+        checks: the kernel's `checks`; if False, only properties that differ between variants are
+            checked.
     """
 
     def __init__(self, variants: Sequence[Candidate], *, checks: bool) -> None:
@@ -72,9 +72,10 @@ class NativePaths:
         """Return the functions "call" and "into" to call from now on.
 
         Args:
-            route: what they shall launch, too.
-            exchange: the framework of its arrays, None where the extension cannot ask it.
-            fallbacks: the functions to call where they cannot; returned where nothing is possible.
+            route: a route that they should also launch.
+            exchange: the framework of its arrays, None if the extension does not support it.
+            fallbacks: the functions for calls that they do not handle; returned as they are if
+                fronts are not possible.
         """
         if exchange is not None and self._can_take(route, exchange):
             if self._exchange is None:
@@ -88,7 +89,7 @@ class NativePaths:
     def _start(
         self, exchange: Exchange, names: Sequence[str | None], fallbacks: Mapping[str, Function]
     ) -> None:
-        """Make the fronts, where the framework's exchange API is as expected."""
+        """Create the fronts, if the framework's exchange API is as expected."""
         fronts = {
             what: make_front(kind, names, exchange, fallbacks[what])
             for what, kind in _KINDS.items()
@@ -107,18 +108,18 @@ class NativePaths:
                 self._add_route(front, _OPERATOR, route, slots)
 
     def serve(self, front: Any, slots: Slots) -> None:
-        """Let an operator's front launch the routes of this kernel, those of now and later ones.
+        """Make an operator's front launch the routes of this kernel, present and future.
 
         Args:
-            front: what `make_front` made.
-            slots: where the operator's parameters lie.
+            front: the result of `make_front`.
+            slots: the input of each of the operator's parameters.
         """
         self._operators.append((front, slots))
         for route in self._routes:
             self._add_route(front, _OPERATOR, route, slots)
 
     def _can_take(self, route: Route, exchange: Exchange) -> bool:
-        """Tell whether the extension knows such arrays and such a structure."""
+        """Return True if the extension supports such arrays and such a structure."""
         native = extension()
         if native is None or not self._is_possible:
             return False
@@ -126,7 +127,7 @@ class NativePaths:
         trees = [tree for _, tree in input_names(signature)]
         are_flat = all(tree is None or type(tree) is int for tree in trees)
         return (
-            route.is_only  # where other routes take the same arrays, addresses decide
+            route.is_only  # otherwise addresses decide between routes
             and bool(signature.inputs)
             and are_flat
             and is_flat(signature.output_tree)
@@ -158,7 +159,7 @@ class NativePaths:
         route.fronts.append(front.__self__)
 
     def _array_words(self, signature: Signature) -> Iterator[bytes]:
-        """Yield what is asked of each array, packed."""
+        """Yield the checks for each array, packed."""
         alignments, sizes = signature.alignments, signature.sizes_bytes
         for number, array in enumerate(signature.passed):
             asks = _ASK_DTYPE | _ASK_SHAPE | _ASK_STRIDES
@@ -184,12 +185,12 @@ _KINDS = {"into": _INTO, "call": _CALL}
 
 
 def make_operator(exchange: Exchange, count: int, fallback: Function) -> Function | None:
-    """Return a function for an operator of so many parameters, None where there can be none.
+    """Return a function for an operator with `count` parameters, None if it is not possible.
 
     Args:
-        exchange: how the framework is asked.
-        count: how many parameters it has, all by position.
-        fallback: what is called until routes are added, and where they do not fit.
+        exchange: the framework's exchange API.
+        count: number of parameters, all positional.
+        fallback: called until routes are added, and for calls that no route matches.
     """
     if extension() is None:
         return None
@@ -199,9 +200,9 @@ def make_operator(exchange: Exchange, count: int, fallback: Function) -> Functio
 def make_front(
     kind: int, names: Sequence[str | None], exchange: Exchange, fallback: Function
 ) -> Function | None:
-    """Return a function of C without routes, whose `__self__` is the front.
+    """Return a C function without routes, whose `__self__` is the front.
 
-    None where the framework's exchange API is of another version, or there are too many parameters.
+    None if the framework's exchange API has another version, or there are too many parameters.
     """
     native: Any = extension()
     asked = (_make_program, _admit, _refuse, stream_handle, exchange.is_plain)
@@ -243,7 +244,7 @@ def _slots(signature: Signature) -> Slots:
 
 
 def _outputs(signature: Signature, kind: int) -> tuple[int, tuple[tuple[bool, int], ...]]:
-    """Return what a launch returns, and for each part whether it is a result and its number."""
+    """Return the kind of return value, and for each part whether it is a result, and its number."""
     if kind == _OPERATOR:
         fresh = tuple((True, number) for number in range(len(signature.results)))
         return (_NONE if not fresh else _LEAF if len(fresh) == 1 else _TUPLE), fresh
@@ -261,11 +262,11 @@ def _allocation(shape: tuple[int, ...], dtype: str, exchange: Exchange) -> tuple
     return shape, strides_of(shape, None), exchange.dtypes[dtype]
 
 
-# ---- what fronts ask of Python
+# ---- callbacks from fronts
 
 
 def _make_program(route: Route, ordinal: int) -> Any:
-    """Return the steps of a route on a device; None where Python launches first, False for ever."""
+    """Return a route's steps on a device; None if Python must launch first, False if impossible."""
     native: Any = extension()
     program = route.loaded(ordinal)
     parts = None if program is None else program.parts()
@@ -289,7 +290,7 @@ def _make_program(route: Route, ordinal: int) -> Any:
 
 
 def _places(signature: Signature, parts: Parts) -> list[int]:
-    """Return where each buffer lies: two words each."""
+    """Return the location of each buffer, two words each."""
     found = [(_AT_ADDRESS, address) for address in parts.fixed]
     for number, buffer in enumerate(signature.buffers):
         found[buffer] = _AT_ARRAY, number
@@ -299,7 +300,7 @@ def _places(signature: Signature, parts: Parts) -> list[int]:
 
 
 def _steps(parts: Parts) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the words of each step, and what it passes by value."""
+    """Yield the words of each step, and the bytes that it passes by value."""
     functions = iter(parts.functions)
     start = 0
     for step in parts.steps:
@@ -358,5 +359,5 @@ def _admit(ordinal: int, stream: int) -> None:
 
 
 def _refuse(route: Route, ordinal: int, code: int, step: int) -> None:
-    """Raise the error for what the driver answered."""
+    """Raise the error for the driver's code."""
     raise route.program(ordinal).refusal(code, step)

@@ -1,7 +1,7 @@
-"""Launch for arrays shorter than the variant's: copies with zeros behind them, results cut.
+"""Launch for arrays shorter than the variant's: inputs padded with zeros, results cut.
 
-All of it goes into the stream of the launch: zeros, the copies of the inputs, the launch, the
-copies of the results. Only inputs that are shorter and results that are cut are copied.
+Everything is enqueued in the stream of the launch: zeros, copies of the inputs, the launch, copies
+of the results. Only inputs that are too short and results that are cut are copied.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _DEVICE_MEMORY = 2
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """An array in memory of ours: rows, of each of which the caller has the beginning.
+    """A padded copy of an array, as rows that start with the rows of the caller's array.
 
     Attributes:
-        rows: how many; the dimensions before the one that is longer.
-        given_bytes: of a row of the caller's array.
-        own_bytes: of a row of ours.
-        index: what cuts ours to the caller's, for arrays of numpy.
-        shape, dtype: those of ours.
+        rows: number of rows: the product of the dimensions before the padded one.
+        given_bytes: size of a row of the caller's array.
+        own_bytes: size of a row of the copy.
+        index: index that cuts the copy to the caller's shape, for numpy arrays.
+        shape, dtype: of the copy.
     """
 
     rows: int
@@ -44,7 +44,7 @@ class Strip:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of our array."""
+        """Size of the copy."""
         return self.rows * self.own_bytes
 
 
@@ -53,11 +53,11 @@ class Prepared:
 
     Args:
         name: the kernel.
-        signature: what the variant takes and gives.
-        padding: what is longer than the caller's.
+        signature: the variant's signature.
+        padding: the dimensions in which the variant's arrays are longer than the caller's.
 
     Attributes:
-        signature: what the caller gives and gets.
+        signature: the signature that the caller sees.
 
     Raises:
         ArgumentError: an array that is updated in place would have to be copied.
@@ -94,16 +94,16 @@ class Prepared:
         pointers: Sequence[int],
         launch: Callable[[list[int]], None],
     ) -> None:
-        """Put a launch and its copies into a stream.
+        """Enqueue a launch and its copies in a stream.
 
         Args:
             device: the GPU.
-            stream: where.
-            pointers: where the caller's inputs and results start.
+            stream: the stream.
+            pointers: addresses of the caller's inputs and results.
             launch: launches for arrays of the variant at these addresses.
 
         Raises:
-            ArgumentError, DeviceError: as a call of the kernel does.
+            ArgumentError, DeviceError: as for a call of the kernel.
         """
         what = f"{self._name} needs {self._size_bytes} bytes to pad its arrays"
         with temporary(device, self._size_bytes, stream, what) as base:
@@ -127,12 +127,12 @@ class Prepared:
         empty: Callable[[tuple[int, ...], str], Any],
         launch: Callable[[Sequence[Any], Sequence[Any]], None],
     ) -> None:
-        """Launch for arrays of numpy.
+        """Launch for numpy arrays.
 
         Args:
             inputs: the caller's arrays.
             results: the caller's arrays for the results.
-            empty: returns a new array of a shape and dtype.
+            empty: returns a new array with a shape and dtype.
             launch: launches for arrays of the variant.
         """
         arrays = [*inputs, *results]
@@ -166,7 +166,7 @@ def _cut(binding: Binding, outputs: Any) -> Binding:
 
 
 def _lengthen(driver: Driver, strip: Strip, target: int, source: int, stream: int) -> None:
-    """Copy an array and put zeros behind each of its rows."""
+    """Copy an array and append zeros to each of its rows."""
     if strip.rows == 1:
         first, count = target + strip.given_bytes, strip.own_bytes - strip.given_bytes
     else:
@@ -180,7 +180,7 @@ def _lengthen(driver: Driver, strip: Strip, target: int, source: int, stream: in
 def _copy_rows(
     driver: Driver, strip: Strip, target: int, source: int, stream: int, is_padding: bool
 ) -> None:
-    """Copy the beginning of each row, from the caller's array or into it."""
+    """Copy the start of each row, from the caller's array or into it."""
     what = f"{'an array cannot be padded' if is_padding else 'a result cannot be cut'}"
     if not strip.rows * strip.given_bytes:
         return

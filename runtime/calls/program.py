@@ -1,14 +1,15 @@
-"""A variant on a device: its kernels loaded, its constants uploaded, its plan bound to addresses.
+"""A variant on a device: kernels loaded, constants uploaded, plan bound to addresses.
 
-A library is loaded once for all devices. A kernel becomes ready device by device: the attributes
-that let it use more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are set,
-and its code is copied there at once, since the driver's lazy loading fails while a graph is
-captured (before driver 12.3) and can deadlock against kernels that are running. Nothing is ever
-unloaded: a captured graph may launch a kernel when nothing else of it is left.
+A library is loaded once for all devices. A kernel is made ready on each device separately: the
+attributes that allow more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are
+set, and its code is copied there at once, since the driver's lazy loading fails during stream
+capture (before driver 12.3) and can deadlock with running kernels. Nothing is ever unloaded: a
+captured graph may launch a kernel after everything else of it is gone.
 
-A bound plan is immutable. Calling it puts all steps into its stream and returns the driver's
-answer as a tuple, `CUDA_SUCCESS` first; of a plan with several steps the number of the step that
-failed comes second. Called with that number it goes on there: what ran before is never repeated.
+A bound plan is immutable. Calling it enqueues all steps in its stream and returns the driver's
+result as a tuple that starts with the code, `CUDA_SUCCESS` if all went well. If a plan has several
+steps, the number of the step that failed is second. Called with that number, the plan continues
+there: steps that ran are never repeated.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ _INVALID_CLUSTER_SIZE = 912
 
 
 class Library(NamedTuple):
-    """A cubin in the driver: what it says of itself, and the driver's handle."""
+    """A cubin loaded into the driver: its parsed metadata, and the driver's handle."""
 
     cubin: Cubin
     handle: Any
 
 
 class Parts(NamedTuple):
-    """What a program consists of, for a launch that does without its bound plans.
+    """The parts of a program, for launches that do not use its bound plans.
 
     Attributes:
         steps: the steps, without those that do nothing.
-        functions: the driver's functions, one a launch.
-        values: what the launches pass by value, one behind the other.
-        fixed: the address of each buffer, 0 where it is not a constant.
+        functions: the driver's functions, one per launch.
+        values: the bytes that launches pass by value, concatenated.
+        fixed: the address of each buffer, 0 if it is not a constant.
         temporaries: buffers, and their offsets in the workspace.
     """
 
@@ -79,7 +80,7 @@ def load_program(candidate: Candidate, device: Device, stream: int | None = None
     """Return the program of a variant on a device, loaded there once, for a launch in a stream.
 
     Raises:
-        CorruptError, DeviceError: as `Program` does, or the stream is being captured.
+        CorruptError, DeviceError: as for `Program`, or the stream is being captured.
     """
     with process_state.now.lock:
         programs: dict[int, Program] = process_state.now.programs.setdefault(candidate.artifact, {})
@@ -96,7 +97,7 @@ def load_program(candidate: Candidate, device: Device, stream: int | None = None
 
 
 def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
-    """Return the offset of each temporary in a workspace, and its size."""
+    """Return the workspace offset of each temporary, and the total size."""
     offsets, at = [], 0
     for number, buffer in enumerate(plan.buffers):
         if buffer.role == "temporary":
@@ -110,11 +111,11 @@ class Program:
 
     Args:
         candidate: the variant.
-        device: where it shall run.
+        device: the GPU to load it on.
 
     Attributes:
-        device: where it runs.
-        workspace_bytes: what its temporaries take together.
+        device: as given.
+        workspace_bytes: total size of its temporaries.
 
     Raises:
         CorruptError: the artifact is damaged.
@@ -137,7 +138,7 @@ class Program:
         for buffer, address in _upload_constants(self.name, artifact, device):
             self._fixed[buffer] = address
         self._temporaries, self.workspace_bytes = lay_out(self._plan)
-        # Then the addresses of the arrays are those of all buffers.
+        # If True, the addresses of the arrays are the addresses of all buffers.
         self._are_in_order = self._buffers == tuple(range(len(self._fixed)))
         self._configs: dict[int, list[Any]] = {}
 
@@ -146,7 +147,7 @@ class Program:
 
         Args:
             stream: the stream's handle. A context must be current: the driver encodes tensor maps
-                in one only.
+                only in one.
             pointers: addresses of the inputs, then of the outputs that are not inputs.
             workspace: address of `workspace_bytes` for temporaries.
 
@@ -173,30 +174,30 @@ class Program:
                 calls.append(self._memory_call(step, addresses, stream))
         if len(calls) != 1:
             return _in_order(calls, self._driver.success, owner)
-        # The arguments name the block by its address only, so something has to own it.
+        # The arguments contain only the block's address, so something has to keep it alive.
         calls[0].owner = owner  # type: ignore[attr-defined]
         return calls[0]
 
     def parts(self) -> Parts | None:
-        """Return what it consists of, None before a plan with tensor maps was bound once."""
+        """Return the parts of the program, None until a plan with tensor maps has been bound."""
         values = self._blocks.values
         if values is None:
             return None
         return Parts(self._steps, self._functions, values, self._fixed, self._temporaries)
 
     def refusal(self, code: int, step: int) -> DeviceError:
-        """Return the error for what the driver answered to a step."""
+        """Return the error for the driver's code of a step."""
         return self.error((code,) if len(self._steps) == 1 else (code, step))
 
     def answer(self, plan: BoundPlan, first: int = 0) -> tuple[Any, ...]:
-        """Run a bound plan, and return what the driver answers.
+        """Run a bound plan, and return the driver's result.
 
         Args:
-            plan: what is run.
-            first: the step to go on from.
+            plan: the plan to run.
+            first: the step to continue from.
 
         Raises:
-            DeviceError: the driver has no such function, or answers a code that is not known.
+            DeviceError: the driver has no such function, or returns an unknown code.
         """
         try:
             return plan(first) if first else plan()
@@ -204,12 +205,12 @@ class Program:
             raise self.explain(plan, error) from error
 
     def explain(self, plan: BoundPlan, error: Exception) -> DeviceError:
-        """Return the error for what a bound plan raised."""
+        """Return the error for an exception from a bound plan."""
         function = plan.func.__name__ if isinstance(plan, partial) else "the driver"
         return _named(self._driver.explain(error, function, f"{self.name} cannot be launched"))
 
     def error(self, result: tuple[Any, ...]) -> DeviceError:
-        """Return the error for what a bound plan answered."""
+        """Return the error for a bound plan's result."""
         if len(result) == 1:
             what = f"{self.name} cannot be launched"
             return _named(self._driver.error(int(result[0]), _function(self._steps[0]), what))
@@ -254,7 +255,7 @@ def _named(error: DeviceError) -> DeviceError:
 
 
 def _function(step: Step) -> str:
-    """Return the function of the driver that a step calls."""
+    """Return the name of the driver function that a step calls."""
     if isinstance(step, Launch):
         return "cuLaunchKernelEx"
     if isinstance(step, Copy):
@@ -279,8 +280,8 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
     """Load a launch's function on a device and set its shared-memory limit.
 
     Raises:
-        CorruptError: the cubin is not what the launch plan says.
-        DeviceError: driver or GPU cannot run it.
+        CorruptError: the cubin does not match the launch plan.
+        DeviceError: the driver or GPU cannot run it.
     """
     with process_state.now.lock:
         library = _library(driver, artifact, launch.cubin)
@@ -335,7 +336,7 @@ def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
 
 
 def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> None:
-    """Compare the plan with what the driver has read, on drivers that tell it."""
+    """Compare the plan with the parameters that the driver reports, if it can report them."""
     if driver.version < _PARAMETER_QUERIES:
         return
     sizes: list[int] = []
@@ -351,7 +352,7 @@ def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> Non
 
 
 def _allow(driver: Driver, kernel: Any, launch: Launch, device: Device, own: Kernel) -> None:
-    """Raise the limits of a kernel on a device to what this launch takes."""
+    """Raise the limits of a kernel on a device to the needs of this launch."""
     total = launch.dynamic_smem_bytes + own.static_smem_bytes
     if total > device.smem_optin_bytes:
         raise DeviceError(

@@ -1,1 +1,1 @@
-"""The driver, its devices, streams and memory, and the cubins loaded into it."""
+"""The CUDA driver, its devices, streams and memory."""

@@ -1,16 +1,17 @@
-"""What the driver answers, in words: codes of `CUresult`, and hints after comments in cuda.h."""
+"""Texts for the driver's `CUresult` codes. Hints are based on comments in cuda.h."""
 
 from __future__ import annotations
 
 STICKY = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911})
-"""Codes after which a process can do nothing more on the GPU, whichever call brings them.
+"""Codes after which the process cannot use the GPU again, whichever call returns them.
 
-cuda.h says of all of them that the process is left in an inconsistent state, or that the context
-can no longer be used; of 214 and 220 that memory or NVLink had an error that cannot be corrected.
+For each of them, cuda.h states that the process is left in an inconsistent state or that the
+context can no longer be used, or (214 and 220) that there was an uncorrectable memory or NVLink
+error.
 """
 
 ODD_ANSWERS = (ValueError, RuntimeError)
-"""What cuda-bindings raises for a code that it does not know, and for a missing function."""
+"""Exceptions that cuda-bindings raises for a code it does not know, and for a missing function."""
 
 INIT_REASONS = {
     3: "it is shutting down, or this process was forked after it was opened",
@@ -21,7 +22,7 @@ INIT_REASONS = {
     804: "a library for forward compatibility does not support this GPU",
     999: "it does not say why",
 }
-"""What `cuInit` means with a code."""
+"""Meaning of each `cuInit` code."""
 
 INIT_HINTS = {
     3: 'Start processes with multiprocessing.get_context("spawn").',
@@ -32,13 +33,13 @@ INIT_HINTS = {
     804: "Remove the package cuda-compat, or install a newer driver.",
     999: "Run nvidia-smi; restarting the machine often helps.",
 }
-"""What to do where `cuInit` answers with a code."""
+"""Remedy for each `cuInit` code."""
 
 INSTALL = (
     "Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for those "
     "built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus all."
 )
-"""What to do where there is no driver, or one that is too old."""
+"""Remedy if the driver is missing or too old."""
 
 _EARLIER = "It comes from an earlier asynchronous error: this process cannot use the GPU any more."
 HINTS = {
@@ -56,9 +57,9 @@ HINTS = {
     906: "This cannot be done while a stream is captured: call preload() before.",
     912: "The cluster does not fit this GPU.",
 }
-"""What to do where another function answers with a code."""
+"""Remedy for each code from other functions."""
 
 
 def version_text(version: int) -> str:
-    """Return `13.2` for 13020."""
+    """Return a version such as 13020 as text: `13.2`."""
     return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,7 +1,7 @@
-"""Clock, temperature and throttling of a GPU while it is measured, from NVML.
+"""Clock, temperature and throttling of a GPU during measurements, from NVML.
 
-NVML comes with the driver and makes no context on the GPU. `cuda.bindings.nvml` is part of
-cuda-bindings 13; where it or the library is missing, these columns stay empty.
+NVML is part of the driver and creates no context on the GPU. `cuda.bindings.nvml` is part of
+cuda-bindings 13; if the module or the NVML library is missing, these columns stay empty.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ _REASONS = {
     0x80: "hardware power brake",
     0x100: "display clocks",
 }
-"""Bits of `nvmlClocksEventReasons…` in nvml.h that mean a lower clock; 0x1 is an idle GPU, and 0x2
-clocks that an application has set."""
+"""Bits of `nvmlClocksEventReasons…` in nvml.h that mean a lowered clock.
+
+Two other bits are not throttling: 0x1 is an idle GPU, 0x2 are clocks set by an application.
+"""
 
 
 class Conditions:
-    """Asks NVML about one GPU.
+    """NVML queries for one GPU.
 
     Args:
-        nvml: the module `cuda.bindings.nvml`, initialised; None where there is none.
+        nvml: the module `cuda.bindings.nvml`, initialized; None if NVML is unavailable.
         handle: NVML's handle of the GPU.
-        missing: why there is none.
+        missing: why NVML is unavailable.
 
     Attributes:
         missing: as given.
@@ -45,7 +47,7 @@ class Conditions:
         self.missing = missing
 
     def read(self) -> dict[str, object]:
-        """Return what is known now, as a line of results has it."""
+        """Return the current values, with the field names of a result line."""
         nvml = self._nvml
         if nvml is None:
             return {}
@@ -60,7 +62,7 @@ class Conditions:
         }
 
     def driver(self) -> str:
-        """Return NVIDIA's version of the driver, "" where it is not known."""
+        """Return NVIDIA's driver version, "" if unknown."""
         nvml = self._nvml
         if nvml is not None and (told := self._ask(nvml.system_get_driver_version)):
             return str(told)
@@ -70,7 +72,7 @@ class Conditions:
             return ""
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return an answer, None where this GPU, driver or version of cuda-bindings has none."""
+        """Return the answer, None if this GPU, driver or version of cuda-bindings has none."""
         try:
             return question()
         except (self._nvml.NvmlError, RuntimeError, AttributeError):
@@ -82,7 +84,7 @@ def _temperature_c(nvml: Any, handle: Any) -> int:
 
 
 def pci_address(device: Device) -> str:
-    """Return where a GPU is on the PCI bus, `0000:3b:00.0`; no context is made."""
+    """Return the PCI address of a GPU, `0000:3b:00.0`, without creating a context."""
     driver = open_driver()
     names = driver.bindings.CUdevice_attribute
 
@@ -95,7 +97,7 @@ def pci_address(device: Device) -> str:
 
 
 def find_conditions(bus_id: str) -> Conditions:
-    """Return what NVML tells of the GPU at a PCI address, `0000:3b:00.0`."""
+    """Return the NVML queries for the GPU at a PCI address, `0000:3b:00.0`."""
     try:
         from cuda.bindings import nvml
     except ImportError as error:
@@ -104,10 +106,10 @@ def find_conditions(bus_id: str) -> Conditions:
 
 
 def ask_nvml(nvml: Any, bus_id: str) -> Conditions:
-    """Return what a module tells of a GPU; see `find_conditions`."""
+    """Return the queries through a given NVML module; see `find_conditions`."""
     try:
         nvml.init_v2()
         return Conditions(nvml, nvml.device_get_handle_by_pci_bus_id_v2(bus_id))
-    # cuda-bindings raises RuntimeError where the library or a function of it is missing.
+    # cuda-bindings raises RuntimeError if the library or one of its functions is missing.
     except (nvml.NvmlError, RuntimeError) as error:
         return Conditions(missing=f"NVML does not start: {error}")

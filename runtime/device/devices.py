@@ -1,4 +1,4 @@
-"""The CUDA driver, opened on first use, every answer checked; its GPUs and their contexts."""
+"""The CUDA driver, opened on first use, with every result checked; GPUs and their contexts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Driver:
     Attributes:
         bindings: the module `cuda.bindings.driver`.
         version: the driver API, 13020 for 13.2.
-        as_it_is: a context manager that gives the driver, and leaves the thread as it is.
+        as_it_is: a context manager that yields the driver and does not change the current context.
     """
 
     def __init__(self, bindings: Any, version: int) -> None:
@@ -38,15 +38,15 @@ class Driver:
         self.as_it_is = nullcontext(self)
 
     def call(self, function: str, *arguments: Any, what: str) -> Any:
-        """Call a function of the driver; return its result, a tuple where it has several.
+        """Call a driver function; return its result, a tuple if there are several.
 
         Args:
             function: its name, `cuLibraryLoadData`.
-            arguments: what it takes.
-            what: what an error says first: "the cubin cannot be loaded".
+            arguments: its arguments.
+            what: start of the error message: "the cubin cannot be loaded".
 
         Raises:
-            DriverError: it answers with an error.
+            DriverError: the function returns an error.
             DeviceError: the driver has no such function.
         """
         try:
@@ -58,7 +58,7 @@ class Driver:
         return result[1] if len(result) == 2 else result[1:]
 
     def explain(self, error: Exception, function: str, what: str) -> DeviceError:
-        """Return the error for what cuda-bindings raised, one of `ODD_ANSWERS`."""
+        """Return the error for an exception from cuda-bindings, one of `ODD_ANSWERS`."""
         if isinstance(error, ValueError):
             return DeviceError(
                 f"{what}: {function} answers what this cuda-bindings does not know: {error}.",
@@ -70,13 +70,13 @@ class Driver:
         )
 
     def error(self, code: int, function: str, what: str, reason: str = "") -> DriverError:
-        """Return the error for a code, with the driver's own name and text of it.
+        """Return the error for a code, with the driver's own name and description.
 
         Args:
-            code: the driver's answer.
-            function: the function that gave it.
-            what: what the message says first.
-            reason: what the message says last, "" for nothing.
+            code: the driver's result.
+            function: the function that returned it.
+            what: start of the message.
+            reason: end of the message, "" for none.
         """
         name, text = (self._text(ask, code) for ask in ("cuGetErrorName", "cuGetErrorString"))
         end = f": {reason}." if reason else "."
@@ -93,7 +93,7 @@ class Driver:
 
 
 def open_driver() -> Driver:
-    """Return the driver, opened and initialised on the first call.
+    """Return the driver, opened and initialized on the first call.
 
     Raises:
         DeviceError: there is no driver, it is too old or cannot start, or this process was forked
@@ -110,7 +110,7 @@ def open_driver() -> Driver:
 
 
 def is_driver_open() -> bool:
-    """Tell whether the driver can be used, without opening it."""
+    """Return True if the driver is open, without opening it."""
     return process_state.now.driver is not None
 
 
@@ -154,7 +154,7 @@ def _bindings() -> Any:
 
 
 def _version(bindings: Any) -> int:
-    """Return the driver API; cuda-bindings looks for the library at this first call."""
+    """Return the driver API version. This first call makes cuda-bindings look for the library."""
     try:
         code, version = bindings.cuDriverGetVersion()
     except (RuntimeError, OSError) as error:
@@ -176,7 +176,7 @@ class Device:
         name: `NVIDIA H100 80GB HBM3`.
         major, minor: compute capability.
         sm_count: streaming multiprocessors.
-        smem_optin_bytes: shared memory that one block may ask for.
+        smem_optin_bytes: maximum shared memory that one block can request.
         has_pools: `cuMemAllocAsync` works.
         driver_version: the driver API, 13020 for 13.2.
         context: its primary context, which frameworks share.
@@ -197,15 +197,15 @@ class Device:
 
 
 def device_count() -> int:
-    """Return how many GPUs this process sees."""
+    """Return the number of GPUs that this process sees."""
     return int(open_driver().call("cuDeviceGetCount", what="the GPUs cannot be counted"))
 
 
 def get_device(ordinal: int) -> Device:
-    """Return a GPU; its primary context is retained from then on.
+    """Return a GPU, with its primary context retained from then on.
 
     Raises:
-        ArgumentError: there is no GPU of that number.
+        ArgumentError: there is no GPU with that number.
         DeviceError: the driver cannot be used.
     """
     driver = open_driver()
@@ -223,10 +223,10 @@ def get_device(ordinal: int) -> Device:
 
 
 def look_at_device(ordinal: int) -> Device:
-    """Return the figures of a GPU; its context is not made, and is None where it was not before.
+    """Return a GPU without creating its context, which is None unless already retained.
 
     Raises:
-        ArgumentError, DeviceError: as `get_device` does.
+        ArgumentError, DeviceError: as for `get_device`.
     """
     driver = open_driver()
     device: Device = process_state.now.devices.get(ordinal) or _read(driver, ordinal)
@@ -234,7 +234,7 @@ def look_at_device(ordinal: int) -> Device:
 
 
 def capabilities() -> frozenset[tuple[int, int]]:
-    """Return the compute capabilities of all GPUs of this process; no context is made."""
+    """Return the compute capabilities of this process's GPUs, without creating a context."""
     driver, state = open_driver(), process_state.now
     if state.capabilities is None:
         state.capabilities = frozenset(
@@ -245,7 +245,7 @@ def capabilities() -> frozenset[tuple[int, int]]:
 
 
 def device_models() -> tuple[Device, ...]:
-    """Return one GPU of each model of this process; no context is made."""
+    """Return one GPU of each model in this process, without creating a context."""
     state = process_state.now
     if state.models is None:
         models: dict[Device, Device] = {}
@@ -265,13 +265,13 @@ def _figure(driver: Driver, ordinal: int, which: str) -> int:
 
 
 def current_device() -> int:
-    """Return the device of the context that is current in this thread, else 0."""
+    """Return the device of the thread's current context, or 0 if there is none."""
     code, device = open_driver().bindings.cuCtxGetDevice()
     return int(device) if int(code) == 0 else 0
 
 
 def device_of(pointer: int) -> int:
-    """Return the ordinal of the GPU whose memory lies at an address; for 0, the current GPU.
+    """Return the ordinal of the GPU that owns the memory at an address; for 0, the current GPU.
 
     Raises:
         DriverError: no GPU has memory there.
@@ -285,7 +285,7 @@ def device_of(pointer: int) -> int:
 
 
 def context_of(pointer: int) -> int:
-    """Return the handle of the context that memory belongs to, 0 where the driver knows none."""
+    """Return the handle of the context that memory belongs to, 0 if the driver knows of none."""
     bindings = open_driver().bindings
     attribute = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT
     code, context = bindings.cuPointerGetAttribute(attribute, pointer)
@@ -293,12 +293,12 @@ def context_of(pointer: int) -> int:
 
 
 def is_open(device: Device) -> bool:
-    """Tell whether a device belongs to this process; none does in the child of a fork."""
+    """Return True if a device belongs to this process; in a forked child, none does."""
     return process_state.now.devices.get(device.ordinal) is device
 
 
 def active(device: Device) -> AbstractContextManager[Driver]:
-    """Make a device's primary context current in this thread for a while, where it is not.
+    """Make a device's primary context current in this thread within a `with` block.
 
     Raises:
         DriverError: it cannot be made current.
@@ -310,7 +310,7 @@ def active(device: Device) -> AbstractContextManager[Driver]:
 
 
 class _Pushed:
-    """A context that is current for a while; a generator would cost as much as a launch."""
+    """A context that is current within a block; a generator would cost as much as a launch."""
 
     __slots__ = ("_device", "_driver")
 
@@ -328,7 +328,7 @@ class _Pushed:
 
 
 def current_context() -> int:
-    """Return the handle of the context that is current in this thread, 0 where none is."""
+    """Return the handle of the context that is current in this thread, 0 if there is none."""
     driver = open_driver()
     code, context = driver.bindings.cuCtxGetCurrent()
     return int(context) if code is driver.success else 0
@@ -336,9 +336,9 @@ def current_context() -> int:
 
 @contextmanager
 def outside_captures(driver: Driver) -> Iterator[None]:
-    """Let captures go on, of this thread and of others, during work that is not part of them.
+    """Keep stream captures, of this thread and others, valid during work that is not part of them.
 
-    Allocating, freeing and loading would end them otherwise.
+    Without it, allocating, freeing and loading would invalidate them.
     """
     modes = driver.bindings.CUstreamCaptureMode
     what = "captures of streams cannot be left alone"
@@ -351,16 +351,16 @@ def outside_captures(driver: Driver) -> Iterator[None]:
 
 
 def is_capturing(device: Device, stream: int) -> bool:
-    """Tell whether a stream is being captured into a graph."""
+    """Return True if a stream is being captured into a graph."""
     with active(device) as driver:
         code, status = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(stream))
     return int(code) == 0 and int(status) != 0
 
 
 def is_legacy_blocked(driver: Driver) -> bool:
-    """Tell whether the default stream of the current context waits for a stream that is captured.
+    """Return True if the current context's default stream waits for a stream under capture.
 
-    Work that is put into it meanwhile fails and ends that capture; asking does not.
+    Enqueueing work in it would then fail and invalidate that capture; this query does not.
     """
     code, _ = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(0))
     return int(code) == _CAPTURE_IMPLICIT

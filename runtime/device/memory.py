@@ -1,6 +1,6 @@
-"""Device memory of our own: constants once a device, temporaries in the order of a stream.
+"""pallasc's own device memory: constants once per device, temporaries in stream order.
 
-Constants are never freed: a captured graph may still read them when the kernel is gone.
+Constants are never freed: a captured graph may still read them after the kernel is gone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pallasc.runtime.device.streams import capture_number, own_stream
 from pallasc.runtime.device.uses import Uses, number_of, record, wait_for_moments
 
 ALIGNMENT = 256
-"""What Mosaic assumes of every buffer."""
+"""Alignment that Mosaic assumes for every buffer."""
 
 THREAD_STREAM = 2
-"""The handle by which each thread names a default stream of its own."""
+"""The handle that means the calling thread's own default stream (`CU_STREAM_PER_THREAD`)."""
 
 
 def align(size_bytes: int) -> int:
@@ -28,7 +28,7 @@ def align(size_bytes: int) -> int:
 
 
 def upload(device: Device, digest: str, data: bytes, what: str) -> int:
-    """Return the address of a device's one copy of these bytes.
+    """Return the address of a device's only copy of these bytes, copying them on first use.
 
     Raises:
         OutOfMemoryError: there is no room for them.
@@ -45,7 +45,6 @@ def upload(device: Device, digest: str, data: bytes, what: str) -> int:
 
 
 def _copy(driver: Driver, data: bytes, stream: int, what: str) -> int:
-    """Return the address of new memory with these bytes."""
     address = int(driver.call("cuMemAlloc", max(1, len(data)), what=what))
     try:
         if data:
@@ -59,16 +58,16 @@ def _copy(driver: Driver, data: bytes, stream: int, what: str) -> int:
 
 @contextmanager
 def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterator[int]:
-    """Give memory of a device for what is put into a stream meanwhile.
+    """Provide device memory for the work enqueued in a stream within the `with` block.
 
     Raises:
         OutOfMemoryError: there is not enough.
     """
     driver = open_driver()
     if not device.has_pools:
-        # One thread at a time: between its first use of the memory and its last, no other.
+        # Only one thread at a time may enqueue work that uses this memory.
         key = _key(device, stream)
-        # setdefault is atomic: all threads get the lock that the first put there.
+        # setdefault is atomic: all threads get the same lock.
         with process_state.now.turns.setdefault(key, threading.RLock()):
             yield from _turn_with_workspace(device, key, size_bytes, what)
         return
@@ -85,15 +84,16 @@ _Key = tuple[int, int, int]
 
 
 def _key(device: Device, stream: int) -> _Key:
-    """Return what names a stream in this process: handle 2 is another stream in each thread."""
+    """Return a unique key of a stream: handle 2 is a different stream in each thread."""
     return device.ordinal, stream, threading.get_ident() if stream == THREAD_STREAM else 0
 
 
 def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) -> Iterator[int]:
-    """Give the memory of a stream, after what used it before.
+    """Provide the workspace of a stream, ordered after its previous uses.
 
-    The handle may be that of a new stream, which does not wait for an old stream with that handle.
-    A graph has memory of its own: it may run beside the stream that it was captured in.
+    The handle may belong to a new stream, which does not wait for an old stream with the same
+    handle. A graph gets a separate workspace: it may run concurrently with the stream it was
+    captured in.
     """
     graph = capture_number(device, key[1])
     if graph:
@@ -113,8 +113,8 @@ def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) 
 def _workspace(device: Device, key: tuple[int, ...], size_bytes: int, what: str) -> int:
     """Return memory that belongs to a stream or a graph.
 
-    A block that is too small is kept: work that was put into the stream may not be over. Sizes at
-    least double, and all blocks of a stream together take less than twice the last.
+    A block that is too small is kept: work enqueued in the stream may still use it. Sizes at least
+    double, so all blocks of a stream together take less than twice the last one.
     """
     workspaces = process_state.now.workspaces
     address, held_bytes = workspaces.get(key, (0, 0))

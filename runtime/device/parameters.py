@@ -1,13 +1,13 @@
-"""The memory that launches read their parameters from: one block a plan, filled once.
+"""Kernel parameters in memory: one block per plan, filled once and read at each launch.
 
-A block holds, for all launches of a plan together: the arrays of pointers to parameters that
-`kernelParams` asks for, the pointers that are passed, and the parameters passed by value, each at
-a multiple of 128 bytes, with their tensor maps encoded in place.
+A block serves all launches of a plan. It holds the arrays of parameter pointers that `kernelParams`
+requires, the pointers passed as parameters, and the parameters passed by value, each aligned to 128
+bytes, with their tensor maps encoded in place.
 
-Tensor maps are encoded for the first block, through the driver's function pointers into memory of
-our own: `CUtensorMap` must lie at a multiple of 64 bytes (128 in the headers of CUDA 13), which
-objects of cuda.bindings often do not. Later blocks get a copy with other addresses, which costs a
-third.
+For the first block, tensor maps are encoded by calling the driver's function pointers on our own
+memory: `CUtensorMap` must be 64-byte aligned (128 in the headers of CUDA 13), which objects of
+cuda.bindings often are not. Later blocks are copies with the addresses replaced, at a third of the
+cost.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pallasc.specs.artifacts.tensor_maps import (
 _MAP_ALIGNMENT = 128
 
 _Encode = Callable[[int, int], int]
-"""Writes a tensor map: (where, address of the array) -> the driver's code."""
+"""Encode a tensor map: (destination, address of the array) -> the driver's result code."""
 
 _BLOCKS_AT_A_TIME = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """A tensor map: its place in the block, the array it describes, and how it is encoded."""
+    """A tensor map: its offset in the block, the array it describes, and its encoder."""
 
     at: int
     buffer: int
@@ -56,8 +56,8 @@ class _Place(NamedTuple):
     """Memory for a block.
 
     Attributes:
-        memory: what it is a part of.
-        at: where it starts there.
+        memory: the allocation that it is part of.
+        at: its offset in the allocation.
         base: its address.
         targets: the addresses of the parameters in it, in order.
     """
@@ -69,7 +69,7 @@ class _Place(NamedTuple):
 
 
 class _Block:
-    """What owns the memory of a block; without it, the memory is spare."""
+    """Owner of a block's memory; the memory is free for reuse when the owner is gone."""
 
     __slots__ = ("_place", "_spare")
 
@@ -78,19 +78,19 @@ class _Block:
         self._spare = spare
 
     def __del__(self) -> None:
-        # The driver copies parameters while it is called, so no launch reads them any more.
+        # The driver copies parameters during the launch call, so no launch reads them any more.
         self._spare.append(self._place)
 
 
 class ParameterBlocks:
-    """Makes the parameter blocks of a plan's launches.
+    """Parameter blocks for a plan's launches.
 
     Args:
         driver: the opened driver.
         launches: the launches of the plan.
 
     Attributes:
-        starts: where in a block the `kernelParams` array of each launch lies.
+        starts: the offset in a block of each launch's `kernelParams` array.
     """
 
     def __init__(self, driver: Driver, launches: Sequence[Launch]) -> None:
@@ -123,16 +123,16 @@ class ParameterBlocks:
         self._values = bytes(values)
         gap = self._values_at - words
         self._layout = struct.Struct(f"={words // 8}Q{gap}x{len(values)}s")
-        # The same with its tensor maps encoded, once that has been done for a first block.
+        # `_values` with encoded tensor maps, set when the first block has been encoded.
         self._encoded: bytes | None = None
         self._replace = _make_replacer(driver) if self._maps else None
         self._spare: list[_Place] = []
 
     @property
     def values(self) -> bytes | None:
-        """All that is passed by value, with tensor maps of some addresses.
+        """All parameters passed by value, with tensor maps for the addresses of the first block.
 
-        None where none was encoded yet.
+        None until the first block has been encoded.
         """
         return self._encoded if self._maps else self._values
 
@@ -152,9 +152,9 @@ class ParameterBlocks:
         return bytes.fromhex(parameter.data).ljust(value_bytes(parameter), b"\0")
 
     def make(self, addresses: Sequence[int]) -> tuple[Any, int]:
-        """Return a block for buffers at these addresses: what owns it, and where it starts.
+        """Return a block for buffers at these addresses: its owner, and its address.
 
-        When nothing refers to the owner any more, its memory serves another block.
+        Once nothing refers to the owner, its memory is reused for another block.
 
         Raises:
             DriverError: the driver refuses a tensor map.
@@ -182,7 +182,7 @@ class ParameterBlocks:
         return block, base
 
     def _set_maps(self, base: int, addresses: Sequence[int], are_encoded: bool) -> None:
-        """Let the tensor maps of a block describe buffers at these addresses."""
+        """Make the tensor maps of a block describe buffers at these addresses."""
         replace = self._replace
         if not are_encoded or replace is None:
             for tensor_map in self._maps:
@@ -212,7 +212,7 @@ class ParameterBlocks:
             raise self._driver.error(code, tensor_map.function, what)
 
     def _allocate(self) -> _Place:
-        """Return memory for a block; memory for others is spare from then on."""
+        """Return memory for a block, and add memory for more blocks to the spare list."""
         step = _align(max(1, self._layout.size))
         memory = (ctypes.c_char * (step * _BLOCKS_AT_A_TIME + _MAP_ALIGNMENT))()
         start = ctypes.addressof(memory)
@@ -226,14 +226,14 @@ class ParameterBlocks:
 
 
 def _getter(passed: Sequence[tuple[int, int]]) -> Callable[[Sequence[int]], Sequence[int]] | None:
-    """Return what picks the pointers that are passed, None where they are not just addresses."""
+    """Return a getter of the passed pointers; None for fewer than two, or if one has an offset."""
     if len(passed) < 2 or any(offset for _, offset in passed):
         return None
     return itemgetter(*(buffer for buffer, _ in passed))
 
 
 def value_bytes(parameter: Bytes) -> int:
-    """Return the room that a parameter passed by value takes in a block."""
+    """Return the space that a parameter passed by value takes in a block."""
     return _align(parameter.size)
 
 
@@ -267,12 +267,11 @@ def _align(size: int) -> int:
 
 
 def _encoder_name(tensor_map: TensorMap) -> str:
-    """Return the function of the driver that encodes a tensor map."""
     return "cuTensorMapEncodeTiled" if tensor_map.im2col is None else "cuTensorMapEncodeIm2col"
 
 
 def _make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> _Encode:
-    """Return the function that encodes a tensor map of a kernel, all but the two addresses fixed.
+    """Return a function that encodes a kernel's tensor map, with all but the two addresses fixed.
 
     Raises:
         CorruptError: the map breaks a rule of the driver.
@@ -290,7 +289,7 @@ def _make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> _Encode
 
 
 def _make_replacer(driver: Driver) -> _Encode:
-    """Return the function that gives an encoded tensor map another address: (map, address)."""
+    """Return the function that replaces the address in an encoded tensor map: (map, address)."""
     kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     return kind(function_address(driver, "cuTensorMapReplaceAddress"))
 
@@ -331,7 +330,7 @@ def _im2col(driver: Driver, m: TensorMap, window: Im2col) -> _Encode:
 
 
 def _rank(m: TensorMap, *others: int) -> int:
-    """Return the rank; every list that the driver reads must have as many entries."""
+    """Return the rank; every list that the driver reads must have that many entries."""
     rank = len(m.dims)
     if not 1 <= rank <= 5 or any(other != rank for other in (*others, len(m.element_strides))):
         raise ValueError(f"dims {m.dims} with lists of other lengths")
@@ -351,9 +350,9 @@ def _modes(m: TensorMap) -> tuple[Any, ...]:
 
 
 def _function(driver: Driver, name: str) -> Callable[..., int]:
-    """Return the driver's function; it takes values that are ctypes objects already.
+    """Return a driver function; its arguments must be ctypes objects.
 
-    It holds the interpreter's lock: it only fills in 128 bytes.
+    It does not release the GIL, since it only fills in 128 bytes.
     """
     return ctypes.PYFUNCTYPE(ctypes.c_int)(function_address(driver, name))
 
@@ -361,7 +360,7 @@ def _function(driver: Driver, name: str) -> Callable[..., int]:
 def function_address(
     driver: Driver, name: str, what: str = "a tensor map cannot be encoded"
 ) -> int:
-    """Return the address of a function of the driver.
+    """Return the address of a driver function.
 
     Raises:
         DeviceError: the driver has no such function.

@@ -1,8 +1,8 @@
-"""What the runtime keeps for this process, in one object: the child of a fork gets a new one.
+"""The runtime's state for this process, in one object; a forked child gets a new one.
 
 CUDA does not work in the child of a process that has opened the driver, and a lock that another
-thread holds at the moment of the fork is never released there. So nothing is repaired: the object
-is replaced as a whole, with its tables and its lock.
+thread holds at the time of the fork is never released there. So nothing is repaired: the object is
+replaced as a whole, with its tables and its lock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 
 class Forgetful(Protocol):
-    """Something of a user's that lives on in the child, and holds handles of the driver."""
+    """An object of the user's that survives a fork, and holds driver handles."""
 
     def forget(self) -> None:
-        """Drop everything that was made in the process that this process was forked from."""
+        """Drop everything that was created before the fork."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,20 +27,20 @@ class ProcessState:
 
     Attributes:
         is_forked: the driver was opened in the process that this process was forked from.
-        is_opening: a thread opens the driver at this moment.
-        driver: the opened `Driver`, None before.
-        lock: held while something is made that there is once: reentrant, since making a program
-            makes libraries, streams and constants.
+        is_opening: a thread is currently opening the driver.
+        driver: the opened `Driver`, None until then.
+        lock: held while creating anything that exists once per process; reentrant, since creating
+            a program creates libraries, streams and constants.
         devices: each `Device` by ordinal.
-        capabilities: compute capabilities of all GPUs, None before they were asked for.
-        models: a `Device` of each model of GPU, None before they were asked for.
+        capabilities: compute capabilities of all GPUs, None until first requested.
+        models: a `Device` of each GPU model, None until first requested.
         streams: the handle of pallasc's own stream by ordinal.
         spare_events: events that no moment refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
         turns, workspaces, uses: by stream, for devices without memory pools; see `memory`.
         libraries: loaded cubins by digest; see `calls.program`.
         programs: by artifact and ordinal; see `calls.program`.
-        routes: those with plans; see `calls.launch`.
+        routes: the routes that have plans; see `calls.launch`.
     """
 
     is_forked: bool = False
@@ -62,7 +62,7 @@ class ProcessState:
 
 
 now = ProcessState()
-"""The state of this process. It is read anew at each use, as `process_state.now`."""
+"""The state of this process. Always read it as `process_state.now`, since a fork replaces it."""
 
 
 def _after_fork() -> None:
@@ -71,7 +71,7 @@ def _after_fork() -> None:
 
 
 def start_anew(*, is_forked: bool) -> None:
-    """Replace the state by that of a process that has used nothing yet."""
+    """Replace the state with a new one, as in a process that has used nothing yet."""
     global now
     routes = now.routes
     now = ProcessState(is_forked=is_forked, routes=routes)

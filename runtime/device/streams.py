@@ -1,4 +1,4 @@
-"""Streams: their handles in every framework, their contexts, and order between two of them."""
+"""Streams: their handles in every framework, their contexts, and ordering between two of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pallasc.runtime.device.devices import (
 )
 
 DEFAULT_STREAMS = 2
-"""Handles up to this are default streams: 0 and 1 that of the context, 2 that of the thread."""
+"""Maximum handle of a default stream: 0 and 1 are the context's, 2 is the thread's."""
 
 LEGACY_STREAM = 1
 """The other handle of the context's default stream: `CU_STREAM_LEGACY`."""
@@ -30,16 +30,16 @@ LEGACY_STREAM = 1
 PRIMARY_CONTEXT = (
     "Kernels run in the primary context of a GPU, that of torch, cupy and JAX: use that."
 )
-"""What to do where something is of another context."""
+"""Remedy if something belongs to another context."""
 
 _MOST = 2**64 - 1
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the handle of a stream: of torch, cupy, cuda.core, cuda.bindings, or a number.
+    """Return the handle of a stream: from torch, cupy, cuda.core, cuda.bindings, or a number.
 
     Raises:
-        ArgumentError: it is something else.
+        ArgumentError: it is anything else.
     """
     if type(stream) is int and 0 <= stream <= _MOST:
         return stream
@@ -56,14 +56,13 @@ def stream_handle(stream: Any) -> int:
 
 
 def _handle_of(stream: Any) -> Any:
-    """Return what a stream says its handle is."""
-    for attribute in ("cuda_stream", "ptr"):  # first: asking torch's takes a launch's time else
+    for attribute in ("cuda_stream", "ptr"):  # first: torch's __cuda_stream__ takes a launch's time
         value = getattr(stream, attribute, None)
         if value is not None:
             return value
     is_numpy = type(stream).__module__ == "numpy"
     if is_numpy or isinstance(stream, Number | str | bytes | bytearray):
-        # Old versions of numpy take their booleans for integers.
+        # Old versions of numpy accept their booleans as integers.
         return None if type(stream).__name__ in ("bool", "bool_") else index(stream)
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
@@ -77,7 +76,7 @@ def check_stream(stream: int, device: Device) -> None:
 
     Raises:
         ArgumentError: it belongs to another device or context.
-        DriverError: there is no such stream.
+        DriverError: the stream does not exist.
     """
     with active(device) as driver:
         what = f"stream {stream:#x} cannot be used on {device}"
@@ -94,7 +93,6 @@ def check_stream(stream: int, device: Device) -> None:
 
 
 def _context_device(driver: Driver, context: Any) -> int:
-    """Return the device of a context."""
     driver.bindings.cuCtxPushCurrent(context)
     try:
         return current_device()
@@ -103,10 +101,10 @@ def _context_device(driver: Driver, context: Any) -> int:
 
 
 def capture_number(device: Device, stream: int) -> int:
-    """Return the number of the capture that a stream takes part in, 0 where it does in none."""
+    """Return the ID of the capture that a stream is part of, 0 if it is not being captured."""
     with active(device) as driver:
         ask = driver.bindings.cuStreamGetCaptureInfo
-        # How many values follow the first two differs between versions of cuda-bindings.
+        # The number of values after the first two differs between versions of cuda-bindings.
         code, *values = ask(driver.bindings.CUstream(stream))
     status, number = values[:2]
     return int(number) if int(code) == 0 and int(status) else 0
@@ -118,7 +116,7 @@ _NON_BLOCKING = 1
 def own_stream(device: Device) -> int:
     """Return a stream of a device for work that the caller waits for; it is never destroyed.
 
-    The default stream would not do: it cannot be used while streams of others are captured.
+    The default stream is no alternative: it cannot be used while other streams are being captured.
     """
     state = process_state.now
     stream = state.streams.get(device.ordinal)
@@ -133,7 +131,7 @@ def own_stream(device: Device) -> int:
 
 
 def wait_for(device: Device, stream: int, producer: int) -> None:
-    """Let a stream wait for what is in another stream by now.
+    """Make a stream wait for the work enqueued so far in another stream.
 
     Raises:
         DriverError: a stream does not exist.
@@ -145,10 +143,11 @@ def wait_for(device: Device, stream: int, producer: int) -> None:
 
 @contextmanager
 def across_contexts(device: Device, stream: int) -> Iterator[None]:
-    """Order a default stream of a device's context with that of the context that is current.
+    """Order a default stream of a device's context with the current context's default stream.
 
-    What is put into the former meanwhile runs after what is in the latter by now, and before what
-    gets there later. Both have the same handle: each context has a default stream of its own.
+    Work enqueued in the device's stream within the block runs after the work enqueued so far in the
+    current context's stream, and before its later work. Both streams have the same handle, since
+    each context has a separate default stream.
 
     Raises:
         DriverError: the driver cannot.
@@ -168,11 +167,11 @@ def across_contexts(device: Device, stream: int) -> Iterator[None]:
 
 
 Call = Callable[..., tuple[Any, ...]]
-"""Puts work into a stream, and returns the driver's answer."""
+"""Enqueue work in a stream, and return the driver's result."""
 
 
 def in_context(device: Device, call: Call) -> Call:
-    """Return a call that runs in a device's context, and restores the thread's own after it."""
+    """Return a call that runs in a device's context and then restores the thread's context."""
     driver = open_driver()
     push = partial(driver.bindings.cuCtxPushCurrent, device.context)
     pop, success = driver.bindings.cuCtxPopCurrent, driver.success
@@ -190,10 +189,10 @@ def in_context(device: Device, call: Call) -> Call:
 
 
 def beside_contexts(device: Device, stream: int, call: Call) -> Call:
-    """Return a call like `in_context`, for threads that may have a context of their own.
+    """Like `in_context`, for threads that may have made another context current.
 
-    Each context has a default stream of its own: where the program has made a context of this GPU
-    current, its default stream and that of the device's context wait for each other.
+    Each context has a separate default stream. If the program has made another context of this GPU
+    current, its default stream and the default stream of the device's context wait for each other.
     """
     inside = in_context(device, call)
     if stream > DEFAULT_STREAMS:
@@ -212,7 +211,7 @@ def beside_contexts(device: Device, stream: int, call: Call) -> Call:
 
 @contextmanager
 def _moment(driver: Driver, stream: int, what: str) -> Iterator[Any]:
-    """Give an event for what is in a stream of the current context by now."""
+    """Yield an event for the work enqueued so far in a stream of the current context."""
     event = driver.call("cuEventCreate", 2, what=what)  # CU_EVENT_DISABLE_TIMING
     try:
         driver.call("cuEventRecord", event, driver.bindings.CUstream(stream), what=what)

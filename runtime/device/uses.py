@@ -1,8 +1,8 @@
-"""What memory is used for: its last write and the reads since then, in any stream.
+"""Uses of a block of memory: its last write and the reads since then, in any stream.
 
-Events are recorded, and streams are not remembered: a stream may be destroyed before anybody asks,
-and a new one may get its handle. Streams are told apart by the driver's numbers, which are never
-given twice.
+Uses are recorded as events, not as streams: a stream may be destroyed before its work is waited
+for, and a new one may get its handle. Streams are distinguished by the driver's stream IDs, which
+are never reused.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SUCCESS = 0
 
 
 class Moment:
-    """What was in a stream at one moment.
+    """The work in a stream up to one moment.
 
     Attributes:
-        device: whose stream it was.
-        number: the stream's, see `number_of`.
-        event: an event of the driver, used again when nothing refers to the moment any more.
+        device: the stream's device.
+        number: the stream's ID, see `number_of`.
+        event: a driver event, reused when nothing refers to the moment any more.
     """
 
     __slots__ = ("_spare", "device", "event", "number")
@@ -45,15 +45,15 @@ class Moment:
         self._spare = spare
 
     def __del__(self) -> None:
-        # Recording an event anew does not change what a stream already waits for (cuEventRecord).
+        # Recording an event again does not change what a stream already waits for (cuEventRecord).
         self._spare.append(self.event)
 
 
 def number_of(device: Device, stream: int) -> int:
-    """Return what tells a stream of a device from all others, later ones included.
+    """Return a stream ID that is unique on its device, and never reused.
 
     Raises:
-        DriverError: there is no such stream.
+        DriverError: the stream does not exist.
     """
     if stream < 2:
         return _LEGACY_NUMBER
@@ -63,15 +63,17 @@ def number_of(device: Device, stream: int) -> int:
 
 
 def record(device: Device, stream: int, number: int | None = None) -> Moment | None:
-    """Return what is in a stream by now; None where it is captured: then it holds no work.
+    """Return the moment of the work enqueued so far in a stream, None if it is being captured.
+
+    While a stream is captured, it holds no work.
 
     Args:
-        device: whose stream it is.
+        device: the stream's device.
         stream: its handle.
-        number: its number, where it is known.
+        number: its ID, if known.
 
     Raises:
-        DriverError: there is no such stream.
+        DriverError: the stream does not exist.
     """
     with active(device) as driver:
         what = "work in a stream cannot be noted"
@@ -89,11 +91,11 @@ def record(device: Device, stream: int, number: int | None = None) -> Moment | N
 
 
 def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -> None:
-    """Let a stream wait for what was in others.
+    """Make a stream wait for moments of other streams.
 
     Raises:
-        ArgumentError: it is captured, and work that it has to wait for is not over.
-        DriverError: there is no such stream.
+        ArgumentError: it is being captured, and work that it has to wait for has not finished.
+        DriverError: the stream does not exist.
     """
     if not moments:
         return
@@ -111,17 +113,17 @@ def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -
 
 
 def _unfinished(moments: Sequence[Moment]) -> list[Moment]:
-    """Return those moments of one device whose work may not be over."""
+    """Return those moments of one device whose work may not have finished."""
     with active(moments[0].device) as driver, outside_captures(driver):
         ask = driver.bindings.cuEventQuery
         return [moment for moment in moments if int(ask(moment.event)[0]) != _SUCCESS]
 
 
 def wait_for_default(device: Device, stream: int) -> None:
-    """Let a stream of ours wait for the default one, where other libraries may use the memory.
+    """Make one of our streams wait for the default stream, in which other libraries may use memory.
 
-    The default stream cannot be used while a stream that it waits for is captured; nothing is in it
-    then that was not there before the capture.
+    The default stream cannot be used while a stream that it waits for is being captured. In that
+    case all of its work was enqueued before the capture.
     """
     with active(device) as driver, outside_captures(driver):
         if is_legacy_blocked(driver):
@@ -132,7 +134,7 @@ def wait_for_default(device: Device, stream: int) -> None:
 
 
 class Uses:
-    """The work that one block of memory is in, as far as pallasc put it there."""
+    """The work enqueued by pallasc that uses one block of memory."""
 
     __slots__ = ("_reads", "_write")
 
@@ -141,16 +143,16 @@ class Uses:
         self._reads: dict[int, Moment] = {}
 
     def before(self, number: int | None, *, writes: bool) -> list[Moment]:
-        """Return what work in a stream has to wait for: uses in others that are not over.
+        """Return the unfinished uses in other streams that work in a stream has to wait for.
 
         Args:
-            number: the stream's; None for no stream in particular.
-            writes: it writes; then it waits for reads as well as for the last write.
+            number: the stream's ID; None for no particular stream.
+            writes: the work writes, so it waits for reads as well as for the last write.
         """
         write = self._write
         others = [] if write is None or write.number == number else [write]
         if writes and self._reads:
-            # A copy, because another thread may note a read meanwhile.
+            # A copy, because another thread may add a read meanwhile.
             reads = list(self._reads.values())
             others += [moment for moment in reads if moment.number != number]
         if not others:
@@ -161,7 +163,7 @@ class Uses:
         return unfinished
 
     def note(self, moment: Moment, *, writes: bool) -> None:
-        """Note work that has waited for what `before` gave."""
+        """Add work that has waited for the uses that `before` returned."""
         if writes:
             self._write, self._reads = moment, {}
         elif self._write is not moment:
@@ -171,7 +173,7 @@ class Uses:
             self._reads[moment.number] = moment
 
     def settle(self) -> None:
-        """Note that all work is over."""
+        """Record that all work has finished."""
         self._write, self._reads = None, {}
 
     def _forget(self, done: Collection[Moment]) -> None:
@@ -185,10 +187,10 @@ class Uses:
 def note_uses(
     device: Device, stream: int, number: int | None, uses: Sequence[tuple[Uses, bool]]
 ) -> None:
-    """Note what is in a stream by now as uses of memory, each a write or not; not in a capture.
+    """Record the work enqueued so far in a stream as uses of memory, unless it is being captured.
 
     Raises:
-        DriverError: there is no such stream.
+        DriverError: the stream does not exist.
     """
     moment = record(device, stream, number) if uses else None
     if moment is not None:
@@ -197,7 +199,7 @@ def note_uses(
 
 
 def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
-    """Return a stream of ours that waits for the uses of memory, and for the default stream."""
+    """Return one of our streams, made to wait for the uses of memory and for the default stream."""
     stream = own_stream(device)
     wait_for_moments(device, stream, uses.before(None, writes=writes))
     wait_for_default(device, stream)
@@ -205,15 +207,15 @@ def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
 
 
 class Order:
-    """What a launch waits for, and what waits for it.
+    """Stream order of a launch: the work it waits for, and the streams that wait for it.
 
     Args:
         name: the kernel.
-        device: where it runs.
-        stream: where it is put.
-        others: streams that arrays come from; these and that of the launch wait for each other.
-        uses: of arrays that know them, and whether the launch writes them.
-        is_given: the caller named the stream.
+        device: the GPU it runs on.
+        stream: the launch's stream.
+        others: streams that arrays come from; they and the launch's stream wait for each other.
+        uses: for each array that tracks its uses: the uses, and whether the launch writes it.
+        is_given: the caller specified the stream.
     """
 
     def __init__(
@@ -235,10 +237,10 @@ class Order:
         self._number: int | None = None
 
     def before(self) -> None:
-        """Let the stream wait for the work that arrays come from.
+        """Make the stream wait for the work that produced the arrays.
 
         Raises:
-            ArgumentError: it is captured, and cannot wait.
+            ArgumentError: it is being captured, and cannot wait.
         """
         if is_capturing(self._device, self._stream):
             if self._is_given:
@@ -262,7 +264,7 @@ class Order:
             wait_for_moments(self._device, self._stream, set(moments))
 
     def after(self) -> None:
-        """Let the others wait for the launch, and note it with its arrays.
+        """Make the other streams wait for the launch, and record it in the uses of its arrays.
 
         Raises:
             DriverError: the driver cannot.

@@ -1,1 +1,1 @@
-"""The arguments of a call, and the variant that takes them."""
+"""Match a call's arguments to a variant of the kernel."""

@@ -1,7 +1,7 @@
-"""What the runtime asks of arrays, and which framework an array belongs to.
+"""The interface between the runtime and array frameworks, and detection of an array's framework.
 
-An array is recognised by the module of its type, which is loaded already; only its adapter is
-imported. Where the table has no such module, `__cuda_array_interface__` is tried, then DLPack.
+An array is recognized by the module of its type, which is already loaded; only the matching adapter
+is imported. If the module is not in the table, `__cuda_array_interface__` is tried, then DLPack.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ FOREIGN_ERRORS = (
     *(ArithmeticError, AttributeError, BufferError, LookupError, NotImplementedError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What attributes and methods of something that only looks like an array may raise."""
+"""Exceptions that attributes and methods of an array-like object may raise."""
 
 
 class ArrayView(NamedTuple):
     """An array as the runtime sees it.
 
     Attributes:
-        pointer: the address of its first element; 0 where the array is on the host.
-        dtype: short name, `bf16`; the framework's own where it has no short name.
+        pointer: the address of its first element; 0 if the array is on the host.
+        dtype: short name, `bf16`; the framework's own name if it has no short name.
         shape: sizes of its dimensions.
         is_contiguous: row-major without gaps.
         device: ordinal of its GPU, None for the host.
         is_writable: it may be written.
-        stream: the stream that its producer used last, None where nothing needs to be waited for.
-        strides: in elements, where it is not row-major and they are known.
-        uses: what launches with it wait for and are noted in, None where it does not know them.
+        stream: the stream that its producer used last, None if there is nothing to wait for.
+        strides: in elements, if it is not row-major and they are known.
+        uses: uses that launches with the array wait for and are recorded in, None if not tracked.
     """
 
     pointer: int
@@ -54,43 +54,43 @@ class ArrayView(NamedTuple):
 
     @property
     def layout(self) -> tuple[int, ...] | None:
-        """Its layout; None where it is row-major, or has gaps."""
+        """Its layout; None if it is row-major, or has gaps."""
         return None if self.strides is None else layout_of(self.shape, self.strides)
 
 
 NewArray = tuple[tuple[int, ...], tuple[int, ...], Any]
-"""Shape, strides, and dtype as the framework has it."""
+"""Shape, strides, and the framework's own dtype."""
 
 NewIn = Callable[[int, int, Sequence[NewArray]], Sequence[Any]]
-"""Stream, ordinal, and what is made -> the arrays."""
+"""(stream, ordinal, arrays to create) -> the arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How generated code asks a framework; `{x}` is an array, `{d}` an ordinal.
+    """Expressions of generated code that query a framework; `{x}` is an array, `{d}` an ordinal.
 
     Attributes:
-        kind, other_kinds: the usual type of its arrays, and others that are used alike.
+        kind, other_kinds: the usual type of its arrays, and other types that work the same.
         dtypes: its dtypes by short name.
         dtype, shape, device, pointer, stream, current_device: expressions.
-        plain: an expression that holds where `{x}` is what its memory says: torch conjugates
-            complex arrays without touching them, and so negates their imaginary parts, which
-            without gaps have one element. Empty where arrays are always what their memory says.
-        layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
-            `{strides}` are those of such an array, in elements. Like all expressions on an array,
-            it may raise what `FOREIGN_ERRORS` lists, or an `AssertionError`.
-        mark_written: an expression that tells the framework that the arrays of the tuple `{xs}` are
-            written; empty where it does not count writes.
-        strided: the same for an array that is not row-major, whose strides are `{strides}`; empty
-            where such arrays have no generated functions.
-        uses: an expression for the `Uses` of an array; empty where a framework has a current stream
+        plain: an expression that is true if the memory of `{x}` has its actual values: torch
+            conjugates complex arrays lazily, and so negates their imaginary parts, which without
+            gaps have one element. Empty if memory always has the actual values.
+        layout: an expression that is true if `{x}` has the shape `{shape}` without gaps;
+            `{strides}` are the strides of such an array, in elements. Like all expressions on an
+            array, it may raise the exceptions in `FOREIGN_ERRORS`, or an `AssertionError`.
+        mark_written: an expression that marks the arrays in the tuple `{xs}` as written in the
+            framework; empty if the framework does not count writes.
+        strided: the same as `layout` for an array that is not row-major, with the strides
+            `{strides}`; empty if such arrays have no generated functions.
+        uses: an expression for the `Uses` of an array; empty if a framework has a current stream
             that orders its work.
         new: an expression for a new array of the current stream, with the shape `{shape}`, the
             row-major strides `{strides}` and the dtype `{dtype}`, on the GPU of `{x}`.
-        new_in: a function that returns new arrays of a stream that is not the current one: it is
-            given the stream's handle, the ordinal, and of each array shape, strides and dtype. None
-            where such calls have no generated functions.
-        values: what the expressions use.
+        new_in: a function that returns new arrays of a stream other than the current one. It takes
+            the stream's handle, the ordinal, and shape, strides and dtype of each array. None if
+            such calls have no generated functions.
+        values: the values that the expressions use.
     """
 
     kind: type
@@ -114,19 +114,20 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """How the extension of C asks a framework, whose arrays have DLPack's C exchange API.
+    """Access of the C extension to a framework whose arrays have DLPack's C exchange API.
 
     Attributes:
         kinds: the types of its arrays.
-        capsule: what they have as `__dlpack_c_exchange_api__`.
+        capsule: the `__dlpack_c_exchange_api__` of these types.
         dtypes: its dtypes by short name.
         new_here: a function that allocates on the current GPU, given shape, strides and dtype.
-        new_in: as of `Dialect`; None where calls that allocate in a stream go through Python.
-        mark_written: a function that tells the framework that the arrays of a tuple are written;
-            None where it does not count writes.
-        is_plain: tells whether an array is what its memory says, see `Dialect`; None where all are.
+        new_in: as in `Dialect`; None if calls that allocate in a stream go through Python.
+        mark_written: a function that marks the arrays in a tuple as written in the framework; None
+            if it does not count writes.
+        is_plain: returns whether an array's memory has its actual values, see `Dialect`; None if
+            all arrays do.
         stream_address: the address of a C function for the current stream of a device,
-            `int (int32_t device, void **stream)`; 0 where that of the API will do.
+            `int (int32_t device, void **stream)`; 0 to use the function of the API.
     """
 
     kinds: tuple[type, ...]
@@ -140,16 +141,16 @@ class Exchange:
 
 
 class Adapter:
-    """What a framework's module offers; docs/frameworks.md says how to write one.
+    """Interface of a framework's module; docs/frameworks.md explains how to write one.
 
-    Adapters are subclasses; a member that they leave out is as defined here.
+    Adapters are subclasses; members that they do not override are as defined here.
 
     Attributes:
-        name: what its arrays are called in messages.
-        has_pool: the framework allocates in the order of a stream and has a current stream; kernels
-            launch in that stream and take their temporaries from it.
-        is_copied: arrays lie on the host; they are copied to the GPU, and results back.
-        takes_calls: `run` does all of a call that has one of its arrays.
+        name: name of its arrays in messages.
+        has_pool: the framework allocates in stream order and has a current stream; kernels launch
+            in that stream and take their temporaries from the framework.
+        is_copied: arrays are on the host; they are copied to the GPU, and results back.
+        takes_calls: `run` handles any call that has one of its arrays.
     """
 
     name: str
@@ -158,15 +159,15 @@ class Adapter:
     takes_calls: bool = False
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the runtime needs to know of an array.
+        """Return a view of an array for the runtime.
 
         Raises:
-            ArgumentError: it is something that kernels cannot take.
+            ArgumentError: kernels cannot take it.
         """
         raise NotImplementedError
 
     def view_in_order(self, array: Any) -> ArrayView:
-        """Return the same, with the stream that work on the array is in where none is given."""
+        """Like `view`, but for calls without a stream: includes the array's producer stream."""
         return self.view(array)
 
     def stream(self, device: int) -> int:
@@ -174,27 +175,27 @@ class Adapter:
         return 0
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
-        """Return new memory that is used in a stream, in the current one where it is None."""
+        """Return new memory for use in a stream, the current one if it is None."""
         raise NotImplementedError
 
     def mark_written(self, arrays: tuple[Any, ...]) -> object:
-        """Note that a launch writes these arrays, where the framework counts writes."""
+        """Mark these arrays as written by a launch, if the framework counts writes."""
 
     def dialect(self) -> Dialect | None:
-        """Return how generated functions ask the framework; None where each call asks `view`."""
+        """Return expressions for generated functions; None if each call must use `view`."""
         return None
 
     def exchange(self) -> Exchange | None:
-        """Return how the extension asks the framework; None where it cannot. Opens no driver."""
+        """Return the extension's access to the framework, None if impossible. Opens no driver."""
         return None
 
     def run(self, call: Any) -> Any:
-        """Do all of a call (`calls.match.Call`), and return its results."""
+        """Handle a whole call (`calls.match.Call`), and return its results."""
         raise NotImplementedError
 
 
 class Passed(NamedTuple):
-    """An array of a call, the framework it is of, and what that says of it."""
+    """An array in a call, with its framework's adapter and its view."""
 
     array: Any
     adapter: Adapter
@@ -205,7 +206,7 @@ def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed
     """Check that arrays on the host belong to a framework whose arrays are copied.
 
     Raises:
-        ArgumentError: one does not.
+        ArgumentError: an array does not.
     """
     for binding, array in zip(bindings, arrays, strict=True):
         if not array.adapter.is_copied:
@@ -242,7 +243,7 @@ def find_adapter(value: Any, *what: str) -> Adapter:
 
     Args:
         value: the array.
-        what: what messages call it, in parts: the kernel, and where in its arguments it lies.
+        what: its name in messages, in parts: the kernel, and the position in its arguments.
 
     Raises:
         ArgumentError: it is not an array that the runtime can use.
@@ -276,7 +277,7 @@ def _adapter(module: str) -> Adapter:
 
 
 def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...] | None, unit: int) -> bool:
-    """Tell whether strides in steps of `unit` describe a row-major array without gaps."""
+    """Return True if strides in steps of `unit` describe a row-major array without gaps."""
     if strides is None or 0 in shape:
         return True
     expected = unit

@@ -1,4 +1,4 @@
-"""Variants that may be launched: what decides whether they can be, and the artifact of each."""
+"""Variants that may be launched: the facts for selecting one, and the artifact of each."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning
 
 ArrayType = tuple[Any, ...]
-"""What decides about an array: its dtype by short name and its shape. Its layout is third where it
-is not row-major (`specs/arrays.py`)."""
+"""The properties of an array that matter: its dtype by short name and its shape.
+
+If it is not row-major, its layout is third (`specs/arrays.py`).
+"""
 
 
 def array_type(
     dtype: str, shape: Iterable[int], layout: tuple[int, ...] | None = None
 ) -> ArrayType:
-    """Return what decides about an array."""
+    """Return the type of an array."""
     return (dtype, tuple(shape)) if layout is None else (dtype, tuple(shape), layout)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where variants come from.
+    """The origin of variants.
 
     Attributes:
         file: the bundle.
-        provider: who brought it: a package, `mylib-sm90 1.0`, `PALLASC_BUNDLE_PATH`; empty for a
-            bundle that was opened by its path.
-        package: the package whose kernels they are; empty where none was asked for.
+        provider: where the bundle was found: a package, `mylib-sm90 1.0`, `PALLASC_BUNDLE_PATH`;
+            empty for a bundle that was opened by its path.
+        package: the package that the kernels belong to; empty if none was requested.
     """
 
     file: str
@@ -48,12 +50,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a variant before its artifact is read.
+    """Facts about a variant that are known before its artifact is read.
 
     Attributes:
         target: the model that it was compiled for.
         arch: its architecture.
-        minimum_driver: `cuda` and `linux`, None where the artifact does not say.
+        minimum_driver: `cuda` and `linux`, None if the artifact does not have it.
         inputs, outputs: its arrays.
     """
 
@@ -69,13 +71,13 @@ class Candidate:
 
     Args:
         name: the kernel.
-        params: its point of the matrix.
-        artifact: what was compiled.
+        params: its point in the matrix.
+        artifact: the compiled artifact.
 
     Attributes:
         name, params: as given.
-        origin: where it comes from, None where it was in no bundle.
-        origins: of all bundles that were opened together with that.
+        origin: where it comes from, None if it was not in a bundle.
+        origins: of all bundles that were opened together with that bundle.
     """
 
     def __init__(self, name: str, params: Mapping[str, Scalar], artifact: Artifact | None) -> None:
@@ -92,31 +94,31 @@ class Candidate:
 
     @cached_property
     def artifact(self) -> Artifact:
-        """What was compiled."""
+        """The compiled artifact."""
         raise NotImplementedError
 
     @cached_property
     def signature(self) -> Signature:
-        """What it takes and gives; its artifact is read for that.
+        """Its signature, read from its artifact.
 
         Raises:
-            CorruptError: as `Signature.of` does.
+            CorruptError: as for `Signature.of`.
         """
         return Signature.of(self.artifact.plan)
 
     @property
     def vmap(self) -> str | None:
-        """The kernel that does the same to a batch, None where nothing names one."""
+        """The kernel that does the same for a batch, None if there is none."""
         return None
 
     @property
     def tuning(self) -> Tuning | None:
-        """What decides where it is used, None where its kernel is not tuned."""
+        """Tuning data that decides its use; None if its kernel is not tuned."""
         return None
 
     @cached_property
     def facts(self) -> Facts:
-        """What is known of it before its artifact is read."""
+        """Facts that are known before its artifact is read."""
         target, plan = self.artifact.target, self.artifact.plan
         driver = self.artifact.record.get("minimum_driver")
         driver = driver if isinstance(driver, Mapping) else None
@@ -135,7 +137,7 @@ class Candidate:
 
     @cached_property
     def id(self) -> str:
-        """What it is called: `matmul[m=1024,n=4096]@h100-sxm`."""
+        """Its variant ID: `matmul[m=1024,n=4096]@h100-sxm`."""
         return variant_id(self.name, self.params.items(), self.target)
 
     @cached_property
@@ -154,7 +156,7 @@ class Candidate:
 
     @cached_property
     def kind(self) -> object:
-        """What variants of one route have in common; its artifact is read for that."""
+        """Key shared by the variants of one route; reads the artifact."""
         signature = self.signature
         outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
         trees = canonical_json([signature.input_tree, signature.output_tree])
@@ -164,7 +166,7 @@ class Candidate:
 def by_arrays(
     candidates: Iterable[Candidate],
 ) -> dict[tuple[ArrayType, ...], list[Candidate]]:
-    """Return variants by the types of their arrays, those of each in order."""
+    """Group variants by the types of their arrays, in order."""
     found: dict[tuple[ArrayType, ...], list[Candidate]] = {}
     for candidate in candidates:
         found.setdefault(candidate.arrays, []).append(candidate)
@@ -172,7 +174,7 @@ def by_arrays(
 
 
 def has_params(candidate: Candidate, params: Mapping[str, object]) -> bool:
-    """Tell whether a variant has these parameters of the matrix; 1 and True are two."""
+    """Return True if a variant has these matrix parameters; 1 and True are different."""
     own = candidate.params
     return all(
         name in own and (type(own[name]), own[name]) == (type(value), value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-# Code -> letters of the short name; floats of eight bits and fewer have a code each.
+# Code -> letters of the short name; floats of eight bits or fewer each have their own code.
 _CODES = {0: "i", 1: "u", 2: "f", 4: "bf", 5: "c"}
 _BOOL = 6
 _SMALL_FLOATS = {
@@ -14,7 +14,7 @@ _SMALL_FLOATS = {
 
 
 def short_dtype(code: int, bits: int, lanes: int) -> str:
-    """Return the short name of a type; a description of it where there is none."""
+    """Return the short name of a type; a description of it if there is none."""
     if code == _BOOL and bits == 8 and lanes == 1:
         return "bool"
     if lanes == 1 and code in _CODES:
@@ -25,7 +25,7 @@ def short_dtype(code: int, bits: int, lanes: int) -> str:
 
 
 def dlpack_code(dtype: str) -> int | None:
-    """Return the code of a type by its short name, None where DLPack has none."""
+    """Return the code of a type by its short name, None if DLPack has none."""
     if dtype == "bool":
         return _BOOL
     for codes in (_SMALL_FLOATS, _CODES):

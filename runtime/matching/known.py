@@ -1,4 +1,4 @@
-"""The kernels that are open in this process, to find what programs of JAX name by digest."""
+"""Kernels that are open in this process, used to find blobs that JAX programs name by digest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pallasc.runtime.matching.candidates import Candidate
 
 
 class Provider(Protocol):
-    """Something that has variants."""
+    """An object that has variants."""
 
     def variants_of(self, kernel: str) -> Iterable[Candidate]:
-        """Return the variants of a kernel, none where it has no such kernel."""
+        """Return the variants of a kernel, an empty iterable if it has no such kernel."""
 
 
 _lock = threading.Lock()
@@ -24,21 +24,21 @@ _providers: WeakValueDictionary[int, Provider] = WeakValueDictionary()
 
 
 def note(provider: Provider) -> None:
-    """Ask a provider too, as long as it is in use."""
+    """Search this provider too, as long as it is alive."""
     with _lock:
         _providers[id(provider)] = provider
 
 
 def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
-    """Return a cubin or constant of a variant, None where no open bundle has it.
+    """Return a cubin or constant of a variant, None if no open bundle has it.
 
     Args:
         kernel: its name.
-        variant: its id.
-        digest: of the blob.
+        variant: its ID.
+        digest: digest of the blob.
 
     Raises:
-        CorruptError: none has it, and one that may have it is damaged.
+        CorruptError: no provider has it, and one that may have it is damaged.
     """
     with _lock:
         providers = list(_providers.values())
@@ -48,7 +48,7 @@ def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
             for candidate in provider.variants_of(kernel):
                 if candidate.id == variant and digest in candidate.artifact.record["blobs"]:
                     return candidate.artifact.blob(digest)
-        except CorruptError as error:  # another may have it
+        except CorruptError as error:  # another provider may have it
             damaged = error
         except PallascError:  # closed
             continue

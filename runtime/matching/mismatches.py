@@ -1,4 +1,4 @@
-"""What messages say where arrays do not fit: of several variants, the few that are nearest."""
+"""Messages for arrays and parameters that no variant takes; they list the nearest variants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.spelling import nearest, suggestion, values_text
 
 MOST_LISTED = 5
-"""Variants that one message lists."""
+"""Maximum number of variants that one message lists."""
 
 _OTHER_DTYPE = 4.0
 _OTHER_RANK = 16.0
@@ -22,14 +22,14 @@ _OTHER_RANK = 16.0
 def nearest_to_arrays(
     candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
 ) -> list[Candidate]:
-    """Return variants sorted by how near their arrays are to these, the nearest first."""
+    """Return variants sorted by how similar their arrays are to these, the most similar first."""
     return sorted(candidates, key=lambda candidate: _distance(candidate.arrays, arrays))
 
 
 def no_variant_for(
     name: str, candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
 ) -> ArgumentError:
-    """Return the error for arrays that no variant takes, whatever the GPU."""
+    """Return the error for arrays that no variant takes on any GPU."""
     by_arrays = {candidate.arrays: candidate for candidate in reversed(candidates)}
     nearest = nearest_to_arrays(list(by_arrays.values())[::-1], arrays)
     texts = [f"{candidate.id}{_differences(candidate, arrays)}" for candidate in nearest]
@@ -42,7 +42,7 @@ def no_variant_for(
 def no_variant_with(
     name: str, candidates: Sequence[Candidate], params: Mapping[str, object]
 ) -> ArgumentError:
-    """Return the error for parameters that no variant has, or for values that none has of them."""
+    """Return the error for parameters that no variant has, or for values that none of them has."""
     known = dict.fromkeys(key for candidate in candidates for key in candidate.params)
     for key in params:
         if key not in known:
@@ -61,7 +61,7 @@ def no_variant_with(
 
 
 def _values_hint(candidates: Sequence[Candidate], params: Mapping[str, object]) -> str:
-    """Return the values that parameters have where the others are as they were given."""
+    """Return the values that each parameter can have together with the other given parameters."""
     lines = []
     for key, value in params.items():
         others = {other: params[other] for other in params if other != key}
@@ -81,7 +81,7 @@ def _values(key: str, candidates: Sequence[Candidate], asked: object) -> str:
 def wrong_array(
     name: str, bindings: Sequence[Array | Binding], arrays: Sequence[ArrayType]
 ) -> ArgumentError:
-    """Return the error for arrays that are not the only ones that a kernel takes."""
+    """Return the error for arrays that a kernel with only one set of array types does not take."""
     binding, (dtype, shape, *layout) = next(
         (binding, array)
         for binding, array in zip(bindings, arrays, strict=True)
@@ -102,7 +102,7 @@ def wrong_array(
 
 
 def wrong_layout(name: str, binding: Binding | Array, strides: Sequence[int]) -> ArgumentError:
-    """Return the error for an array with these strides, whose elements lie in another order."""
+    """Return the error for an array whose strides show another order of elements."""
     expected = strides_of(binding.shape, binding.layout)
     taken = array_text(binding.dtype, binding.shape, binding.layout)
     if binding.layout is None:
@@ -119,7 +119,7 @@ def wrong_layout(name: str, binding: Binding | Array, strides: Sequence[int]) ->
 
 
 def read_only(name: str, binding: Binding) -> ArgumentError:
-    """Return the error for an array that would be written."""
+    """Return the error for a read-only array that would be written."""
     return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
 
 
@@ -132,18 +132,18 @@ def not_contiguous(name: str, binding: Binding) -> ArgumentError:
 
 
 def place(device: int | None) -> str:
-    """Return what messages call the place where an array lies."""
+    """Return the name of an array's device in messages."""
     return "the host" if device is None else f"GPU {device}"
 
 
 def cut(lines: Sequence[str]) -> list[str]:
-    """Return the first lines of a list, and how many more there are."""
+    """Return the first lines of a list, and the number of lines left out."""
     more = len(lines) - MOST_LISTED
     return [*lines[:MOST_LISTED], *([f"… and {more} more"] if more > 0 else [])]
 
 
 def _hint(texts: Sequence[str], count: int) -> str:
-    """Return what lists the first of these texts on variants, of which there are `count`."""
+    """Return a hint that lists the first of these texts, for a kernel with `count` variants."""
     listed = texts[:MOST_LISTED]
     if len(listed) == count == 1:
         return f"It has {listed[0]}."

@@ -1,8 +1,8 @@
-"""Arrays that no variant takes, lengthened for the smallest one that holds them.
+"""Find the smallest variant that holds a call's arrays when they are padded.
 
-`pad` of a tuned kernel says in which dimension an array may be longer than the call's. What is
-added to inputs is zero, and outputs are cut; that this does not change what is left is the promise
-of the spec.
+`pad` of a tuned kernel names the dimensions in which the variant's array may be longer than the
+call's. Inputs are padded with zeros, and outputs are cut; the spec promises that this does not
+change the remaining values.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pallasc.specs.dtypes import parse_dtype
 
 
 class Length(NamedTuple):
-    """How long a dimension of an array is in a call."""
+    """The length of an array's dimension in a call."""
 
     dimension: int
     length: int
 
 
 class Padding(NamedTuple):
-    """How the arrays of a call become those of a variant.
+    """Padding of a call's arrays for a variant.
 
     Attributes:
         types: the variant's inputs.
-        inputs: of each input that is lengthened, by its number, how long the call's is.
-        outputs: of each output that is cut, by its path, how long it becomes.
+        inputs: for each padded input, by number, the length in the call.
+        outputs: for each output that is cut, by path, the length in the call.
     """
 
     types: tuple[ArrayType, ...]
@@ -37,7 +37,7 @@ class Padding(NamedTuple):
 
 
 def smallest(candidates: Iterable[Candidate], types: tuple[ArrayType, ...]) -> Padding | None:
-    """Return how arrays become those of the smallest variant that holds them, None for none."""
+    """Return the padding for the smallest variant that holds the arrays, None if none does."""
     found: dict[tuple[ArrayType, ...], Padding] = {}
     for candidate in candidates:
         if candidate.arrays not in found:
@@ -52,7 +52,7 @@ def _size(padding: Padding) -> tuple[int, str]:
 
 
 def _fit(candidate: Candidate, types: tuple[ArrayType, ...]) -> Padding | None:
-    """Return how arrays become those of a variant, None where they cannot.
+    """Return the padding of the arrays for a variant, None if it does not hold them.
 
     A dimension may be a multiple of the parameter or a part of it, the same in all arrays.
     """
@@ -91,7 +91,7 @@ def _fit(candidate: Candidate, types: tuple[ArrayType, ...]) -> Padding | None:
 
 
 def _length(own: ArrayType, given: ArrayType, dimension: int) -> int | None:
-    """Return how long a dimension is in a call, None where the arrays differ in something else."""
+    """Return a dimension's length in a call, None if the arrays differ in anything else."""
     if len(own) != 2 or len(given) != 2 or own[0] != given[0] or len(own[1]) != len(given[1]):
         return None
     pairs = enumerate(zip(own[1], given[1], strict=True))
@@ -103,5 +103,5 @@ def _length(own: ArrayType, given: ArrayType, dimension: int) -> int | None:
 
 
 def _is_in_bytes(dtype: str, shape: tuple[int, ...], dimension: int) -> bool:
-    """Tell whether an array can be cut between bytes: packed types may not be."""
+    """Return True if an array can be cut at a byte boundary: packed types may not be."""
     return math.prod(shape[dimension + 1 :]) * parse_dtype(dtype).bits % 8 == 0

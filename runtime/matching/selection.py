@@ -1,14 +1,16 @@
-"""Choose a variant: a pure decision over what the variants, the GPU and the arrays are.
+"""Select a variant. The decision depends only on the variants, the GPU and the arrays.
 
-An architecture with the suffix "a" runs on exactly its compute capability, one with "f" on its
-family, one without on the same major and the same or a higher minor number. A family is that too:
-100f is 10.0, 10.3 and later ones, 120f is 12.0 and 12.1. Embedded GPUs share nothing with others of
-their major number: 8.7, and 10.1, which CUDA 13 calls 11.0 and which 100f leaves out. Sources: CUDA
-programming guide, "Family-specific features", "Binary compatibility".
+Code for an architecture with the suffix "a" runs on exactly that compute capability, with "f" on
+its family, and without a suffix on the same major and the same or a higher minor version. The
+family rule is the same: 100f covers 10.0, 10.3 and later, 120f covers 12.0 and 12.1. Embedded GPUs
+are not compatible with other GPUs of their major version: 8.7, and 10.1, which CUDA 13 calls 11.0
+and which 100f does not cover. Sources: CUDA programming guide, "Family-specific features", "Binary
+compatibility".
 
-Among models of one architecture any may be used, the likest first, with one exception: where all
-blocks of a launch ran at a time on the model that it was compiled for, and fewer would on this GPU,
-blocks that wait for each other would hang. Such a variant is refused.
+Variants for any model of the architecture may be used, the most similar model first, with one
+exception: if all blocks of a launch were resident at once on the model that it was compiled for,
+but would not be on this GPU, blocks that wait for each other would hang. Such a variant is
+rejected.
 """
 
 from __future__ import annotations
@@ -49,16 +51,16 @@ def select(
 
     Args:
         candidates: variants of one kernel.
-        device: the GPU that it shall run on.
-        arrays: dtype and shape of each input; None leaves them open.
+        device: the GPU to run on.
+        arrays: dtype and shape of each input; None for any.
         params: values of matrix parameters that were given by name.
-        addresses: where each input starts; None leaves them open.
-        likely: those of the variants that take these arrays, where they are known: the others are
-            looked at only to say why none fits.
+        addresses: the address of each input; None for any.
+        likely: the variants that take these arrays, if known; the others are only used to explain
+            why none fits.
 
     Raises:
-        SelectionError: none fits, and the message has the reason of each; or several that differ
-            in their parameters fit.
+        SelectionError: no variant fits, and the message has the reason for each; or several that
+            differ in their parameters fit.
     """
     asked = device, arrays, params or {}, addresses
     looked_at = candidates if likely is None else likely
@@ -73,12 +75,12 @@ def select(
 
 
 def likest(candidates: Sequence[Candidate], device: Device) -> Candidate:
-    """Return the variant whose model is most like a GPU."""
+    """Return the variant whose model is most similar to a GPU."""
     return min(candidates, key=lambda candidate: _distance(candidate, device))
 
 
 def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Return the likest variant of each point of the matrix and each set of arrays.
+    """Return the variant with the most similar model, for each matrix point and set of arrays.
 
     Raises:
         SelectionError: none can run on this GPU.
@@ -103,7 +105,7 @@ def refusal(
     params: Mapping[str, Scalar],
     addresses: Sequence[int] | None = None,
 ) -> str | None:
-    """Return why a variant cannot be used, None where it can."""
+    """Return why a variant cannot be used, None if it can."""
     return (
         _params_refusal(candidate, params)
         or _arch_refusal(candidate, device)
@@ -114,13 +116,13 @@ def refusal(
 
 
 def device_refusal(candidate: Candidate, device: Device) -> str | None:
-    """Return why a variant cannot run on a GPU, None where it can."""
-    # The artifact is asked for last: all else is known without reading it.
+    """Return why a variant cannot run on a GPU, None if it can."""
+    # The artifact comes last: everything else is known without reading it.
     return _arch_refusal(candidate, device) or resource_refusal(candidate, device)
 
 
 def resource_refusal(candidate: Candidate, device: Device) -> str | None:
-    """Return why a variant for a GPU's architecture cannot run there, None where it can."""
+    """Return why a variant for a GPU's architecture cannot run there, None if it can."""
     return (
         _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
         or _mesh_refusal(candidate.artifact)
@@ -140,7 +142,7 @@ def _arch_refusal(candidate: Candidate, device: Device) -> str | None:
 
 
 def may_run(candidate: Candidate) -> bool:
-    """Tell whether any GPU of this process has an architecture that a variant is for.
+    """Return True if any GPU of this process has an architecture that runs a variant.
 
     Raises:
         DeviceError: there is no driver.
@@ -149,7 +151,7 @@ def may_run(candidate: Candidate) -> bool:
 
 
 def arch_refusal(arch: str, major: int, minor: int) -> str | None:
-    """Return why code for an architecture does not run on a compute capability."""
+    """Return why code for an architecture does not run on a compute capability, None if it does."""
     match = ARCH.fullmatch(arch)
     if match is None or match["suffix"] not in ("", "a", "f"):
         return f"{arch!r} is not an architecture"
@@ -167,7 +169,7 @@ def arch_refusal(arch: str, major: int, minor: int) -> str | None:
 
 
 class _DriverRefusal(str):
-    """Why a variant cannot run, where a newer driver would let it."""
+    """The reason that a variant cannot run, if a newer driver could run it."""
 
     __slots__ = ()
 
@@ -208,7 +210,7 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
 
 
 def point(candidate: Candidate) -> tuple[Any, ...]:
-    """Return a variant's point of the matrix; 1 and True are two."""
+    """Return a variant's point in the matrix; 1 and True are different."""
     return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
 
 
@@ -242,7 +244,7 @@ def _address_refusal(candidate: Candidate, addresses: Sequence[int]) -> str | No
 
 
 def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
-    """Return how unlike a variant's model and a GPU are: what is least sorts first."""
+    """Return the sort key for how much a variant's model differs from a GPU, the least first."""
     target = candidate.artifact.target
     match = ARCH.fullmatch(str(target["arch"]))
     exact, suffix = (0, "") if match is None else (int(match[1] + match[2]), match[3])
@@ -263,7 +265,7 @@ def none_fits(
     device: Device,
     arrays: Sequence[ArrayType] | None = None,
 ) -> SelectionError:
-    """Return the error for variants of which none can be used, with the reason of each."""
+    """Return the error if none of the variants can be used, with the reason for each."""
     name = candidates[0].name if candidates else "the kernel"
     reason_of = dict(zip(candidates, reasons, strict=True))
     listed = list(candidates)
@@ -282,7 +284,7 @@ def none_fits(
 
 
 def _at_hand(candidates: Sequence[Candidate], device: Device) -> str:
-    """Return which architectures there are and where they come from, where none suits the GPU."""
+    """Return the available architectures and their origins, if none of them runs on the GPU."""
     if _any_for(candidates, device) or not any(candidate.origin for candidate in candidates):
         return ""
     architectures: dict[str, dict[str, None]] = {}
@@ -299,7 +301,7 @@ def _any_for(candidates: Sequence[Candidate], device: Device) -> bool:
 def _hint(
     candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
 ) -> str | None:
-    """Return what to install where architecture or driver are in the way."""
+    """Return an installation hint if the architecture or the driver is the obstacle."""
     if not _any_for(candidates, device):
         return _provider_hint(candidates, device)
     minimums = [
@@ -314,7 +316,7 @@ def _hint(
 
 
 def _provider_hint(candidates: Sequence[Candidate], device: Device) -> str | None:
-    """Return what may be missing where bundles of a package have nothing for the GPU."""
+    """Return a hint on missing providers if a package's bundles have nothing for the GPU."""
     origins = candidates[0].origins if candidates else ()
     package = next((origin.package for origin in origins if origin.package), "")
     if not package:

@@ -1,14 +1,15 @@
-"""Choose among variants that differ only in what was tuned: by the rows of a table.
+"""Select among variants that differ only in tuned parameters, by the rows of a table.
 
-Variants for the same arrays and with the same other parameters are a **group**. Of a group the one
-is taken that a row for this GPU names for its exact key; else that of a row for its bucket; else
-the default; else the call is refused. A row is for a GPU that has the name which it was measured
-on, or that of its model. Parameters of `over` in the call go before the table: where they leave one
-variant of a group, that is it.
+Variants for the same arrays and with the same other parameters are a **group**. In a group, the
+variant is used that a row for this GPU names for its exact key; otherwise the one that a row names
+for its bucket; otherwise the default. If there is none, the call is rejected. A row applies to a
+GPU with the name that it was measured on, or with the name of that GPU's model. Parameters of
+`over` in the call take precedence over the table: if they leave one variant in a group, that
+variant is used.
 
-All sets of arrays are indexed together when a kernel is first used on a model of GPU: the first
-launch of a shape looks its variants up there. Routes keep what was chosen, so later ones do not
-come here. Where nothing was tuned, variants are found by their arrays as well.
+All sets of arrays are indexed together when a kernel is first used on a GPU model: the first launch
+with a shape looks up its variants there. Routes keep the choice, so later launches do not come
+here. If nothing was tuned, variants are found by their arrays as well.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _RANKS: Mapping[How | None, int] = {"row": 0, "bucket": 1, "default": 2, None: 3
 
 
 class Choice(NamedTuple):
-    """Which variant a call gets, and why.
+    """The variant that a call selects, and why.
 
     Attributes:
-        variant: its id.
-        how: `row`, the row of its key; `bucket`, that of its bucket; `default`, as no row fits;
-            `call`, parameters in the call; `only`, as there is no other.
-        row: the row, None where there is none.
-        padded: the arrays of the call that are lengthened for it, by path.
+        variant: its ID.
+        how: `row`, the row of its key; `bucket`, the row of its bucket; `default`, because no row
+            applies; `call`, parameters in the call; `only`, because there is no other.
+        row: the row, None if there is none.
+        padded: the arrays of the call that are padded for it, by path.
     """
 
     variant: str
@@ -78,10 +79,11 @@ class Choice(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Variants that differ only in what was tuned, and in their target.
+    """Variants that differ only in tuned parameters, and in their target.
 
     Attributes:
-        ranks: those that may be taken, the best first; of each tuple the likest one.
+        ranks: the variants that may be used, the best rank first; within a rank, the one with the
+            most similar model is used.
         variants: all of them.
     """
 
@@ -89,10 +91,10 @@ class Group(NamedTuple):
     variants: tuple[Candidate, ...]
 
     def choose(self, device: Device) -> Candidate | None:
-        """Return the best variant that can run on a GPU of this architecture, None for none.
+        """Return the best variant that can run on a GPU of this architecture, None if none can.
 
         Raises:
-            SelectionError: there are several points of the matrix that nothing decides between.
+            SelectionError: several matrix points are left, and nothing decides between them.
         """
         for rank in self.ranks:
             able = [own for own in rank if resource_refusal(own, device) is None]
@@ -102,12 +104,12 @@ class Group(NamedTuple):
 
 
 class Selector:
-    """Chooses among the variants of a kernel.
+    """Selection among the variants of a kernel.
 
     Args:
         candidates: the variants.
         given: parameters that the caller chose; the variants have them.
-        whole: that of the kernel which these are some variants of.
+        whole: the selector of the whole kernel, if these are only some of its variants.
 
     Attributes:
         candidates, given: as above.
@@ -127,12 +129,12 @@ class Selector:
     def among(
         self, candidates: Iterable[Candidate], given: Mapping[str, object] | None = None
     ) -> Selector:
-        """Return what chooses among some of the variants."""
+        """Return the selector for some of the variants."""
         return Selector(candidates, {**self.given, **(given or {})}, self._whole)
 
     @cached_property
     def is_tuned(self) -> bool:
-        """Whether rows or a default decide."""
+        """True if rows or a default decide."""
         if self._whole is not self:
             return self._whole.is_tuned
         for own in self.candidates:
@@ -143,7 +145,7 @@ class Selector:
 
     @cached_property
     def _over(self) -> frozenset[str]:
-        """The parameters that were tuned."""
+        """The tuned parameters."""
         if self._whole is not self:
             return self._whole._over
         tunings = (own.tuning for own in self.candidates)
@@ -154,7 +156,7 @@ class Selector:
         return by_arrays(self.candidates)
 
     def point(self, candidate: Candidate) -> tuple[Any, ...]:
-        """Return a variant's point of the matrix, without what rows decide."""
+        """Return a variant's point in the matrix, without the parameters that rows decide."""
         over = self._over if self.is_tuned else ()
         return tuple(
             (name, type(value), value)
@@ -172,11 +174,11 @@ class Selector:
 
         Args:
             device: the GPU.
-            types: the arrays; all variants take the same where it is None.
-            addresses: where each input starts; they decide where nothing was tuned.
+            types: the arrays; None if all variants take the same.
+            addresses: the address of each input; only used if nothing was tuned.
 
         Raises:
-            SelectionError: none fits, or several do, or no row does.
+            SelectionError: none fits, or several do, or no row applies.
         """
         if not self.is_tuned:
             likely = None if types is None else self._by_arrays.get(types)
@@ -193,7 +195,7 @@ class Selector:
         return self._of_several(groups, device, key)
 
     def fitting(self, device: Device) -> list[Candidate]:
-        """Return what calls can get on a GPU: of each point and each set of arrays one variant.
+        """Return the variants that calls can select on a GPU: one per point and set of arrays.
 
         Raises:
             SelectionError: none can run there.
@@ -208,7 +210,7 @@ class Selector:
         return chosen
 
     def explain(self, chosen: Candidate, device: Device) -> Choice:
-        """Return why a variant is the one that `select` returns."""
+        """Return why `select` returns this variant."""
         over = set(() if chosen.tuning is None else chosen.tuning.over)
         how = _how(chosen, {device.name}) if self.is_tuned else None
         if how is not None and not (over and over <= self.given.keys()):
@@ -216,14 +218,14 @@ class Selector:
         return Choice(chosen.id, "call" if over & self.given.keys() else "only")
 
     def by_targets(self, types: Types, names: Collection[str]) -> list[Candidate]:
-        """Return what is taken for each target, before it is known which GPU will run it.
+        """Return the variants used on each target, before it is known which GPU will run them.
 
         Args:
             types: the arrays.
-            names: GPUs of this machine; where there are none, each target is taken at its word.
+            names: GPUs of this machine; if empty, the rows for each target's own model apply.
 
         Raises:
-            SelectionError: no row of any target fits, or several variants do.
+            SelectionError: no row of any target applies, or several variants do.
         """
         listed = list(self._by_arrays.get(types, ()))
         if not self.is_tuned:
@@ -247,10 +249,10 @@ class Selector:
         return chosen
 
     def taken_here(self, chosen: Candidate, types: Types) -> list[Candidate] | None:
-        """Return what GPUs of this process get, None where no row decides or one is refused.
+        """Return the variants used by this process's GPUs, None if no row decides or one has none.
 
         Args:
-            chosen: what one of them gets.
+            chosen: the variant used on one of them.
             types: the arrays.
         """
         if not self.is_tuned:
@@ -265,7 +267,7 @@ class Selector:
         return list({id(own): own for own in taken}.values())
 
     def _index(self, device: Device) -> dict[Types, list[Group]]:
-        """Return the groups of each set of arrays that has variants for a model of GPU."""
+        """Return the groups of each set of arrays that has variants for a GPU model."""
         key = device.name, device.major, device.minor
         index = self._indexes.get(key)
         if index is None:
@@ -290,10 +292,10 @@ class Selector:
         return [_ranked(group, names, is_given=is_given) for group in groups.values()]
 
     def _of_several(self, groups: Sequence[Group], device: Device, types: Types) -> Candidate:
-        """Return the variant of the one group that can run.
+        """Return the variant of the only group that can run.
 
         Raises:
-            SelectionError: several can, or none.
+            SelectionError: several groups can run, or none.
         """
         fitting = [
             (group, group.choose(device))
@@ -310,7 +312,7 @@ class Selector:
         raise self._refusal(groups[0], device, types)
 
     def _refusal(self, group: Group, device: Device, types: Types) -> SelectionError:
-        """Return the error for a group of which nothing is taken."""
+        """Return the error for a group in which no variant can be used."""
         candidates = [own for rank in group.ranks for own in rank]
         if not candidates:
             candidates = list(group.variants)
@@ -320,7 +322,7 @@ class Selector:
         return none_fits(candidates, reasons, device, types)
 
     def _no_row(self, group: Group, where: str, device: str = "") -> SelectionError:
-        """Return the error for a group that the table says nothing of."""
+        """Return the error for a group that no row of the table covers."""
         first = group.variants[0]
         tuning = next(own.tuning for own in group.variants if own.tuning is not None)
         listed = _rows_of(self._whole.candidates, device)
@@ -350,7 +352,7 @@ def _how(candidate: Candidate, names: Collection[str]) -> tuple[How, Row | None]
 
 
 def _ranked(variants: Sequence[Candidate], names: Collection[str], *, is_given: bool) -> Group:
-    """Return a group; what no row names comes last, where the call or an untuned bundle has it."""
+    """Rank variants as a group; without a row they come last, if chosen in the call or untuned."""
     if len(variants) == 1 and _how(variants[0], names) is not None:
         return Group((tuple(variants),), tuple(variants))
     ranks: dict[int, list[Candidate]] = {}
@@ -362,7 +364,7 @@ def _ranked(variants: Sequence[Candidate], names: Collection[str], *, is_given: 
 
 
 def _rows_of(candidates: Iterable[Candidate], device: str) -> list[tuple[str, str]]:
-    """Return model and text of the rows of variants; those for a GPU of this name go first."""
+    """Return model and text of the variants' rows; those for a GPU with this name go first."""
     rows: dict[Any, tuple[str, str]] = {}
     for own in candidates:
         if own.tuning is None:

@@ -1,4 +1,4 @@
-"""The variants of a kernel: what they take and give, and which of them have given parameters."""
+"""The variants of a kernel: their signatures, and the subsets with given parameters."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from pallasc.specs.lazy import cached_property
 
 
 class Rules:
-    """What a program has declared of a kernel, for transformations of JAX.
+    """Rules that a program declared for a kernel, for JAX transformations.
 
     Args:
         find: returns the kernel with a name that was opened together with this one.
 
     Attributes:
         find: as given.
-        backward: a kernel or a function that gives gradients, None where there is none.
-        batched: which kernel does the same to a batch, None for the kernel's own variants.
-        is_batched: whether that was declared.
-        version: grows with each declaration.
+        backward: a kernel or a function that returns gradients, None if there is none.
+        batched: the kernel that does the same for a batch, None for the kernel's own variants.
+        is_batched: a batched kernel was declared.
+        version: incremented by each declaration.
     """
 
     def __init__(self, find: Callable[[str], Any] = lambda _: None) -> None:
@@ -44,12 +44,12 @@ class Rules:
         self.version = 0
 
     def declare_batched(self, batched: Variants | None) -> None:
-        """Declare which kernel does the same to a batch; the kernel's own variants where None."""
+        """Declare the kernel that does the same for a batch; None for the kernel's own variants."""
         self.batched, self.is_batched = batched, True
         self.version += 1
 
     def declare_backward(self, backward: Any) -> None:
-        """Declare what gives gradients."""
+        """Declare the kernel or function that returns gradients."""
         self.backward = backward
         self.version += 1
 
@@ -58,10 +58,10 @@ class Variants:
     """The variants of a kernel.
 
     Args:
-        name: what messages call them.
+        name: their name in messages.
         candidates: the variants, at least one.
         checks, is_by_digest: see `Kernel`.
-        rules: what was declared of them, shared by all kernels that are made of one.
+        rules: declared rules, shared by all kernels derived from one.
 
     Attributes:
         name, checks, is_by_digest, rules: as given.
@@ -94,37 +94,37 @@ class Variants:
 
     @property
     def launch(self) -> Callable[..., Any]:
-        """What a call goes through now."""
+        """The function that calls currently go through."""
         raise NotImplementedError
 
     @cached_property
     def signature(self) -> Signature:
-        """What the first variant takes and gives."""
+        """The signature of the first variant."""
         return self.variants[0].signature
 
     @cached_property
     def types(self) -> Mapping[tuple[ArrayType, ...], Sequence[Candidate]]:
-        """The types of arrays that any variant takes, and the variants that take them."""
+        """The array types that any variant takes, and the variants that take them."""
         return by_arrays(self.variants)
 
     @cached_property
     def arguments(self) -> Arguments:
-        """What a caller may write: names and trees of arrays, names of parameters."""
+        """The arguments that a caller may pass: names and trees of arrays, names of parameters."""
         names = dict.fromkeys(name for variant in self.variants for name in variant.params)
         return Arguments(self.name, self.signature, names)
 
     @cached_property
     def selector(self) -> Selector:
-        """What chooses among the variants."""
+        """The selector of these variants."""
         return Selector(self.variants)
 
     @cached_property
     def is_tuned(self) -> bool:
-        """Whether a table may choose among the variants of the whole kernel."""
+        """True if a table may choose among the variants of the whole kernel."""
         return any(own.tuning is not None for own in self.variants)
 
     def with_params(self, params: Mapping[str, object]) -> Self:
-        """Return the variants that have these parameters of the matrix.
+        """Return the variants that have these matrix parameters.
 
         Raises:
             ArgumentError: there are none.
@@ -136,7 +136,7 @@ class Variants:
             if not selection:
                 raise mismatches.no_variant_with(self.name, self.variants, params)
             variants = self.of(selection, given=params)
-            # Of two threads that come here, both take what the first put there.
+            # If two threads get here, both use the object that the first one stored.
             variants = self._with_params.setdefault(key, variants)
         return variants
 
@@ -147,7 +147,7 @@ class Variants:
         given: Mapping[str, object] | None = None,
         **changes: bool,
     ) -> Self:
-        """Return a kernel of some of the variants, or with other options, and else like this.
+        """Return a kernel like this one with some of the variants, or with other options.
 
         Args:
             candidates: the variants.
@@ -161,10 +161,10 @@ class Variants:
         return made
 
     def padding(self, ordinal: int | None, types: tuple[ArrayType, ...]) -> Padding | None:
-        """Return how arrays that no variant takes are padded for one, None where they are not.
+        """Return how to pad arrays that no variant takes, None if they cannot be padded.
 
         Args:
-            ordinal: the GPU; the current one where it is None.
+            ordinal: the GPU; None for the current one.
             types: the arrays.
 
         Raises:
@@ -184,15 +184,15 @@ class Variants:
 
     @cached_property
     def can_pad(self) -> bool:
-        """Whether some arrays may be shorter than those of the variants."""
+        """True if some arrays may be shorter than the variants' arrays."""
         return any(own.tuning is not None and own.tuning.pad for own in self.variants)
 
     def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
-        """Return the variants, none where the kernel has another name."""
+        """Return the variants, an empty tuple if the kernel has another name."""
         return self.variants if kernel == self.name else ()
 
     def check_types(self, arrays: Sequence[ArrayType]) -> None:
-        """Check that some variant takes arrays of these types; no driver is needed for that.
+        """Check that a variant takes arrays of these types, without needing a driver.
 
         Raises:
             ArgumentError: none does.
@@ -213,11 +213,11 @@ class Variants:
         return error
 
     def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
-        """Return what the variants for arrays of these types take and give, whatever the GPU.
+        """Return the signature of the variants for arrays of these types, for any GPU.
 
         Raises:
             ArgumentError: no variant takes such arrays.
-            SelectionError: some that do give different results.
+            SelectionError: variants that do have different results.
         """
         alike = self.types.get(tuple(arrays))
         if alike is None:

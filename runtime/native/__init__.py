@@ -1,4 +1,4 @@
-"""Launching from C: sources and header of the library, the extension, and what loads them."""
+"""Launching from C: sources and header of the library, the extension, and the loaders of both."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def is_clone(folder: Path) -> bool:
-    """Tell whether C sources in a folder of an installation are a clone's, which may change."""
+    """Return True if a folder with the C sources is in a clone, where they may change."""
     return (folder.resolve().parents[1] / "setup.py").is_file()

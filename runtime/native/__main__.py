@@ -1,4 +1,4 @@
-"""Print where the C library lies: `python -m pallasc.runtime.native [--include | --library]`.
+"""Print the path of the C library: `python -m pallasc.runtime.native [--include | --library]`.
 
 export PKG_CONFIG_PATH=$(python -m pallasc.runtime.native)
 c++ program.cpp $(pkg-config --cflags --libs pallasc)
@@ -25,7 +25,7 @@ def main() -> int:
     chosen = parser.parse_args()
     try:
         file = library_file()
-        open_library(file)  # what cannot be used shall not be linked with
+        open_library(file)  # never let a program link with an unusable library
     except ToolError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

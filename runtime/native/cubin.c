@@ -1,12 +1,12 @@
-/* What the driver reads of a cubin, checked before: that headers name nothing outside of the file,
- * whose length the driver is not told, and what kernels' parameters are, so that it does not read
- * behind what a launch passes (drivers from 12.4 on are asked as well). The rules are those of
- * specs/artifacts/cubin.py.
+/* Check the parts of a cubin that the driver reads, before it does: that headers refer to nothing
+ * outside the file, whose length the driver is not given, and the parameters of kernels, so that it
+ * does not read past the launch's parameters (drivers from 12.4 on are queried as well). The rules
+ * are the same as in specs/artifacts/cubin.py.
  *
- * A cubin is an ELF file of 64 bits for machine 190. The section `.nv.info.KERNEL` has attributes,
- * `format:1 attribute:1 size-or-value:2 payload`; those of two numbers describe a parameter. Every
- * offset is checked against the bytes at hand. Headers of sections may all name the same bytes, so
- * what is looked through is counted over all kernels of a plan. */
+ * A cubin is a 64-bit ELF file for machine 190. The section `.nv.info.KERNEL` has attributes,
+ * `format:1 attribute:1 size-or-value:2 payload`; two attribute numbers describe a parameter. Every
+ * offset is checked against the size of the file. Many section headers can refer to the same bytes,
+ * so the bytes searched are counted over all kernels of a plan. */
 #include "plan.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ enum {
     KPARAM_INFO = 0x17,
     KPARAM_INFO_V2 = 0x45,
     SEGMENT_BYTES = 56,
-    ABI_OF_CUDA_12_8 = 8,      /* from it on e_flags has the SM in its second byte */
+    ABI_OF_CUDA_12_8 = 8,      /* from this ABI on, the second byte of e_flags is the SM */
 };
 
 static const char info_prefix[] = ".nv.info.", code_prefix[] = ".text.";
@@ -53,7 +53,7 @@ static struct bytes content(struct bytes elf, const unsigned char *section)
     return part(elf, number(section + 24, 8), number(section + 32, 8));
 }
 
-/* Is the text at an offset of the sections' names a prefix and a kernel's name? */
+/* Is the text at an offset of the section names a prefix followed by a kernel's name? */
 static int is_name_of(struct bytes names, uint64_t at, const char *prefix, size_t prefix_bytes,
                       const char *kernel, size_t kernel_bytes)
 {
@@ -92,7 +92,7 @@ static struct bytes info_of(struct bytes elf, const char *kernel, struct effort 
     return none;
 }
 
-/* Note the size of a parameter that an attribute describes; 0: it has a number beyond the others. */
+/* Record the size of a parameter that an attribute describes; 0 if its number is out of range. */
 static int note_size(const unsigned char *payload, int attribute, uint32_t *sizes, uint32_t count)
 {
     uint32_t ordinal = (uint32_t)number(payload + 4, 2), bits = (uint32_t)number(payload + 8, 4);
@@ -132,7 +132,7 @@ static int is_inside(struct bytes whole, uint64_t offset, uint64_t count)
     return offset <= whole.count && count <= whole.count - offset;
 }
 
-/* Do all segments and sections lie in the file? The table of sections does. */
+/* Are all segments and sections within the file? The section table is. */
 static int is_whole(struct bytes elf)
 {
     uint64_t segments = number(elf.at + 32, 8), sections = number(elf.at + 40, 8);

@@ -1,6 +1,6 @@
-/* The part of the CUDA driver's binary interface that is used here, in our own words: structures
- * and numbers as the CUDA Driver API reference describes them, so that no header of CUDA is needed.
- * Handles are pointers; an address on the device has 64 bits. */
+/* The part of the CUDA driver's binary interface in use, in our own definitions: structures and
+ * numbers as documented in the CUDA Driver API reference, so that no CUDA header is needed. Handles
+ * are pointers; device addresses have 64 bits. */
 #ifndef PALLASC_CUDA_ABI_H
 #define PALLASC_CUDA_ABI_H
 
@@ -41,7 +41,7 @@ enum { STREAM_NON_BLOCKING = 1 };            /* CUstream_flags */
 enum { CAPTURE_MODE_RELAXED = 2 };           /* CUstreamCaptureMode */
 enum { LAUNCH_CLUSTER = 4, LAUNCH_PDL = 6 }; /* CUlaunchAttributeID */
 
-/* CUlaunchAttribute: a number, then at 8 a union of 64 bytes. */
+/* CUlaunchAttribute: a number, then at offset 8 a union of 64 bytes. */
 struct cuda_launch_attribute {
     uint32_t id, padding;
     union {

@@ -70,9 +70,9 @@ const char *version_text(char text[16], int version)
     return text;
 }
 
-/* ---- answers ---- */
+/* ---- results ---- */
 
-/* Codes after which a process can do nothing more on the GPU. */
+/* Codes after which a process cannot use the GPU again. */
 static int is_sticky(int result)
 {
     static const short sticky[] = {214, 220, 226, 700, 702, 710, 714, 715,
@@ -166,7 +166,7 @@ int no_function(const char *function, const char *what)
 typedef int (*get_address)(const char *name, void **function, int version, uint64_t flags,
                            int *status);
 
-/* ISO C has no way from an object pointer to a function; POSIX promises that the bytes are alike. */
+/* ISO C cannot convert an object pointer to a function pointer; POSIX guarantees the same bytes. */
 static void find(void *function, void *library, get_address ask, const char *name, int since)
 {
     void *found = NULL;
@@ -200,7 +200,7 @@ static int start(void)
 #define FUNCTION(name, since, arguments) find(&driver.name, library, ask, #name, since);
 #include "driver_functions.h"
 #undef FUNCTION
-    /* A launch calls these without a look. */
+    /* Launches call these without a check. */
 #define NEEDED(name) \
     if (!driver.name) \
         return no_function(#name, "kernels cannot be launched")

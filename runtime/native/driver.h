@@ -5,7 +5,7 @@
 #include "cuda_abi.h"
 #include "errors.h"
 
-/* What the driver offers; a function that it has not is NULL. Written once, under the lock. */
+/* The driver's functions; missing functions are NULL. Written once, under the lock. */
 struct driver {
     int version; /* 13020 for 13.2 */
 #define FUNCTION(name, since, arguments) int (*name) arguments;
@@ -17,21 +17,20 @@ struct device {
     int ordinal;
     int major, minor, sm_count, smem_optin_bytes;
     cuda_context context; /* its primary one, retained */
-    cuda_stream stream;   /* of our own, for work that is waited for; NULL: not made yet */
+    cuda_stream stream;   /* our own, for work that is waited for; NULL until created */
     char label[320];      /* "GPU 0 (NVIDIA H100, sm_90)" */
 };
 
 extern struct driver driver;
 
-/* Taken while something is made that there is once in a process; not by launches. */
+/* Held while anything is created that exists once per process; not held by launches. */
 void lock_process(void);
 void unlock_process(void);
 
-/* Counts up whenever what was loaded is no longer there: in the child of a fork, or where it shall be
- * forgotten. */
+/* Incremented whenever everything loaded is lost: in a forked child, or by pallasc_forget. */
 unsigned current_epoch(void);
 
-/* These are called with the lock. */
+/* Call these with the lock held. */
 int open_driver(void);
 int get_device(int ordinal, struct device **device);
 int own_stream(struct device *device);
@@ -39,13 +38,13 @@ int own_stream(struct device *device);
 /* The version as text: "13.2". */
 const char *version_text(char text[16], int version);
 
-/* Call a function of the driver; `what` says first in a message what failed. */
+/* Call a driver function; `what` is the start of the error message. */
 #define CALL(what, name, ...) \
     (driver.name ? answer(driver.name(__VA_ARGS__), #name, what) : no_function(#name, what))
 int answer(int result, const char *function, const char *what);
 int no_function(const char *function, const char *what);
 
-/* Make a device's context current, where it is not, and leave captures alone; undo both. */
+/* Make a device's context current, if it is not, and keep captures valid; undo both. */
 struct entered {
     int has_pushed, has_exchanged, mode;
 };

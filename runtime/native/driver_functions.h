@@ -1,6 +1,6 @@
-/* FUNCTION(name, since, (what it takes)): what is used of the driver. `name` is as in its
- * documentation, and `since` the version of the driver API that cuGetProcAddress is asked for:
- * 12.0, the oldest that is supported, or the first that has the function. */
+/* FUNCTION(name, since, (parameters)): the driver functions in use. `name` is the documented name,
+ * and `since` the driver API version to request from cuGetProcAddress: 12.0, the oldest supported,
+ * or the first that has the function. */
 FUNCTION(cuGetErrorName, 12000, (int result, const char **text))
 FUNCTION(cuGetErrorString, 12000, (int result, const char **text))
 FUNCTION(cuDeviceGetCount, 12000, (int *count))

@@ -9,7 +9,7 @@
 static _Thread_local char text[4096];
 static _Thread_local int driver_result;
 
-/* Cut a text that did not fit behind its last whole character. */
+/* Truncate a text that did not fit after its last whole character. */
 static void end_whole(char *cut, size_t capacity)
 {
     size_t length = strlen(cut);
@@ -31,7 +31,7 @@ static int keep(int status, int result, const char *hint, const char *message, v
         strcat(made, "\n  ");
         strcat(made, hint);
     }
-    make_showable(made); /* hints have words of strangers, too */
+    make_showable(made); /* hints contain untrusted text, too */
     memcpy(text, made, sizeof text);
     driver_result = result;
     return status;

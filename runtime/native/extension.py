@@ -1,4 +1,4 @@
-"""The extension `_native`, where it was built for this Python."""
+"""The extension `_native`, if it was built for this Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallasc.runtime.native import is_clone
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = ("cuda_abi.h", "python.c", "steps.c", "steps.h")
-"""What the extension is built from."""
+"""Sources of the extension."""
 
 _NAME = "_native"
 _PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
@@ -21,22 +21,22 @@ _PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
 
 @cache
 def extension() -> Any | None:
-    """Return the extension, None where launches go through Python.
+    """Return the extension, None if launches go through Python.
 
-    That is where it was not built, or before its sources changed; where PALLASC_NATIVE is 0; and
-    where cuda-bindings was told to take the default stream for one of each thread: the extension
-    calls the driver as it is.
+    That is the case if it was not built, or was built before its sources changed; if PALLASC_NATIVE
+    is 0; or if cuda-bindings is set to use per-thread default streams: the extension calls the
+    driver's regular functions.
     """
     return _look()[0]
 
 
 def why_not() -> str:
-    """Return why launches go through Python, "" where they go through the extension."""
+    """Return why launches go through Python, "" if they go through the extension."""
     return _look()[1]
 
 
 def _look() -> tuple[Any | None, str]:
-    """Return the extension and "", or None and why."""
+    """Return the extension and "", or None and the reason."""
     if os.environ.get("PALLASC_NATIVE") == "0":
         return None, "the extension is switched off: PALLASC_NATIVE is 0"
     if (value := os.environ.get(_PER_THREAD_STREAM, "0")) not in ("", "0"):
@@ -46,7 +46,7 @@ def _look() -> tuple[Any | None, str]:
         module = import_module(f"{__package__}.{_NAME}")
     except ModuleNotFoundError:
         return None, "the extension was not built for this Python"
-    except (ImportError, ValueError) as error:  # ValueError: a path that this locale cannot say
+    except (ImportError, ValueError) as error:  # ValueError: a path that this locale cannot encode
         return None, f"the extension cannot be loaded: {error}"
     if is_clone(FOLDER) and _sources_digest() != module.SOURCES:
         told = "the extension was built before its sources changed"
@@ -55,7 +55,7 @@ def _look() -> tuple[Any | None, str]:
 
 
 def _sources_digest() -> str:
-    """Return the digest of the sources, "" where they are not all there to be read."""
+    """Return the digest of the sources, "" if not all of them can be read."""
     digest = hashlib.sha256()
     for file in (FOLDER / name for name in SOURCES):
         try:

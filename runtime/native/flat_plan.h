@@ -1,35 +1,35 @@
 /* The flat plan: an artifact and its launch plan as one block of bytes.
  *
- * This file is the format's grammar. specs/artifacts/flat_plan.py writes it, plan.c reads it and
- * nothing else; both refuse what breaks a rule below. Version history:
+ * This file is the format's grammar. specs/artifacts/flat_plan.py is its only writer, plan.c its
+ * only reader; both reject everything that breaks a rule below. Version history:
  *
- *   1  the first. Plans of one device: those over several devices cannot be written.
+ *   1  the first. Plans of one device: plans for several devices cannot be written.
  *
- * All numbers are little-endian. The block begins with a header and consists of tables, one behind
- * the other in the order of `enum flat_table_number`, each at the next multiple of 16 after the table
- * before it, with zeros between; the last ends where the block ends. So nothing overlaps, and all
- * offsets follow from the counts; they are written so that they can be checked.
+ * All numbers are little-endian. The block starts with a header, followed by tables in the order of
+ * `enum flat_table_number`, each at the next multiple of 16 after the previous one, with zeros in
+ * between; the block ends with the last table. So nothing overlaps, and all offsets follow from the
+ * counts; they are stored so that they can be checked.
  *
  * A reader verifies, once and before it uses anything:
  *
- *   - magic, version, header_bytes, total_bytes, digest, the place and entry size of every table
- *   - every number of a string is where a text begins in the table of strings, whose last byte is 0;
+ *   - magic, version, header_bytes, total_bytes, digest, the offset and entry size of every table
+ *   - every string number is the start of a text in the table of strings, whose last byte is 0;
  *     texts are UTF-8
- *   - ranges ("first" and "count") in a table follow each other without gaps and use all of it, in
- *     the order in which the entries that name them stand; so every check takes linear time
- *   - every buffer exists, what is used of it lies inside, and no step writes to a constant
- *   - dtypes are those of specs/dtypes.py, with their bits
- *   - no digest of a blob and no blob of a cubin stands there twice
- *   - cubins are ELF files for the architecture, in which nothing lies outside, from
- *     whose headers the driver reads how long they are
- *   - the rules of the driver for tensor maps (below)
- *   - parameters have the sizes that their kernel says, here and in its cubin
+ *   - ranges ("first" and "count") in a table follow each other without gaps and cover all of it,
+ *     in the order of the entries that contain them; so every check takes linear time
+ *   - every buffer exists, all accesses are within its size, and no step writes to a constant
+ *   - dtypes are listed in specs/dtypes.py, and have the right number of bits
+ *   - no blob digest and no cubin blob occurs twice
+ *   - cubins are ELF files for the architecture with nothing outside the file: the driver reads
+ *     their length from their headers
+ *   - the driver's rules for tensor maps (below)
+ *   - parameters have the sizes that their kernel declares, here and in its cubin
  *   - reserved fields are 0
  *   - the limits at the end of this file
  *
- * Who makes another reader may take these structures as they are: fields lie at multiples of their
- * size, and no compiler adds padding. A copy of the block at a multiple of 16 can be used in place
- * on machines that are little-endian themselves. */
+ * Other readers may use these structures directly: fields are aligned to their size, and no
+ * compiler adds padding. On little-endian machines, a copy of the block at a multiple of 16 can be
+ * used in place. */
 #ifndef PALLASC_FLAT_PLAN_H
 #define PALLASC_FLAT_PLAN_H
 
@@ -40,22 +40,22 @@
 #define FLAT_NONE 0xffffffffu /* no string, no blob */
 
 enum flat_table_number {
-    FLAT_STRINGS,    /* bytes: texts, each ended by 0. A string is the offset of its first byte */
+    FLAT_STRINGS,    /* bytes: zero-terminated texts. A string is the offset of its first byte */
     FLAT_NUMBERS,    /* int64: shapes and strides of arrays */
     FLAT_FACTS,      /* struct flat_facts, exactly one */
     FLAT_BUFFERS,    /* struct flat_buffer */
     FLAT_ARRAYS,     /* struct flat_array: the inputs, then the results, as a launch takes them */
-    FLAT_OUTPUTS,    /* struct flat_array: what comes back */
+    FLAT_OUTPUTS,    /* struct flat_array: the function's outputs */
     FLAT_STEPS,      /* struct flat_step */
     FLAT_LAUNCHES,   /* struct flat_launch, in the order of the steps that launch */
     FLAT_PARAMETERS, /* struct flat_parameter */
     FLAT_MAPS,       /* struct flat_map */
-    FLAT_VALUES,     /* bytes: parameters passed by value, one behind the other */
+    FLAT_VALUES,     /* bytes: parameters passed by value, concatenated */
     FLAT_KERNELS,    /* struct flat_kernel */
     FLAT_SIZES,      /* uint32: sizes of the parameters of kernels */
     FLAT_CUBINS,     /* struct flat_cubin */
     FLAT_BLOBS,      /* struct flat_blob: cubins and constants */
-    FLAT_DATA,       /* bytes: blobs that lie inside */
+    FLAT_DATA,       /* bytes: blobs included in the block */
     FLAT_TABLES
 };
 
@@ -70,43 +70,43 @@ struct flat_header {
     uint32_t version;
     uint32_t header_bytes; /* of this structure */
     uint64_t total_bytes;  /* of the whole block */
-    uint8_t digest[32];    /* SHA-256 of all bytes behind this field */
+    uint8_t digest[32];    /* SHA-256 of all bytes after this field */
     struct flat_table tables[FLAT_TABLES];
 };
 
 struct flat_facts {
-    uint32_t name;        /* string: what messages call it, "matmul[m=1024]@h100-sxm" */
+    uint32_t name;        /* string: name in messages, "matmul[m=1024]@h100-sxm" */
     uint32_t arch;        /* string: "sm_90a" */
-    uint32_t driver;      /* the driver API that it needs, 13000 for 13.0; 0: not known */
-    uint32_t package;     /* string: the driver package that has it, "580.65.06"; FLAT_NONE */
+    uint32_t driver;      /* minimum driver API, 13000 for 13.0; 0: not known */
+    uint32_t package;     /* string: minimum driver package, "580.65.06"; FLAT_NONE */
     uint32_t sm_count;    /* multiprocessors of the model that it was compiled for */
-    uint32_t input_count; /* how many of the arrays are inputs */
+    uint32_t input_count; /* number of arrays that are inputs */
     uint8_t artifact[32]; /* SHA-256 of the artifact's record */
 };
 
 enum { FLAT_INPUT, FLAT_OUTPUT, FLAT_CONSTANT, FLAT_TEMPORARY };
 
-/* Temporaries lie one behind the other in the workspace of a launch, in the order of their numbers,
- * each at a multiple of 256; the workspace ends with the last one, rounded up to 256. */
+/* Temporaries follow each other in the workspace of a launch, in the order of their numbers, each
+ * aligned to 256; the size of the workspace is rounded up to 256. */
 struct flat_buffer {
     uint64_t size;
-    uint32_t alignment; /* of what the caller provides */
+    uint32_t alignment; /* of an array from the caller */
     uint32_t role;
-    uint32_t blob; /* of a constant, whose size the buffer has; else FLAT_NONE */
+    uint32_t blob; /* of a constant, with the size of the buffer; else FLAT_NONE */
     uint32_t reserved;
 };
 
-/* The buffers of FLAT_ARRAYS are all different, inputs and outputs by their role; each array has the
- * size of its buffer, and every buffer of these roles with a size is there. */
+/* The buffers of FLAT_ARRAYS are all different, and inputs or outputs by their role; each array has
+ * its buffer's size, and every buffer of these roles with a size is included. */
 struct flat_array {
     uint32_t path;    /* string */
     uint32_t dtype;   /* string: a short name, "bf16" */
     uint32_t bits;    /* of an element, 1 to 128 */
     uint32_t rank;
     uint32_t numbers; /* the first of 2 * rank numbers: sizes, then strides in elements */
-    uint32_t place;   /* in FLAT_ARRAYS: its number; in FLAT_OUTPUTS: that of the array it lies in */
+    uint32_t place;   /* in FLAT_ARRAYS: its number; in FLAT_OUTPUTS: number of its array */
     uint32_t buffer;
-    uint32_t flags; /* 1 input, 2 result, 4 updated in place; of outputs 0 */
+    uint32_t flags; /* 1 input, 2 result, 4 updated in place; 0 for outputs */
 };
 
 enum { FLAT_FILL, FLAT_COPY, FLAT_LAUNCH };
@@ -114,24 +114,24 @@ enum { FLAT_FILL, FLAT_COPY, FLAT_LAUNCH };
 /* A fill sets `size` bytes to copies of a `value` of `width` bytes, 1 or 4. */
 struct flat_step {
     uint32_t kind;
-    uint32_t target; /* a buffer; of a launch its number */
+    uint32_t target; /* a buffer; for a launch, its number */
     uint32_t source; /* of a copy: a buffer; else 0 */
     uint32_t width;  /* of a fill; else 0 */
     uint64_t target_offset, source_offset;
-    uint64_t size; /* not 0 but for launches: steps without bytes are left out */
+    uint64_t size; /* 0 only for launches: steps without bytes are left out */
     uint64_t value;
 };
 
 struct flat_launch {
     uint32_t kernel;
-    uint32_t grid[3]; /* blocks, also with a cluster */
+    uint32_t grid[3]; /* in blocks, even with a cluster */
     uint32_t cluster[3]; /* 0, 0, 0: no cluster attribute */
     uint32_t block[3];
     uint32_t smem_bytes; /* dynamic */
     uint32_t pdl;        /* 1: programmatic stream serialization */
     uint32_t parameters; /* the first */
     uint32_t parameter_count;
-    uint32_t blocks_per_sm; /* that a multiprocessor of the model holds at a time, at least 1 */
+    uint32_t blocks_per_sm; /* maximum resident blocks per SM of the model, at least 1 */
     uint32_t reserved;
 };
 
@@ -141,22 +141,22 @@ struct flat_parameter {
     uint32_t kind;
     uint32_t buffer; /* of a pointer; else 0 */
     uint64_t offset; /* of a pointer: in the buffer; of a value: in FLAT_VALUES; else 0 */
-    uint32_t size;   /* 8 for a pointer; of zeros and values their bytes */
-    uint32_t maps;   /* the first tensor map laid over it */
+    uint32_t size;   /* 8 for a pointer; number of bytes for zeros and values */
+    uint32_t maps;   /* its first tensor map */
     uint32_t map_count;
     uint32_t reserved;
 };
 
 /* The arguments of cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col. `type` to `l2_promotion` are
- * the driver's numbers: of CUtensorMapDataType 0 to 9, CUtensorMapSwizzle 0 to 3 (none, 32, 64, 128
+ * the driver's numbers: CUtensorMapDataType 0 to 9, CUtensorMapSwizzle 0 to 3 (none, 32, 64, 128
  * bytes), CUtensorMapInterleave 0 to 2 (none, 16, 32 bytes), CUtensorMapL2promotion 0 to 3 (none,
- * 64, 128, 256 bytes). Entries behind the rank are 0. Rules: rank 1 to 5; sizes 1 to 2^32; the offset
- * and byte strides multiples of 16, with interleave 2 of 32, strides below 2^40; element strides 1
- * to 8. Tiled: box 1 to 256, its inner bytes a multiple of 16 and not above the swizzle. Im2col:
- * rank from 3; bounds of 16, 8, 5 bits for rank 3, 4, 5; 1 to 256 channels, of no more bytes than
- * the swizzle, 1 to 1024 pixels. */
+ * 64, 128, 256 bytes). Entries beyond the rank are 0. Rules: rank 1 to 5; sizes 1 to 2^32; the
+ * offset and byte strides are multiples of 16, with interleave 2 of 32, and strides are below 2^40;
+ * element strides 1 to 8. Tiled: box 1 to 256, its inner bytes a multiple of 16 and at most the
+ * swizzle. Im2col: rank 3 or higher; bounds of 16, 8, 5 bits for rank 3, 4, 5; 1 to 256 channels,
+ * with at most as many bytes as the swizzle, 1 to 1024 pixels. */
 struct flat_map {
-    uint32_t at; /* in its parameter, where 128 bytes are its own; maps are in this order */
+    uint32_t at; /* in its parameter; it takes 128 bytes; maps are in this order */
     uint32_t buffer;
     uint64_t offset;
     uint64_t dims[5];    /* minor first */
@@ -172,15 +172,15 @@ struct flat_kernel {
     uint32_t name; /* string */
     uint32_t cubin;
     uint32_t static_smem_bytes;
-    uint32_t sizes; /* the first of the sizes of its parameters */
+    uint32_t sizes; /* first of its parameter sizes */
     uint32_t size_count;
     uint32_t reserved;
 };
 
 struct flat_cubin {
     uint32_t blob;
-    uint32_t toolkit; /* string: version of the toolkit that made it, "13.0"; FLAT_NONE: not known */
-    uint32_t package; /* string: the driver package that it needs, FLAT_NONE: not known */
+    uint32_t toolkit; /* string: version of its CUDA toolkit, "13.0"; FLAT_NONE: not known */
+    uint32_t package; /* string: minimum driver package, FLAT_NONE: not known */
     uint32_t reserved;
 };
 
@@ -188,18 +188,18 @@ struct flat_blob {
     uint8_t sha256[32];
     uint64_t offset; /* in FLAT_DATA, a multiple of 16 in the order of blobs */
     uint64_t size;
-    uint32_t inside; /* 0: found by its digest, and the offset is 0 */
+    uint32_t inside; /* 0: found by digest, and the offset is 0 */
     uint32_t reserved;
 };
 
-/* Limits. What a launch passes takes at most what the driver takes, in FLAT_MOST_PARAMETERS
- * parameters; all launches together pass at most FLAT_MOST_VALUE_BYTES by value. Buffers, and the
- * workspace, are smaller than 2^62 bytes. */
+/* Limits. A launch passes at most the driver's maximum of bytes, in FLAT_MOST_PARAMETERS
+ * parameters; all launches together pass at most FLAT_MOST_VALUE_BYTES by value. Buffers and the
+ * workspace are smaller than 2^62 bytes. */
 #define FLAT_MOST_PARAMETER_BYTES 32764u
 #define FLAT_MOST_PARAMETERS 4095u
 #define FLAT_MOST_ARRAYS 4096u
 #define FLAT_MOST_KERNELS 4096u
-#define FLAT_MOST_NAME 16384u /* bytes of a kernel's name, with its 0 */
+#define FLAT_MOST_NAME 16384u /* bytes of a kernel's name, including the 0 */
 #define FLAT_MOST_RANK 64u
 #define FLAT_MOST_BLOBS 4096u
 #define FLAT_MOST_VALUE_BYTES (64u << 20)

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* Memory of a device for copies; it grows, and one launch at a time uses it. */
+/* Device memory for copies; it grows, and is used by one launch at a time. */
 struct arena {
     cuda_address address;
     uint64_t bytes;
@@ -115,7 +115,7 @@ static int copy(const pallasc_plan *plan, const struct device *device, void *con
     return status;
 }
 
-/* With the device's context current, captures left alone, and no other launch in the arena. */
+/* Call with the device's context current, captures protected, and the arena not in use. */
 static int launch_in(struct arena *arena, pallasc_plan *plan, const struct device *device,
                      void *const *buffers)
 {
@@ -124,7 +124,7 @@ static int launch_in(struct arena *arena, pallasc_plan *plan, const struct devic
     uint64_t total = 0;
     char what[256];
     for (size_t n = 0; n < count; n++) {
-        places[n] = (void *)(uintptr_t)total; /* the offset, until the address is known */
+        places[n] = (void *)(uintptr_t)total; /* an offset, until the address is known */
         total += aligned(plan->passed[n].bytes);
     }
     int status = grow(arena, plan, device, total + pallasc_workspace_bytes(plan) + 1);

@@ -1,15 +1,15 @@
 /* Launch a plan: stack memory only, no lock.
  *
- * A launch reads its parameters from a block on the stack: the array of pointers that `kernelParams`
- * asks for, the addresses that are passed, then the parameters passed by value at a multiple of 128,
- * copied from a template together. Tensor maps in it are encoded by the first launch on a device; a
- * later one gives those another address that describe another one. */
+ * A launch reads its parameters from a block on the stack: the array of pointers for
+ * `kernelParams`, the addresses passed as parameters, then the parameters passed by value, aligned
+ * to 128 and copied together from a template. The first launch on a device encodes their tensor
+ * maps; later launches replace the addresses in maps that describe different ones. */
 #include "prepare.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Where a launch finds its buffers. */
+/* The buffers of a launch. */
 struct call {
     const pallasc_plan *plan;
     struct device_state *state;
@@ -34,7 +34,7 @@ static void *pointer(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
-/* ---- what is refused before anything runs ---- */
+/* ---- checks before anything runs ---- */
 
 static int misaligned(const pallasc_plan *plan, const struct array *array, uint64_t address)
 {
@@ -70,7 +70,7 @@ static int check_alignment(const struct call *call)
     return PALLASC_OK;
 }
 
-/* Does an array that is written lie over one of those before it? */
+/* Does a written array overlap one of those before it? */
 static int check_overlap(const struct call *call, uint32_t number, uint32_t before, int is_result)
 {
     const struct array *passed = call->plan->passed;
@@ -140,7 +140,7 @@ static int encode(const struct flat_map *map, void *where, uint64_t address)
                : -1;
 }
 
-/* The driver writes maps at multiples of 64 or 128 only; others are made aside. */
+/* The driver writes maps only at multiples of 64 or 128; others are encoded aside and copied. */
 static int encode_at(const struct call *call, const struct flat_launch *launch,
                      const struct flat_map *map, unsigned char *where, uint64_t address)
 {
@@ -180,7 +180,7 @@ static int encode_template(const struct call *call)
     return status;
 }
 
-/* Encode all maps once; whoever launches meanwhile in another thread encodes its own on its stack. */
+/* Encode all maps once; another thread that launches meanwhile encodes its maps on its stack. */
 static int encode_once(const struct call *call, int *is_encoded)
 {
     struct device_state *state = call->state;
@@ -221,7 +221,7 @@ static int set_maps(const struct call *call, const struct flat_launch *launch,
 
 /* ---- steps ---- */
 
-/* What the driver answers to a step, and the function that was called. */
+/* The driver's result for a step, and the function that was called. */
 struct step_answer {
     const char *function;
     int result;
@@ -237,7 +237,7 @@ static int run_launch(const struct call *call, uint32_t number, int is_encoded,
     const uint32_t *value_at = plan->value_at + launch->parameters;
     size_t count = launch->parameter_count;
 
-    /* Its size is bounded by the limits of the format; hundreds of bytes are usual. */
+    /* The limits of the format bound its size; hundreds of bytes are usual. */
     unsigned char space[layout->value_bytes + 16 * count + VALUE_ALIGNMENT];
     uintptr_t base = ((uintptr_t)space + VALUE_ALIGNMENT - 1) & ~(uintptr_t)(VALUE_ALIGNMENT - 1);
     unsigned char *values = (unsigned char *)base;
@@ -290,7 +290,7 @@ static void run_copy(const struct call *call, const struct flat_step *step,
                                               step->size, call->stream);
 }
 
-/* The error of a step, in the words of runtime/calls/program.py. */
+/* The error for a step, with the message of runtime/calls/program.py. */
 static int step_failed(const struct call *call, size_t number, const struct step_answer *failed)
 {
     const char *name = name_of(call->plan), *before = "";

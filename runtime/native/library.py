@@ -1,8 +1,8 @@
-"""The C library that launches flat plans: found, loaded, its failures as exceptions.
+"""The C library that launches flat plans: find it, load it, and raise its failures as exceptions.
 
-It lies beside this module where pallasc was installed with a C compiler at hand, or from a wheel
-for this platform; everything works without it. The variable PALLASC_NATIVE names another one, or is
-`0` where it shall not be used.
+It is next to this module if pallasc was installed with a C compiler available, or from a wheel for
+this platform; everything works without it. The environment variable PALLASC_NATIVE selects another
+library, or disables it if `0`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pallasc.runtime.native import is_clone
 from pallasc.version import UNKNOWN, installed_version
 
 FOLDER = Path(__file__).resolve().parent
-"""Where the library, its header (`include/`) and its pkg-config file (`pkgconfig/`) lie."""
+"""Folder of the library, its header (`include/`) and its pkg-config file (`pkgconfig/`)."""
 
 _FILE = "libpallasc.so"
 _VARIABLE = "PALLASC_NATIVE"
@@ -67,7 +67,7 @@ class _RawArray(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class NativeArray:
-    """An array that a plan takes or returns; `buffer` is its place among the buffers of a launch.
+    """An array that a plan takes or returns; `buffer` is its index among a launch's buffers.
 
     `flags`: 1 input, 2 result, 4 updated in place.
     """
@@ -87,7 +87,7 @@ def library_file() -> Path:
     """Return the library's file.
 
     Raises:
-        ToolError: it is switched off, or not there.
+        ToolError: it is disabled or missing.
     """
     chosen = os.environ.get(_VARIABLE)
     if chosen == "0":
@@ -107,13 +107,13 @@ def library_file() -> Path:
 
 @functools.cache
 def open_library(file: Path | None = None) -> Library:
-    """Return the library, loaded.
+    """Load the library and return it.
 
     Args:
-        file: where it lies; None is `library_file()`.
+        file: the library; None for `library_file()`.
 
     Raises:
-        ToolError: it is not there, cannot be loaded, or is of another version of pallasc.
+        ToolError: it is missing, cannot be loaded, or belongs to another version of pallasc.
     """
     place = library_file() if file is None else file
     try:
@@ -134,7 +134,7 @@ def open_library(file: Path | None = None) -> Library:
 
 
 def _check_sources(functions: Any) -> None:
-    """Check, in a clone, that the library was built from the sources there.
+    """Check, in a clone, that the library was built from the current sources.
 
     Raises:
         ToolError: they have changed since.
@@ -201,7 +201,7 @@ class Library:
 
         Raises:
             CorruptError: it is damaged.
-            NotCachedError: what it names by digest is not there.
+            NotCachedError: a cubin or constant that it names by digest was not found.
         """
         handle = ctypes.c_void_p()
         asked = _FIND() if find is None else _FIND(_Finder(find))
@@ -209,11 +209,11 @@ class Library:
         return NativePlan(self, handle)
 
     def forget(self) -> None:
-        """Forget the driver and what was loaded; see the header."""
+        """Forget the driver and everything that was loaded; see the header."""
         self.functions.pallasc_forget()
 
     def check(self, status: int) -> None:
-        """Raise the error of this thread's last failure where a function returned one."""
+        """Raise this thread's last error if a function returned a failure status."""
         if status:
             raise self._error(status)
 
@@ -228,7 +228,7 @@ class Library:
 
 
 class _Finder:
-    """What C calls to find a blob; the bytes live until it asks for the next."""
+    """Callback through which C finds a blob; the bytes stay alive until the next call."""
 
     def __init__(self, find: Callable[[str], bytes | None]) -> None:
         self._find = find
@@ -251,7 +251,7 @@ class NativePlan:
     """An open plan.
 
     Args:
-        library: what opened it.
+        library: the library that opened it.
         handle: the `pallasc_plan`.
     """
 
@@ -264,13 +264,13 @@ class NativePlan:
         self.close()
 
     def close(self) -> None:
-        """Free it; it cannot be used afterwards."""
+        """Free the plan; it cannot be used afterwards."""
         handle, self.handle = self.handle, ctypes.c_void_p()
         self._functions.pallasc_close(handle)
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the plan in messages."""
         return str(self._functions.pallasc_name(self.handle).decode())
 
     @property
@@ -280,7 +280,7 @@ class NativePlan:
 
     @property
     def workspace_bytes(self) -> int:
-        """What its temporaries take together."""
+        """Total size of its temporaries."""
         return int(self._functions.pallasc_workspace_bytes(self.handle))
 
     @property
@@ -290,7 +290,7 @@ class NativePlan:
 
     @property
     def outputs(self) -> list[NativeArray]:
-        """What comes back."""
+        """The arrays that a launch returns."""
         return self._arrays("output")
 
     def _arrays(self, kind: str) -> list[NativeArray]:
@@ -315,10 +315,10 @@ class NativePlan:
         return found
 
     def prepare(self, ordinal: int) -> None:
-        """Load it on a device.
+        """Load the plan on a device.
 
         Raises:
-            DeviceError, CorruptError: as the runtime's `Program` does.
+            DeviceError, CorruptError: as for the runtime's `Program`.
         """
         self._library.check(self._functions.pallasc_prepare(self.handle, ordinal))
 
@@ -331,19 +331,19 @@ class NativePlan:
         stream: int = 0,
         first_step: int = 0,
     ) -> None:
-        """Put all steps into a stream.
+        """Enqueue all steps in a stream.
 
         Args:
             pointers: addresses of the inputs, then of the outputs that are not inputs.
-            device: where it was prepared.
+            device: the device that the plan was prepared on.
             workspace: address of `workspace_bytes` for temporaries.
             stream: the stream's handle.
-            first_step: the step to begin with.
+            first_step: the step to start with.
 
         Raises:
-            ArgumentError: an address does not fit.
-            DriverError: the driver refuses a step; its number is the error's `step`, None where
-                nothing was put into the stream.
+            ArgumentError: an address is not valid.
+            DriverError: the driver refuses a step; its number is the error's `step`, None if
+                nothing was enqueued.
         """
         failed = ctypes.c_size_t()
         buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)

@@ -1,4 +1,4 @@
-/* The rules of the driver for tensor maps, in the words of specs/artifacts/tensor_maps.py. */
+/* The driver's rules for tensor maps, with the messages of specs/artifacts/tensor_maps.py. */
 #include "plan.h"
 
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static const char *broken(const struct answer *answer, const char *format, ...)
     return answer->text;
 }
 
-/* Numbers of 32 bits as a tuple. */
+/* 32-bit numbers formatted as a tuple. */
 static const char *tuple(char text[256], const uint32_t *numbers, unsigned count)
 {
     uint64_t wide[MOST_RANK];
@@ -115,7 +115,7 @@ static const char *window_rules(const struct flat_map *m, const struct answer *a
     return NULL;
 }
 
-/* What the driver does not read has to be 0, or two plans with other bytes would mean the same. */
+/* Fields that the driver does not read must be 0, or two different plans could mean the same. */
 static const char *unused(const struct flat_map *m, const struct answer *answer)
 {
     uint64_t found = m->reserved | (m->nan_fill & ~1u) | (m->im2col & ~1u);

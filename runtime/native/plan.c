@@ -1,7 +1,7 @@
-/* Open a flat plan: everything is verified here, once, so that nothing has to be later.
+/* Open a flat plan: everything is verified here, once, so nothing has to be checked later.
  *
- * Offsets and sizes are compared by subtraction from what is known to be larger, or in 64 bits after
- * they were bounded, so that no sum wraps. All loops go over entries that lie in the block. */
+ * Offsets and sizes are compared by subtracting from a larger value, or in 64 bits after they were
+ * bounded, so no sum overflows. All loops run over entries within the block. */
 #include "plan.h"
 #include "sha256.h"
 #include "text.h"
@@ -68,7 +68,7 @@ static int check_header(const struct flat_header *header, size_t size)
     return PALLASC_OK;
 }
 
-/* Every table has to lie where its predecessor leads, so tables cannot overlap. */
+/* Every table must start where the previous one leads, so tables cannot overlap. */
 static int check_tables(pallasc_plan *plan, const struct flat_header *header, size_t size)
 {
     uint64_t end = sizeof *header;
@@ -127,7 +127,7 @@ static int is_string(const pallasc_plan *plan, uint32_t at)
     return at < plan->count[FLAT_STRINGS] && (!at || !plan->strings[at - 1]);
 }
 
-/* Names of kernels are looked for, each in its cubin; so they are not long. */
+/* Each kernel name is searched in its cubin, so its length is limited. */
 static int is_name(const pallasc_plan *plan, uint32_t at)
 {
     if (!is_string(plan, at))
@@ -141,7 +141,7 @@ static int is_string_or_none(const pallasc_plan *plan, uint32_t at)
     return at == FLAT_NONE || is_string(plan, at);
 }
 
-/* "sm_90a": digits, of which the last is the minor version, and a suffix. */
+/* "sm_90a": digits, the last of which is the minor version, and a suffix. */
 static int read_architecture(pallasc_plan *plan, const char *arch)
 {
     int number = 0;
@@ -173,7 +173,7 @@ static int check_facts(pallasc_plan *plan)
 
 /* ---- cubins and constants ---- */
 
-/* No digest stands there twice, or one large blob could be asked for and copied again and again. */
+/* No digest may occur twice, or one large blob could be requested and copied again and again. */
 static int is_new_blob(const pallasc_plan *plan, uint32_t number)
 {
     const struct flat_blob *blobs = plan->blobs;
@@ -246,7 +246,7 @@ static int read_blobs(pallasc_plan *plan, pallasc_find find, void *context)
                 return status;
             continue;
         }
-        /* The digest of the whole block is right already; this is who the driver's copy is for. */
+        /* Copies in the driver are shared by this digest, so check it as well as the block's. */
         uint8_t digest[32];
         plan->found[i].data = plan->content + blob->offset;
         sha256(plan->found[i].data, blob->size, digest);
@@ -310,7 +310,7 @@ static int check_buffers(pallasc_plan *plan)
     return PALLASC_OK;
 }
 
-/* Is it an element type (specs/dtypes.py), and does it have so many bits? */
+/* Is it an element type (specs/dtypes.py) with this number of bits? */
 static int is_dtype(const char *name, uint32_t bits)
 {
     static const struct {
@@ -330,7 +330,7 @@ static int is_dtype(const char *name, uint32_t bits)
     return 0;
 }
 
-/* Return 0 where an array takes more than 2^60 bytes. */
+/* Returns 0 if an array takes more than 2^60 bytes. */
 static int array_bytes(const pallasc_plan *plan, const struct flat_array *array, uint64_t *bytes)
 {
     uint64_t bits = array->bits, most = 1ull << 63;
@@ -348,7 +348,7 @@ static int array_bytes(const pallasc_plan *plan, const struct flat_array *array,
     return 1;
 }
 
-/* What arrays and outputs have in common; `numbers` counts those that are used so far. */
+/* Checks common to arrays and outputs; `numbers` counts the numbers used so far. */
 static int check_array(const pallasc_plan *plan, const char *what, uint32_t number,
                        const struct flat_array *array, uint32_t *numbers, uint64_t *bytes)
 {
@@ -431,7 +431,7 @@ static int check_arrays(pallasc_plan *plan)
     return status ? status : check_outputs(plan, &numbers);
 }
 
-/* Do so many bytes from an offset on lie in a buffer? */
+/* Are this many bytes from an offset within a buffer? */
 static int lies_inside(const pallasc_plan *plan, uint32_t buffer, uint64_t offset, uint64_t size)
 {
     if (buffer >= plan->count[FLAT_BUFFERS])
@@ -481,7 +481,7 @@ static int check_kernels(const pallasc_plan *plan)
 
 /* ---- steps ---- */
 
-/* As `lies_inside`; constants are shared by all plans that name them, so nothing writes to them. */
+/* Like `lies_inside`; plans share constants, so nothing may write to them. */
 static int may_write(const pallasc_plan *plan, const struct flat_step *step)
 {
     return lies_inside(plan, step->target, step->target_offset, step->size) &&
@@ -528,7 +528,7 @@ static int check_steps(const pallasc_plan *plan)
     return status;
 }
 
-/* Entries of tables that were used so far. */
+/* Numbers of table entries used so far. */
 struct used {
     uint32_t parameters, maps, values;
     uint64_t bytes; /* passed by value */
@@ -537,7 +537,7 @@ struct used {
 static int check_maps(pallasc_plan *plan, const struct flat_launch *launch,
                       const struct flat_parameter *parameter, uint32_t value_at)
 {
-    uint64_t free_at = 0; /* maps stand in the order of their places */
+    uint64_t free_at = 0; /* maps are in the order of their offsets */
     for (uint32_t i = parameter->maps; i < parameter->maps + parameter->map_count; i++) {
         const struct flat_map *map = &plan->maps[i];
         char text[512];
@@ -660,7 +660,7 @@ static int check_launches(pallasc_plan *plan)
     return status;
 }
 
-/* Lay the values of all launches out as they are passed. */
+/* Lay out the values of all launches as they will be passed. */
 static int make_template(pallasc_plan *plan)
 {
     if (!plan->template_bytes)
@@ -762,7 +762,7 @@ void pallasc_close(pallasc_plan *plan)
     free(plan);
 }
 
-/* ---- what a plan takes ---- */
+/* ---- arrays of a plan ---- */
 
 static int describe(const pallasc_plan *plan, const struct flat_array *array, pallasc_array *told)
 {
@@ -837,7 +837,7 @@ const char *pallasc_version(void)
 #define PALLASC_LIBRARY_SOURCES ""
 #endif
 
-/* Not part of the interface: what library.py compares with the sources beside the library. */
+/* Not part of the interface: library.py compares it with the sources in its folder. */
 PALLASC_API const char *pallasc_sources(void);
 
 const char *pallasc_sources(void)

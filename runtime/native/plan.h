@@ -1,4 +1,4 @@
-/* An open plan: the tables of a flat plan, verified, and what follows from them. */
+/* An open plan: the verified tables of a flat plan, and data derived from them. */
 #ifndef PALLASC_PLAN_H
 #define PALLASC_PLAN_H
 
@@ -11,13 +11,13 @@ enum { MOST_DEVICES = 64, VALUE_ALIGNMENT = 128, BUFFER_ALIGNMENT = 256 };
 
 struct device_state; /* prepare.h */
 
-/* Where a buffer lies. */
+/* The location of a buffer. */
 struct place {
     enum { NOWHERE, PASSED, WORKSPACE, CONSTANT } kind;
-    uint64_t at; /* its number among the arrays; its offset in the workspace */
+    uint64_t at; /* number of the array; offset in the workspace */
 };
 
-/* A cubin or constant: in the plan's copy of its data, or memory of its own. */
+/* A cubin or constant: in the plan's copy of its data, or in separate memory. */
 struct blob {
     const void *data;
     void *owned;
@@ -25,12 +25,12 @@ struct blob {
 
 struct array {
     uint64_t bytes;
-    uint64_t mask; /* alignment less one where that is a power of two, else 0 */
+    uint64_t mask; /* alignment minus one if that is a power of two, else 0 */
     uint64_t alignment;
     const char *path;
 };
 
-/* What one launch passes: its values lie in a template together with those of all launches. */
+/* The parameters of one launch: its values are in a template with the values of all launches. */
 struct layout {
     uint64_t values_at; /* in the template */
     uint64_t value_bytes;
@@ -89,14 +89,14 @@ static inline const char *kernel_name(const pallasc_plan *plan, const struct fla
 /* prepare.c */
 void free_states(pallasc_plan *plan);
 
-/* cubin.c: what is wrong with a cubin for sm_`sm`, in the words of specs/artifacts/cubin.py; or NULL.
- * The driver is not told how long a cubin is and reads as far as its headers say. */
+/* cubin.c: the error in a cubin for sm_`sm`, with the message of specs/artifacts/cubin.py; or NULL.
+ * The driver is not given a cubin's length: it reads as far as the headers say. */
 const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity);
 
 /* map_rules.c: the driver's rule that a tensor map breaks, or NULL. */
 const char *broken_rule(const struct flat_map *map, char *text, size_t capacity);
 
-/* What may still be looked through: headers of sections, and bytes of attributes. */
+/* Remaining budget for searching: section headers, and bytes of attributes. */
 struct effort {
     uint64_t sections, bytes;
 };
@@ -105,7 +105,7 @@ struct effort {
 int has_parameters(const void *data, size_t size, const char *kernel, const uint32_t *expected,
                    uint32_t count, struct effort *left);
 
-/* text.c: numbers as Python writes a tuple or a list of them, cut off where there is no room. */
+/* text.c: numbers formatted like a Python tuple or list, truncated if there is no room. */
 const char *numbers_text(char *text, size_t capacity, const char *brackets, const uint64_t *numbers,
                          size_t count);
 

@@ -1,5 +1,5 @@
-/* Make a plan ready on a device: the same questions to the driver in the same order as
- * runtime/calls/program.py asks them, and the same refusals. */
+/* Prepare a plan on a device: the same driver queries, in the same order, and the same errors as
+ * runtime/calls/program.py. */
 #define _ISOC11_SOURCE
 #include "prepare.h"
 
@@ -17,7 +17,7 @@ enum {
     WHAT_BYTES = 1024,
 };
 
-/* ---- what there is once in a process: cubins in the driver, constants on devices ---- */
+/* ---- once per process: cubins in the driver, constants on devices ---- */
 
 struct loaded {
     struct loaded *next;
@@ -41,7 +41,7 @@ static struct loaded *look_up(struct loaded *list, const uint8_t sha256[32], int
     return NULL;
 }
 
-/* Make an entry before what it stands for, so that nothing is loaded that cannot be noted. */
+/* Create an entry before loading its object, so that nothing is loaded without an entry. */
 static struct loaded *new_entry(const uint8_t sha256[32], int ordinal)
 {
     struct loaded *entry = calloc(1, sizeof *entry);
@@ -53,7 +53,7 @@ static struct loaded *new_entry(const uint8_t sha256[32], int ordinal)
     return entry;
 }
 
-/* Entries of an earlier epoch nobody looks up any more. */
+/* Entries of an earlier epoch are never looked up again. */
 static void keep(struct loaded **list, struct loaded *entry)
 {
     while (*list && (*list)->epoch != current_epoch()) {
@@ -67,7 +67,8 @@ static void keep(struct loaded **list, struct loaded *entry)
 
 /* ---- which GPUs can run a plan ---- */
 
-/* Embedded GPUs share nothing with others of their major version (runtime/matching/selection.py). */
+/* Embedded GPUs are not compatible with others of their major version
+ * (runtime/matching/selection.py). */
 static int is_embedded(int major, int minor)
 {
     int sm = 10 * major + minor;
@@ -126,7 +127,7 @@ static int check_launch(const pallasc_plan *plan, const struct flat_launch *laun
     const char *kernel = kernel_name(plan, launch);
     uint64_t smem = smem_bytes(plan, launch), here = (uint64_t)device->sm_count;
     uint64_t at_a_time = launch->blocks_per_sm, made_for = plan->facts->sm_count;
-    /* The grid has 96 bits at most: what does not fit into 64 is not resident at once anyway. */
+    /* The grid has at most 96 bits: a count that does not fit into 64 is never resident at once. */
     uint64_t plane = (uint64_t)launch->grid[0] * launch->grid[1];
     uint64_t blocks = plane > UINT32_MAX ? UINT64_MAX : plane * launch->grid[2];
     if (smem > (uint64_t)device->smem_optin_bytes)
@@ -157,7 +158,7 @@ static int check_device(const pallasc_plan *plan, const struct device *device)
 static int check_toolkit(const pallasc_plan *plan, const struct flat_cubin *cubin)
 {
     const char *toolkit = cubin->toolkit == FLAT_NONE ? "" : string_of(plan, cubin->toolkit);
-    long major = strtol(toolkit, NULL, 10); /* no text overflows it */
+    long major = strtol(toolkit, NULL, 10); /* strtol saturates instead of overflowing */
     if (major <= driver.version / 1000)
         return PALLASC_OK;
     char hint[256], version[16];
@@ -199,7 +200,7 @@ static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
     return PALLASC_OK;
 }
 
-/* Compare the plan with what the driver has read, on drivers that tell it. */
+/* Compare the plan with the parameters that the driver reports, if it can report them. */
 static int check_parameters(const pallasc_plan *plan, const struct flat_launch *launch,
                             cuda_kernel kernel)
 {
@@ -249,7 +250,7 @@ static int raise_attribute(cuda_kernel kernel, const struct device *device, int 
     return status;
 }
 
-/* Raise the limits of a kernel on a device to what this launch takes. */
+/* Raise the limits of a kernel on a device to the needs of this launch. */
 static int allow(const pallasc_plan *plan, const struct flat_launch *launch, cuda_kernel kernel,
                  const struct device *device)
 {
@@ -311,7 +312,7 @@ static int check_cluster(const pallasc_plan *plan, const struct flat_launch *lau
                 cluster[1], cluster[2], kernel, device->label);
 }
 
-/* With the context current and captures left alone. */
+/* Call with the context current and captures protected. */
 static int load_function(const pallasc_plan *plan, const struct flat_launch *launch,
                          cuda_kernel kernel, const struct device *device, cuda_function *function)
 {
@@ -484,7 +485,7 @@ static int prepare(pallasc_plan *plan, int ordinal)
         return status;
     }
     atomic_store_explicit(&plan->devices[ordinal], state, memory_order_release);
-    free_state(old); /* of a process before a fork, or forgotten: no launch uses it */
+    free_state(old); /* from before a fork, or forgotten: no launch uses it */
     return PALLASC_OK;
 }
 

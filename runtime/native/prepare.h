@@ -1,4 +1,4 @@
-/* A plan on a device: its functions, its constants, its tensor maps once they are encoded. */
+/* A plan on a device: its functions, its constants, and its encoded tensor maps. */
 #ifndef PALLASC_PREPARE_H
 #define PALLASC_PREPARE_H
 
@@ -8,14 +8,14 @@
 enum { NOT_ENCODED, BEING_ENCODED, ENCODED };
 
 struct device_state {
-    unsigned epoch; /* what was current when it was made */
+    unsigned epoch; /* the epoch in which it was created */
     int ordinal;
     cuda_context context;
     cuda_function *functions; /* of each launch */
     cuda_address *constants;  /* of each buffer */
 
-    /* The plan's template with its maps encoded for the addresses below; written by the first launch
-     * alone, and read only where `encoding` is ENCODED. */
+    /* The plan's template with its maps encoded for the addresses below. Only the first launch
+     * writes it, and it may be read only if `encoding` is ENCODED. */
     atomic_int encoding;
     unsigned char *encoded;
     cuda_address *map_addresses;

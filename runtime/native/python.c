@@ -1,13 +1,14 @@
-/* `_native`: what a launch of arrays with DLPack's C exchange API goes through, in place of the
- * generated functions of runtime/calls/fast_path.py.
+/* `_native`: launches for arrays with DLPack's C exchange API, in place of the generated functions
+ * of runtime/calls/fast_path.py.
  *
- * A front is the entrance of one kernel: a builtin method that looks at the arguments of a call,
- * finds the route whose dtypes, shapes and layouts they have, and puts its steps into the stream.
- * Whatever it does not know goes to the fallback, the function of Python that does the same and
- * alone writes messages: nothing has happened then. runtime/native/fronts.py makes fronts and routes.
+ * A front is the entry point of one kernel: a builtin method that inspects the arguments of a call,
+ * finds the route with the same dtypes, shapes and layouts, and enqueues its steps in the stream.
+ * For anything it does not handle, it calls the fallback before doing anything else: the Python
+ * function that does the same, and is the only one to write messages. runtime/calls/native_path.py
+ * creates fronts and routes.
  *
  * Routes of a front, programs of a route and streams of a program are only ever added, and each is
- * published whole: a call needs no lock, on a free-threaded Python neither.
+ * complete when published: a call needs no lock, even on a free-threaded Python.
  */
 #ifndef Py_GIL_DISABLED
 #define Py_LIMITED_API 0x030b0000
@@ -27,7 +28,7 @@
 #endif
 
 enum {
-    MOST_ARRAYS = 32, /* of one call, results and workspace among them */
+    MOST_ARRAYS = 32, /* in one call, including results and workspace */
     MOST_DEVICES = 32,
     MOST_STREAMS = 64,
     MOST_KINDS = 4,
@@ -92,8 +93,9 @@ static bool knows_stream(program *self, void *stream)
 
 static void add_stream(program *self, void *stream)
 {
-    /* Two threads may take places at once, so a place counts when it is filled; the handle of one
-     * that is not yet is NULL, which is never looked for. The oldest make room when all are full. */
+    /* Two threads may take slots at the same time, so a slot only counts once filled; until then
+     * its handle is NULL, which is never looked up. When all are full, the oldest are
+     * overwritten. */
     int place = atomic_fetch_add(&self->stream_count, 1);
     if (place < 0 || place > (1 << 30)) {
         atomic_store(&self->stream_count, MOST_STREAMS);
@@ -102,7 +104,7 @@ static void add_stream(program *self, void *stream)
     atomic_store_explicit(&self->streams[place % MOST_STREAMS], stream, memory_order_release);
 }
 
-/* Program(functions, context, places, steps): words of 8 bytes, see fronts.py. */
+/* Program(functions, context, places, steps): words of 8 bytes, see native_path.py. */
 static PyObject *make_program(PyObject *module, PyObject *args)
 {
     const char *functions, *places;
@@ -164,12 +166,12 @@ static PyObject *make_program(PyObject *module, PyObject *args)
 
 /* ---- routes */
 
-/* What is asked of an array; the others are of any dtype, shape or strides. */
+/* The checks of an array; unchecked arrays may have any dtype, shape or strides. */
 enum { ASK_DTYPE = 1, ASK_SHAPE = 2, ASK_STRIDES = 4, ASK_PLAIN = 8 };
 
 typedef struct array_type {
     int64_t code, bits, asks;
-    uint64_t below; /* the bits that an address must not have: its alignment, less one */
+    uint64_t below; /* address bits that must be 0: the alignment minus one */
     uint64_t size_bytes;
     int64_t ndim;
     const int64_t *shape, *strides;
@@ -187,16 +189,16 @@ typedef struct route {
     int input_count, result_count, leaf_count;
     array_type arrays[MOST_ARRAYS]; /* inputs, then results */
     bool is_updated[MOST_ARRAYS];
-    int slots[MOST_ARRAYS]; /* the array that each parameter is, -1 where it must be None */
+    int slots[MOST_ARRAYS]; /* the array of each parameter, -1 if it must be None */
     int returns;
     leaf leaves[MOST_ARRAYS];
     int updated_count;
     bool any_plain;
     _Atomic(bool) is_slow_on[MOST_DEVICES];
-    int64_t *words;                    /* what shapes and strides lie in */
-    PyObject *new_results[MOST_ARRAYS]; /* arguments of the function that allocates */
-    PyObject *new_workspace;           /* the same, NULL where the kernel needs none */
-    PyObject *all_new;                 /* a tuple of what a call allocates */
+    int64_t *words;                    /* memory of shapes and strides */
+    PyObject *new_results[MOST_ARRAYS]; /* arguments of the allocation function */
+    PyObject *new_workspace;           /* the same, NULL if the kernel needs none */
+    PyObject *all_new;                 /* a tuple of everything a call allocates */
     PyObject *ready, *admit, *refuse;
     _Atomic(program *) programs[MOST_DEVICES];
 } route;
@@ -210,12 +212,12 @@ typedef struct front {
     PyObject *names[MOST_ARRAYS]; /* interned; NULL for parameters without a name */
     PyObject *kinds[MOST_KINDS];
     PyObject *missing, *capsule, *mark_written, *empty, *new_in, *stream_handle, *is_plain;
-    PyObject *earlier; /* fallbacks that another thread may call at this moment */
+    PyObject *earlier; /* fallbacks that another thread may be calling */
     const exchange_api *api;
-    int (*current_stream)(int32_t device, void **stream); /* NULL where the API's is taken */
+    int (*current_stream)(int32_t device, void **stream); /* NULL to use the API's function */
     _Atomic(PyObject *) fallback;
     _Atomic(route *) first;
-    _Atomic(route *) last; /* the route that was taken last */
+    _Atomic(route *) last; /* the route of the last call */
 } front;
 
 static void route_free(route *self)
@@ -290,17 +292,17 @@ static void front_dealloc(PyObject *object)
 
 /* ---- one call */
 
-/* Forgets why something could not be done, as Python will find it again; not an interrupt. */
+/* Clears the error, since Python will find it again; but not an interrupt. */
 static void forget_error(void)
 {
     if (PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
 }
 
-/* A call as far as it was looked at. */
+/* A call, as far as it has been inspected. */
 typedef struct call {
     front *self;
-    PyObject *slots[MOST_ARRAYS]; /* by parameter, NULL where it is not given */
+    PyObject *slots[MOST_ARRAYS]; /* by parameter, NULL if not given */
     bool is_viewed[MOST_ARRAYS];
     dl_tensor views[MOST_ARRAYS]; /* by parameter */
     PyObject *out, *stream;
@@ -310,7 +312,7 @@ typedef struct call {
     uint64_t addresses[MOST_ARRAYS];
 } call;
 
-/* Takes an array apart; false where it is none, or not on a GPU. */
+/* Reads an array; false if it is not an array, or not on a GPU. */
 static bool view(const front *self, PyObject *array, dl_tensor *out)
 {
     PyObject *kind = (PyObject *)Py_TYPE(array);
@@ -358,7 +360,7 @@ static bool is_of_type(const array_type *type, const dl_tensor *array)
     return true;
 }
 
-/* Puts the arguments in their places; false where some are of another kind. */
+/* Assigns the arguments to parameters; false if some do not match. */
 static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     const front *self = own->self;
@@ -377,7 +379,7 @@ static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, P
         } else if (name == name_out && self->what == FRONT_INTO) {
             own->out = value == self->missing ? NULL : value;
         } else {
-            int slot = (int)count; /* one that was given by position is given twice */
+            int slot = (int)count; /* those passed by position may not be passed again */
             while (slot < self->slot_count && self->names[slot] != name)
                 slot++;
             if (slot >= self->slot_count)
@@ -390,7 +392,7 @@ static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, P
 
 enum { FITS, DIFFERS, UNUSUAL };
 
-/* Tells whether the inputs of a call are those of a route. */
+/* Returns whether the inputs of a call match a route. */
 static int match_inputs(call *own, const route *way)
 {
     front *self = own->self;
@@ -431,7 +433,7 @@ static int device_of_inputs(const call *own, const route *way)
     return device;
 }
 
-/* Notes one given output; false where it is not the array that it must be. */
+/* Records one given output; false if it is not the required array. */
 static bool give(call *own, const route *way, const leaf *where, PyObject *array)
 {
     int number = where->is_result ? way->input_count + where->number : where->number;
@@ -440,7 +442,7 @@ static bool give(call *own, const route *way, const leaf *where, PyObject *array
     return own->arrays[number] == array;
 }
 
-/* Takes `out` apart; false where it has not the structure of a route's outputs. */
+/* Unpacks `out`; false if it does not have the structure of a route's outputs. */
 static bool take_out(call *own, const route *way)
 {
     for (int n = 0; n < way->result_count; n++)
@@ -466,7 +468,7 @@ static bool take_out(call *own, const route *way)
     return true;
 }
 
-/* Looks at an array that was given for a result, or allocated. */
+/* Inspects an array that was given for a result, or allocated. */
 static bool place_array(call *own, int number, int device)
 {
     dl_tensor *placed = &own->placed[number];
@@ -486,7 +488,7 @@ static bool take_results(call *own, const route *way, int device)
     return true;
 }
 
-/* Chooses the route; NULL where none takes the arrays. */
+/* Selects the route; NULL if none takes the arrays. */
 static route *choose(call *own)
 {
     front *self = own->self;
@@ -507,15 +509,15 @@ static route *choose(call *own)
     return NULL;
 }
 
-/* Tells whether a call of a route has all the arrays that steps use. */
+/* Returns whether a call of a route has all the arrays that the steps use. */
 static bool fits(const route *way, const steps *plan)
 {
     size_t arrays = (size_t)(way->input_count + way->result_count);
     return plan->array_count <= arrays && (way->new_workspace || !plan->uses_workspace);
 }
 
-/* The program of a device, a new reference, since a fork within the call makes fronts forget
- * theirs; NULL where Python shall do it. The first time Python makes it. */
+/* The program for a device, as a new reference, since a fork within the call makes fronts drop
+ * theirs; NULL if Python must handle the call. Python creates it on first use. */
 static program *program_on(route *way, int device)
 {
     if (device < 0 || device >= MOST_DEVICES || way->is_slow_on[device])
@@ -545,7 +547,7 @@ static program *program_on(route *way, int device)
     return (program *)made;
 }
 
-/* The handle of a stream that was given. */
+/* The handle of a given stream. */
 static bool given_stream(const front *self, PyObject *given, void **stream)
 {
     PyObject *handle = NULL;
@@ -578,7 +580,7 @@ static bool given_stream(const front *self, PyObject *given, void **stream)
     return true;
 }
 
-/* The framework's current stream; false where it does not say. */
+/* The framework's current stream; false if it does not report one. */
 static bool current_stream(const front *self, int device, void **stream)
 {
     if (self->current_stream ? self->current_stream(device, stream)
@@ -629,7 +631,7 @@ static bool addresses_fit(const call *own, const route *way)
     return true;
 }
 
-/* Tells whether arrays are what their memory says, where their framework may leave that open. */
+/* Returns whether memory has the arrays' actual values, which some frameworks defer. */
 static bool are_plain(const call *own, const route *way)
 {
     int count = way->input_count + (own->self->what == FRONT_INTO ? way->result_count : 0);
@@ -660,8 +662,8 @@ static bool allocate(call *own, int number, PyObject *arguments, int device)
     return place_array(own, number, device);
 }
 
-/* Allocates in a stream that is not the current one all that a call allocates, from an array on;
- * returns how many arrays there are then. */
+/* Allocates all arrays of a call, from index `first` on, in a stream other than the current one;
+ * returns the number of arrays afterwards. */
 static int allocate_in(call *own, const route *way, void *stream, int device, int first)
 {
     PyObject *made = PyObject_CallFunction(own->self->new_in, "KiO",
@@ -680,8 +682,8 @@ static int allocate_in(call *own, const route *way, void *stream, int device, in
     return end;
 }
 
-/* Allocates results and workspace of a call, for work in a stream, from an array on. Returns where
- * they end; false in `is_placed` where they are not all there. */
+/* Allocates results and workspace of a call, from index `first` on, for work in a stream. Returns
+ * the end index; sets `is_placed` to false if not all could be allocated. */
 static int allocate_all(call *own, const route *way, void *stream, int device, int first,
                         bool *is_placed)
 {
@@ -705,7 +707,7 @@ static int allocate_all(call *own, const route *way, void *stream, int device, i
     return end;
 }
 
-/* Tells the framework which arrays are written; -1 with an exception set where that fails. */
+/* Reports written arrays to the framework; -1 with an exception set on failure. */
 static int mark_written(const call *own, const route *way)
 {
     const front *self = own->self;
@@ -761,10 +763,10 @@ static PyObject *returned(const call *own, const route *way)
     return made;
 }
 
-/* What a call comes to: done, with a result or an exception; or nothing was done. */
+/* Outcome of a call: done, with a result or an exception; or nothing was done. */
 enum { DONE, NOT_DONE };
 
-/* Launches on a device whose program is there, in its current context. */
+/* Launches on a device that has a program, in its current context. */
 static int launch_on(call *own, route *way, program *ready, int device, PyObject **result)
 {
     front *self = own->self;
@@ -795,7 +797,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
             Py_END_ALLOW_THREADS
             *result = code == 0
                           ? returned(own, way)
-                          /* It raises what Python raises for this answer of the driver. */
+                          /* It raises the Python exception for this driver code. */
                           : PyObject_CallFunction(way->refuse, "iin", device, code,
                                                   (Py_ssize_t)failed);
         }
@@ -866,9 +868,9 @@ static PyMethodDef entrances[] = {
     {"operator", (PyCFunction)(void (*)(void))front_enter, METH_FASTCALL | METH_KEYWORDS, NULL},
 };
 
-/* ---- making fronts and routes */
+/* ---- creating fronts and routes */
 
-/* The newest API of major version 1 that can view an array and knows streams. */
+/* The newest API of major version 1 that can view an array and supports streams. */
 static const exchange_api *find_api(PyObject *capsule)
 {
     const exchange_header *header = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -945,7 +947,7 @@ static PyObject *make_front(PyObject *module, PyObject *args)
     return made;
 }
 
-/* What a call of a front allocates, as a tuple. */
+/* The allocations of a front's call, as a tuple. */
 static PyObject *all_new(const route *made, int what)
 {
     int results = what == FRONT_INTO ? 0 : made->result_count;
@@ -987,8 +989,8 @@ static bool read_arrays(route *made, const int64_t *words, size_t count, int arr
     return at == end;
 }
 
-/* Reads the slots (numbers of inputs), updated inputs and leaves of a route: each input is a
- * parameter, and each result is returned. */
+/* Reads a route's slots (input numbers), updated inputs and leaves: each input must be a parameter,
+ * and each result must be returned. */
 static bool read_structure(route *made, const front *self, PyObject *slots, PyObject *updated,
                            PyObject *leaves)
 {
@@ -1078,11 +1080,11 @@ static PyObject *front_add(PyObject *object, PyObject *args)
     return Py_None;
 }
 
-/* fall_back(function): what calls go to that are unusual. */
+/* fall_back(function): sets the function for unusual calls. */
 static PyObject *front_fall_back(PyObject *object, PyObject *function)
 {
     front *self = (front *)object;
-    /* The caller holds a lock, as for add(). Another thread may call what was there before. */
+    /* The caller holds a lock, as for add(). Other threads may be calling the previous fallback. */
     PyObject *before = atomic_load(&self->fallback);
     if (PyList_Append(self->earlier, before))
         return NULL;

@@ -25,7 +25,7 @@ static uint32_t rotate(uint32_t value, int bits)
                         (rotate(words[((i) - 2) & 15], 17) ^ rotate(words[((i) - 2) & 15], 19) ^ \
                          words[((i) - 2) & 15] >> 10))
 
-/* One round; the eight variables change their roles from one to the next instead of moving. */
+/* One round; the eight variables swap roles from round to round instead of moving. */
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                         \
     do {                                                                                         \
         uint32_t sum = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + (g ^ (e & (f ^ g))) + \

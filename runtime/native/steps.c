@@ -94,7 +94,7 @@ void steps_free(steps *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* Gives the tensor maps of a copy of the values the addresses of this call. */
+/* Sets the addresses of this call in the tensor maps of a copy of the values. */
 static int set_maps(const driver_functions *driver, const step *own, unsigned char *values,
                     const uint64_t *addresses)
 {

@@ -1,9 +1,9 @@
-/* The steps of a plan whose kernels are loaded already, put into a stream.
+/* Enqueue the steps of a plan whose kernels are already loaded.
  *
- * The Python extension launches with the handles that the Python runtime has: cubins are loaded and
- * constants uploaded once a process, whichever way a launch goes. A `steps` is made once for a
- * device and never changes, so that any thread may launch from it; a launch allocates nothing and
- * takes no lock. No part of this includes Python.h.
+ * The Python extension launches with the Python runtime's handles: cubins are loaded and constants
+ * uploaded once per process, for all launch paths. A `steps` is created once for a device and never
+ * changes, so any thread may launch from it; a launch allocates nothing and takes no lock. Nothing
+ * here includes Python.h.
  */
 #ifndef PALLASC_STEPS_H
 #define PALLASC_STEPS_H
@@ -28,7 +28,7 @@ typedef struct driver_functions {
     int (*current_context)(void **context);
 } driver_functions;
 
-/* Where a buffer of the plan lies: in an array of the call, in the workspace, or at a fixed address. */
+/* The location of a buffer: in an array of the call, in the workspace, or at a fixed address. */
 enum { AT_ARRAY = 0, AT_WORKSPACE = 1, AT_ADDRESS = 2 };
 
 typedef struct place {
@@ -45,24 +45,24 @@ typedef struct parameter {
     uint64_t at;
 } parameter;
 
-/* A tensor map: its place among the values, and the address that it describes. */
+/* A tensor map: its offset in the values, and the address that it describes. */
 typedef struct map_place {
     uint64_t at;
     uint64_t buffer;
     uint64_t offset;
 } map_place;
 
-/* One launch, fill or copy; the words of Python, taken apart. */
+/* One launch, fill or copy, decoded from Python's words. */
 typedef struct step {
     uint64_t kind;
     void *function;
     uint32_t grid[3], block[3], smem_bytes;
-    uint32_t cluster[3]; /* 0 where there is none */
+    uint32_t cluster[3]; /* 0 if there is none */
     uint32_t pdl;
     size_t parameter_count, map_count, value_bytes;
     parameter *parameters;
     map_place *maps;
-    unsigned char *values;   /* at a multiple of 128 */
+    unsigned char *values;   /* aligned to 128 */
     uint64_t buffer, offset; /* a fill, or the target of a copy */
     uint64_t source, source_offset;
     uint64_t count, value, width;
@@ -72,19 +72,19 @@ typedef struct steps {
     driver_functions driver;
     void *context; /* the device's primary context */
     size_t place_count, step_count;
-    size_t array_count; /* those that places name are below it */
+    size_t array_count; /* greater than every array number in places */
     int uses_workspace;
     place *places;
     step *list;
 } steps;
 
-/* Reads one step from `count` words and the bytes of its values. Returns 0, or -1 where the words
- * are not those of a step, or it is too large for the stack; nothing is held then. */
+/* Reads one step from `count` words and the bytes of its values. Returns 0, or -1 if the words are
+ * not a valid step, or it is too large for the stack; then nothing needs to be freed. */
 int step_read(step *made, const uint64_t *words, size_t count, const unsigned char *values,
               size_t value_bytes, size_t buffers);
 
-/* Puts the steps from `first` on into a stream. Returns the driver's code; `failed` is the step
- * that it refused. `arrays` are the addresses of the call's arrays. */
+/* Enqueues the steps from `first` on in a stream. Returns the driver's code; `failed` is the step
+ * that it rejected. `arrays` are the addresses of the call's arrays. */
 int steps_launch(const steps *plan, const uint64_t *arrays, uint64_t workspace, void *stream,
                  size_t first, size_t *failed);
 

@@ -1,14 +1,14 @@
-/* Text of plans and programs, which strangers may have written. */
+/* Text from plans and programs, which is untrusted. */
 #ifndef PALLASC_TEXT_H
 #define PALLASC_TEXT_H
 
 #include <stddef.h>
 
-/* How many bytes the UTF-8 character that begins here has; 0: it is none. */
+/* Returns the size in bytes of the UTF-8 character that starts here; 0 if it is invalid. */
 size_t character(const unsigned char *at, size_t room);
 
-/* Put question marks for what is not UTF-8, such as a character that was cut, and for control
- * characters but line feeds, which a terminal would obey. */
+/* Replaces by question marks all invalid UTF-8, such as truncated characters, and all control
+ * characters except line feeds, which would affect a terminal. */
 void make_showable(char *text);
 
 #endif

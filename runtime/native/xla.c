@@ -1,26 +1,26 @@
-/* Kernels inside XLA's programs: handlers of its foreign function interface (xla_ffi.h).
+/* Kernels inside XLA programs: handlers for XLA's foreign function interface (xla_ffi.h).
  *
  * A call is an instruction with these attributes:
  *
- *   kernel  text: what messages call it
- *   plans   a dictionary of flat plans (flat_plan.h), one for each GPU it was compiled for. Keys are
- *           sorted: three digits, in the order in which plans are tried, then the variant's id
- *   origin  text: where cubins lie that the plans name by digest; "" where they lie inside
+ *   kernel  text: its name in messages
+ *   plans   a dictionary of flat plans (flat_plan.h), one for each GPU it was compiled for. Keys
+ *           are sorted: three digits, in the order in which plans are tried, then the variant's id
+ *   origin  text: where to find cubins that the plans name by digest; "" if they are included
  *
- * Its arguments are the kernel's inputs, in row-major memory of the layout that the kernel takes. Its
- * results are the inputs that are updated in place, each in the memory of its argument, then the
- * kernel's results, then memory for temporaries where any of the plans needs some.
+ * Its arguments are the kernel's inputs, in row-major memory of the layout that the kernel takes.
+ * Its results are the inputs that are updated in place, each in the memory of its argument, then
+ * the kernel's results, then memory for temporaries if any of the plans needs it.
  *
- * What happens when:
+ * The stages:
  *
- *   instantiate  the plans are read and verified; no driver is needed
- *   prepare      each plan is loaded on the GPUs of the process that it is for, those whose primary
- *                context is in use. XLA comes here before any kernel of a run is launched: to load
- *                later can wait for kernels that wait for others, and cannot be captured
- *   execute      the launch goes into XLA's stream
+ *   instantiate  reads and verifies the plans; no driver is needed
+ *   prepare      loads each plan on the matching GPUs of the process whose primary context is in
+ *                use. XLA calls it before any kernel of a run is launched: loading later could wait
+ *                for kernels that wait for others, and cannot be captured
+ *   execute      launches in XLA's stream
  *
- * On the platform of the host, where XLA computes on the CPU, buffers are copied to a GPU and back,
- * and the call waits (host.c). There is no stage to prepare: the first execution does. */
+ * On the host platform, where XLA computes on the CPU, buffers are copied to a GPU and back, and
+ * the call waits (host.c). There is no prepare stage: the first execution prepares. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -41,17 +41,17 @@ struct instance {
     char *kernel, *origin;
     size_t count;              /* of plans */
     size_t inputs, updated, results;
-    size_t workspace_bytes;    /* the most that any plan needs */
+    size_t workspace_bytes;    /* the maximum of all plans */
     atomic_int is_checked;     /* the buffers of a call site never change their shapes */
     atomic_int is_prepared;    /* on all GPUs that are in use */
-    int *places;               /* of each buffer: the number of its result, or of its argument - 1 */
-    atomic_uint epoch;         /* in which plans were chosen; see current_epoch */
+    int *places;               /* by buffer: its result's number, or -1 - its argument's number */
+    atomic_uint epoch;         /* the epoch in which plans were chosen; see current_epoch */
     _Atomic(pallasc_plan *) chosen[MOST_DEVICES];
-    char *absent;              /* why plans were left out, a line each; NULL where none was */
+    char *absent;              /* why plans were left out, one per line; NULL if none was */
     pallasc_plan *plans[];
 };
 
-/* A platform of XLA, which has types of its own. */
+/* A platform of XLA, which has separate types. */
 struct platform {
     const char *type_name;
     ffi_type_id type;
@@ -59,9 +59,9 @@ struct platform {
 
 static struct platform cuda = {"pallasc_call_cuda", {0}}, host = {"pallasc_call_host", {0}};
 
-/* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. Where what has the blob is
- * damaged, it returns PALLASC_ERROR_CORRUPT, and the data are words for that. The data are copied
- * before the next call of this thread; one without a kernel tells that they are needed no more. */
+/* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. If the blob's bundle is
+ * damaged, it returns PALLASC_ERROR_CORRUPT, and the data are the message. The data are copied
+ * before this thread's next call; a call without a kernel means that they are no longer needed. */
 typedef int (*find_function)(const char *kernel, const char *variant, const char *sha256,
                              const void **data, size_t *size);
 
@@ -76,7 +76,7 @@ struct search {
     const char *kernel;
     char variant[2048];
     int has_asked;
-    char damage[1024]; /* of what has a blob, in words; "": none */
+    char damage[1024]; /* message on a damaged provider of a blob; "": none */
 };
 
 static int find_in(void *context, const char *sha256, const void **data, size_t *size)
@@ -121,13 +121,13 @@ static ffi_error *refuse(const ffi_call *call, int code, const char *format, ...
     va_end(again);
     va_end(values);
     char *text = whole ? whole : start;
-    make_showable(text); /* names are a stranger's, and where there is no memory they are cut */
+    make_showable(text); /* names are untrusted, and are truncated if there is no memory */
     ffi_error *error = error_of(call, code, text);
     free(whole);
     return error;
 }
 
-/* The code of absl that is nearest to one of ours. */
+/* The absl code closest to a pallasc status. */
 static int code_of(int status)
 {
     switch (status) {
@@ -146,7 +146,7 @@ static void drop(const ffi_call *call, ffi_error *error)
     call->api->destroy_error(&args);
 }
 
-/* ---- what XLA asks before anything else ---- */
+/* ---- XLA's first queries ---- */
 
 static void destroy(void *object)
 {
@@ -164,7 +164,7 @@ static void destroy(void *object)
 
 static const ffi_type_info type_info = {FFI_SIZE(ffi_type_info, destroy), NULL, destroy};
 
-/* Answers what a handler is. True: this call was that question, and `error` is the answer. */
+/* Answers a query about the handler. True: the call was a query, and `error` is the answer. */
 static int described(ffi_call *call, struct platform *platform, ffi_error **error)
 {
     if (!call->extensions)
@@ -174,17 +174,17 @@ static int described(ffi_call *call, struct platform *platform, ffi_error **erro
         return 0;
     ffi_metadata *metadata = ((ffi_metadata_extension *)call->extensions)->metadata;
     if (metadata->struct_size < FFI_SIZE(ffi_metadata, version))
-        return 1; /* XLA refuses a handler without a version */
+        return 1; /* XLA rejects a handler without a version */
     metadata->version.major = FFI_MAJOR;
     metadata->version.minor = FFI_MINOR;
     if (metadata->struct_size < FFI_SIZE(ffi_metadata, traits))
         return 1;
     metadata->traits = FFI_COMMAND_BUFFER_COMPATIBLE;
-    /* In every version from 0.3 on the state follows, though their sizes end before it. */
+    /* In every version from 0.3 on, the state follows, though their sizes end before it. */
     const ffi_api *api = call->api;
     if (api->version.major != FFI_MAJOR || api->version.minor < FFI_MINOR ||
         api->struct_size < FFI_SIZE(ffi_api, device_ordinal))
-        return 1; /* XLA says so itself */
+        return 1; /* XLA reports this itself */
     if (!platform->type.number) {
         ffi_type_args args = {FFI_SIZE(ffi_type_args, info), NULL,
                               {platform->type_name, strlen(platform->type_name)},
@@ -214,8 +214,8 @@ static char *text_of(const ffi_attributes *attributes, const char *name)
     return text ? strndup(text->data, text->size) : strdup("");
 }
 
-/* Adds a reason to a text that grows, as a line, without what to do about it; what there is no
- * memory for is left out. */
+/* Appends a reason as a line to a growing text, without its remedy; it is left out if there is no
+ * memory. */
 static void add_reason(char **text, const char *line)
 {
     size_t before = *text ? strlen(*text) : 0, size = strcspn(line, "\n");
@@ -239,7 +239,7 @@ static int same_arrays(const pallasc_plan *one, const pallasc_plan *other)
     return 1;
 }
 
-/* Notes what the plans take together, and where its buffers come from. */
+/* Records the total needs of the plans, and the source of each buffer. */
 static int measure(struct instance *self)
 {
     size_t count = pallasc_buffer_count(self->plans[0]);
@@ -255,7 +255,7 @@ static int measure(struct instance *self)
     for (size_t n = 0; n < count; n++) {
         pallasc_array array;
         pallasc_buffer(self->plans[0], n, &array);
-        /* XLA copies an argument that is updated to the place of its result, where it has to. */
+        /* XLA copies an updated argument into its result's memory if necessary. */
         if (array.flags & PALLASC_UPDATED)
             self->places[n] = (int)self->updated++;
         else if (array.flags & PALLASC_INPUT)
@@ -348,7 +348,7 @@ static ffi_error *state_of(ffi_call *call, struct platform *platform, struct ins
     return error;
 }
 
-/* Forgets what was chosen where the driver and all that was loaded have been forgotten. */
+/* Drops the choices if the driver and everything loaded have been forgotten. */
 static void notice_epoch(struct instance *self)
 {
     unsigned epoch = current_epoch();
@@ -360,7 +360,7 @@ static void notice_epoch(struct instance *self)
     atomic_store_explicit(&self->epoch, epoch, memory_order_release);
 }
 
-/* Returns the plan for a device, loaded there; NULL with `error` where there is none. */
+/* Returns the plan for a device, loaded there; NULL with `error` if there is none. */
 static pallasc_plan *choose(ffi_call *call, struct instance *self, int device, ffi_error **error)
 {
     if (device < 0 || device >= MOST_DEVICES) {
@@ -410,7 +410,7 @@ static struct dtype dtype_of(int number)
     }
 }
 
-/* How many elements an array has; SIZE_MAX where no array has so many, or one of the sizes. */
+/* The number of elements of an array; SIZE_MAX if that many, or one of the sizes, is impossible. */
 static size_t elements(const int64_t *sizes, int64_t rank)
 {
     size_t count = 1;
@@ -432,14 +432,14 @@ static ffi_error *check_buffer(ffi_call *call, const struct instance *self, size
         return refuse(call, FFI_INVALID_ARGUMENT,
                       "%s: %s is %zu elements %s in the program, and the kernel takes %zu %s.",
                       self->kernel, array.path, given, dtype.name, count, array.dtype);
-    /* The plan may be a stranger's, too. */
+    /* The plan may be untrusted, too. */
     if ((size_t)dtype.bits != array.bits)
         return refuse(call, FFI_DATA_LOSS, "%s: %s has elements of %zu bits, and %s has %d.",
                       self->kernel, array.path, array.bits, dtype.name, dtype.bits);
     return NULL;
 }
 
-/* Holds the buffers of a call site to what the kernel takes: the program may be a stranger's. */
+/* Checks the buffers of a call site against the kernel's arrays: the program may be untrusted. */
 static ffi_error *check_buffers(ffi_call *call, const struct instance *self)
 {
     size_t results = self->updated + self->results + (self->workspace_bytes != 0);
@@ -476,8 +476,8 @@ static ffi_error *check_buffers(ffi_call *call, const struct instance *self)
     return NULL;
 }
 
-/* An input that is updated in place has the memory of its result, as the program promises by an alias.
- * Without one the result is memory that nobody has written. */
+/* An input that is updated in place has the memory of its result, as the program's alias promises.
+ * Without an alias, the result is uninitialized memory. */
 static ffi_error *check_aliases(ffi_call *call, const struct instance *self)
 {
     for (size_t n = 0; self->updated && n < self->inputs; n++) {
@@ -495,7 +495,7 @@ static ffi_error *check_aliases(ffi_call *call, const struct instance *self)
     return NULL;
 }
 
-/* Lists the addresses of a launch; returns that of the memory for temporaries. */
+/* Lists the addresses of a launch; returns the address of the memory for temporaries. */
 static void *list_buffers(const ffi_call *call, const struct instance *self, void **buffers)
 {
     size_t count = self->inputs + self->results;
@@ -510,7 +510,7 @@ static void *list_buffers(const ffi_call *call, const struct instance *self, voi
     return ((ffi_buffer *)call->results.values[self->updated + self->results])->data;
 }
 
-/* Everything that a launch needs; NULL with `error` where it cannot be. */
+/* Collects everything that a launch needs; NULL with `error` if impossible. */
 static pallasc_plan *take(ffi_call *call, struct platform *platform, int device,
                           struct instance **self, ffi_error **error)
 {
@@ -548,7 +548,7 @@ PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
     notice_epoch(self);
     if (atomic_load_explicit(&self->is_prepared, memory_order_acquire))
         return NULL;
-    /* What cannot be loaded where the program does not run, nobody has to know. */
+    /* Errors on devices where the program does not run need not be reported. */
     int devices[MOST_DEVICES];
     int count = host_devices_in_use(devices, MOST_DEVICES);
     for (int n = 0; n < count; n++)

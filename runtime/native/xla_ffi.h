@@ -1,16 +1,16 @@
-/* What XLA and a handler say to each other: the part of XLA's C interface that xla.c uses.
+/* The interface between XLA and a handler: the part of XLA's C interface that xla.c uses.
  *
  * Source: xla/ffi/api/c_api.h of OpenXLA (Apache License 2.0), which jaxlib ships in
- * jax.ffi.include_dir(). The names differ, so that both can be included at once: a test compares
- * sizes, offsets and numbers with the header of the JAX at hand. With structures of its own the
- * library is built without JAX, and one binary serves every version of the interface from
+ * jax.ffi.include_dir(). The names differ, so that both can be included together: a test compares
+ * sizes, offsets and numbers with the installed JAX's header. With separate definitions, the
+ * library is built without JAX, and one binary works with every version of the interface from
  * FFI_MINOR on.
  *
- * The interface promises: structures only grow at the end and say their size; the major version
- * changes with anything else. XLA refuses a handler that asks for a newer version than its own, and
- * takes older ones (0.1 and later, in JAX 0.10 and 0.12). So a handler asks for the oldest that has
- * what it uses. Versions: 0.3 in JAX 0.10; 0.5 in JAX 0.12, which adds a stage, options of an
- * execution and extensions, all of them behind what is declared here. */
+ * The interface guarantees that structures only grow at the end and contain their size, and that
+ * the major version changes with anything else. XLA rejects a handler that requests a newer version
+ * than XLA's, and accepts older ones (0.1 and later, in JAX 0.10 and 0.12). So a handler requests
+ * the oldest version that has what it uses. Versions: 0.3 in JAX 0.10; 0.5 in JAX 0.12, which adds
+ * a stage, options of an execution and extensions, all after the fields declared here. */
 #ifndef PALLASC_XLA_FFI_H
 #define PALLASC_XLA_FFI_H
 
@@ -20,7 +20,7 @@
 #define FFI_MAJOR 0
 #define FFI_MINOR 3
 
-/* The size that a structure has up to and with a field. */
+/* The size of a structure up to and including a field. */
 #define FFI_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
 
 typedef struct ffi_error ffi_error;
@@ -49,7 +49,7 @@ typedef struct ffi_metadata {
     size_t struct_size;
     ffi_version version;
     uint32_t traits;
-    ffi_type_id state; /* the type of what instantiating gives */
+    ffi_type_id state; /* the type of the state that instantiation creates */
 } ffi_metadata;
 
 enum { FFI_COMMAND_BUFFER_COMPATIBLE = 1 };
@@ -73,7 +73,7 @@ typedef struct ffi_buffer {
     int64_t *dims;
 } ffi_buffer;
 
-/* Arguments and results alike. */
+/* Used for both arguments and results. */
 typedef struct ffi_buffers {
     size_t struct_size;
     ffi_extension *extensions;
@@ -160,7 +160,7 @@ typedef struct ffi_type_args {
     const ffi_type_info *info;
 } ffi_type_args;
 
-/* To set and to get. */
+/* For setting and getting. */
 typedef struct ffi_state_args {
     size_t struct_size;
     ffi_extension *extensions;
@@ -195,7 +195,7 @@ struct ffi_api {
     ffi_error *(*device_ordinal)(ffi_ordinal_args *);
 };
 
-/* Numbers of element types: the dtypes of plans by their short names, and their bits. */
+/* Element type numbers: the short dtype names of plans, and their bits. */
 #define FFI_DTYPES(X) \
     X(1, "bool", 8) X(30, "i1", 1) X(26, "i2", 2) X(21, "i4", 4) X(2, "i8", 8) X(3, "i16", 16) \
     X(4, "i32", 32) X(5, "i64", 64) X(31, "u1", 1) X(27, "u2", 2) X(22, "u4", 4) X(6, "u8", 8) \

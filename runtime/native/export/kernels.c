@@ -1,6 +1,6 @@
-/* Choose among the variants of a kernel, as runtime/matching/selection.py does: the arrays must be
- * those of the variant; then the exact architecture comes first, then its family, then the model
- * that is most like the GPU. What a GPU cannot run, pallasc_prepare refuses. */
+/* Select among the variants of a kernel, as runtime/matching/selection.py does: the arrays must be
+ * the variant's; then the exact architecture comes first, then its family, then the model that is
+ * most similar to the GPU. pallasc_prepare rejects variants that a GPU cannot run. */
 #include "kernels.h"
 
 #include "../driver.h"
@@ -39,7 +39,7 @@ static int takes(const struct variant *variant, const pallasc_tensor *tensors, s
     return 1;
 }
 
-/* ---- what did not fit, in words ---- */
+/* ---- messages for arrays that do not fit ---- */
 
 struct text {
     char bytes[1024];
@@ -100,8 +100,8 @@ static int is_model(const struct variant *variant, const struct device *device)
     return 0;
 }
 
-/* Tell whether a GPU is more like the model of one variant than like that of another; of two alike
- * the first in the table is taken. */
+/* Return whether a GPU is more similar to variant a's model than to b's; in a tie, the first in the
+ * table is used. */
 static int is_liker(const struct variant *a, const struct variant *b, const struct device *device)
 {
     int here = 10 * device->major + device->minor;
@@ -144,7 +144,7 @@ static int make_ready(struct variant *variant, int device, pallasc_plan **plan)
     return status ? status : pallasc_prepare(*plan, device);
 }
 
-/* The first time on a device: the likest that it can run. */
+/* On first use of a device: select the most similar variant that it can run. */
 static int choose_once(struct kernel *kernel, int ordinal, const pallasc_tensor *tensors,
                        size_t count, pallasc_plan **plan)
 {
@@ -170,10 +170,10 @@ static int choose_once(struct kernel *kernel, int ordinal, const pallasc_tensor 
         best->tried[ordinal] = REFUSED;
     }
     if (refused)
-        return refused; /* in the words for the variant that came last */
+        return refused; /* with the message for the last variant */
     for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++)
         if (takes(own, tensors, count))
-            return make_ready(own, ordinal, plan); /* refused before: again in words */
+            return make_ready(own, ordinal, plan); /* rejected before: get the message again */
     return no_variant(kernel, tensors, count);
 }
 
@@ -210,7 +210,7 @@ int launch_kernel(struct kernel *kernel, int device, const pallasc_tensor *array
         return fail(PALLASC_ERROR_ARGUMENT, "Its function with _prepare tells how many it takes.",
                     "%s: its temporaries take %zu bytes of workspace, and %zu are given.",
                     pallasc_name(plan), needed, workspace_bytes);
-    void *buffers[count + 1]; /* a variant takes so many: FLAT_MOST_ARRAYS at most */
+    void *buffers[count + 1]; /* the number of a variant's arrays: FLAT_MOST_ARRAYS at most */
     for (size_t i = 0; i < count; i++)
         buffers[i] = arrays[i].data;
     return pallasc_launch(plan, device, buffers, count, needed ? workspace : NULL, stream);

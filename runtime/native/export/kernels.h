@@ -1,4 +1,4 @@
-/* The kernels of an export: tables that `pallasc bundle export --c` writes, and what reads them. */
+/* The kernels of an export: tables written by `pallasc bundle export --c`, and their functions. */
 #ifndef PALLASC_KERNELS_H
 #define PALLASC_KERNELS_H
 
@@ -7,7 +7,7 @@
 
 #define PALLASC_EXPORTED __attribute__((visibility("default")))
 
-/* Lay the bytes of a file into the constants; found in the folders that the compiler looks into. */
+/* Embed the bytes of a file as a constant; the file is found in the compiler's include folders. */
 #define INCLUDE_PLAN(symbol, file)                   \
     __asm__(".pushsection .rodata,\"a\",%progbits\n" \
             ".balign 16\n"                           \
@@ -23,14 +23,14 @@ struct array_type {
     size_t rank;
 };
 
-/* Whether a variant is the one for a device. */
+/* State of a variant on a device. */
 enum { NOT_TRIED, CHOSEN, REFUSED };
 
 struct variant {
     const char *name;
     const unsigned char *plan;
     size_t plan_bytes;
-    const char *const *models; /* what drivers call the GPU it was compiled for; NULL ends them */
+    const char *const *models; /* driver names of the GPU it was compiled for; NULL ends them */
     const struct array_type *arrays;
     size_t array_count;
     int sm, suffix, sm_count; /* of the architecture, "a", "f" or 0; of the model */
@@ -44,11 +44,11 @@ struct kernel {
     size_t count;
 };
 
-/* Chooses the variant for these arrays, and makes it ready on the device. */
+/* Selects the variant for these arrays, and loads it on the device. */
 int prepare_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
                    size_t *workspace_bytes);
 
-/* The same, and launches it; the arrays lie at their addresses. */
+/* The same, and launches it; the arrays have their device addresses. */
 int launch_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
                   void *workspace, size_t workspace_bytes, void *stream);
 

@@ -1,8 +1,8 @@
-/* The calling convention of tvm-ffi, of which nothing is linked or included here.
+/* The calling convention of tvm-ffi, without linking to it or including its headers.
  *
- * What is declared below is from apache/tvm-ffi 0.1, include/tvm/ffi/c_api.h (TVMFFIAny,
+ * The declarations below are from apache/tvm-ffi 0.1, include/tvm/ffi/c_api.h (TVMFFIAny,
  * TVMFFIObject, the type indices, TVMFFISafeCallType), extra/c_env_api.h, and dlpack.h 1.x. The
- * host's functions are looked up in the process, where libtvm_ffi.so is loaded already. */
+ * host's functions are looked up in the process, where libtvm_ffi.so is already loaded. */
 #define _GNU_SOURCE
 #include "kernels.h"
 
@@ -36,11 +36,11 @@ static void *host_function(const char *name)
     void *library = dlopen("libtvm_ffi.so", RTLD_LAZY | RTLD_NOLOAD);
     void *function = dlsym(library ? library : RTLD_DEFAULT, name);
     if (library)
-        dlclose(library); /* whoever called us holds it */
+        dlclose(library); /* the caller holds a reference */
     return function;
 }
 
-/* Look a function up once; one that is not there is asked for again. */
+/* Look a function up once; a missing one is looked up again next time. */
 static void *known(_Atomic(void *) *function, const char *name)
 {
     void *found = atomic_load_explicit(function, memory_order_relaxed);
@@ -78,7 +78,7 @@ static const struct dl_tensor *tensor_of(const struct tvm_any *argument)
     return NULL;
 }
 
-/* The name of an element type; codes from 7 on are those of dlpack.h in their order. */
+/* The name of an element type; codes from 7 on are in the order of dlpack.h. */
 static const char *dtype_name(const struct dl_tensor *tensor, char name[16])
 {
     static const char *const small[] = {"f8e3m4",   "f8e4m3",     "f8e4m3b11fnuz", "f8e4m3fn",
@@ -117,7 +117,7 @@ static int check_tensor(const struct kernel *kernel, int32_t number, const struc
 
 /* ---- temporaries ---- */
 
-/* Ask the host for memory that it gives out in the order of the stream, such as torch's. */
+/* Ask the host for memory from a stream-ordered allocator, such as torch's. */
 static int host_memory(const struct kernel *kernel, const struct dl_tensor *like, size_t bytes,
                        char **object)
 {
@@ -146,7 +146,7 @@ static int launch_tensors(struct kernel *kernel, const struct dl_tensor *first,
     if (bytes) {
         status = host_memory(kernel, first, bytes, &object);
         if (status)
-            return status > 0 ? raise_status(status) : status; /* the host has raised its own */
+            return status > 0 ? raise_status(status) : status; /* the host raised its own error */
         const struct dl_tensor *made = (const void *)(object + OBJECT_BYTES);
         workspace = (char *)made->data + made->byte_offset;
     }
