@@ -162,6 +162,7 @@ class Frontier:
         self.others = NONE  # may include others' knowledge of the own cluster, which is unused
 
     def copy(self) -> Frontier:
+        """Return a copy that can be changed independently."""
         made = Frontier(self.own.copy())
         made.others = self.others
         return made
