@@ -184,7 +184,6 @@ def _step(instruction: Instruction, builder: Builder, products: frozenset[int]) 
 
 
 def _product_registers(kernel: Kernel) -> frozenset[int]:
-    """Return the registers that wgmma reads or writes."""
     return frozenset(
         number
         for instruction in kernel.instructions

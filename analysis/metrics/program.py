@@ -274,7 +274,6 @@ class _Compiler:
         return self.specials[name]
 
     def _operand(self, operand: Operand) -> int:
-        """Return the slot that holds an operand."""
         if isinstance(operand, Register) and not operand.negated:
             return self._slot(operand.name)
         if isinstance(operand, Special):

@@ -156,7 +156,6 @@ class _Watching(Machine):
     kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
 
     def run(self, launches: Sequence[Launch]) -> None:
-        """Run kernels, comparing the bytes before and after each instruction that may write."""
         for launch in launches:
             if isinstance(launch.program, Program):
                 kernel = launch.program.kernel
@@ -165,7 +164,6 @@ class _Watching(Machine):
         Machine.run(self, launches)
 
     def finish(self, operation: Asynchronous) -> None:
-        """Complete an operation, comparing the bytes before and after."""
         before = self.watched()
         Machine.finish(self, operation)
         if self.watched() != before:

@@ -167,7 +167,6 @@ class _Check:
         return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
 
     def _schedule(self, policy: Policy, expected: Results | None, poison: int) -> list[Finding]:
-        """Return the findings of one schedule."""
         history = History()
         run = self._run(policy, poison, history)
         try:
@@ -313,14 +312,12 @@ class _Check:
         return WRONG_NUMBERS.name, ""
 
     def _interpreter_agrees(self) -> bool:
-        """Return True if JAX's interpreter agrees with the reference."""
         from pallasc.checks.interpreter import level as interpreter
 
         result = interpreter.run(self.subject, self.options)
         return result.status != "not checked" and not result.fails
 
     def _with_origin(self, finding: Finding, element: Element, policy: Policy) -> Finding:
-        """Return a finding with the origin of its element."""
         subject = self.subject
         origin = find_origin(
             subject.artifact,

@@ -110,7 +110,6 @@ class _Outcome:
     error: BaseException | None = None
 
     def run(self, call: Callable[[], Any], heard: Heard) -> None:
-        """Call the kernel, interpreted, in the current thread."""
         import jax
 
         try:

@@ -180,7 +180,6 @@ class _Product:
         self.disabled, self.in_memory = disabled, in_memory
 
     def finish(self) -> None:
-        """Execute the MMA."""
         values = self.values
         tcgen05.mma(
             self.kind,

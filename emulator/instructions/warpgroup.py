@@ -159,8 +159,6 @@ def _at(w: Warp, place: int) -> Instruction:
 
 
 class _Product:
-    """One product of one warp."""
-
     __slots__ = (
         "a", "a_slots", "a_transposed", "b", "b_transposed", "form", "keep", "negate", "slots",
         "warp",

@@ -137,7 +137,7 @@ class Body:
         self._code.state(statement, number, self._place)
 
     def _later(self, statement: Statement, number: int, place: Place | None) -> Instruction:
-        """Parse an instruction."""
+        """Parse an instruction when it is first accessed."""
         inner = statement if isinstance(statement, Inner) else None
         statement, scope = (inner.outer, inner.scope) if inner else (statement, self._outer)
         if statement.is_branch:

@@ -40,7 +40,6 @@ class _Parser:
         self._variables: list[Variable] = []
 
     def module(self) -> Module:
-        """Parse the whole file."""
         tokens = self._tokens
         version = target = ""
         kernels: list[Kernel] = []

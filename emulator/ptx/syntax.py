@@ -194,17 +194,14 @@ class _ReadStatement(Statement):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the registers in its operands."""
         return _registers(self._read)
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """The names of registers outside vectors."""
         return _registers([each for each in self._read if not isinstance(each, Vector)])
 
     @cached_property
     def address_names(self) -> tuple[str, ...]:
-        """The names of registers in its addresses."""
         return _registers([each for each in self._read if isinstance(each, Address)])
 
 

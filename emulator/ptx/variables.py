@@ -18,9 +18,7 @@ def read_variable(tokens: Tokens, space: str) -> Variable:
         is_pointer = is_pointer or token.text == ".ptr"
         if token.text == ".align":
             stated = tokens.integer()
-            alignment = (
-                alignment if is_pointer else stated
-            )  # the alignment after `.ptr` is the target's
+            alignment = alignment if is_pointer else stated  # `.ptr .align` is the target's
         elif token.text not in (".ptr", ".global", ".shared", ".const", ".visible"):
             width = _SIZES.get(re.sub(r"\D", "", token.text), 0)
             if not width:

@@ -86,9 +86,7 @@ class Clusters:
 
     def __init__(self, tables: dict[int, Table]) -> None:
         self.tables = tables
-        self._last: tuple[ref[Clusters], ref[Clusters]] | None = (
-            None  # the last union's argument and result
-        )
+        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # last argument, its union
 
     def union(self, more: Clusters) -> Clusters:
         """Return the later events of both; returns one of the two if it includes the other."""
@@ -135,9 +133,7 @@ class Passed:
 
     def __init__(self) -> None:
         self.clusters = NONE
-        self._covered: WeakSet[Clusters] = (
-            WeakSet()
-        )  # instances that `clusters` is known to include
+        self._covered: WeakSet[Clusters] = WeakSet()  # known to be included in `clusters`
 
     def release(self, number: int, own: Table, others: Clusters) -> None:
         """Add the knowledge of a thread about its own cluster, and about others."""

@@ -391,7 +391,6 @@ class Ledger(Observer):
 
 
 def _is_one(ids: np.ndarray) -> bool:
-    """Return True if all of these events are the same one."""
     return bool(ids.size) and bool(ids[0]) and bool((ids == ids[0]).all())
 
 

@@ -142,9 +142,7 @@ class Operations(Registers):
         if operation.what == "tcgen05.commit":
             np.maximum(given.own[who.BEFORE], given.own[GENERIC], out=given.own[who.BEFORE])
         for block, offset in operation.signals:
-            if (
-                id(block.cluster) in self._clusters
-            ):  # otherwise it ended without waiting; see `leaving`
+            if id(block.cluster) in self._clusters:  # else it ended without waiting: `leaving`
                 self._mbarrier(block, offset).arrive(given)
 
     def _mbarrier(self, block: Block, offset: int) -> BarrierState:

@@ -69,7 +69,7 @@ class Part(NamedTuple):
 def parts(instruction: Instruction, first_lane: int) -> tuple[Part, ...]:
     """Return the division of work between the lanes of a block.
 
-    If every 32 lanes have separate scale factors, they are a separate part.
+    Every 32 lanes are a separate part if they have separate scale factors.
 
     Args:
         instruction: the instruction.
