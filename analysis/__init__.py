@@ -1,1 +1,1 @@
-"""What compiled kernels hold: their SASS, and numbers that follow from it and from the plan."""
+"""Analysis of compiled kernels: their SASS, and metrics derived from it and from the plan."""

@@ -1,8 +1,8 @@
 """Graphs of basic blocks: order, dominators, natural loops.
 
-A graph is the list of each block's successors; block 0 is the entry. Sets of blocks are bits of an
-integer: kernels have at most some hundred blocks. A loop is natural (Aho, Lam, Sethi, Ullman,
-"Compilers", 9.6.6): closed by an edge to a block that dominates the edge's source.
+A graph is a list with the successors of each block; block 0 is the entry. Sets of blocks are bit
+masks in an integer: kernels have at most a few hundred blocks. A loop is natural (Aho, Lam, Sethi,
+Ullman, "Compilers", 9.6.6): it is closed by an edge to a block that dominates the edge's source.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Successors = Sequence[Sequence[int]]
 
 
 def predecessors(after: Successors) -> list[list[int]]:
-    """Return for each block those that it may follow."""
+    """Return the predecessors of each block."""
     before: list[list[int]] = [[] for _ in after]
     for source, targets in enumerate(after):
         for target in targets:
@@ -22,7 +22,7 @@ def predecessors(after: Successors) -> list[list[int]]:
 
 
 def reverse_postorder(after: Successors) -> list[int]:
-    """Return the blocks that can be reached, each before those it leads to; loops aside."""
+    """Return the reachable blocks, each before its successors except along back edges."""
     if not after:
         return []
     seen, postorder = {0}, []
@@ -40,7 +40,7 @@ def reverse_postorder(after: Successors) -> list[int]:
 
 
 def dominators(after: Successors, order: Sequence[int]) -> list[int]:
-    """Return for each block the set of those on every path to it, itself among them."""
+    """Return for each block the set of its dominators, including itself."""
     before = predecessors(after)
     everything = (1 << len(after)) - 1
     found = [everything] * len(after)
@@ -59,7 +59,7 @@ def dominators(after: Successors, order: Sequence[int]) -> list[int]:
 
 
 def natural_loops(after: Successors) -> dict[int, int]:
-    """Return the blocks of each loop by the loop's header; loops of one header are one."""
+    """Return the blocks of each loop by the loop's header; loops that share a header are merged."""
     order = reverse_postorder(after)
     found = dominators(after, order)
     before = predecessors(after)
@@ -73,7 +73,7 @@ def natural_loops(after: Successors) -> dict[int, int]:
 
 
 def _body(before: Sequence[Sequence[int]], source: int, header: int, reached: set[int]) -> int:
-    """Return the blocks of the loop that an edge from `source` to `header` closes."""
+    """Return the blocks of the loop closed by an edge from `source` to `header`."""
     found = 1 << header
     stack = [source]
     while stack:

@@ -1,6 +1,6 @@
-"""Inputs of a variant, the results of its reference, and how results differ from those.
+"""Inputs of a variant, results of its reference, and comparison of results with the reference.
 
-All levels share these, so they start from the same numbers. Imports numpy.
+Shared by all levels, so that they start from the same numbers. Imports numpy.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _NO_TOLERANCE = (
 def input_arrays(subject: Subject, options: Options) -> list[dict[str, Any]]:
     """Return the inputs of each device as numpy arrays by path, in the order of the signature.
 
-    They come from the files of `options`; others are the random numbers of `pallasc run`. With
-    several devices, each has its own numbers, and the first dimension of arrays in files is the
-    device.
+    Inputs come from the files in `options`; the others are the random numbers of `pallasc run`.
+    With several devices, each device has different numbers, and the first dimension of an array in
+    a file is the device.
 
     Raises:
         SpecError: a file cannot be read.
-        ArgumentError: it holds another array.
+        ArgumentError: a file holds an array of another shape or dtype.
     """
     bindings = subject.plan.inputs
     arrays = {b.path: _of_devices(subject, b, options) for b in bindings}
@@ -49,7 +49,6 @@ def input_arrays(subject: Subject, options: Options) -> list[dict[str, Any]]:
 
 
 def _of_devices(subject: Subject, binding: Binding, options: Options) -> Sequence[Any]:
-    """Return an input of each device."""
     dtype, shape, path = binding.dtype, binding.shape, binding.path
     count = subject.plan.device_count
     if (file := options.inputs.get(path)) is not None:
@@ -64,20 +63,20 @@ def _of_devices(subject: Subject, binding: Binding, options: Options) -> Sequenc
 
 
 def stacked(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the inputs of several devices as arrays with one dimension more: the device."""
+    """Stack the inputs of several devices into arrays whose first dimension is the device."""
     return {path: np.stack([own[path] for own in inputs]) for path in inputs[0]}
 
 
 def expected_results(
     variant: Variant, outputs: Sequence[Binding], inputs: Sequence[Mapping[str, Any]]
 ) -> list[list[Any]]:
-    """Return the results of the reference of a variant: for each device, an array for each result.
+    """Call the reference of a variant and return its results: a list of arrays for each device.
 
-    With several devices, the reference is called once, with arrays whose first dimension is the
-    device; so is that of its results.
+    With several devices, the reference is called once. The first dimension of its arguments and
+    results is the device.
 
     Raises:
-        SpecError: it fails, or gives other results than the kernel.
+        SpecError: the reference fails, or its results differ from the kernel's in number or shape.
     """
     count = len(inputs)
     results = run_reference(variant, stacked(inputs) if count > 1 else inputs[0])
@@ -103,14 +102,14 @@ def difference(
     *,
     location: Location | None = None,
 ) -> Finding | None:
-    """Return what is wrong with a result, None if it agrees with the reference.
+    """Return a finding if a result differs from the reference, else None.
 
     Args:
-        output: which result.
-        got: what the kernel gave, a numpy array.
-        expected: what the reference gave.
-        tolerance: that of the variant.
-        location: the place of the finding, such as that of the kernel.
+        output: the result that is compared.
+        got: the kernel's result, a numpy array.
+        expected: the reference's result.
+        tolerance: the variant's tolerance.
+        location: the location of the finding, such as the kernel's.
     """
     rtol, atol = settle_tolerance(tolerance, output.dtype)
     compared = compare_arrays(got, expected, rtol=rtol, atol=atol)
@@ -141,7 +140,7 @@ def difference(
 
 
 def name_of_element(output: Binding, index: Sequence[int]) -> str:
-    """Return what an element of a result is called: `out[3, 0]`."""
+    """Return the name of an element of a result: `out[3, 0]`."""
     name = output.path or "result"
     return f"{name}[{', '.join(map(str, index))}]" if index else name
 
@@ -152,10 +151,11 @@ def remarks(
     expected: Sequence[Sequence[Any]],
     location: Location | None,
 ) -> list[Finding]:
-    """Return notes on results of which a comparison tells little, device by device.
+    """Return notes on results for which a comparison proves little, device by device.
 
-    They and those of the reference are NaN everywhere, or the reference returns another kind of
-    numbers. Another precision is the same kind: float32 is the usual reference of bfloat16.
+    A note is made if the result and the reference are NaN everywhere, or if the reference returns
+    another kind of numbers. A different precision is the same kind: float32 is the usual reference
+    for bfloat16.
     """
     found = []
     for device, pairs in enumerate(zip(results, expected, strict=True)):
@@ -189,13 +189,12 @@ def _kind(dtype: str) -> str:
 
 
 def is_close(dtype: str, got: Any, expected: Any) -> bool:
-    """Tell whether another order of summation may explain a difference: half the digits agree."""
+    """Return True if another order of summation may explain a difference: half the digits agree."""
     half = epsilon(dtype) ** 0.5
     return not compare_arrays(got, expected, rtol=half, atol=half).mismatches
 
 
 def _is_unwritten(dtype: str, got: Any, expected: Any, index: tuple[int, ...]) -> bool:
-    """Tell whether an element holds the initial contents of memory."""
     if dtype == "bool" or parse_dtype(dtype).bits < 8:
         return False
     if dtype[0] in "iu":

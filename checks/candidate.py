@@ -1,4 +1,4 @@
-"""A compiled variant that is to be checked, and who listens to its check."""
+"""A compiled variant to check, and the callbacks of its check."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A compiled variant that is to be checked.
+    """A compiled variant to check.
 
     Attributes:
-        id: its name for people.
-        artifact: what was compiled.
+        id: its display name.
+        artifact: the compiled artifact.
         action_key: its action key, "" if unknown.
-        variant: what it was compiled from, None without source.
-        request: the look-up keys of that variant, None if they are not known yet.
-        origin: the bundle that it lies in, None for others.
-        wrong_in_jax: what the JAX in use compiles wrongly in it, with its line; "" for nothing.
+        variant: the variant it was compiled from, None without source.
+        request: the look-up keys of that variant, None if not known yet.
+        origin: the bundle that contains it, None for others.
+        wrong_in_jax: the part that the installed JAX miscompiles, with its line; "" if none.
     """
 
     id: str
@@ -38,18 +38,18 @@ class Candidate:
 
 
 OnResult = Callable[["Candidate", "LevelResult", bool], None]
-"""Called with each result, and whether the store had it."""
+"""Called with each result, and True if it came from the store."""
 
 OnUnbuilt = Callable[["Variant", "PallascError"], None]
 """Called with each variant that did not compile, and the error."""
 
 OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
-"""Called with what is running and for how many seconds, how much is done, and of how much."""
+"""Called with the running jobs and their seconds, the number done, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Who listens to a check: to each result, from time to time, to its end."""
+    """Callbacks of a check: for each result, at regular ticks, and at the end."""
 
     on_result: OnResult = lambda candidate, result, from_store: None
     on_unbuilt: OnUnbuilt = lambda variant, error: None

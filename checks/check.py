@@ -1,4 +1,4 @@
-"""Check variants: take the results that the store has, and run the other levels in workers.
+"""Check variants: reuse the results in the store, and run the remaining levels in workers.
 
 If nothing has changed since the last check, no worker is started and JAX is not imported.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 _DECIDES = "artifact"
-"""The level that executes what was compiled: it decides whether a race of another one is real."""
+"""The level that executes the compiled code; it decides if a race from another level is real."""
 _ORDERED = "The artifact level executed the kernel and found these accesses ordered."
 
 
 class _Unlocated(NamedTuple):
-    """A result whose findings lack the user's lines, and who asked for it."""
+    """A result whose findings still lack source lines, and the variants that asked for it."""
 
     level: Level
     result: LevelResult
@@ -50,12 +50,12 @@ class Checking:
     """The state of one check.
 
     Args:
-        store: where results are stored.
-        levels: what to run.
-        options: how.
-        limits: jobs, time and memory of the workers, as of a build.
-        context: the toolchain's identity; None where nothing was built.
-        events: who listens.
+        store: the store for results.
+        levels: the levels to run.
+        options: the check's options.
+        limits: jobs, time and memory of the workers, as for a build.
+        context: the toolchain's identity; None if nothing was built.
+        events: callbacks.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Checking:
         self.notes: list[str] = []
 
     def look_up(self, asking: Candidate, small: Candidate | None = None) -> None:
-        """Take the results that the store has; note what has to run.
+        """Take the results that the store has, and queue the rest.
 
         Args:
-            asking: the variant that is asked about.
-            small: the variant of the spec's small sizes, which is checked instead.
+            asking: the variant that the user asked about.
+            small: the variant with the spec's small sizes, which is checked instead.
 
         Raises:
-            SpecError, ArgumentError: files of inputs do not fit it.
+            SpecError, ArgumentError: input files do not fit the variant.
         """
         if small is None:
             self._look_up(Asking(asking), asking, self._options)
@@ -127,14 +127,14 @@ class Checking:
                 self._locate(held, is_located=stored.is_located)
 
     def _seeded(self, asking: Candidate) -> Options:
-        """Return the options with the seed of a spec, which that of the command replaces."""
+        """Return the options with the seed of the spec, unless the command line sets one."""
         check = asking.variant.check if asking.variant is not None else None
         if check is None or check.seed is None or self._options.seed_given:
             return self._options
         return replace(self._options, seed=check.seed)
 
     def run(self) -> None:
-        """Run what the store did not have.
+        """Run the levels whose results the store did not have.
 
         Raises:
             ToolError: a worker cannot be started.
@@ -154,14 +154,14 @@ class Checking:
             raise
 
     def take_stored(self) -> None:
-        """Settle what the store had, with the lines that it had, and run nothing."""
+        """Report the results from the store, with the lines they already have, and run nothing."""
         for found in self._unlocated:
             self._settle_located(found, found.result)
         self._unlocated = []
         self._report_undecided()
 
     def check_of(self, candidate: Candidate) -> VariantCheck:
-        """Return what was found in a variant so far."""
+        """Return the results of a variant so far."""
         names = [level.name for level in self._levels]
         found = {
             name: self._judged(candidate, name)
@@ -185,7 +185,7 @@ class Checking:
         )
 
     def finish(self) -> None:
-        """Tell that it is over, and write down the digests of files that were read meanwhile."""
+        """Signal the end of the check, and save the digests of files read during it."""
         self._events.on_end()
         self._context.digests.save()
 
@@ -210,7 +210,7 @@ class Checking:
         self._locate(_Unlocated(job.level, checked.result, *found_in, job.asking))
 
     def _locate(self, found: _Unlocated, *, is_located: bool = False) -> None:
-        """Settle a result; one with findings when the lines of all of them are looked for."""
+        """Settle a result, or queue it if its findings still need source lines."""
         if found.result.findings and not is_located:
             self._unlocated.append(found)
         else:
@@ -222,7 +222,6 @@ class Checking:
             self._settle(asking, found.level, noted, from_store=found.from_store)
 
     def _find_lines(self) -> None:
-        """Settle the results with findings, with the user's lines."""
         results = [(each.result, each.artifact, each.checkable.variant) for each in self._unlocated]
         for found, result in zip(self._unlocated, self._locator.located(results), strict=True):
             self._keep_lines(found, result)
@@ -276,7 +275,7 @@ class Checking:
         self._undecided = []
 
     def _judged(self, asking: Candidate, name: str) -> tuple[LevelResult, bool]:
-        """Return a result, its races as notes where the level that decides passed."""
+        """Return a result; its races become notes if the artifact level passed."""
         result, from_store = self._results[id(asking), name]
         decided = self._results.get((id(asking), _DECIDES))
         if not any(map(_is_race, result.findings)) or decided is None:
@@ -293,7 +292,7 @@ class Checking:
 
 
 def _own_context(store: Store) -> Context:
-    """Return what keys of results need where there is no toolchain: the digests of files."""
+    """Return a context without a toolchain: the keys of results then need only file digests."""
     from pallasc.cache.stat_digest import FileDigests
     from pallasc.compiler.toolchain.setup import Context
 
@@ -309,7 +308,7 @@ def _noted(result: LevelResult, notes: tuple[str, ...]) -> LevelResult:
 
 
 def _explained(result: LevelResult, wrong_in_jax: str) -> LevelResult:
-    """Return a result whose wrong and uninitialized numbers have what JAX compiles wrongly."""
+    """Return a result whose findings of wrong numbers name the JAX bug that explains them."""
     from pallasc.checks.findings import CONSEQUENCES
 
     findings = tuple(

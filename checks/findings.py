@@ -3,9 +3,9 @@
 A level never raises for a mistake in a kernel: it returns a `LevelResult`. A variant that it could
 not check is `not checked` with a reason, never `passed`.
 
-`to_json` and `result_from_json` are the one way into JSON and back: between processes, in the
-store, and in `--json`. In the store, files are relative to the spec's folder (`moved_to`,
-`moved_from`), so that a result holds in every clone.
+`to_json` and `result_from_json` are the only conversion to and from JSON: between processes, in the
+store, and in `--json`. In the store, file paths are relative to the spec's folder (`moved_to`,
+`moved_from`), so that a result is valid in every clone.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Literal
 from pallasc.errors import Location
 
 Severity = Literal["error", "warning", "note"]
-"""An error or a warning makes `pallasc check` end with exit code 1; a note does not."""
+"""With an error or a warning, `pallasc check` exits with 1; with only notes it does not."""
 
 CALLED = "called from here"
-"""The text of a place that calls the function of the finding's line."""
+"""The text of a place that calls the function containing the finding's line."""
 
 Status = Literal["passed", "found", "not checked"]
 
 CONSEQUENCES = ("uninitialized-read", "wrong-numbers", "compiled-wrongly")
-"""Rules about results, of which another finding may be the cause."""
+"""Rules about results; another finding may be the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Rule:
     """A kind of mistake that a level finds, documented in `docs/check.md`.
 
     Attributes:
-        name: lower-case words joined by "-": `deadlock`, `missing-wait`. One name for one kind of
-            mistake, whichever level finds it.
-        summary: what is wrong, one sentence.
-        help: why it matters and what to do, a sentence or two.
+        name: lower-case words joined by "-": `deadlock`, `missing-wait`. A kind of mistake has the
+            same name in every level.
+        summary: the mistake in one sentence.
+        help: why it matters and how to fix it, in one or two sentences.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Place:
 
     Attributes:
         text: what happens there.
-        location: the user's line, None where it is not known.
+        location: the user's source line, None if unknown.
         ptx_line: its line of the PTX, 0 for none.
-        kernel: the kernel of that line, "" for that of the finding.
-        cubin: the digest of that kernel's cubin, "" for that of the finding.
-        waits: threads wait there; the caller of that line becomes a place, too (`checks.locate`).
+        kernel: the kernel of that line, "" for the finding's kernel.
+        cubin: the digest of that kernel's cubin, "" for the finding's cubin.
+        waits: True if threads wait there; the line's caller becomes a place, too (`checks.locate`).
     """
 
     text: str
@@ -72,19 +72,19 @@ class Finding:
 
     Attributes:
         rule: the name of a `Rule` of its level.
-        message: what is wrong, with values, without the place and without a full stop.
+        message: what is wrong, with values, without the location and without a period at the end.
         severity: see `Severity`.
-        location: the user's line, None where it is not known.
-        instruction: the instruction, in the words of its language: `wgmma.wait_group.sync.aligned`
-            with its line of the PTX, or the name of a JAX primitive; "" where there is none.
-        hint: what to do about it, "" for the help of the rule.
-        kernel: the kernel that it is in, where the level reads PTX.
-        cubin: the digest of that kernel's cubin: kernels of one artifact may share a name.
+        location: the user's source line, None if unknown.
+        instruction: the instruction in its own language: `wgmma.wait_group.sync.aligned` with its
+            line of the PTX, or the name of a JAX primitive; "" if there is none.
+        hint: how to fix it, "" for the help of the rule.
+        kernel: the kernel that contains it, if the level reads PTX.
+        cubin: the digest of that kernel's cubin; kernels of one artifact may share a name.
         ptx_line: its line of the PTX, 0 for none.
         places: other places that take part: the write that a read races with, the threads that
             wait.
-        subject: what tells it from others of its rule at its line, such as the result or the memory
-            that it is about; findings in which only the numbers of the message differ share it.
+        subject: distinguishes it from other findings of its rule at its line, such as the affected
+            result or memory; findings share it if only the numbers in their messages differ.
     """
 
     rule: str
@@ -108,12 +108,12 @@ class LevelResult:
         level: the name of the level.
         status: `found` if and only if there are findings other than notes.
         findings: what is wrong, and notes.
-        reason: why it was not checked; "" otherwise.
-        stopped: it was not checked because the check itself was stopped or failed: time, memory, a
-            crash, an error in the user's reference. Such a result is not stored, and the command
-            does not end with 0.
-        seconds: how long it took.
-        notes: what the result holds for, where that is not the whole variant: "for m=128, n=128".
+        reason: why the level did not check it; "" otherwise.
+        stopped: the level did not check it because it was stopped or failed: time, memory, a crash,
+            an error in the user's reference. Such a result is not stored, and the command does not
+            end with 0.
+        seconds: duration in seconds.
+        notes: the scope of the result if it is not the whole variant: "for m=128, n=128".
     """
 
     level: str
@@ -132,7 +132,7 @@ class LevelResult:
 
     @property
     def fails(self) -> bool:
-        """Tell whether the command must not end with 0 because of this result."""
+        """Return True if the command must not exit with 0 because of this result."""
         return self.stopped or self.status == "found"
 
 
@@ -141,9 +141,9 @@ def _is_fault(finding: Finding) -> bool:
 
 
 def from_findings(level: str, findings: Iterable[Finding]) -> LevelResult:
-    """Return the result of a level that has checked everything that it can see.
+    """Return the result of a level that has checked everything within its reach.
 
-    Causes come first: memory may be uninitialized because of a missing wait.
+    Causes are listed first: memory may be uninitialized because of a missing wait.
     """
     ordered = tuple(sorted(findings, key=lambda each: each.rule in CONSEQUENCES))
     return LevelResult(level=level, status=status_of(ordered), findings=ordered)
@@ -155,7 +155,7 @@ def status_of(findings: Iterable[Finding]) -> Status:
 
 
 def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResult:
-    """Return the result of a level that could not check; the reason has no full stop."""
+    """Return the result of a level that could not check; `reason` has no period at the end."""
     return LevelResult(level=level, status="not checked", reason=reason, stopped=stopped)
 
 
@@ -167,10 +167,10 @@ def to_json(result: LevelResult) -> dict[str, object]:
 
 
 def result_from_json(data: Mapping[str, object]) -> LevelResult:
-    """Return the result that `to_json` was given.
+    """Convert the output of `to_json` back to a result.
 
     Raises:
-        ValueError: it is malformed.
+        ValueError: the data is malformed.
     """
     if (plain_result := _without_findings(data)) is not None:
         return plain_result
@@ -184,7 +184,7 @@ def result_from_json(data: Mapping[str, object]) -> LevelResult:
 
 
 def _without_findings(data: Mapping[str, object]) -> LevelResult | None:
-    """Return a result that has no findings, None for others: a check reads thousands of these."""
+    """Return a result without findings, else None: a fast path, as a check reads thousands."""
     level, status, reason = data.get("level"), data.get("status"), data.get("reason")
     seconds, stopped, notes = data.get("seconds"), data.get("stopped"), data.get("notes")
     if data.get("findings") != [] or status not in ("passed", "not checked"):
@@ -206,17 +206,17 @@ def _without_findings(data: Mapping[str, object]) -> LevelResult | None:
 
 
 def moved_from(result: LevelResult, folder: str) -> LevelResult:
-    """Return a result whose files are relative to a folder, as the store keeps it."""
+    """Return a result with file paths relative to a folder, as stored."""
     return _with_files(result, lambda file: os.path.relpath(file, folder))
 
 
 def moved_to(result: LevelResult, folder: str) -> LevelResult:
-    """Return a result that was stored relative to a folder with whole paths."""
+    """Return a stored result with absolute paths, given the folder that they are relative to."""
     return _with_files(result, lambda file: os.path.normpath(os.path.join(folder, file)))
 
 
 def files_of(result: LevelResult) -> set[str]:
-    """Return the files of the places in a result."""
+    """Return the files that the places of a result refer to."""
     places = [
         place
         for finding in result.findings

@@ -1,6 +1,6 @@
-"""Whether files hold the inputs of what is checked: refused before anything is executed.
+"""Checks that files hold the inputs of a kernel, before anything is executed.
 
-Imports no numpy: only the heads of the files are read.
+Does not import numpy: only the headers of the files are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHOOSE = "Or choose other variants with -k."
 
 
 class Input(NamedTuple):
-    """An input of a kernel: its path, such as `cache.0`, the short name of its dtype, its shape."""
+    """An input of a kernel: its path, such as `cache.0`, its short dtype name, and its shape."""
 
     path: str
     dtype: str
@@ -29,13 +29,13 @@ class Input(NamedTuple):
 
 
 def _inputs_of_plan(plan: LaunchPlan) -> list[Input]:
-    """Return the inputs of a plan; those for several devices have the device in front."""
+    """Return the inputs of a plan; with several devices, the first dimension is the device."""
     front = (plan.device_count,) if plan.device_count > 1 else ()
     return [Input(b.path, b.dtype, (*front, *b.shape)) for b in plan.inputs]
 
 
 def _inputs_of_variant(variant: Variant) -> list[Input] | None:
-    """Return the inputs that a spec names, None where only compiling tells which there are."""
+    """Return the inputs that a spec names, None if they are known only after compiling."""
     if not isinstance(variant.args, dict) or variant.mesh or _has_calls(variant.args):
         return None
     return [Input(path, array.dtype, array.shape) for path, array in variant.arrays()]
@@ -64,22 +64,22 @@ def check_plan(files: Mapping[str, Path], plan: LaunchPlan, name: str) -> None:
     """Check that files hold inputs of a compiled kernel.
 
     Args:
-        files: the file of each input that is given, by its path.
-        plan: what the kernel takes.
-        name: what the kernel is called in messages.
+        files: the file of each given input, by its path.
+        plan: the kernel's launch plan.
+        name: the kernel's name in messages.
 
     Raises:
         SpecError: a file cannot be read.
-        ArgumentError: the kernel takes no such input, or one of another shape or dtype.
+        ArgumentError: the kernel has no such input, or its shape or dtype differs.
     """
     _check(files, _inputs_of_plan(plan), named_with_devices(name, plan.device_count))
 
 
 def check_variants(files: Mapping[str, Path], variants: Iterable[Variant]) -> None:
-    """Check that files hold inputs of variants, as far as their specs tell.
+    """Check that files hold inputs of variants, as far as their specs name the inputs.
 
     Raises:
-        SpecError, ArgumentError: as `check_plan`.
+        SpecError, ArgumentError: as for `check_plan`.
     """
     for variant in variants if files else ():
         inputs = _inputs_of_variant(variant)

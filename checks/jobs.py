@@ -1,4 +1,4 @@
-"""What a check has to run: levels for artifacts, each in a worker."""
+"""The jobs of a check: levels for artifacts, each run in a worker."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 _PROGRAM = "pallasc.checks.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _GRACE_S = 5.0
-"""Levels that keep to their time themselves say how far they came; others are stopped then."""
+"""Levels that enforce their own time limit report their progress; others are stopped after this
+grace period."""
 
 
 class Asking(NamedTuple):
-    """Who asks for a result, and what it holds for where that is not the whole variant."""
+    """A variant that asks for a result, and the result's scope if not the whole variant."""
 
     candidate: Candidate
     notes: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ class Asking(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A level for one artifact; variants that ask for the same share it."""
+    """A level for one artifact, shared by the variants that ask for it."""
 
     level: Level
     subject: Candidate
@@ -56,11 +57,11 @@ def run_jobs(
     """Run each job in a worker.
 
     Args:
-        jobs: what to run.
-        finish: is called with each job that is over, and what its worker answered.
-        store: where the PTX of XLA's kernels is looked for.
+        jobs: the jobs to run.
+        finish: called with each finished job and its worker's reply.
+        store: the store to look up the PTX of XLA's kernels in.
         limits: jobs, time and memory of the workers.
-        events: who listens to what is running.
+        events: callbacks for progress.
 
     Raises:
         ToolError: a worker cannot be started.
@@ -95,7 +96,7 @@ def run_jobs(
 
 
 def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: int) -> None:
-    """Give the PTX of XLA's kernels to those jobs that take it, or tell why there is none."""
+    """Set the PTX of XLA's kernels on the jobs that take it, or the reason why there is none."""
     from pallasc.compiler.toolchain.setup import prepare
     from pallasc.compiler.workers.pool import find_ptx, without_ptx
 
@@ -110,7 +111,7 @@ def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: in
     try:
         with prepare(limits.ptxas) as setup:
             found = find_ptx(compiled, setup, store, jobs=count, timeout_s=limits.timeout_s)
-    except PallascError as error:  # there is no compiler here
+    except PallascError as error:  # no compiler is installed
         found = [error] * len(lacking)
     for (job, _), texts in zip(lacking, found, strict=True):
         if isinstance(texts, PallascError):

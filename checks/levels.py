@@ -1,19 +1,19 @@
-"""The levels of `pallasc check`, each a package of its own.
+"""The levels of `pallasc check`, each in a separate package.
 
 To add a level, write a package `checks/NAME` with
 
 * a module `level` with `run(subject: Subject, options: Options) -> LevelResult`. It is called in a
-  worker process of its own, with the build's limits on time and memory: it may import what it
-  likes, hang, crash or eat memory, and only this variant's result is lost. It raises nothing but
-  `PallascError`, which is a mistake of the user's (a reference that fails, inputs that do not fit);
+  separate worker process, with the build's limits on time and memory: it may import anything, hang,
+  crash or run out of memory, and only this variant's result is lost. It raises only `PallascError`,
+  for a mistake of the user (a reference that fails, inputs that do not fit);
 * a module `rules` with `RULES: tuple[Rule, ...]`, which imports neither numpy nor JAX;
 
-and a row here, and its name in `LEVELS` of `cli/check.py`. Results are stored under the action
-key; what the package imports of pallasc counts (`stored_results`), so that a changed level checks
-again. What the user's code reads in the worker counts where the level has `needs_source` or
-`calls_reference`.
+and add a row here, and its name to `LEVELS` in `cli/check.py`. Results are stored under the action
+key and the digest of the pallasc modules that the package imports (`stored_results`), so that a
+changed level checks again. Files that the user's code reads in the worker count if the level has
+`needs_source` or `calls_reference`.
 
-The packages are named here and imported when they run: none of them is imported by the command.
+The packages are only named here and imported when they run: the command imports none of them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Level:
 
     Attributes:
         name: as in `--level`.
-        package: of pallasc, without `pallasc.` in front.
+        package: its package in pallasc, without the `pallasc.` prefix.
         needs_source: it calls the user's function or reference, which bundles do not have.
-        calls_reference: it calls the user's reference where there is source, and goes without.
-        takes_ptx: it is given the PTX of XLA's kernels, where that can be had.
-        takes_schedules: `--schedules` decides its result.
+        calls_reference: it calls the user's reference if there is source, and also runs without.
+        takes_ptx: it uses the PTX of XLA's kernels, if available.
+        takes_schedules: its result depends on `--schedules`.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Level:
 
     @property
     def calls_user(self) -> bool:
-        """Tell whether it calls code of the user's, where there is source."""
+        """True if it calls the user's code when there is source."""
         return self.needs_source or self.calls_reference
 
     @property
     def own_parts(self) -> tuple[str, ...]:
-        """The parts of pallasc that decide its result, with all that they import."""
+        """The parts of pallasc that decide its result, including everything they import."""
         return (self.package, "checks.worker")
 
 
@@ -68,7 +68,7 @@ _LEVELS = (
     ),
 )
 LEVELS = {level.name: level for level in _LEVELS}
-"""By name, in the order in which they are shown: the cheapest first."""
+"""By name, in display order: the cheapest first."""
 
 ALL = "all"
 
@@ -82,7 +82,7 @@ def run_level(level: Level, subject: Subject, options: Options) -> LevelResult:
     """Run a level in this process.
 
     Raises:
-        PallascError: a mistake of the user's.
+        PallascError: for a mistake of the user.
     """
     module = importlib.import_module(f"pallasc.{level.package}.level")
     result: LevelResult = module.run(subject, options)
@@ -90,7 +90,7 @@ def run_level(level: Level, subject: Subject, options: Options) -> LevelResult:
 
 
 def rules_of(levels: Iterable[Level]) -> dict[str, Rule]:
-    """Return the rules of levels by their names."""
+    """Return the rules of levels by name."""
     return {
         rule.name: rule
         for level in levels

@@ -1,7 +1,8 @@
 """Adds the user's source lines to findings in PTX.
 
-They are found by compiling once more (`line_tables`), and so only for variants with findings, and
-stored beside the result: PTX is the same wherever the source of a kernel lies, its lines are not.
+The lines come from compiling again (`line_tables`), which is done only for variants with findings.
+They are stored separately from the result: the PTX does not depend on the path of the kernel's
+source, but its lines do.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_CALLS = 2
 _MOST_BETWEEN = 3
-"""Lines without code, such as comments, in a range of lines that were not executed."""
+"""Maximum lines without code, such as comments, within a range of unexecuted lines."""
 
 _ABOUT_COUNTS = (BARRIER_MISUSE.name, DEADLOCK.name)
 _SHARED = re.compile(
@@ -35,22 +36,22 @@ _SHARED = re.compile(
     r"|mbarrier at shared address (?P<barrier>0x\w+)"
 )
 _DYNAMIC_MEMORY = 1024
-"""Address of dynamic shared memory in kernels of Mosaic, which have no static one."""
+"""Address of dynamic shared memory in Mosaic kernels, which have no static shared memory."""
 
 Tables = Mapping[tuple[str, str], "LineTable"]
-"""Lines of kernels by the digest of their cubin and their name, as several may share a name."""
+"""Line tables of kernels by cubin digest and kernel name, as several kernels may share a name."""
 
 Located = tuple["LevelResult", "Artifact", "Variant | None"]
-"""A result, and what it was found in."""
+"""A result, and the artifact and variant it was found in."""
 
 
 class Locator:
-    """Finds the lines of variants, each once.
+    """Finds the source lines of variants, once for each.
 
     Args:
-        store: the store of the build.
-        timeout_s: how long a variant may take.
-        jobs: how many are compiled at the same time; None for as many as fit the machine.
+        store: the build's store.
+        timeout_s: time limit per variant.
+        jobs: number of concurrent compilations; None for as many as fit the machine.
     """
 
     def __init__(self, store: Store, timeout_s: float | None, jobs: int | None) -> None:
@@ -59,7 +60,7 @@ class Locator:
         self._why_none: dict[str, str] = {}
 
     def located(self, results: Sequence[Located]) -> list[LevelResult]:
-        """Return results with the lines of their findings, or a note that tells why not."""
+        """Return results with the lines of their findings, or a note on why there are none."""
         from pallasc.checks.findings import status_of
 
         wanted = {
@@ -80,7 +81,7 @@ class Locator:
         return found
 
     def has_lines(self, variant: Variant) -> bool:
-        """Tell whether lines of a variant were found."""
+        """Return True if lines of a variant were found."""
         return bool(self._tables.get(_key(variant)))
 
     def _find(self, wanted: Sequence[tuple[Variant, Artifact]]) -> None:
@@ -97,7 +98,7 @@ class Locator:
                 found = find_lines(
                     kernels, setup, self._store, jobs=jobs, timeout_s=self._timeout_s
                 )
-        except PallascError as error:  # there is no compiler: findings have no source lines
+        except PallascError as error:  # no compiler: findings have no source lines
             found = [error] * len(wanted)
         for (variant, artifact), tables in zip(wanted, found, strict=True):
             key = _key(variant)
@@ -123,7 +124,7 @@ def _ptx(artifact: Artifact) -> dict[str, str]:
 
 
 def _by_kernel(artifact: Artifact, tables: Mapping[str, LineTable]) -> Tables:
-    """Return tables that are given by the digest of the PTX by kernel."""
+    """Rekey tables from PTX digest to kernel."""
     return {
         (k.cubin, k.name): tables[k.ptx]
         for k in artifact.kernels
@@ -155,14 +156,14 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
         places = [*_callers(stack, _MOST_CALLS), *places]  # next to the line that they lead to
-    if finding.location is None:  # where it shows, such as at the end, is not the user's line
+    if finding.location is None:  # where it shows, such as the end, has no user line
         known = (place.location for place in places if place.location is not None)
         finding = replace(finding, location=next(known, None))
     return replace(finding, places=distinct(places))
 
 
 def _with_arrays(text: str, table: LineTable | None) -> str:
-    """Return a text with the names of the arrays and barriers whose shared addresses it has."""
+    """Add the names of arrays and barriers to the shared-memory addresses in a text."""
     memory = table.memory if table else ()
     parts = [(part.offset, part) for part in memory if part.offset is not None and part.name]
 
@@ -179,7 +180,7 @@ def _with_arrays(text: str, table: LineTable | None) -> str:
 
 
 def _shown(finding: Finding, tables: Tables) -> list[Finding]:
-    """Return a finding with its lines, or nothing if each of its lines was executed in part."""
+    """Return a finding with its lines, or nothing if each of its lines was partly executed."""
     if finding.rule != NOT_EXECUTED.name:
         return [with_lines(finding, tables)]
     table = tables.get((finding.cubin, finding.kernel))
@@ -225,7 +226,7 @@ def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Locat
 
 
 def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
-    """Return the loops around a line, whose number of steps may be wrong."""
+    """Return the loops around a line; their number of iterations may be wrong."""
     from pallasc.checks.findings import Place
 
     table = tables.get(kernel)
@@ -234,7 +235,7 @@ def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
 
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:
-    """Return the calls that lead to the innermost line, the nearest first, without the kernel's."""
+    """Return the calls that lead to the innermost line, nearest first, except the kernel's own."""
     from pallasc.checks.findings import CALLED, Place
 
     return [Place(CALLED, at) for at in stack[1:-1][:most]]

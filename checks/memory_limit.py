@@ -19,7 +19,7 @@ _HINT = (
 def check_arrays_fit(subject: Subject, options: Options) -> None:
     """Check that the arrays of a variant fit into the memory of this process.
 
-    Inputs count twice: as they are given, and in the emulated memory that the kernel reads.
+    Inputs count twice: as passed, and in the emulated memory that the kernel reads.
 
     Raises:
         CompileError: they do not fit.

@@ -1,4 +1,4 @@
-"""Merges findings that tell the same: of unrolled loops, of a race seen from both of its sides."""
+"""Merges equivalent findings: from unrolled loops, or a race seen from both sides."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 MOST_PLACES = 28
 _ASYNCHRONOUS = frozenset({"cp", "tcgen05", "wgmma"})
 _OF_PAIRS = frozenset({"race", "missing-proxy-fence", "accumulator-before-wait"})
-"""Rules about two accesses: which of them is met second depends on the schedule and the level."""
+"""Rules about two accesses; which one comes second depends on the schedule and the level."""
 
 
 def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings with those merged that tell the same; what is left tells how many there were.
+    """Merge equivalent findings; the message of a merged finding has the count.
 
-    Those of a rule about two accesses are the same where both lines are, in either order; others
-    where their subject is, and their line with those of their places.
+    Findings of a rule about two accesses are equivalent if both lines match, in either order; other
+    findings if their subject, their line and the lines of their places match.
     """
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
@@ -32,7 +32,7 @@ def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def pair_of(finding: Finding) -> frozenset[object] | None:
-    """Return the two places that a finding is about, None where its rule is not about two."""
+    """Return the two places of a finding, None if its rule is not about two accesses."""
     partner = next((place for place in finding.places if place.text != CALLED), None)
     if finding.rule not in _OF_PAIRS or partner is None:
         return None
@@ -41,7 +41,7 @@ def pair_of(finding: Finding) -> frozenset[object] | None:
 
 
 def distinct_findings(results: Iterable[LevelResult]) -> Iterator[Finding]:
-    """Yield the findings of the levels of a variant: a pair of accesses that several found once."""
+    """Yield the findings of a variant's levels; a pair of accesses is yielded only once."""
     told: set[object] = set()
     for result in results:
         own = [(pair_of(finding), finding) for finding in result.findings]
@@ -50,7 +50,7 @@ def distinct_findings(results: Iterable[LevelResult]) -> Iterator[Finding]:
 
 
 def distinct(places: Iterable[Place]) -> tuple[Place, ...]:
-    """Return places without those that say the same of the same line, and not too many."""
+    """Return at most `MOST_PLACES` places, without repeats of the same text at the same line."""
     found: dict[object, Place] = {}
     for place in places:
         at = place.location
@@ -60,10 +60,10 @@ def distinct(places: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def _joined(*group: Finding) -> Finding:
-    """Return the first of findings that tell the same, with the lines that only others name.
+    """Return the first of equivalent findings, with the lines that only the others have.
 
-    Of a race between an asynchronous operation and an access that should wait for it, that is the
-    access.
+    In a race between an asynchronous operation and an access that should wait for it, the access is
+    first.
     """
     if len(group) == 1:
         return group[0]
@@ -84,10 +84,10 @@ def _is_asynchronous(finding: Finding) -> bool:
 
 
 def _what_of(finding: Finding) -> object:
-    """Return what a finding is about, and where.
+    """Return the key of a finding's subject and location.
 
-    Without a source line it is the opcode that unrolled loops repeat; without an instruction, too,
-    only the message tells findings apart.
+    Without a source line, the opcode is the key, which unrolled loops repeat. Without an
+    instruction as well, only the message distinguishes findings.
     """
     own = _line(finding.location)
     places = tuple(line for place in finding.places if (line := _line(place.location)))
@@ -97,7 +97,7 @@ def _what_of(finding: Finding) -> object:
 
 
 def _opcode(finding: Finding) -> str:
-    """Return the opcode of an instruction, which its guard may precede."""
+    """Return the opcode of an instruction, skipping its guard."""
     words = finding.instruction.split()
     return next((word.rstrip(",;") for word in words if not word.startswith("@")), "")
 

@@ -18,8 +18,9 @@ class Checked(Reply):
 
     Attributes:
         result: the result.
-        sources: what the user's code read, fields of a manifest; empty for a level without source.
-        uncached: why the store must not keep it, "" if it may.
+        sources: files read by the user's code, as fields of a manifest; empty for a level without
+            source.
+        uncached: why the store must not keep the result, "" if it may.
     """
 
     result: LevelResult
@@ -33,13 +34,13 @@ class Check(Request):
 
     Attributes:
         level: its name.
-        id: the variant's name for people.
-        variant: what it was compiled from, None without source.
+        id: the variant's display name.
+        variant: the variant it was compiled from, None without source.
         record: the artifact's record.
-        blobs: what the record names, by digest.
+        blobs: the blobs that the record names, by digest.
         xla_ptx, why_no_ptx: see `subject.Subject`.
         seed, schedules, inputs: see `subject.Options`.
-        timeout_s, memory_bytes: what the level may take, None for no limit.
+        timeout_s, memory_bytes: limits of the level, None for no limit.
         env: the values of the variables that the variant declares, None if not set.
     """
 

@@ -1,4 +1,4 @@
-"""What a check found in each variant, and how the command ends."""
+"""The findings of a check for each variant, and the exit code of the command."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class VariantCheck:
     """The results of one variant.
 
     Attributes:
-        id: its name for people.
-        variant: what it was compiled from, None for what has no source.
+        id: its display name.
+        variant: the variant it was compiled from, None if there is no source.
         action_key: its action key, None if unknown.
         digest: the digest of its artifact, None if it has none.
-        results: a result for each level that was asked for; none where it did not compile.
-        from_store: the levels whose results the store had.
+        results: a result for each requested level; empty if it did not compile.
+        from_store: the levels whose results came from the store.
         errors: by level, why the check itself failed.
-        built: the result of building it, None where nothing was built.
-        origin: the bundle that it lies in, None for others.
+        built: the result of building it, None if nothing was built.
+        origin: the bundle that contains it, None for others.
     """
 
     id: str
@@ -42,12 +42,12 @@ class VariantCheck:
 
     @property
     def place(self) -> Location | None:
-        """Its kernel's place in the spec, or its bundle; None for what only has a key."""
+        """Its kernel's location in the spec, or its bundle; None if only its key is known."""
         return self.variant.location if self.variant is not None else self.origin
 
     @property
     def exit_codes(self) -> list[int]:
-        """The exit codes that its results ask for."""
+        """The exit codes that its results call for."""
         built = self.built.error if self.built is not None else None
         codes = [error.exit_code for error in (built, *self.errors.values()) if error is not None]
         return codes + [1 for result in self.results if result.fails and not result.stopped]
@@ -59,10 +59,10 @@ class Report:
 
     Attributes:
         checks: a check for each variant, in the order of the variants.
-        seconds: how long it took.
-        levels: the names of the levels that were asked for.
+        seconds: duration in seconds.
+        levels: the names of the requested levels.
         notes: warnings.
-        interrupted: whether it was interrupted; variants that were not finished lack results.
+        interrupted: True if it was interrupted; unfinished variants lack results.
         errors: errors of spec files that could not be executed.
     """
 
@@ -75,11 +75,11 @@ class Report:
 
     @property
     def left(self) -> int:
-        """The number of variants that an interrupt left without results of all levels."""
+        """The number of variants that lack results of some level because of an interrupt."""
         return sum(bool(self.missing(check)) for check in self.checks)
 
     def missing(self, check: VariantCheck) -> tuple[str, ...]:
-        """Return the levels that an interrupt left without a result for a variant."""
+        """Return the levels that have no result for a variant because of an interrupt."""
         if not self.interrupted or (check.built is not None and check.built.error is not None):
             return ()
         done = {result.level for result in check.results}
@@ -87,9 +87,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's.
+        """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's code.
 
-        4 if nothing could be checked, see `unchecked`.
+        4 if nothing could be checked; see `unchecked`.
         """
         if self.interrupted:
             return 130
@@ -107,7 +107,7 @@ class Report:
     def unchecked(self) -> PallascError | None:
         """The error of a check in which no level could check any variant, else None.
 
-        Errors of variants tell why themselves: then it is None as well.
+        None also if variants have errors, which explain themselves.
         """
         results = [result for check in self.checks for result in check.results]
         if any(r.status != "not checked" for r in results) or not results:

@@ -1,4 +1,4 @@
-"""Rules of more than one level: one name for one kind of mistake, whichever level finds it."""
+"""Rules that several levels share, with one name for each kind of mistake."""
 
 from __future__ import annotations
 

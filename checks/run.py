@@ -1,4 +1,4 @@
-"""Check what a build made or found, or what is compiled already, and report on each variant."""
+"""Check the variants of a build, or compiled variants, and report on each."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def check_candidates(
     events: Events | None = None,
     only_stored: bool = False,
 ) -> Report:
-    """Check what is compiled already, such as the variants of a bundle.
+    """Check compiled variants, such as the variants of a bundle.
 
-    With `only_stored` nothing is run: the report has the results that the store has.
+    With `only_stored`, nothing is run: the report has only the results from the store.
 
     Raises:
-        PallascError: the store, or a worker, cannot be used.
+        PallascError: the store or a worker cannot be used.
     """
     began_s = time.monotonic()
     checking = Checking(
@@ -60,16 +60,16 @@ def check_candidates(
 
 
 class Demand(NamedTuple):
-    """What a check of a variant needs: the number, in the list of what is built, of what runs."""
+    """A variant to check, and the index in the build list of the variant to run for it."""
 
     variant: Variant
     number: int
 
 
 def demands(variants: Sequence[Variant]) -> tuple[list[Variant], list[Demand]]:
-    """Return what has to be built for a check, and what of it each variant needs.
+    """Return the variants to build for a check, and a demand for each variant.
 
-    Where the spec has small sizes, all points of a matrix may share one variant.
+    If the spec has small sizes, all points of a matrix may share one variant.
     """
     building: list[Variant] = []
     numbers: dict[object, int] = {}
@@ -95,20 +95,20 @@ def check_built(
     events: Events | None = None,
     only_stored: bool = False,
 ) -> Report:
-    """Check what a build made or found.
+    """Check the variants of a build.
 
     Args:
-        report: of the build of what `demands` named.
-        needed: what each variant needs of it.
-        levels: what to run.
-        store: where results are stored.
-        options: how.
+        report: the report of building the variants returned by `demands`.
+        needed: a demand for each variant.
+        levels: the levels to run.
+        store: the store for results.
+        options: the check's options.
         limits: jobs, time and memory of the workers.
-        events: who listens.
-        only_stored: run nothing, and report the results that the store has.
+        events: callbacks.
+        only_stored: run nothing, and report the results from the store.
 
     Raises:
-        PallascError: the store, or a worker, cannot be used.
+        PallascError: the store or a worker cannot be used.
     """
     began_s = time.monotonic()
     events = events or Events()
@@ -140,7 +140,7 @@ def check_built(
 
 
 def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
-    """Return what is asked about, None where something that it needs did not compile."""
+    """Return the variant asked about, None if the variant to run did not compile."""
     made = _made(report.results[demand.number])
     return made and replace(made, id=demand.variant.id, variant=demand.variant)
 
@@ -169,9 +169,9 @@ def _checked(
 
 
 def _built(demand: Demand, report: BuildReport) -> VariantResult:
-    """Return what was built for a demand.
+    """Return the build result of a demand.
 
-    The error of what is checked in the place of the variant names the sizes of the spec's `check`.
+    The error of a variant that is checked for another names the sizes of the spec's `check`.
     """
     built = report.results[demand.number]
     if built.error is None or demand.variant.check is None:

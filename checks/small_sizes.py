@@ -1,4 +1,4 @@
-"""The small sizes that a spec names under `check`: how notes and errors tell of them."""
+"""Notes and errors about the small sizes that a spec names under `check`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HINT = "Change these sizes to some that the kernel and its reference take, or r
 
 
 def sizes_note(asking: Candidate, small: Candidate) -> tuple[str, ...]:
-    """Return the note that tells which sizes a result holds for.
+    """Return the note that names the sizes a result holds for.
 
     Args:
-        asking: the variant that is asked about.
-        small: what is checked in its place.
+        asking: the variant that the user asked about.
+        small: the variant checked in its place.
     """
     if asking.variant is None or asking.variant.check is None or small.variant is None:
         return ()
@@ -30,11 +30,11 @@ def sizes_note(asking: Candidate, small: Candidate) -> tuple[str, ...]:
 
 
 def with_sizes(error: PallascError, variant: Variant) -> PallascError:
-    """Return an error of what is checked in the place of a variant: it names sizes and their place.
+    """Return a copy of an error that names the small sizes and their place in the spec.
 
     Args:
-        error: what failed; it stays as it is.
-        variant: the variant that is asked about.
+        error: the error of the variant with small sizes; it is not modified.
+        variant: the variant that the user asked about.
     """
     sizes = _named_sizes(variant)
     if not sizes:

@@ -1,20 +1,20 @@
-"""Results in the store: what was checked and has not changed is not checked again.
+"""Results of checks in the store, so that unchanged variants are not checked again.
 
-The results of one artifact, for one choice of options, are a manifest of the store with these
+The results of one artifact, for one choice of options, are a manifest in the store with these
 fields:
 
-* `check`: JSON text, the name of a level -> `own`, the digest of the sources of pallasc that make
-  the level up, and `result`, the `LevelResult` with files relative to the spec's folder; where
-  lines of the user's were found for its findings in PTX, also `located`: `own`, the digest of what
-  finds them, `result` with these lines, and `files`, the digest of each file that they are in
-* `action`: the action key of what was checked, so that it goes when that artifact goes
-* `files`, `packages`, `package_versions`, `opened`, `absent`, `hidden`, `missed`, `read`: what the
-  user's code read while it was checked, as in the manifest of a compilation
+* `check`: JSON text that maps the name of a level to `own`, the digest of the pallasc sources that
+  make up the level, and `result`, the `LevelResult` with file paths relative to the spec's folder;
+  if user's lines were found for its findings in PTX, also `located`: `own`, the digest of the
+  sources that find lines, `result` with these lines, and `files`, the digest of each file that
+  contains them
+* `action`: the action key of the checked artifact, so that the results are removed with it
+* `files`, `packages`, `package_versions`, `opened`, `absent`, `hidden`, `missed`, `read`:
+  everything the user's code read during the check, as in the manifest of a compilation
 
-Its key is over action key and digest of the artifact, seed, interleavings, inputs, request key,
-reference and tolerance; as a request, it has a manifest for each of the last sets of sources. As
-every manifest, it is signed by who makes it, believed as the store's manifests are, verified and
-counted with them.
+Its key covers action key and digest of the artifact, seed, interleavings, inputs, request key,
+reference and tolerance. Like a request, it has one manifest for each of the most recent sets of
+sources. These manifests are signed, trusted, verified and counted like all others in the store.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _LOCATING = "checks.locate"
 
 
 class Checkable(NamedTuple):
-    """What results are stored for.
+    """The subject that results are stored for.
 
     Attributes:
         key: the key of its manifests.
         action: its action key, "" if unknown.
-        variant: what it was compiled from, None without source.
+        variant: the variant it was compiled from, None without source.
         request: the request of that variant.
     """
 
@@ -64,7 +64,7 @@ class Checkable(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A result that still holds, and whether its findings have the lines of the user's source."""
+    """A result that is still valid; `is_located` is True if its findings have source lines."""
 
     result: LevelResult
     is_located: bool
@@ -85,7 +85,7 @@ class StoredResults:
         self._own: dict[str, str] = {}
         self._changed: dict[tuple[str, Place], bool] = {}
         self._fitting: dict[Place | None, str] = {}
-        """The sources of the last results found, by folders: then no folder has to be listed."""
+        """Source set of the last results found, by place; saves listing folders."""
 
     def subject(
         self,
@@ -96,14 +96,14 @@ class StoredResults:
         variant: Variant | None,
         request: Request | None = None,
     ) -> Checkable:
-        """Return what results are stored for.
+        """Return the subject that results are stored for.
 
         Args:
-            options: how it is checked.
-            action: the action key of what is checked, "" if unknown.
-            artifact: the digest of that artifact.
-            variant: what it was compiled from, None without source.
-            request: the request of that variant, where it is known already.
+            options: the check's options.
+            action: the action key of the artifact, "" if unknown.
+            artifact: the digest of the artifact.
+            variant: the variant it was compiled from, None without source.
+            request: the request of that variant, if already known.
 
         Raises:
             ToolError: a file of inputs, or a data file of the spec, cannot be read.
@@ -125,7 +125,7 @@ class StoredResults:
         return Checkable(labelled_key(fields), action, variant, request)
 
     def find(self, subject: Checkable, levels: Sequence[Level]) -> dict[str, Stored]:
-        """Return the results that still hold, by level."""
+        """Return the results that are still valid, by level."""
         place = None if subject.request is None else subject.request.place
         if (read := self._fitting.get(place)) is not None:
             name = set_name(subject.key, read)
@@ -158,9 +158,9 @@ class StoredResults:
         return results
 
     def _located(self, row: Mapping[str, Any], variant: Variant | None) -> LevelResult | None:
-        """Return a stored result with lines, None where there is none or the lines may be others.
+        """Return a stored result with lines, None if there is none or the lines may have changed.
 
-        The code is the same where a file has changed in a comment, but its lines are not.
+        Editing a comment in a file does not change the code, but it may move lines.
         """
         located = row.get("located")
         if variant is None or not isinstance(located, dict):
@@ -173,20 +173,20 @@ class StoredResults:
                 self._context.digests.digest(os.path.join(variant.base_dir, file)) == known
                 for file, known in files.items()
             )
-        except PallascError:  # a file is gone
+        except PallascError:  # a file was removed
             return None
         return _result(located.get("result"), variant) if same else None
 
     def put(
         self, subject: Checkable, level: Level, result: LevelResult, sources: Mapping[str, Any]
     ) -> None:
-        """Store a result beside those of other levels that still hold.
+        """Store a result with those results of other levels that are still valid.
 
-        A level may read more than another does: then all hold until something changes that any of
-        them has read.
+        If one level reads more than another, all results are invalid as soon as anything changes
+        that any of them has read.
 
         Args:
-            subject: what was checked.
+            subject: the checked subject.
             level: the level.
             result: the result.
             sources: what the user's code read, from the worker; empty for a level without source.
@@ -213,10 +213,10 @@ class StoredResults:
     def put_located(
         self, subject: Checkable, level: Level, result: LevelResult, located: LevelResult
     ) -> None:
-        """Store the lines that were found for a result, if that is what is stored.
+        """Store the lines found for a result, if that result is the stored one.
 
         Args:
-            subject: what was checked.
+            subject: the checked subject.
             level: the level.
             result: the result without lines.
             located: the result with the lines of the user's source.
@@ -252,7 +252,7 @@ class StoredResults:
         return self._own[_LOCATING]
 
     def _manifest(self, subject: Checkable) -> Manifest | None:
-        """Return the manifest with the most results of those that hold, else the newest."""
+        """Return the valid manifest with the most results, or else the newest."""
         held = [
             manifest
             for name, manifest in self._store.sets(subject.key)
@@ -278,7 +278,7 @@ class StoredResults:
         }
 
     def _has_changed(self, manifest: Manifest, subject: Checkable) -> bool:
-        """Tell whether something that the user's code read has changed."""
+        """Return True if anything that the user's code read has changed."""
         if subject.request is None:
             return False
         place = subject.request.place
@@ -296,7 +296,7 @@ def _with_source() -> set[str]:
 
 
 def _rows(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Return the results in a manifest by level, without malformed ones."""
+    """Return the results in a manifest by level, dropping malformed ones."""
     try:
         rows = json.loads(manifest.check or "{}")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a level is given: a compiled variant, and how it is to be checked."""
+"""Input of a level: a compiled variant and the options of its check."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ class Subject:
     """One compiled variant.
 
     Attributes:
-        id: its name for people.
-        artifact: record, plan and blobs; where the spec names small sizes, those of the
-            small variant.
-        variant: what it was compiled from: entry, arguments, reference, tolerance, folder. None for
-            what comes from a bundle or by its key, which have no source.
+        id: its display name.
+        artifact: record, plan and blobs; if the spec names small sizes, the small variant's.
+        variant: the variant it was compiled from: entry, arguments, reference, tolerance, folder.
+            None for artifacts from a bundle or by key, which have no source.
         xla_ptx: PTX of XLA's kernels by the digest of their cubin, for levels that take it.
-        why_no_ptx: why that could not be had, "" if it could.
+        why_no_ptx: why that PTX is not available, "" if it is.
     """
 
     id: str
@@ -33,12 +32,12 @@ class Subject:
 
     @property
     def plan(self) -> LaunchPlan:
-        """The launch plan, checked."""
+        """The checked launch plan."""
         return self.artifact.plan
 
     @property
     def ptx(self) -> dict[tuple[str, str], str]:
-        """The PTX of each kernel by the digest of its cubin and its name; XLA's come without."""
+        """The PTX of each kernel by cubin digest and name; XLA's kernels are not included."""
         return {
             (kernel.cubin, kernel.name): self.artifact.blob(kernel.ptx).decode()
             for kernel in self.artifact.kernels
@@ -48,16 +47,16 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a variant is checked.
+    """The options of a check.
 
     Attributes:
-        seed: chooses the numbers of inputs, and interleavings.
-        seed_given: the command named the seed, which replaces that of a spec.
-        schedules: how many interleavings are tried, where a level has more than one.
-        inputs: the file of each input that is given, by its path; other inputs are random.
-        timeout_s: how long a level may take, None for no limit.
-        deadline_s: when, on the monotonic clock of this process, that is over.
-        memory_bytes: what this process may hold, None for no limit.
+        seed: determines the random inputs and interleavings.
+        seed_given: the command line set the seed, which overrides the spec's.
+        schedules: the number of interleavings to try, if a level has more than one.
+        inputs: the file of each given input, by its path; other inputs are random.
+        timeout_s: time limit of a level, None for no limit.
+        deadline_s: the end of that time on this process's monotonic clock.
+        memory_bytes: memory limit of this process, None for no limit.
     """
 
     seed: int = 0

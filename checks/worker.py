@@ -1,7 +1,7 @@
 """The process that runs levels: one variant after the other, for one level and spec folder.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
-`checks.messages`. JAX is imported where a level calls the user's code, and runs on the CPU.
+Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are defined in
+`checks.messages`. JAX is imported if a level calls the user's code, and runs on the CPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: list[str], channel: Channel) -> int:
         except MemoryError as error:
             raise out_of_memory(request.id, error) from error
 
-    # A deadlocked kernel has left its threads behind.
+    # A deadlocked kernel leaves its threads running.
     return serve(
         arguments[0],
         channel,
@@ -47,7 +47,7 @@ def main(arguments: list[str], channel: Channel) -> int:
 
 
 class Session:
-    """What holds for all requests of this process."""
+    """State shared by all requests of this process."""
 
     def __init__(self) -> None:
         self._before: Any = None
@@ -56,7 +56,7 @@ class Session:
         """Run a level.
 
         Raises:
-            PallascError: a mistake of the user's.
+            PallascError: for a mistake of the user.
         """
         level, timeout_s = LEVELS[request.level], request.timeout_s
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -82,17 +82,17 @@ class Session:
         return _with_sources(result, variant)
 
     def is_tainted(self) -> bool:
-        """Tell whether the user's code changed settings of the process for good."""
+        """Return True if the user's code changed process settings that cannot be restored."""
         if self._before is None:
             return False
         self._before.restore_functions()
         return bool(self._before.is_tainted())
 
     def prepare(self, mesh: Mesh, env: Mapping[str, str | None]) -> None:
-        """Import JAX, and record from now on what the user's code reads.
+        """Import JAX, and start recording the files and modules that the user's code reads.
 
         Args:
-            mesh: the devices that the CPU stands in for.
+            mesh: the devices that the CPU emulates.
             env: variables that the spec declares.
 
         Raises:
@@ -136,7 +136,7 @@ def _timed(level: Level, subject: Subject, options: Options) -> LevelResult:
 
 
 def _with_sources(result: LevelResult, variant: Variant) -> Checked:
-    """Return a result with what the user's code read, as the store keeps it."""
+    """Return a result with the sources that the user's code read, as the store keeps them."""
     from pallasc.cache.stat_digest import FileDigests
     from pallasc.compiler.inputs.manifest import make_manifest
     from pallasc.compiler.inputs.request import named_entries

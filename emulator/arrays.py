@@ -1,4 +1,4 @@
-"""Arrays in device memory: NumPy's to bytes and back, in the layout that a plan asks for.
+"""Converts NumPy arrays to bytes of device memory and back, in the layout that a plan specifies.
 
 Elements of fewer than eight bits are packed, the first in the low bits.
 """
@@ -19,16 +19,16 @@ from pallasc.specs.dtypes import DTYPES
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """Return NumPy's dtype for a dtype of a plan; small ones are those of ml_dtypes."""
+    """Return NumPy's dtype for a dtype of a plan; small dtypes come from ml_dtypes."""
     known = DTYPES[name].jax_name.rstrip("_")
     return np.dtype(getattr(ml_dtypes, known) if hasattr(ml_dtypes, known) else known)
 
 
 def to_bytes(array: npt.ArrayLike, binding: Binding) -> npt.NDArray[np.uint8]:
-    """Return an array as the bytes that a kernel is given.
+    """Convert an array to the bytes passed to a kernel.
 
     Raises:
-        ArgumentError: its dtype or shape is not that of the binding.
+        ArgumentError: its dtype or shape differs from the binding's.
     """
     values = np.asarray(array)
     dtype = numpy_dtype(binding.dtype)
@@ -45,7 +45,7 @@ def to_bytes(array: npt.ArrayLike, binding: Binding) -> npt.NDArray[np.uint8]:
 
 
 def from_bytes(data: npt.NDArray[np.uint8], binding: Binding) -> npt.NDArray[np.generic]:
-    """Return the array that lies in these bytes; they are copied."""
+    """Return the array stored in these bytes, as a copy."""
     dtype = numpy_dtype(binding.dtype)
     count = math.prod(binding.shape)
     bits = DTYPES[binding.dtype].bits
@@ -61,7 +61,7 @@ def from_bytes(data: npt.NDArray[np.uint8], binding: Binding) -> npt.NDArray[np.
 
 
 def of_devices(binding: Binding, count: int) -> Binding:
-    """Return the arrays of several devices as one, with one dimension more in front: the device."""
+    """Return a binding for the joined arrays of all devices, with the device as first dimension."""
     if count <= 1:
         return binding
     layout = None if binding.layout is None else (*(d + 1 for d in binding.layout), 0)
@@ -69,17 +69,17 @@ def of_devices(binding: Binding, count: int) -> Binding:
 
 
 def split(array: npt.NDArray[np.generic], count: int) -> list[npt.NDArray[np.generic]]:
-    """Return the array of each device of one that holds those of all."""
+    """Split an array that holds the arrays of all devices."""
     return list(array) if count > 1 else [array]
 
 
 def joined(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
-    """Return the arrays of all devices as one; that of a single device is left as it is."""
+    """Join the arrays of all devices; the array of a single device is returned unchanged."""
     return np.stack(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def join_bytes(parts: Sequence[bytes], binding: Binding) -> bytes:
-    """Return the bytes of one array from those of each device: see `of_devices`."""
+    """Join the bytes of each device's array into the bytes of one array; see `of_devices`."""
     arrays = [from_bytes(np.frombuffer(part, np.uint8), binding) for part in parts]
     return to_bytes(joined(arrays), of_devices(binding, len(parts))).tobytes()
 

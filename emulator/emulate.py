@@ -25,19 +25,19 @@ class Variant(Protocol):
 
     @property
     def id(self) -> str:
-        """What it is called."""
+        """Its id."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Its point of the matrix."""
+        """Its parameters in the matrix."""
 
     @property
     def artifact(self) -> Artifact:
-        """What was compiled."""
+        """The compiled artifact."""
 
 
 class _Call(NamedTuple):
-    """An artifact, and the arrays that it is called on, in the order of the plan's inputs."""
+    """An artifact and the arrays that it is called on, in the order of the plan's inputs."""
 
     artifact: Artifact
     arrays: list[Any]
@@ -46,21 +46,21 @@ class _Call(NamedTuple):
 def emulate(artifact: Any, *arrays: Any, **named: Any) -> Any:
     """Execute an artifact's PTX on the CPU and return its results.
 
-    The arguments are those of the compiled function: NumPy arrays, or anything that `numpy.asarray`
+    The arguments match the compiled function's: NumPy arrays, or anything that `numpy.asarray`
     accepts, such as arrays of JAX and CPU tensors of torch; lists, tuples and dicts of them if the
-    function takes those; None where it was compiled with None. The output of kernels (printf) goes
-    to the standard output after the last kernel.
+    function takes those; None if it was compiled with None. The output of kernels (printf) goes to
+    the standard output after the last kernel.
 
     An artifact has no PTX for the kernels that XLA adds to Mosaic's. If `pallasc.compile` returned
-    the artifact in this process, the first call that needs it compiles once more to get it.
+    the artifact in this process, the first call that needs it compiles again to get it.
 
     If the plan runs on several devices, the first dimension of each argument and result is the
     device.
 
     Args:
         artifact: the result of `pallasc.compile`, or a kernel of `pallasc.load`,
-            `pallasc.open_bundle` or `pallasc.open_artifact`. Of a kernel, the variant that takes
-            these arrays is executed; if it exists for several GPUs, the first.
+            `pallasc.open_bundle` or `pallasc.open_artifact`. For a kernel, the variant that takes
+            these arrays is executed; if it exists for several GPUs, the first one.
         arrays: positional arguments.
         named: arguments by name; for a kernel, also parameters of the matrix.
 
@@ -87,10 +87,10 @@ def emulate(artifact: Any, *arrays: Any, **named: Any) -> Any:
 
 
 def _bound(artifact: Any, arrays: Sequence[Any], named: Mapping[str, Any]) -> _Call:
-    """Return what is executed, and on which arrays.
+    """Return the artifact to execute, and its arrays.
 
     Raises:
-        ArgumentError: nothing takes these arguments, or several variants do.
+        ArgumentError: no variant takes these arguments, or several do.
     """
     if isinstance(artifact, Artifact):
         launches = artifact.plan.launches
@@ -131,7 +131,7 @@ def _arrays(
     arrays: Sequence[Any],
     named: Mapping[str, Any],
 ) -> tuple[list[Any], dict[str, object]]:
-    """Return the arrays of a call, checked, and the parameters of the matrix among `named`."""
+    """Return the checked arrays of a call, and the matrix parameters among `named`."""
     plan = artifact.plan
     leaves, rest = Arguments(name, plan, params, others=()).bind(arrays, named)
     pairs = zip(leaves, plan.inputs, strict=True)
@@ -147,7 +147,7 @@ def _variants(kernel: Any) -> Sequence[Variant]:
     """Return the variants of a kernel of the runtime.
 
     Raises:
-        ArgumentError: it is something else.
+        ArgumentError: it is not a kernel.
     """
     variants = getattr(kernel, "variants", None)
     if isinstance(variants, tuple) and all(hasattr(each, "params") for each in variants):
@@ -166,7 +166,7 @@ def _variants(kernel: Any) -> Sequence[Variant]:
 
 
 def _missing_ptx(artifact: Artifact) -> Mapping[str, str]:
-    """Return the PTX of the kernels that come without, by the digest of their cubin."""
+    """Return the PTX of the kernels that come without it, by the digest of their cubin."""
     lacking = [kernel for kernel in artifact.kernels if kernel.ptx is None]
     if not lacking:
         return {}

@@ -1,4 +1,4 @@
-"""What a caller passes as an array: read as NumPy reads it, and checked against what is needed."""
+"""Arrays passed by a caller: converted with NumPy, and checked against the kernel's signature."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _OTHERWISE = "Pass an array of NumPy, or something that numpy.asarray makes one 
 
 
 def passed_array(value: Any, binding: Binding, kernel: str, devices: int) -> npt.NDArray[Any]:
-    """Return an argument as the NumPy array that a kernel takes.
+    """Convert an argument to the NumPy array that a kernel takes.
 
     Args:
         value: the argument.
-        binding: which array it stands for.
-        kernel: what the kernel is called in messages.
-        devices: how many run the kernel together; the array has those of all in front.
+        binding: the array that it is passed for.
+        kernel: the kernel's name in messages.
+        devices: number of devices that run the kernel together; with several, the first dimension
+            of the array is the device.
 
     Raises:
         ArgumentError: it cannot be read as an array, or has another dtype or shape.
@@ -75,5 +76,5 @@ def _read(value: Any, what: str, name: str) -> npt.NDArray[Any]:
 
 
 def _short(dtype: np.dtype[Any]) -> str:
-    """Return the short name of a dtype of NumPy, its own where there is none."""
+    """Return the short name of a NumPy dtype, or its own name if there is none."""
     return next((name for name in DTYPES if numpy_dtype(name) == dtype), str(dtype))

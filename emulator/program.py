@@ -1,4 +1,4 @@
-"""A kernel made ready to run: one function for each instruction."""
+"""A kernel that is ready to run: one function for each instruction."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pallasc.errors import UnsupportedError
 _LANES = np.arange(LANES, dtype=np.uint32)
 _LOCAL_START = 16  # no variable has the address 0
 _WITHOUT_RESULT = {"st", "red", "stmatrix", "bar", "barrier", "cp", "call", "multimem"}
-_TICKS = 32  # how much the clocks go on with each instruction
+_TICKS = 32  # clock ticks per instruction
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The code of a kernel, and what every warp of it starts with."""
+    """The code of a kernel, and the initial state of its warps."""
 
     kernel: Kernel
     code: Sequence[Step]
@@ -44,10 +44,10 @@ class Program:
     static_shared: int
     local_bytes: int
     globals: Mapping[str, Variable]
-    module: Hashable  # programs with the same one share its variables in global memory
+    module: Hashable  # programs of the same module share its variables in global memory
 
     def registers(self, block: Block, first: int) -> list[np.ndarray]:
-        """Return the registers of a warp at its start; `first` is its first thread's number."""
+        """Return the initial registers of a warp; `first` is the number of its first thread."""
         registers = list(self.template)
         for slot, name in self.specials:
             registers[slot] = _special(name, block, first)
@@ -65,7 +65,7 @@ class Program:
         return offset
 
     def drain(self, warp: Warp) -> None:
-        """Complete what a warp that has ended left under way."""
+        """Complete the pending operations of a warp that has ended."""
         machine = warp.block.machine
         bulk = [group.operations for group in warp.bulk_groups]
         for group in (*warp.wgmma_groups, *warp.copies, *bulk):
@@ -80,10 +80,10 @@ class Program:
 
 
 def _global(block: Block, module: Hashable, variable: Variable) -> Region:
-    """Return a variable of the module in global memory; each device has its own.
+    """Return a module's variable in global memory; each device has a separate one.
 
-    It belongs to the module as it is loaded: all its kernels and launches share it, and variables
-    of the same name in other modules are others (PTX ISA 9.0, 5.1.4).
+    It belongs to the loaded module: all kernels and launches of the module share it, and variables
+    with the same name in other modules are separate (PTX ISA 9.0, 5.1.4).
     """
     known: dict[object, Region] = block.machine.variables
     key = (module, block.device, variable.name)
@@ -97,15 +97,16 @@ def _global(block: Block, module: Hashable, variable: Variable) -> Region:
 
 
 def assemble(module: Module, name: str, *, identity: Hashable = None) -> Program:
-    """Make the entry `name` of a module ready to run.
+    """Prepare the entry `name` of a module to run.
 
     Args:
-        module: what was parsed.
+        module: the parsed module.
         name: the entry.
-        identity: tells which module it is; None for one that no other program shares.
+        identity: identifies the module; None if no other program shares it.
 
     Raises:
-        UnsupportedError: it has an instruction, or a part of one, that the emulator does not know.
+        UnsupportedError: it has an instruction, or a part of one, that the emulator does not
+            support.
     """
     kernel = module.kernel(name)
     builder = Builder(kernel)
@@ -137,7 +138,7 @@ def assemble(module: Module, name: str, *, identity: Hashable = None) -> Program
 
 
 def _with_shared(kernel: Kernel, module: Module, used: set[str]) -> Kernel:
-    """Return a kernel with those shared variables of its module that it uses."""
+    """Return a kernel with the shared variables of its module that it uses."""
     own = {variable.name for variable in kernel.variables}
     shared = [v for v in module.variables if v.space == "shared" and v.name in used - own]
     return replace(kernel, variables=(*kernel.variables, *shared))
@@ -153,7 +154,7 @@ def _zero(register_type: str) -> np.ndarray:
 def _layout(kernel: Kernel) -> tuple[dict[str, int], int, int]:
     """Return the addresses of variables and parameters, and the bytes of shared and local memory.
 
-    An array of no size is the block's dynamic shared memory: it lies behind all others.
+    An array of size zero is the block's dynamic shared memory, which comes after all others.
     """
     offsets: dict[str, int] = {}
     sizes = {"shared": RESERVED, "local": _LOCAL_START}
@@ -183,7 +184,6 @@ def _step(instruction: Instruction, builder: Builder, products: frozenset[int]) 
 
 
 def _product_registers(kernel: Kernel) -> frozenset[int]:
-    """Return the registers that wgmma reads or writes."""
     return frozenset(
         number
         for instruction in kernel.instructions
@@ -195,7 +195,7 @@ def _product_registers(kernel: Kernel) -> frozenset[int]:
 
 
 def _watched(run: Step, instruction: Instruction, products: frozenset[int]) -> Step:
-    """Tell the observer when an instruction uses registers that wgmma works with."""
+    """Notify the observer when an instruction uses registers of a wgmma."""
     results = instruction.operands[: instruction.parts[0] not in _WITHOUT_RESULT]
     writes = [n for o in results for n in register_numbers(o) if n in products]
     sources = instruction.operands[len(results) :]

@@ -1,4 +1,4 @@
-"""Run a launch plan: buffers, fills, copies and launches, on as many devices as it asks for."""
+"""Runs a launch plan: buffers, fills, copies and launches, on as many devices as it requires."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pallasc.specs.artifacts.plan import (
 )
 
 Array = npt.NDArray[np.generic]
-_POISON = 0xFF  # NaN in every format of floats
+_POISON = 0xFF  # NaN in every floating-point format
 
 
 _INCREASE = re.compile(r"setmaxnreg\.inc\S*\s+(\d+)")
@@ -45,10 +45,11 @@ _MOST_REGISTERS = 255
 
 
 def _registers(resources: KernelResources, step: Launch, ptx: str) -> int:
-    """Return how many registers a thread has at the start, 0 if it needs no others.
+    """Return the initial number of registers per thread, 0 if it never changes.
 
-    ptxas gives a kernel what `setmaxnreg.inc` asks for, or what its threads leave. If it gave
-    fewer, it left these instructions out, as ptxas 13 does on sm_120a if they ask for 256.
+    ptxas gives a kernel as many registers as `setmaxnreg.inc` requests, or as many as its number of
+    threads allows. If it gave fewer, it dropped these instructions, as ptxas 13 does on sm_120a if
+    they request 256.
     """
     asked = max(map(int, _INCREASE.findall(ptx)), default=0)
     left = REGISTERS_PER_SM // math.prod(step.block) // 8 * 8
@@ -69,10 +70,10 @@ class PlanRun:
     """One execution of an artifact's plan.
 
     Args:
-        artifact: what to run.
-        machine: where it runs.
-        ptx: PTX of kernels that the artifact has none of, by digest of their cubin.
-        poison: each byte of results and temporaries that nothing was written to.
+        artifact: the artifact to run.
+        machine: the machine to run it on.
+        ptx: PTX of kernels that have none in the artifact, by digest of their cubin.
+        poison: initial value of each byte of results and temporaries.
     """
 
     artifact: Artifact
@@ -90,9 +91,9 @@ class PlanRun:
         """Run the plan on the inputs of each device, and return the outputs of each.
 
         Raises:
-            ArgumentError: there are other devices, arrays, dtypes or shapes than the plan has.
-            Fault: a kernel did what it must not.
-            UnsupportedError: the plan has a step that cannot be run here.
+            ArgumentError: devices, arrays, dtypes or shapes differ from the plan's.
+            Fault: a kernel executed an invalid operation.
+            UnsupportedError: the plan has a step that is not supported here.
         """
         devices = max(self.plan.device_count, 1)
         if len(inputs) != devices:
@@ -156,7 +157,7 @@ class PlanRun:
         self.machine.memory.unmap_parts()
 
     def _room(self, step: Launch, resources: KernelResources) -> int:
-        """Return how many clusters of a launch the artifact's GPU holds at once."""
+        """Return the number of clusters of a launch that the artifact's GPU holds at once."""
         target = self.artifact.target
         blocks = blocks_per_sm(step, resources, target) * model_figure(target, "sm_count")
         return max(1, blocks // math.prod(step.cluster or (1,)))
@@ -189,9 +190,10 @@ class PlanRun:
         return bytes(data)
 
     def _array_address(self, array: Pointer, device: int, table: PeerTable | None) -> int:
-        """Return an address from which no other array of the buffer is reached.
+        """Return an address from which no other array of the buffer can be reached.
 
-        A kernel with a table of peers compares addresses with those in the table.
+        A kernel with a table of peers gets the plain address instead, because it compares addresses
+        with those in the table.
         """
         region = self.buffers[device][array.buffer]
         size = array.size or region.size - array.offset

@@ -1,4 +1,4 @@
-"""Which variant of one side is compared with which of the other."""
+"""Pairs the variants of one side with the variants of the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pallasc.analysis.compare.sides import Side, Subject
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two variants that are compared; one is None where its side lacks it."""
+    """Two variants to compare; one is None if its side lacks it."""
 
     first: Subject | None
     second: Subject | None
@@ -25,11 +25,11 @@ class Pair:
 
 
 def align(first: Side, second: Side, *, by_parameters: bool = False) -> list[Pair]:
-    """Return the pairs of two sides, in the order of the first and then of the second.
+    """Return the pairs of two sides, in the order of the first side, then of the second.
 
-    Variants pair by id. A single variant on each side pairs whatever the ids are. `by_parameters`
-    pairs two selections from one spec: parameters that have no value in common are what is
-    compared, and the others, kernel and target decide.
+    Variants pair by id. A single variant on each side pairs regardless of its id. `by_parameters`
+    pairs two selections from one spec: parameters that have no value in common are the subject of
+    the comparison, and variants pair by the other parameters, kernel and target.
     """
     if len(first.variants) == len(second.variants) == 1:
         return [Pair(*first.variants.values(), *second.variants.values())]
@@ -63,7 +63,7 @@ def _values(subjects: Iterable[Subject]) -> dict[str, set[str]]:
 
 
 def _keyed(side: Side, ignored: set[str]) -> dict[str, Subject]:
-    """Return variants by what they are apart from some parameters; by id where that is not one."""
+    """Key variants by all but the ignored parameters; by id if several share that key."""
     keyed: dict[str, list[Subject]] = {}
     for subject in side.variants.values():
         parts = {**subject.params, "@": subject.target, "": subject.name}

@@ -1,4 +1,4 @@
-"""Differences by source line, where the store, or a side's bundle, has the lines of both sides."""
+"""Differences by source line, if the store or a side's bundle has the lines of both sides."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NOT_BUNDLED = "the bundle has no source lines of {}; pallasc bundle create --li
 
 
 def add_lines(difference: Difference, store: Store) -> Difference:
-    """Return a difference with the source lines whose numbers of instructions differ.
+    """Return a difference with the source lines whose instruction counts differ.
 
-    A line is the same on both sides where the name of its file and its text are: numbers move.
+    Lines match by file name and text, because line numbers shift.
     """
     kernels = (_with_lines(difference, kernel, store) for kernel in difference.kernels)
     return replace(difference, kernels=tuple(kernels))
@@ -43,7 +43,7 @@ def _with_lines(difference: Difference, kernel: KernelDifference, store: Store) 
 
 
 def _counted(subject: Subject, kernel: KernelResources, store: Store) -> Counter[str] | None:
-    """Return how many instructions of a kernel each line has, None where that is not known."""
+    """Count the instructions of a kernel by line; None if its lines are unknown."""
     if subject.artifact is None:
         return None
     if subject.action_key is None:
@@ -57,7 +57,7 @@ def _counted(subject: Subject, kernel: KernelResources, store: Store) -> Counter
 
 
 def _place(lines: SourceLines, number: int) -> str:
-    """Return `kernels.py: acc = a @ b`, or `kernels.py:12` where the text is not known."""
+    """Return `kernels.py: acc = a @ b`, or `kernels.py:12` if the text is not known."""
     stack = lines.stack(number)
     if not stack:
         return _NOWHERE

@@ -4,8 +4,8 @@ Code is compared in three steps, and the first that finds no difference decides:
 
 * `same`: the bytes are equal;
 * `renamed`: the normal form is equal (`sass/normal.py`): registers, labels or scheduling differ;
-* `reordered`: both have the same instructions, apart from the registers that they name, in another
-  order or with other registers among them; `changed`: they have not.
+* `reordered`: both have the same instructions apart from register names, in another order or with
+  other registers; otherwise `changed`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _CONTEXT = 3
 
 @dataclass(frozen=True, slots=True)
 class LoopChange:
-    """A loop whose mix differs; counts of a side that has no such loop are empty.
+    """A loop whose mix differs; the counts are empty for a side without this loop.
 
     Attributes:
-        number: of the loops of the second side in their order, from 0; where that has no such
-            loop, of the first's.
-        depth: 1 of an outermost loop.
-        before, after: how many instructions of each class.
+        number: its index among the loops of the second side, from 0; if the second side has no such
+            loop, among the loops of the first.
+        depth: 1 for an outermost loop.
+        before, after: the number of instructions of each class.
     """
 
     number: int
@@ -49,14 +49,14 @@ class LoopChange:
 
 @dataclass(frozen=True, slots=True)
 class CodeDifference:
-    """How the code of two kernels differs.
+    """The difference between the code of two kernels.
 
     Attributes:
-        verdict: see above.
-        before, after: how many instructions each has.
-        removed, added: how many instructions only the first and only the second has, apart from
-            the registers that they name.
-        mix: classes of which the numbers differ, with both.
+        verdict: see the module's docstring.
+        before, after: the number of instructions on each side.
+        removed, added: the number of instructions that only the first or only the second has, apart
+            from register names.
+        mix: classes whose counts differ, with both counts.
         loops: loops whose mix differs.
     """
 
@@ -70,7 +70,7 @@ class CodeDifference:
 
 
 def compare_code(first: Code, second: Code) -> CodeDifference:
-    """Return how the code of two kernels differs, `same` aside: their bytes do."""
+    """Compare the code of two kernels whose bytes differ, so the verdict is never `same`."""
     texts = normalised(first), normalised(second)
     counts = len(first.instructions), len(second.instructions)
     if texts[0] == texts[1]:
@@ -88,12 +88,12 @@ def compare_code(first: Code, second: Code) -> CodeDifference:
 
 
 def _shape(text: str) -> str:
-    """Return an instruction without the registers and labels that it names."""
+    """Return an instruction without register and label names."""
     return _REGISTER.sub(r"\1", _LABEL.sub("", text))
 
 
 def mix(instructions: Iterable[Instruction]) -> dict[str, int]:
-    """Return how many instructions of each class there are, in the order of the classes."""
+    """Count the instructions of each class, in the order of the classes."""
     counts = Counter(map(classify, instructions))
     return {name: counts[name] for name in CLASSES if counts[name]}
 
@@ -107,7 +107,7 @@ def _mix_changes(
 
 
 def _loop_changes(first: Sequence[Loop], second: Sequence[Loop]) -> tuple[LoopChange, ...]:
-    """Compare loops that are alike; those that only wait for a barrier are left out."""
+    """Compare matching loops; those that only wait for a barrier are skipped."""
     sides = [[loop for loop in each if not loop.is_wait] for each in (first, second)]
     mixes = [[mix(loop.body) for loop in side] for side in sides]
     found = []
@@ -126,14 +126,14 @@ def normal_hunks(first: Code, second: Code) -> list[str]:
 
 
 def raw_hunks(first: Code, second: Code) -> list[str]:
-    """Return the code of two kernels as the hunks of a unified diff, addresses left out."""
+    """Return the code of two kernels as the hunks of a unified diff, without addresses."""
     return _hunks(
         [_raw(each) for each in first.instructions], [_raw(e) for e in second.instructions]
     )
 
 
 def _raw(instruction: Instruction) -> str:
-    """Return an instruction with its label and its control word, the upper 23 bits that count."""
+    """Return an instruction with its label and its control word, the upper 23 significant bits."""
     control = int.from_bytes(instruction.encoding[8:], "little") >> 41
     label = f"{instruction.label}: " if instruction.label else ""
     return f"{control:06x}  {label}{instruction.text}"
@@ -141,4 +141,4 @@ def _raw(instruction: Instruction) -> str:
 
 def _hunks(first: Sequence[str], second: Sequence[str]) -> list[str]:
     lines = list(unified_diff(first, second, n=_CONTEXT, lineterm=""))
-    return lines[2:]  # without names of files
+    return lines[2:]  # without file names

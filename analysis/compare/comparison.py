@@ -1,4 +1,4 @@
-"""Two sides compared, as deep as is asked for."""
+"""Compares two sides to a chosen depth."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.canonical import canonical_text
 
 DEPTHS = ("resources", "mix", "sass", "lines", "raw")
-"""How deep a comparison goes; each contains those before it."""
+"""Depths of a comparison; each includes the ones before it."""
 
 _AT_ONCE = 32
-"""Pairs that are disassembled together: their code is all that is in memory."""
+"""Number of pairs disassembled together, to limit the code held in memory."""
 
 Disassemble = Callable[[Mapping[str, bytes]], Mapping[str, Mapping[str, Code]]]
 
 
 @dataclass(frozen=True, slots=True)
 class KernelDifference:
-    """How a kernel of two variants differs.
+    """The difference between a kernel of two variants.
 
     Attributes:
-        first, second: the kernel on each side; None where that has none.
-        code: how its code differs; None where only its bytes were compared, and differ, or where a
-            side has no such kernel.
+        first, second: the kernel on each side; None if that side lacks it.
+        code: the difference in code; None if only bytes were compared, and differ, or if a side
+            lacks the kernel.
         hunks: lines of a unified diff: of the normal form at depth `sass`, of the code at `raw`.
-        lines: source lines whose numbers of instructions differ: place, before, after.
+        lines: source lines whose instruction counts differ: place, before, after.
         no_lines: why there are none.
     """
 
@@ -47,19 +47,19 @@ class KernelDifference:
 
     @property
     def name(self) -> str:
-        """Both names, or the one."""
+        """Both names, or the name they share."""
         names = (kernel.name for kernel in (self.first, self.second) if kernel is not None)
         return " → ".join(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two variants differ.
+    """The difference between two variants.
 
     Attributes:
         pair: the variants.
         numbers: resources that differ.
-        plan: whether their launch plans differ, cubins aside.
+        plan: True if their launch plans differ, ignoring cubins.
         kernels: kernels whose code differs.
     """
 
@@ -70,7 +70,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse`, `mixed`, or "" where no number differs."""
+        """`better`, `worse`, `mixed`, or "" if no number differs."""
         verdicts = {number.verdict for number in self.numbers}
         return "mixed" if len(verdicts) > 1 else next(iter(verdicts), "")
 
@@ -80,13 +80,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         first, second: the sides.
-        depth: how deep it went.
+        depth: the depth of the comparison.
         differing: pairs that differ.
-        same: how many pairs do not.
+        same: the number of pairs that do not differ.
         only_first, only_second: variants that the other side lacks.
     """
 
@@ -113,14 +113,14 @@ def compare(
 ) -> Comparison:
     """Compare two sides.
 
-    At depth `resources` machine code counts where its bytes differ; at `sass` only where its normal
-    form does; at `raw` any byte does again.
+    At depth `resources`, machine code differs if its bytes differ; from `mix` on, only if its
+    normal form differs; at `raw`, again if any byte differs.
 
     Args:
         first: one side.
-        second: the other.
+        second: the other side.
         depth: one of `DEPTHS`.
-        by_parameters: whether both are selections from one spec, as for `align`.
+        by_parameters: True if both are selections from one spec, as for `align`.
         disassemble: returns the code of cubins; nvdisasm by default.
         add_lines: adds source lines to a difference, at depth `lines` and beyond.
 
@@ -157,7 +157,7 @@ def _nvdisasm(cubins: Mapping[str, bytes]) -> Mapping[str, Mapping[str, Code]]:
 
 
 def _shallow(pairs: Iterable[Pair]) -> Iterator[Difference]:
-    """Yield the differences in resources, plans and bytes of code; the pair alone if none."""
+    """Yield the differences in resources, plans and code bytes."""
     for pair in pairs:
         first, second = pair.first, pair.second
         if first is None or second is None or first.digest == second.digest:
@@ -179,7 +179,7 @@ def _shallow(pairs: Iterable[Pair]) -> Iterator[Difference]:
 
 
 def _plan(artifact: Artifact) -> str:
-    """Return a plan as text, in which cubins are named by the order of the kernels."""
+    """Return a plan as text that identifies cubins and kernels by kernel order."""
     text = canonical_text(artifact.record["plan"])
     for number, kernel in enumerate(artifact.kernels):
         text = text.replace(kernel.cubin, f"cubin {number}").replace(
@@ -189,7 +189,6 @@ def _plan(artifact: Artifact) -> str:
 
 
 def _kernels(first: Artifact, second: Artifact) -> Iterator[KernelDifference]:
-    """Yield the kernels whose code differs in its bytes."""
     for one, other in pair_kernels(first.kernels, second.kernels):
         if (
             one is None
@@ -202,7 +201,7 @@ def _kernels(first: Artifact, second: Artifact) -> Iterator[KernelDifference]:
 def pair_kernels(
     first: Sequence[KernelResources], second: Sequence[KernelResources]
 ) -> list[tuple[KernelResources | None, KernelResources | None]]:
-    """Pair kernels by name, then those left over by origin and order."""
+    """Pair kernels by name, then the rest by origin and order."""
     pairs: list[tuple[KernelResources | None, KernelResources | None]] = []
     rest = list(second)
     left = []
@@ -222,7 +221,7 @@ def pair_kernels(
 
 
 def text_of(artifact: Artifact, kernel: KernelResources) -> bytes:
-    """Return the machine code of a kernel, section `.text.NAME` of its cubin; b"" for none."""
+    """Return the machine code of a kernel, section `.text.NAME` of its cubin; b"" if none."""
     section = parse_elf(artifact.blob(kernel.cubin)).section(f".text.{kernel.name}")
     return section.content if section else b""
 
@@ -230,7 +229,6 @@ def text_of(artifact: Artifact, kernel: KernelResources) -> bytes:
 def _deep(
     found: Iterable[Difference], level: int, disassemble: Disassemble
 ) -> Iterator[Difference]:
-    """Yield differences with the code of their kernels compared."""
     remaining = iter(found)
     while batch := list(islice(remaining, _AT_ONCE)):
         codes = disassemble(dict(_cubins(batch)))
@@ -245,7 +243,7 @@ def _cubins(batch: Iterable[Difference]) -> Iterator[tuple[str, bytes]]:
 
 
 def _both(pair: Pair, kernel: KernelDifference) -> list[tuple[Artifact, KernelResources]]:
-    """Return the kernel of each side with its artifact, none where only one side has it."""
+    """Return the kernel of each side with its artifact, or [] if only one side has it."""
     sides = [(pair.first, kernel.first), (pair.second, kernel.second)]
     both = [(each.artifact, own) for each, own in sides if each and each.artifact and own]
     return both if len(both) == len(sides) else []
@@ -272,6 +270,5 @@ def _with_code(kernel: KernelDifference, codes: Sequence[Code], level: int) -> K
 
 
 def _without_renamed(difference: Difference) -> Difference:
-    """Return a difference without kernels whose normal form is the same."""
     kernels = (k for k in difference.kernels if k.code is None or k.code.verdict != "renamed")
     return replace(difference, kernels=tuple(kernels))

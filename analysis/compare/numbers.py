@@ -1,4 +1,4 @@
-"""Differences in resources: which number changed, and whether that is better or worse."""
+"""Differences in resources: changed numbers, and a verdict of better or worse on each."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the second side is better than the first, as far as this number goes."""
+        """Verdict on the second side by this number alone."""
         return "better" if (self.after > self.before) is (self.field in MORE_IS_BETTER) else "worse"
 
 
 def changes(before: Resources, after: Resources) -> tuple[Change, ...]:
-    """Return the numbers that differ; one that a side does not know is no difference."""
+    """Return the numbers that differ, skipping those that one side does not know."""
     rows = zip(Resources._fields, before, after, strict=True)
     return tuple(
         Change(field, first, second)

@@ -1,4 +1,4 @@
-"""Pair what two versions of something have, in their order, by likeness."""
+"""Pairs similar elements of two sequences, keeping their order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ Pair = tuple[int | None, int | None]
 
 
 def paired(first: Sequence[Counter[str]], second: Sequence[Counter[str]]) -> list[Pair]:
-    """Return pairs of positions; None stands where a side has nothing alike.
+    """Return pairs of positions, with None for an element without a counterpart.
 
-    Of all pairings that keep the order, it is one that leaves the fewest instructions different.
+    Of all pairings that keep the order, returns one with the fewest differing instructions.
 
     Args:
-        first: of each loop, say, how many instructions of each class.
-        second: the same of the other side.
+        first: for each element, such as a loop, the number of instructions of each class.
+        second: the same for the other side.
     """
-    # Of what is left from two positions on: how many differ at least, and the first pair.
+    # For the rest from two positions on: the minimum number of differences, and the first pair.
     least: dict[tuple[int, int], tuple[int, Pair]] = {}
     for i in range(len(first), -1, -1):
         for j in range(len(second), -1, -1):

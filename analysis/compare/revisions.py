@@ -1,8 +1,8 @@
-"""Specs at another revision of git: `kernels.yaml@main`.
+"""Specs at another git revision: `kernels.yaml@main`.
 
-The files of the revision are written into a temporary folder, with an index of their own: neither
-the working tree nor the repository's index changes, and what is not committed does not count.
-Submodules are not written.
+The files of the revision are written to a temporary folder, using a separate index. Neither the
+working tree nor the repository's index changes, and uncommitted changes are ignored. Submodules are
+not written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CheckedOut:
 
 
 def split_revision(text: str) -> tuple[str, str]:
-    """Return path and revision of `kernels.yaml@main`; a path that exists has no revision."""
+    """Return path and revision of `kernels.yaml@main`; an existing path has no revision."""
     path, sign, revision = text.rpartition("@")
     return (
         (path, revision) if sign and path and revision and not Path(text).exists() else (text, "")
@@ -45,14 +45,15 @@ def split_revision(text: str) -> tuple[str, str]:
 
 @contextmanager
 def checked_out(paths: Sequence[str], revision: str) -> Iterator[CheckedOut]:
-    """Write specs of a revision, and all files beside them, into a folder that is removed again.
+    """Write all files of a revision to a folder that is removed at the end of the block.
 
     Args:
         paths: the specs, in one repository; they need not exist in the working tree.
-        revision: whatever git takes as one.
+        revision: any revision that git accepts.
 
     Raises:
-        SpecError: they are in no repository, or it has no such revision, or that has no such spec.
+        SpecError: the specs are not in a repository, the revision does not exist, or it lacks a
+            spec.
         ToolError: git cannot write the files.
     """
     repository = _repository(paths[0], revision)
@@ -102,10 +103,10 @@ def _name(path: str, repository: Repository) -> Path:
 
 
 def taken_from_elsewhere(variants: Iterable[Variant], checked: CheckedOut) -> list[str]:
-    """Return notes on entries whose code is that of the working tree, not of the revision.
+    """Return notes on entries whose code comes from the working tree instead of the revision.
 
-    A package that is installed from the working tree, as editable installs are, is found there
-    unless it also lies beside the spec.
+    This happens with a package installed from the working tree, such as an editable install, unless
+    the package is also next to the spec.
     """
     from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""One side of a comparison: compiled variants by id, wherever they come from."""
+"""One side of a comparison: compiled variants by id, from any source."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Subject:
     Attributes:
         id: the variant's id.
         name: its kernel.
-        params: its parameters, as an id writes them.
-        target: name of its model.
-        resources: what it takes.
-        artifact: what was compiled; None where a lock names what the store does not have.
+        params: its parameters, formatted as in an id.
+        target: the name of its model.
+        resources: the resources it uses.
+        artifact: the compiled artifact; None if a lock names it and the store lacks it.
         action_key: its action key, None in a bundle.
-        digest: of the artifact as it was compiled.
+        digest: digest of the artifact as compiled.
     """
 
     id: str
@@ -45,13 +45,13 @@ class Subject:
 
     @property
     def identity(self) -> str:
-        """Kernel, parameters and target, whose order does not count: a store keeps none."""
+        """Kernel, sorted parameters and target; a store does not keep the parameters' order."""
         return repr((self.name, sorted(self.params.items()), self.target))
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side: what it is called, its variants by id, and what is to be told of it."""
+    """One side: its name, its variants by id, and notes for the user."""
 
     name: str
     variants: Mapping[str, Subject]
@@ -59,7 +59,7 @@ class Side:
 
 
 def side_of(name: str, subjects: Iterable[Subject], notes: Iterable[str] = ()) -> Side:
-    """Return a side of subjects, whose ids are distinct."""
+    """Return a side with the given subjects, whose ids are distinct."""
     return Side(name, {subject.id: subject for subject in subjects}, tuple(notes))
 
 
@@ -72,15 +72,15 @@ def subject_of(
     action_key: str | None = None,
     whole: Artifact | None = None,
 ) -> Subject:
-    """Return a subject.
+    """Create a subject.
 
     Args:
-        artifact: what was compiled.
+        artifact: the compiled artifact.
         name: its kernel.
         params: its parameters.
-        target: name of its model; that of the artifact where it is left out.
-        action_key: its action key, if it is known.
-        whole: the artifact before anything was left out of it, as a bundle does.
+        target: the name of its model; by default the artifact's target.
+        action_key: its action key, if known.
+        whole: the artifact before parts were left out, as in a bundle.
     """
     pairs = [(key, plain(value)) for key, value in params]
     target = target or str(artifact.target["name"])
@@ -98,7 +98,7 @@ def subject_of(
 
 
 def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str] = ()) -> Side:
-    """Return what a build gave; variants that failed are not in it, those over budget are."""
+    """Return a build's variants as a side, without failed ones, but with those over budget."""
     subjects = [
         subject_of(
             result.artifact,
@@ -114,11 +114,11 @@ def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str]
 
 
 def bundle_side(path: Path) -> Side:
-    """Return what a bundle has.
+    """Return a bundle's variants as a side.
 
     Raises:
-        SpecError: it cannot be read.
-        CorruptError: it is damaged, or not signed as this machine demands.
+        SpecError: the bundle cannot be read.
+        CorruptError: it is damaged, or not signed as this machine requires.
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
@@ -141,7 +141,7 @@ def bundle_side(path: Path) -> Side:
 
 
 def store_side(store: Store, name: str) -> Side:
-    """Return what a store has; of several artifacts of one variant, that which was used last."""
+    """Return a store's variants as a side, each with its most recently used artifact."""
     from pallasc.cache.inventory import artifacts
     from pallasc.compiler.inputs.lookup import artifact_of_action
 
@@ -174,7 +174,7 @@ def store_side(store: Store, name: str) -> Side:
 
 
 def lock_side(lock: Lock, name: str, store: Store) -> Side:
-    """Return what a lock has, with the artifacts that the store has of it."""
+    """Return a lock's variants as a side, with their artifacts from the store."""
     from pallasc.compiler.inputs.lookup import artifact_of_action
 
     subjects = []
@@ -198,7 +198,7 @@ def lock_side(lock: Lock, name: str, store: Store) -> Side:
 
 
 def _parts(key: str) -> tuple[str, dict[str, str], str]:
-    """Return kernel, parameters and target of an id; a lock has nothing else of a variant."""
+    """Split an id into kernel, parameters and target; a lock has only the id of a variant."""
     rest, _, target = key.rpartition("@")
     kernel, bracket, inside = rest.partition("[")
     if not bracket:

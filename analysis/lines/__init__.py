@@ -1,1 +1,1 @@
-"""The user's source lines of machine code and PTX: made, stored, read, joined with the code."""
+"""The user's source lines of machine code and PTX: found, stored, read, joined with the code."""

@@ -1,8 +1,8 @@
-"""The files that the frames of source lines are in: how a record names them, what it shows of them.
+"""The source files in a record of source lines: their names and the excerpts to show.
 
-A record has no absolute paths: a file of the user's is named relative to the spec's folder, an
-installed one relative to the folder of packages. It shows the functions that the frames are in, so
-that lines can be read where the source is not, and never beside a source that has changed.
+A record has no absolute paths: a user's file is named relative to the spec's folder, an installed
+file relative to the packages folder. The record contains the text of the functions that its frames
+are in, so that lines can be shown without the source, and are never shown from a changed source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Files:
 
     Args:
         base_dir: the spec's folder.
-        since_ns: when they were read first; one that was changed later is refused.
+        since_ns: time before the first read; files changed later are rejected.
     """
 
     base_dir: str
@@ -36,10 +36,10 @@ class Files:
     _read: dict[str, _Source] = field(default_factory=dict)
 
     def frame(self, path: str, line: int) -> Frame:
-        """Return the frame of a line of a file.
+        """Return the frame for a line of a file.
 
         Raises:
-            CompileError: the file cannot be read, or has changed meanwhile.
+            CompileError: the file cannot be read, or has changed since `since_ns`.
         """
         if path not in self._read:
             self._read[path] = self._open(path)
@@ -48,7 +48,7 @@ class Files:
         return Frame(source.name, line, source.function(line))
 
     def files(self) -> tuple[SourceFile, ...]:
-        """Return the files that frames were asked for, by name."""
+        """Return the files of the frames requested so far, by name."""
         sources = sorted(self._read.values(), key=lambda source: source.name)
         return tuple(source.file() for source in sources)
 
@@ -79,12 +79,12 @@ class _Source:
     functions: list[tuple[int, int, str]] | None = None
 
     def function(self, line: int) -> str:
-        """Return the innermost function that a line is in, with the functions around it."""
+        """Return the innermost function that contains a line, with its enclosing functions."""
         inside = [each for each in self._functions() if each[0] <= line <= each[1]]
         return ".".join(name for _, _, name in inside)
 
     def _functions(self) -> list[tuple[int, int, str]]:
-        """Return first line, last line and name of each function and class, the outer first."""
+        """Return first line, last line and name of each function and class, outer ones first."""
         if self.functions is None:
             try:
                 self.functions = list(_functions(ast.parse(self.data)))
@@ -93,7 +93,7 @@ class _Source:
         return self.functions
 
     def file(self) -> SourceFile:
-        # Not `splitlines`, which divides at form feeds, too, and Python's lines do not.
+        # Not `splitlines`, which also splits at form feeds; Python's line numbers do not.
         text = self.data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
         lines = text.split("\n")
         shown = set(self.named)
@@ -113,7 +113,7 @@ def _functions(node: ast.AST) -> Iterator[tuple[int, int, str]]:
 
 
 def named(path: str, base_dir: str) -> tuple[str, Place]:
-    """Return how a record names a file."""
+    """Return the name and place of a file in a record."""
     real, own = os.path.realpath(path), os.path.realpath(base_dir)
     folders = sorted(site_folders(), key=len, reverse=True)
     for folder in folders:
@@ -125,7 +125,7 @@ def named(path: str, base_dir: str) -> tuple[str, Place]:
 
 
 def changed(files: Sequence[SourceFile], base_dir: str) -> str:
-    """Return the name of the first file that is not what a record says, "" if all are."""
+    """Return the name of the first file that differs from the record, "" if none does."""
     return next((file.name for file in files if not _is_same(file, base_dir)), "")
 
 

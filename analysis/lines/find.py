@@ -1,9 +1,9 @@
-"""Find the source lines of variants by compiling them once more, and store them beside artifacts.
+"""Find the source lines of variants by compiling them again, and store them with the artifacts.
 
-The lines of the PTX come from a compilation with locations (`compiler/lowering/line_tables`), whose
-PTX and machine code have to be those of the artifact, byte for byte. The lines of the machine code
-follow from what the assembler says in the artifact's cubin: which line of the PTX each instruction
-is from.
+The lines of the PTX come from a compilation with locations (`compiler/lowering/line_tables`). Its
+PTX and machine code must match the artifact's byte for byte. The lines of the machine code then
+follow from the assembler's line table in the artifact's cubin, which maps each instruction to a PTX
+line.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from pallasc.specs.canonical import digest
 from pallasc.specs.spec import Variant
 
 _RESOLUTION_NS = 20_000_000
-"""Of the times of files."""
+"""Resolution of file timestamps."""
 
 
 class Compiled(NamedTuple):
-    """A variant, its artifact, and the action key that the artifact lies under."""
+    """A variant, its artifact, and the artifact's action key."""
 
     variant: Variant
     artifact: Artifact
@@ -53,14 +53,14 @@ def find_source_lines(
     jobs: int = 1,
     timeout_s: float | None = None,
 ) -> list[SourceLines | PallascError]:
-    """Return the source lines of variants, or why they cannot be had; those found are stored.
+    """Return the source lines of variants, or the error for each without; found lines are stored.
 
     Args:
-        compiled: the variants, whose sources have not changed since.
+        compiled: the variants; their sources must not have changed since compilation.
         setup: the toolchain that compiled them.
-        store: has the artifacts, and gets the lines.
-        jobs: how many are compiled at the same time.
-        timeout_s: how long one may take.
+        store: contains the artifacts; the lines are stored there.
+        jobs: number of concurrent compilations.
+        timeout_s: time limit for each.
 
     Raises:
         ToolError: a compiling process cannot be started.
@@ -135,7 +135,7 @@ def _number(places: Sequence[Location], files: Files, stacks: dict[Stack, int]) 
 
 
 def _memory(part: Part, own: Sequence[int], files: Files, stacks: dict[Stack, int]) -> SharedMemory:
-    """Return a part of shared memory; what JAX allocates for the whole kernel is at its call."""
+    """Return a part of shared memory; what JAX allocates per kernel gets the call's stack."""
     number = _number(part.stack, files, stacks)
     if not number and part.what in ("scratch", "barrier", "tensor memory address"):
         by_number = {number: stack for stack, number in stacks.items()}
@@ -144,7 +144,7 @@ def _memory(part: Part, own: Sequence[int], files: Files, stacks: dict[Stack, in
 
 
 def _mosaic(artifact: Artifact) -> list[KernelResources]:
-    """Return the kernels that have PTX, each once: Mosaic's."""
+    """Return the kernels that have PTX, which are Mosaic's."""
     return [kernel for kernel in artifact.kernels if kernel.ptx is not None]
 
 
@@ -153,7 +153,7 @@ def _texts(artifact: Artifact) -> dict[str, str]:
 
 
 def _code(artifact: Artifact) -> Mapping[str, str]:
-    """Return the digests of the machine code of kernels, by that of their PTX."""
+    """Return the digests of the machine code of kernels, by PTX digest."""
     return {
         kernel.ptx: digest(code_of(parse_elf(artifact.blob(kernel.cubin)), kernel.name))
         for kernel in _mosaic(artifact)
@@ -162,6 +162,6 @@ def _code(artifact: Artifact) -> Mapping[str, str]:
 
 
 def code_of(elf: Elf, kernel: str) -> bytes:
-    """Return the machine code of a kernel, b"" where a cubin does not have it."""
+    """Return the machine code of a kernel, b"" if the cubin does not contain it."""
     section = elf.section(f".text.{kernel}")
     return b"" if section is None else section.content

@@ -1,4 +1,4 @@
-"""Machine code and the user's lines together: what each line of the source costs."""
+"""Joins machine code with the user's lines to show the cost of each source line."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pallasc.specs.artifacts.source_lines import (
 from pallasc.specs.canonical import digest
 
 COUNTED = ("instructions", "tensor", "shared", "local", "waits", "registers")
-"""What is told of each line: instructions, those of them that multiply matrices, access shared or
-local memory or wait at a barrier, and the most registers that are live."""
+"""Counts for each line: instructions; those that multiply matrices, access shared or local memory,
+or wait at a barrier; and the maximum number of live registers."""
 
 _WAITS = re.compile(r"BAR\.(?:SYNC|RED)|(?:WARPGROUP\.)?DEPBAR|SYNCS\.PHASECHK|UCGABAR_WAIT")
 
 
 class Placed(NamedTuple):
-    """An instruction, and the user's frames that it is from, the innermost first; () for none."""
+    """An instruction and the user's frames it comes from, innermost first; () if there are none."""
 
     instruction: Instruction
     stack: Stack
@@ -38,7 +38,7 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True)
 class LineCosts:
-    """What a line of the source costs; see `COUNTED`."""
+    """The cost of a source line; see `COUNTED`."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -58,11 +58,11 @@ class LocatedKernel:
     """A kernel of an artifact with its lines.
 
     Attributes:
-        name: of the kernel.
-        origin: "mosaic" or "xla"; XLA's own have no user's line.
-        instructions: the machine code in order; () where nvdisasm is missing.
-        lines: the lines, None where there are none.
-        shared_memory: who takes how many bytes, each with its stack.
+        name: the kernel's name.
+        origin: "mosaic" or "xla"; XLA's kernels have no user lines.
+        instructions: the machine code in order; () if nvdisasm is missing.
+        lines: the lines, None if there are none.
+        shared_memory: the users of shared memory with their bytes, each with its stack.
     """
 
     name: str
@@ -73,11 +73,11 @@ class LocatedKernel:
 
     @property
     def located(self) -> int:
-        """How many instructions have a line."""
+        """The number of instructions that have a line."""
         return sum(1 for each in self.instructions if each.stack)
 
     def costs(self) -> dict[Frame, LineCosts]:
-        """Return what each line costs, by the innermost frame."""
+        """Return the cost of each line, by the innermost frame."""
         found: dict[Frame, LineCosts] = {}
         for instruction, stack in self.instructions:
             if stack:
@@ -91,14 +91,13 @@ def located_kernels(
     *,
     codes: Mapping[str, Mapping[str, Code]] | None = None,
 ) -> list[LocatedKernel]:
-    """Return the kernels of an artifact with their lines; lines of other code are none.
+    """Return the kernels of an artifact with their lines; lines of other code are ignored.
 
     Args:
         artifact: the artifact.
         lines: its source lines.
-        codes: the code of its kernels by the digest of their cubin and by name, as of
-            `disassemble_all`, which is faster for many artifacts at once; by default it is
-            disassembled here.
+        codes: the code of its kernels by cubin digest and name, as returned by `disassemble_all`,
+            which is faster for many artifacts at once; by default it is disassembled here.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
@@ -114,7 +113,7 @@ def located_kernels(
 
 
 def fitting(cubin: bytes, kernel: str, lines: SourceLines) -> KernelLines | None:
-    """Return the lines of a kernel, None where the record has none for its machine code."""
+    """Return the lines of a kernel, None if the record has none for its machine code."""
     section = parse_elf(cubin).section(f".text.{kernel}")
     return None if section is None else lines.of(kernel, digest(section.content))
 
@@ -142,5 +141,5 @@ def _placed(code: Code, known: KernelLines | None, lines: SourceLines) -> Iterat
 
 
 def is_wait(instruction: Instruction) -> bool:
-    """Tell whether an instruction waits at a barrier, or for copies or products."""
+    """Return True if an instruction waits at a barrier, or for copies or matrix products."""
     return _WAITS.match(instruction.opcode) is not None

@@ -1,4 +1,4 @@
-"""Source lines of what a command shows: read from the store, or found now and stored."""
+"""Source lines for commands that show them: read from the store, or found now and stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallasc.errors import PallascError
 from pallasc.specs.artifacts.source_lines import SourceLines
 
 Found = SourceLines | PallascError
-"""Source lines, or why there are none."""
+"""Source lines, or the error why there are none."""
 
 
 def obtain_source_lines(
@@ -24,16 +24,17 @@ def obtain_source_lines(
     timeout_s: float | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Found]:
-    """Return the source lines of variants, those of the store or new ones.
+    """Return the source lines of variants, from the store or newly found.
 
-    A variant is compiled once more where the store has no lines, or lines of another source.
+    A variant is compiled again if the store has no lines, or lines of another version of the
+    source.
 
     Args:
-        compiled: the variants, whose sources have not changed since.
-        store: has the artifacts, and gets the lines.
-        jobs: how many are compiled at the same time; None for as many as fit the machine.
-        timeout_s: how long one may take.
-        say: is told what takes time.
+        compiled: the variants; their sources must not have changed since compilation.
+        store: contains the artifacts; the lines are stored there.
+        jobs: number of concurrent compilations; None for as many as fit the machine.
+        timeout_s: time limit for each.
+        say: called with a message before slow steps.
 
     Raises:
         ToolError: the compiler is missing, or a compiling process cannot be started.

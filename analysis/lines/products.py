@@ -1,11 +1,11 @@
-"""The lines of the PTX that Hopper's matrix instructions are from.
+"""PTX lines of Hopper's matrix instructions.
 
-The assembler gives `HGMMA` and its like no line of their own: they would have that of whatever is
-scheduled before them. There is one for each `wgmma.mma_async`, in the same order, unless a loop was
-unrolled or a branch copied; then it is the nearest.
+The assembler assigns no line to `HGMMA` and similar instructions: they would inherit the line of
+the instruction scheduled before them. There is one for each `wgmma.mma_async`, in the same order,
+unless a loop was unrolled or a branch duplicated; then the nearest `wgmma.mma_async` is used.
 
 The low nine bits of an instruction are its operation, without the forms of its operands: 0x1f0 to
-0x1f3 are `HGMMA`, `IGMMA`, `BGMMA` and `QGMMA` of nvdisasm.
+0x1f3 are nvdisasm's `HGMMA`, `IGMMA`, `BGMMA` and `QGMMA`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _STATEMENT = "wgmma.mma_async."
 
 
 def with_products(code: bytes, ptx: str, lines: Sequence[int]) -> list[int]:
-    """Return the line of the PTX of each instruction, with those of matrix instructions.
+    """Return the PTX line of each instruction, with corrected lines for matrix instructions.
 
     Args:
         code: the machine code.
         ptx: the PTX.
-        lines: the line of each instruction, as the assembler tells.
+        lines: the line of each instruction in the assembler's line table.
     """
     found = list(lines)
     statements = [n for n, line in enumerate(ptx.splitlines(), 1) if _STATEMENT in line]

@@ -1,9 +1,9 @@
-"""Source lines in a store: a manifest under a key of its own, beside the artifact.
+"""Source lines in a store: a manifest under a separate key for each artifact.
 
-Its `action` is the action key of the artifact, so that it goes when that one goes; it is verified,
-signed and counted as every manifest. `lines` is the record (`specs/artifacts/source_lines.py`),
-compressed. There is one for each action key, of the source that it was made from last: whether
-that is the source of today its digests tell.
+The manifest's `action` is the action key of the artifact, so that both are removed together. It is
+verified, signed and counted like every manifest. `lines` is the compressed record
+(`specs/artifacts/source_lines.py`). Each action key has one manifest, for the most recently used
+source; its digests show if the source has changed since.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pallasc.specs.canonical import labelled_key
 
 
 def key_of(action_key: str) -> str:
-    """Return the key that the source lines of an artifact lie under."""
+    """Return the key under which the source lines of an artifact are stored."""
     return labelled_key({"source lines": str(SCHEMA), "action": action_key})
 
 
 def put_source_lines(store: Store, action_key: str, lines: SourceLines) -> None:
-    """Store the source lines of an artifact, in the place of those of an earlier source."""
+    """Store the source lines of an artifact, replacing lines of an earlier source."""
     packed = base64.b64encode(zlib.compress(to_json(lines), 9)).decode()
     store.put_manifest(key_of(action_key), Manifest(action=action_key, lines=packed))
 
@@ -39,20 +39,20 @@ def put_source_lines(store: Store, action_key: str, lines: SourceLines) -> None:
 def read_source_lines(
     store: Store, action_key: str, *, base_dir: str | None = None
 ) -> SourceLines | None:
-    """Return the source lines of an artifact, None where the store has none that fit.
+    """Return the source lines of an artifact, None if the store has none that match.
 
     Args:
         store: the store.
-        action_key: of the artifact.
-        base_dir: the spec's folder: lines of a source that has changed since are not returned.
-            Without it they are returned as they were when they were found.
+        action_key: the artifact's action key.
+        base_dir: the spec's folder; if given, lines of a source that has changed since are not
+            returned. If None, lines are returned as they were when found.
     """
     manifest = store.get_manifest(key_of(action_key))
     if manifest is None or not manifest.lines or manifest.action != action_key:
         return None
     try:
         lines = from_json(_unpacked(manifest.lines))
-    except CorruptError:  # as of a later version, which compiles once more
+    except CorruptError:  # such as a record of a later version; compile again
         return None
     if base_dir is not None and changed(lines.files, base_dir):
         return None

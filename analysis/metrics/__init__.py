@@ -1,1 +1,1 @@
-"""Numbers of a launch that need no GPU: occupancy, instructions, bytes, operations, their bound."""
+"""Numbers of a launch that need no GPU: occupancy, instructions, bytes, operations, roofline."""

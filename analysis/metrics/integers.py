@@ -1,7 +1,7 @@
-"""The integer instructions of PTX that decide which way a thread goes, on Python's numbers.
+"""The PTX integer instructions that decide a thread's control flow, on Python integers.
 
-A register holds its bits as a number that is not negative; a predicate holds 0 or 1. Semantics are
-those of the PTX ISA 9.0, 9.7.1, 9.7.6 to 9.7.9.
+A register holds its bits as a nonnegative integer; a predicate holds 0 or 1. The semantics follow
+the PTX ISA 9.0, 9.7.1, 9.7.6 to 9.7.9.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _BOOLEANS: dict[str, Callable[[int, int], int]] = {
 
 @cache
 def operation(opcode: str) -> Operation | None:
-    """Return what computes an opcode's result from its other operands; None for what is not here.
+    """Return a function from an opcode's source operands to its result; None if unsupported.
 
-    Division by zero raises ZeroDivisionError.
+    The function raises ZeroDivisionError on division by zero.
     """
     name, *rest = opcode.split(".")
     if opcode == "mov.pred":
@@ -61,7 +61,7 @@ def operation(opcode: str) -> Operation | None:
 
 
 def _value(bits: int, *, signed: bool) -> Callable[[int], int]:
-    """Return what makes a number of bits; those above `bits` are dropped."""
+    """Return a function that reads the low `bits` of a register as a number."""
     mask, half = (1 << bits) - 1, 1 << (bits - 1)
     if signed:
         return lambda a: ((a & mask) ^ half) - half
@@ -90,7 +90,6 @@ def _plain(name: str, bits: int, *, signed: bool) -> Operation | None:
 
 
 def _quotient(a: int, b: int) -> int:
-    """Divide, rounding towards zero."""
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 
@@ -119,7 +118,7 @@ def _comparison(modes: list[str], bits: int, *, signed: bool) -> Operation | Non
 
 
 def _conversion(modes: list[str], bits: int, *, signed: bool) -> Operation | None:
-    """Return a conversion from integers of `bits` to those of another type."""
+    """Return a conversion from integers of `bits` to another type."""
     target = _TYPE.fullmatch(modes[0]) if len(modes) == 1 else None
     if target is None:
         return None

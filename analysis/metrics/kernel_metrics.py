@@ -1,6 +1,6 @@
-"""The numbers of each launch of an artifact.
+"""The metrics of each launch of an artifact.
 
-Each is exact or a bound that holds, or None with a reason: there is no estimate of a time.
+Each is exact, or a valid bound, or None with a reason; no times are estimated.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from pallasc.specs.artifacts.occupancy import (
 from pallasc.specs.artifacts.plan import Launch
 
 Codes = Mapping[str, Mapping[str, Code]]
-"""The code of kernels by the cubin's digest and the kernel's name."""
+"""The code of kernels by cubin digest and kernel name."""
 
 _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
 
 _TOGETHER = 128
-"""Artifacts whose kernels are read at once: code takes 1 MB of memory a kernel."""
+"""Number of artifacts disassembled together: code takes 1 MB of memory per kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How much of a multiprocessor the blocks of a launch fill.
+    """The occupancy of a multiprocessor by the blocks of a launch.
 
     Attributes:
-        blocks_per_sm: blocks that are resident at once.
-        warps_per_sm: their warps.
-        most_warps_per_sm: warps that a multiprocessor holds.
+        blocks_per_sm: number of resident blocks.
+        warps_per_sm: number of warps in these blocks.
+        most_warps_per_sm: maximum number of warps of a multiprocessor.
         limited_by: the resources that allow no more blocks.
-        waves: how often all multiprocessors are filled; with clusters, as if any multiprocessors
-            could form one, so that the true number may be higher.
+        waves: how many times the grid fills all multiprocessors; with clusters, as if any
+            multiprocessors could form one, so that the true number may be higher.
     """
 
     blocks_per_sm: int
@@ -58,7 +58,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class LoopMetrics:
-    """A loop: where it begins, its depth, its parent's beginning, its instructions by class."""
+    """A loop: its start, its depth, its parent's start, its instructions by class."""
 
     header: int
     depth: int
@@ -70,16 +70,16 @@ class LoopMetrics:
 
 @dataclass(frozen=True, slots=True)
 class KernelMetrics:
-    """The numbers of a launch.
+    """The metrics of a launch.
 
     Attributes:
-        launch: its number among the launches of the plan.
+        launch: its index among the launches of the plan.
         kernel, origin: the kernel's name, and "mosaic" or "xla".
         occupancy: see `Occupancy`.
-        instructions, mix, loops: of the kernel's SASS, each instruction once.
-        work: see `Work`; of the whole launch.
+        instructions, mix, loops: static counts from the kernel's SASS.
+        work: see `Work`; for the whole launch.
         roofline: see `Roofline`.
-        reasons: why something is None, by its name.
+        reasons: why a field is None, by its name.
     """
 
     launch: int
@@ -98,12 +98,12 @@ class KernelMetrics:
 
     @property
     def waves(self) -> float:
-        """How often the grid fills all multiprocessors."""
+        """The number of times the grid fills all multiprocessors."""
         return self.occupancy.waves
 
     @property
     def tensor_flops(self) -> int | None:
-        """Operations of tensor cores, of all types."""
+        """Tensor-core operations of all types."""
         flops = self.work.tensor_flops
         return None if flops is None else sum(flops.values())
 
@@ -111,12 +111,12 @@ class KernelMetrics:
 def artifact_metrics(
     artifact: Artifact, *, codes: Codes | None = None, reason: str = ""
 ) -> tuple[KernelMetrics, ...]:
-    """Return the numbers of each launch of an artifact.
+    """Return the metrics of each launch of an artifact.
 
     Args:
         artifact: the artifact.
-        codes: the code of its kernels, where that is known already.
-        reason: why `codes` lacks some.
+        codes: the code of its kernels, if already known.
+        reason: why `codes` is incomplete.
 
     Raises:
         CorruptError: a cubin, the plan or the record is damaged.
@@ -130,7 +130,7 @@ def artifact_metrics(
 
 
 def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics, ...]]:
-    """Return the numbers of many artifacts by their digests; their kernels are read together.
+    """Return the metrics of many artifacts by digest, disassembling their kernels together.
 
     Raises:
         CorruptError: a cubin, a plan or a record is damaged.
@@ -146,7 +146,7 @@ def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics,
 
 
 def codes_of(artifacts: Iterable[Artifact]) -> tuple[Codes, str]:
-    """Return the code of artifacts' kernels; nothing and why where there is no nvdisasm.
+    """Return the code of artifacts' kernels; without nvdisasm, no code and the reason.
 
     Raises:
         CorruptError: a cubin is damaged.
@@ -198,7 +198,7 @@ def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
 
 
 def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
-    """Return how a launch fills the multiprocessors of the model that it was compiled for."""
+    """Return the occupancy of a launch on the model that it was compiled for."""
     threads = model_figure(target, "threads_per_sm")
     limits = blocks_by_limit(launch, kernel, target)
     blocks = max(1, min(limits.values()))
@@ -214,7 +214,7 @@ def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, A
 
 
 def mix_of(instructions: Iterable[Instruction]) -> dict[Class, int]:
-    """Return how many instructions of each class there are, in the order of the classes."""
+    """Count the instructions of each class, in the order of the classes."""
     counts = Counter(map(classify, instructions))
     return {name: counts[name] for name in CLASSES if counts[name]}
 
@@ -236,9 +236,9 @@ def _loops(code: Code) -> tuple[LoopMetrics, ...]:
 
 
 def flops_of(instructions: Iterable[Instruction]) -> int | None:
-    """Return the operations of tensor instructions; None where an opcode does not have its shape.
+    """Return the operations of tensor instructions; None if an opcode does not contain its shape.
 
-    `HGMMA.64x128x16` says M, N and K; so does `HMMA.16816`, as 16, 8 and 16.
+    `HGMMA.64x128x16` contains M, N and K; `HMMA.16816` means 16, 8 and 16.
     """
     total = 0
     for each in instructions:
@@ -251,7 +251,7 @@ def flops_of(instructions: Iterable[Instruction]) -> int | None:
 
 
 def metrics_json(metrics: KernelMetrics) -> dict[str, Any]:
-    """Return the numbers of a launch as JSON; what is not known is null, and `reasons` says why."""
+    """Return the metrics of a launch as JSON; unknown values are null, explained in `reasons`."""
     occupancy, roofline, work = metrics.occupancy, metrics.roofline, metrics.work
     return {
         "launch": metrics.launch,

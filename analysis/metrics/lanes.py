@@ -1,7 +1,7 @@
-"""Whether lanes of a warp go different ways by their own numbers.
+"""Detects kernels in which lanes of a warp diverge by lane number.
 
-`thread.py` follows the first lane of each warp, and one that is not elected. The others do the same
-unless a decision comes from the number of a thread within its warp.
+`thread.py` follows the first lane of each warp, and one that is not elected. The other lanes take
+the same path unless a decision depends on the number of a thread within its warp.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _LANE_BITS = 5
 
 
 def by_single_lanes(kernel: Kernel, block: tuple[int, int, int], decisive: Iterable[int]) -> bool:
-    """Tell whether a guard among those of `decisive` instructions depends on the lane.
+    """Return True if a guard among the `decisive` instructions depends on the lane.
 
     Args:
         kernel: the kernel.
         block: the size of its blocks.
-        decisive: the numbers of the instructions that guards come from, and of guarded ones.
+        decisive: the numbers of the instructions that guards are computed from, and of guarded
+            ones.
     """
     numbers = sorted(decisive)
     own: set[str] = set()

@@ -1,13 +1,13 @@
-"""Peaks of tensor cores, operations a second, for the models of `specs/gpus.py`.
+"""Peak tensor-core operations per second, for the models of `specs/gpus.py`.
 
-Dense figures, half of what data sheets give "with sparsity", at the boost clock. From NVIDIA's data
-sheets "A100 Tensor Core GPU" (2021), "RTX A6000" (2020), "L40S" (2023), "H100 Tensor Core GPU"
+Dense figures, half of the data sheets' figures "with sparsity", at the boost clock. From NVIDIA's
+data sheets "A100 Tensor Core GPU" (2021), "RTX A6000" (2020), "L40S" (2023), "H100 Tensor Core GPU"
 (2023), "H200 Tensor Core GPU" (2024), "GH200 Grace Hopper Superchip" (2023) and "Blackwell" (B200
-and GB200: HGX and GB200 NVL72, 2025; B300 and GB300: HGX and GB300 NVL72, 2025), with the digits
-of the architectures' whitepapers where a data sheet rounds. A type that is missing has no figure
-there. A name that is missing has none at all: Jetson's are for mixes of units.
+and GB200: HGX and GB200 NVL72, 2025; B300 and GB300: HGX and GB300 NVL72, 2025), with the digits of
+the architectures' whitepapers where a data sheet rounds. The sources have no figure for a missing
+type. A missing model has no figures at all: those of Jetson are for mixes of units.
 
-The figures are for reports alone: nothing that compiles imports this module, so they are in no key.
+The figures are only for reports: no module that compiles imports this one, so they are in no key.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _TERA_OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "gb300": {"f16": 2500.0, "tf32": 1250.0, "f8": 5000.0},
     }
 )
-"""By model and type; "f16" is of bf16, too, "f8" of all types of 8 bits that are not integers."""
+"""By model and type; "f16" includes bf16, "f8" includes all 8-bit types that are not integers."""
 
 
 def peak_operations_per_s(model: str, kind: str) -> float | None:
-    """Return the peak of a model for operands of a type, None where none is known."""
+    """Return the peak of a model for operands of a type, None if unknown."""
     peak = _TERA_OPERATIONS.get(model, {}).get(kind)
     return None if peak is None else peak * _TERA

@@ -1,9 +1,9 @@
-"""What decides the way of a thread through the PTX of a kernel, ready to be followed.
+"""The control flow of a kernel's PTX, compiled to a form that can be followed per thread.
 
-Only instructions that decide the way are kept: those that guards of branches and of counted
-instructions come from. What a load gives is not known; what a thread waits for has arrived
-(`mbarrier.try_wait`), and no block takes over the work of another one (`clusterlaunchcontrol`), so
-that each block of the grid does its own. `elect.sync` elects the first lane.
+Only instructions that decide control flow are kept: those that the guards of branches and of
+counted instructions are computed from. The result of a load is unknown. Waits always succeed
+(`mbarrier.try_wait`), and no block takes over the work of another (`clusterlaunchcontrol`), so that
+each block of the grid does its own work. `elect.sync` elects the first lane.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ _WITHOUT_RESULT = (
 _ENDS = frozenset({"ret", "exit", "trap"})
 _BRANCHES = frozenset({"bra", "brx", *_ENDS})
 _PARAMETERS = 1 << 62
-"""Where the parameters of a kernel lie; no other address is known."""
+"""Base address of the kernel's parameters; no other address is known."""
 
 
 class UnknownWayError(Exception):
-    """The way of a thread cannot be followed; the text says why."""
+    """The path of a thread cannot be followed; the text gives the reason."""
 
 
 class Event(NamedTuple):
-    """An instruction that was counted, by its number, with the operand that its meaning needs."""
+    """A counted instruction: its number, and the value of the operand that determines its size."""
 
     number: int
     value: int | None
 
 
 Watch = Callable[[Instruction], Operand | bool]
-"""Tells whether an instruction is counted: False, True, or the operand whose value is wanted."""
+"""Selects counted instructions: False for no, True for yes, or an operand whose value is needed."""
 
 Registers = list[int | None]
 _Run = Callable[[Registers, Counter[Event]], None]
 
 
 class Op(NamedTuple):
-    """Something that is computed or counted, with the registers that it reads and writes."""
+    """A computation or a count, with the registers that it reads and writes."""
 
     run: _Run
     reads: tuple[int, ...]
@@ -68,7 +68,7 @@ class Op(NamedTuple):
 
 @dataclass(slots=True)
 class Block:
-    """What is computed without a branch, and where it goes on: `taken` where `guard` holds."""
+    """A basic block. It continues at `taken` if `guard` is true, else at `other`."""
 
     body: list[Op] = field(default_factory=list)
     guard: int | None = None
@@ -79,15 +79,15 @@ class Block:
 
     @property
     def after(self) -> list[int]:
-        """The blocks that may follow."""
+        """The possible successors."""
         both = (self.taken,) if self.guard is None else (self.taken, self.other)
         return [each for each in dict.fromkeys(both) if each is not None]
 
 
 class Loop(NamedTuple):
-    """A loop: its blocks as bits, and the registers that enter it and that it writes.
+    """A loop: its blocks as a bit mask, its live-in registers, and the registers it writes.
 
-    `way_out` is the only block that it is left to, of one that counts nothing; else None.
+    `way_out` is the only exit block of a loop that counts nothing; else None.
     """
 
     blocks: int
@@ -98,12 +98,12 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A kernel's decisions, ready to be followed.
+    """The control flow of a kernel, ready to be followed.
 
     Attributes:
         specials: the slots of special registers by name.
-        depends: the names of special registers that decide the way of a thread, or what it counts;
-            `elect` is one.
+        depends: the names of special registers that decide a thread's path or its counts, including
+            `elect`.
         decisive: the numbers of the instructions that decide, branch or are counted.
     """
 
@@ -116,7 +116,7 @@ class Program:
 
 
 def program_of(kernel: Kernel, watch: Watch) -> Program:
-    """Return the decisions of a kernel, with the instructions that `watch` counts."""
+    """Compile the control flow of a kernel, counting the instructions selected by `watch`."""
     return _Compiler(kernel, watch).program()
 
 
@@ -155,7 +155,7 @@ class _Compiler:
         return Program(blocks, loops, self.constants, self.specials, depends, decisive)
 
     def _needed(self) -> set[int]:
-        """Return the numbers of the instructions that decide something."""
+        """Return the numbers of the instructions that decide control flow."""
         waiting: list[Register] = []
         for number, each in enumerate(self.instructions):
             if number in self.watched or each.parts[0] in _BRANCHES:
@@ -194,7 +194,7 @@ class _Compiler:
         elif name in _ENDS:
             block.taken = None
         elif name == "brx":
-            # Where it goes is in a table that is not read.
+            # The table of branch targets is not read.
             block.body.append(Op(_refuse(last.line), ()))
         if name in ("bra", *_ENDS) and last.guard is not None:
             block.guard, block.negated = self._slot(last.guard.name), last.guard.negated
@@ -274,7 +274,6 @@ class _Compiler:
         return self.specials[name]
 
     def _operand(self, operand: Operand) -> int:
-        """Return the slot that holds an operand."""
         if isinstance(operand, Register) and not operand.negated:
             return self._slot(operand.name)
         if isinstance(operand, Special):
@@ -287,7 +286,7 @@ class _Compiler:
 
 
 def parameter_offset(kernel: Kernel, address: int) -> tuple[int, int] | None:
-    """Return which parameter an address lies in, and where; None where it lies in none."""
+    """Return the number of the parameter that contains an address, and the offset, or None."""
     for number, (parameter, start) in enumerate(
         zip(kernel.parameters, _offsets(kernel).values(), strict=True)
     ):
@@ -298,12 +297,11 @@ def parameter_offset(kernel: Kernel, address: int) -> tuple[int, int] | None:
 
 
 def _offsets(kernel: Kernel) -> dict[str, int]:
-    """Return where parameters lie, far from each other."""
+    """Return the offsets of parameters, spaced far apart."""
     return {parameter.name: number << 32 for number, parameter in enumerate(kernel.parameters)}
 
 
 def _results(each: Instruction) -> list[Register]:
-    """Return the registers that an instruction writes."""
     is_wgmma = each.opcode.startswith("wgmma.mma")
     if not each.operands or (each.parts[0] in _WITHOUT_RESULT and not is_wgmma):
         return []
@@ -314,7 +312,7 @@ def _results(each: Instruction) -> list[Register]:
 
 
 def _operation(each: Instruction) -> Operation | None:
-    """Return what computes an instruction; a shuffle from lane 0 gives what lane 0 has."""
+    """Return the operation of an instruction; a shuffle from lane 0 acts as a copy."""
     if each.opcode.startswith("shfl.sync.idx"):
         lanes = each.operands[2:3]
         return (lambda a: a) if lanes == (Immediate(0),) else None
@@ -377,7 +375,7 @@ def _loops(blocks: list[Block]) -> dict[int, Loop]:
 
 
 def _way_out(bits: int, members: list[Block]) -> int | None:
-    """Return the only block that a loop is left to, None where there are others or it counts."""
+    """Return the only exit block of a loop; None if it has several or counts anything."""
     if any(op.is_count for block in members for op in block.body):
         return None
     ways = {way for block in members for way in block.after if not bits >> way & 1}
@@ -386,13 +384,12 @@ def _way_out(bits: int, members: list[Block]) -> int | None:
 
 
 def _reads(block: Block) -> set[int]:
-    """Return the registers that a block reads."""
     guard = () if block.guard is None else (block.guard,)
     return {*guard, *(slot for op in block.body for slot in op.reads)}
 
 
 def _live(blocks: list[Block]) -> list[set[int]]:
-    """Return for each block the registers whose values matter when it begins."""
+    """Return for each block the registers that are live at its start."""
     live: list[set[int]] = [set() for _ in blocks]
     changed = True
     while changed:

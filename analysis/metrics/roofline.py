@@ -1,8 +1,8 @@
-"""The least time that a launch can take on its target, from bytes and operations alone.
+"""Lower bound on the time of a launch on its target, from bytes and operations alone.
 
 Device memory moves at most `memory_bandwidth_bytes_per_s`, tensor cores do at most the operations
-of `peaks.py`, and a launch reads or writes each array of the caller that it is given once at least.
-Nothing is said of how near a kernel comes to this.
+of `peaks.py`, and a launch reads or writes each of the caller's arrays that it is passed at least
+once. How close a kernel comes to the bound is not estimated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Roofline:
     """Lower bounds of a launch.
 
     Attributes:
-        least_bytes: of the inputs, outputs and constants that it is given, each once.
-        seconds_of_bytes: these bytes at the bandwidth of the device memory.
-        seconds_of_flops: operations of tensor cores at their peak; None where they are not known.
-        bound_s: the longer of both.
-        limited_by: which that is, "memory" or "tensor".
-        reasons: why something is None.
+        least_bytes: total size of the inputs, outputs and constants passed to it, each counted
+            once.
+        seconds_of_bytes: time to move these bytes at the bandwidth of the device memory.
+        seconds_of_flops: time of the tensor-core operations at their peak; None if unknown.
+        bound_s: the maximum of the two.
+        limited_by: the resource that determines `bound_s`, "memory" or "tensor".
+        reasons: why a field is None.
     """
 
     least_bytes: int

@@ -1,9 +1,9 @@
-"""Follow threads through the decisions of a kernel, and count what they do on their way.
+"""Follow threads through a kernel's control flow, and count the instructions they execute.
 
-Where the way depends on what is not known, there is no count. A loop that counts nothing and waits
-for data, as for a semaphore, is left with what it writes unknown. A loop is followed once for each
-set of values that its registers have when it is entered: tiles that a block takes one after the
-other, and other blocks, have the same loop over K.
+If a path depends on unknown data, there is no count. A loop that counts nothing and waits for data,
+such as a semaphore, is exited with the registers that it writes unknown. A loop is followed once
+for each set of values of its registers on entry: successive tiles of a block, and other blocks,
+share the same loop over K.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class _DataError(UnknownWayError):
 
 
 class Walk:
-    """Threads that are followed through a program, and what they count.
+    """Follows threads through a program, and counts.
 
     Args:
         program: the program.
-        most_steps: how many instructions are computed at most.
+        most_steps: maximum number of computed instructions.
     """
 
     def __init__(self, program: Program, most_steps: int) -> None:
@@ -35,10 +35,10 @@ class Walk:
         self._known: dict[tuple[int | None, ...], tuple[int | None, Registers, Counter[Event]]] = {}
 
     def follow(self, specials: Mapping[str, int]) -> Counter[Event]:
-        """Return what a thread with these special registers counts.
+        """Return the counts of a thread with these special registers.
 
         Raises:
-            UnknownWayError: a branch depends on something unknown, or the way is too long.
+            UnknownWayError: a branch depends on unknown data, or the path is too long.
         """
         registers = list(self._program.constants)
         for name, slot in self._program.specials.items():
@@ -55,7 +55,7 @@ class Walk:
         found: Counter[Event],
         depth: int,
     ) -> int | None:
-        """Follow blocks to the end, or out of the loop with this header; return the next one."""
+        """Follow blocks to the end, or out of the loop with this header; return the next block."""
         program = self._program
         inside = -1 if header is None else program.loops[header].blocks
         while at is not None and inside >> at & 1:
@@ -77,7 +77,7 @@ class Walk:
             try:
                 after = self._walk(header, header, registers, own, depth)
             except _DataError:
-                # How often a loop waits for data does not matter if it counts nothing.
+                # If the loop counts nothing, the number of its iterations does not matter.
                 if loop.way_out is None:
                     raise
                 after = loop.way_out

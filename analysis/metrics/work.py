@@ -1,9 +1,9 @@
-"""What a launch does: operations of tensor cores, bytes moved by TMA and by loads and stores.
+"""The work of a launch: tensor-core operations, bytes moved by TMA, and by loads and stores.
 
-Counted along the ways that threads take through the PTX (`thread.py`), of every block that goes
-another way than others. Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction
-descriptor of `tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to
-28). Boxes are in the plan's tensor maps.
+Counted along the paths of threads through the PTX (`thread.py`), for every block whose path
+differs. Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction descriptor of
+`tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). Boxes are
+in the plan's tensor maps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pallasc.specs.artifacts.plan import Bytes, Launch, TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
 MOST_STEPS = 1_000_000
-"""Instructions that are computed for a launch: 1 s of Python."""
+"""Maximum number of instructions computed for a launch: 1 s of Python."""
 
 _MOST_BLOCKS = 1 << 16
 _WARP = 32
@@ -43,22 +43,23 @@ _TYPES = {
     "tf32": "tf32",
     "f64": "f64",
 }
-"""Of an operand, which peak counts for it."""
+"""The peak that applies to an operand type."""
 
 _KINDS = {"f16": ("f16", 16), "tf32": ("tf32", 8), "f8f6f4": ("f8", 32), "i8": ("i8", 32)}
-"""Of `tcgen05.mma`: the same, and the K of one instruction."""
+"""For `tcgen05.mma`: the peak, and the K of one instruction."""
 
 _SPACES = ("shared", "param", "const", "local")
 
 
 @dataclass(slots=True)
 class Work:
-    """What a launch does; where nothing can be said, None, and `reasons` says why by the field.
+    """The work of a launch; unknown fields are None, with the reason in `reasons` by field name.
 
     Attributes:
-        tensor_flops: operations by type ("f16" counts for bf16, too); 2 for a multiply and add.
-        tma_load_bytes, tma_store_bytes: moved by TMA, boxes in full.
-        global_load_bytes, global_store_bytes: by loads, stores and `cp.async`, of 32 lanes.
+        tensor_flops: operations by type ("f16" includes bf16); a multiply-add counts as 2.
+        tma_load_bytes, tma_store_bytes: moved by TMA, counting full boxes.
+        global_load_bytes, global_store_bytes: moved by loads, stores and `cp.async`, for all 32
+            lanes.
     """
 
     tensor_flops: dict[str, int] | None = None
@@ -79,12 +80,12 @@ FIELDS = (
 
 
 def unknown_work(reason: str) -> Work:
-    """Return a work of which nothing is known."""
+    """Return a work whose fields are all unknown."""
     return Work(reasons=dict.fromkeys(FIELDS, reason))
 
 
 def work_of(launch: Launch, ptx: str, kernel: str) -> Work:
-    """Return what a launch does, from the PTX of its kernel."""
+    """Return the work of a launch, from the PTX of its kernel."""
     try:
         entry = read(ptx).kernel(kernel)
         program = program_of(entry, _wanted)
@@ -99,7 +100,7 @@ def work_of(launch: Launch, ptx: str, kernel: str) -> Work:
 
 
 def _wanted(each: Instruction) -> Operand | bool:
-    """Tell whether an instruction counts: its operand that says how much, if it has one."""
+    """Return the operand that holds an instruction's size, else True if it is counted."""
     opcode, operands = each.opcode, each.operands
     if opcode.startswith(("wgmma.mma", "mma.")):
         return True
@@ -117,7 +118,7 @@ def _wanted(each: Instruction) -> Operand | bool:
 
 
 def _counts(launch: Launch, program: Program) -> Counter[Event]:
-    """Return how often the threads of a launch do what counts."""
+    """Return how many times the threads of a launch execute each counted instruction."""
     walk = Walk(program, MOST_STEPS)
     total: Counter[Event] = Counter()
     lanes = ((1, 1), (0, _WARP - 1)) if "elect" in program.depends else ((1, _WARP),)
@@ -144,7 +145,7 @@ def _warps(launch: Launch) -> Iterator[dict[str, int]]:
 
 
 def _blocks(launch: Launch, depends: frozenset[str]) -> Counter[tuple[tuple[str, int], ...]]:
-    """Return the special registers of blocks that decide something, and how many have them."""
+    """Group blocks by their decisive special registers, with the number of blocks in each group."""
     cluster = launch.cluster or (1, 1, 1)
     same = {
         **_named("%ntid", launch.block),
@@ -176,7 +177,6 @@ def _named(name: str, values: tuple[int, ...] | list[int]) -> dict[str, int]:
 
 
 def _total(launch: Launch, kernel: Kernel, counts: Mapping[Event, int]) -> Work:
-    """Add up what was counted."""
     work = Work({}, 0, 0, 0, 0)
     for event, count in counts.items():
         each = kernel.instructions[event.number]
@@ -197,7 +197,7 @@ def _add_product(work: Work, each: Instruction, descriptor: int | None, count: i
         work.reasons["tensor_flops"] = f"the shape of {each.opcode} is not known"
     elif work.tensor_flops is not None:
         kind, operations = flops
-        # Each lane counted it: those of a warpgroup or a warp do it together.
+        # Every lane counted it, but a warpgroup or a warp executes it together.
         lanes = {"wgmma": 4 * _WARP, "mma": _WARP}.get(each.parts[0], 1)
         work.tensor_flops[kind] = work.tensor_flops.get(kind, 0) + operations * count // lanes
 
@@ -261,7 +261,7 @@ def _add_access(work: Work, each: Instruction, value: int | None, count: int) ->
     else:
         loads, size = each.parts[0] == "ld", access_bytes(each.opcode)
     if each.parts[0] != "cp" and "global" not in each.parts:
-        size = None  # a generic address, which may be one of shared memory
+        size = None  # a generic address, which may be in shared memory
     kind = "tma" if is_bulk else "global"
     name = f"{kind}_{'load' if loads else 'store'}_bytes"
     if size is None:
@@ -277,6 +277,6 @@ def _add(work: Work, name: str, size: int) -> None:
 
 
 def access_bytes(opcode: str) -> int | None:
-    """Return the bytes that a lane moves with `ld` or `st`: 16 of `ld.global.v4.b32`."""
+    """Return the bytes that a lane moves with `ld` or `st`: 16 for `ld.global.v4.b32`."""
     match = re.search(r"(?:\.v(\d))?\.[busf](\d+)$", opcode)
     return None if match is None else int(match[1] or 1) * int(match[2]) // 8

@@ -1,1 +1,1 @@
-"""SASS as instructions: read from nvdisasm, classed, its loops found, its registers renamed."""
+"""SASS as instructions: read from nvdisasm, classified, loops found, registers normalized."""

@@ -1,8 +1,8 @@
-"""What kind of work an instruction is.
+"""Classifies instructions by kind of work.
 
-The names are those of the tables "Instruction Set" in NVIDIA's CUDA Binary Utilities, chapters
-Ampere to Blackwell. An instruction of the uniform datapath is `uniform` whatever it computes: it
-runs once for a warp, beside the others.
+The names are from the tables "Instruction Set" in NVIDIA's CUDA Binary Utilities, chapters Ampere
+to Blackwell. An instruction of the uniform datapath is always `uniform`: it runs once per warp, in
+parallel with the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Class = Literal[
     "control",
     "other",
 ]
-"""In the order in which tables list them; `other` is what this module does not know."""
+"""In display order; `other` is for instructions unknown to this module."""
 
 CLASSES: tuple[Class, ...] = get_args(Class)
 
@@ -72,7 +72,7 @@ _CLASS_OF: Mapping[str, Class] = MappingProxyType(
 
 
 def classify(instruction: Instruction) -> Class:
-    """Return the class of an instruction, "other" for a mnemonic that is not known."""
+    """Return the class of an instruction, "other" for an unknown mnemonic."""
     mnemonic = instruction.mnemonic
     known = _CLASS_OF.get(mnemonic)
     if known is not None:

@@ -1,17 +1,17 @@
-"""Cubins as instructions, through nvdisasm.
+"""Disassembles cubins to instructions with nvdisasm.
 
-Measured with nvdisasm 13.5 on 12 cubins of 12 to 34 kB of code, seconds of CPU for a cubin:
+Measured with nvdisasm 13.5 on 12 cubins of 12 to 34 kB of code, CPU seconds per cubin:
 
     -c -ndf                        0.21     text only
     -c                             0.29     data-flow analysis: 0.08
     -c -lrm count                  0.30     and live registers
-    -c -lrm count -hex             0.31     and encodings, in listings of three times the size
+    -c -lrm count -hex             0.31     and encodings, listings three times as large
     -json                          0.28     neither labels nor live registers
     -b SM90a .text                 0.21     raw code: labels are addresses, no analysis
-    12 cubins in one file          0.06     `-c -lrm count` of what `join.py` makes
+    12 cubins in one file          0.06     `-c -lrm count` on the file from `join.py`
     50 kernels in one file         0.04
 
-So it is `-c -lrm count`, for many cubins at once, and encodings come from the cubin.
+Hence `-c -lrm count` on many cubins at once, with encodings taken from the cubin.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.cubin import parse_elf
 
 _MOST_CODE_BYTES = 1 << 20
-"""Of one file: 2 s of nvdisasm."""
+"""Maximum per file: 2 s of nvdisasm."""
 
 _LEAST_CODE_BYTES = 1 << 17
-"""Of one file among several of the same kind: 0.3 s, as long as nvdisasm takes to start."""
+"""Minimum per file when several have the same kind: 0.3 s, about nvdisasm's startup time."""
 
 
 class _Member(NamedTuple):
@@ -52,7 +52,7 @@ def disassemble(cubin: bytes) -> Mapping[str, Code]:
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
-        CorruptError: it is not a cubin, or nvdisasm refuses it.
+        CorruptError: it is not a cubin, or nvdisasm rejects it.
     """
     contents = {
         section.name.removeprefix(".text."): section.content
@@ -67,15 +67,15 @@ def disassemble_all(
 ) -> Mapping[str, Mapping[str, Code]]:
     """Return the code of the kernels in many cubins, by the keys of `cubins`.
 
-    Equal kernels are disassembled once.
+    Identical kernels are disassembled once.
 
     Args:
         cubins: cubins by digest, or by any other name.
-        jobs: how many disassemblers run at once; None is one a core.
+        jobs: number of concurrent disassemblers; None for one per core.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
-        CorruptError: one is not a cubin, or nvdisasm refuses it; the message begins with its key.
+        CorruptError: one is not a cubin, or nvdisasm rejects it; the message starts with its key.
     """
     jobs = jobs or len(os.sched_getaffinity(0))
     members: dict[Piece, list[_Member]] = {}
@@ -115,7 +115,7 @@ def _one(key: str, cubin: bytes) -> Mapping[str, Code]:
 
 
 def _listing(file: bytes) -> str:
-    """Return nvdisasm's listing, without live registers where its analysis fails."""
+    """Return nvdisasm's listing, without live registers if its data-flow analysis fails."""
     try:
         return disassembly(file, "-c", "-lrm", "count")
     except CorruptError:
@@ -123,7 +123,7 @@ def _listing(file: bytes) -> str:
 
 
 def _batches(pieces: Sequence[Piece], jobs: int) -> Iterator[list[Piece]]:
-    """Divide kernels into files of one kind, as many as there are jobs where code is little."""
+    """Split the kernels of each kind into files, one per job within the size limits."""
     kinds: dict[tuple[int, ...], list[Piece]] = {}
     for piece in pieces:
         kinds.setdefault(piece.kind, []).append(piece)
@@ -141,7 +141,7 @@ def _batches(pieces: Sequence[Piece], jobs: int) -> Iterator[list[Piece]]:
 
 
 def _together(batch: Sequence[Piece]) -> dict[Piece, Code | None]:
-    """Return the code of a batch, None for all where nvdisasm refuses it: one is damaged."""
+    """Return the code of a batch, all None if nvdisasm rejects it because one kernel is damaged."""
     contents = {name_in_file(number): piece.content for number, piece in enumerate(batch)}
     try:
         codes = read_listing(disassembly(joined(batch), "-c", "-lrm", "count"), contents)
@@ -151,7 +151,7 @@ def _together(batch: Sequence[Piece]) -> dict[Piece, Code | None]:
 
 
 def _renamed(code: Code, kernel: str) -> Code:
-    """Return code from a joined file with the names that its own cubin has."""
+    """Rename the code and functions of a joined file to the names in their own cubin."""
     if not code.functions:
         return replace(code, kernel=kernel)
     names = {
@@ -178,11 +178,11 @@ _LONGEST_S = 600.0
 
 
 def sass(cubin: bytes, *, kernel: str | None = None) -> str:
-    """Return the SASS of `cubin`, or of a kernel in it.
+    """Return the SASS of `cubin`, or of one kernel in it.
 
     Raises:
-        ToolError: nvdisasm is not installed, cannot be run, or does not end.
-        CorruptError: nvdisasm refuses the cubin.
+        ToolError: nvdisasm is not installed, cannot be run, or times out.
+        CorruptError: nvdisasm rejects the cubin.
     """
     text = disassembly(cubin, "-ndf", "-c")
     start = text.find(f".section\t.text.{kernel},") if kernel else -1
@@ -196,8 +196,8 @@ def disassembly(cubin: bytes, *options: str) -> str:
     """Return the output of nvdisasm for `cubin` with these options.
 
     Raises:
-        ToolError: nvdisasm is not installed, cannot be run, or does not end.
-        CorruptError: nvdisasm refuses the cubin.
+        ToolError: nvdisasm is not installed, cannot be run, or times out.
+        CorruptError: nvdisasm rejects the cubin.
     """
     tool = find_disassembler()
     if tool is None:

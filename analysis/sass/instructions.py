@@ -1,4 +1,4 @@
-"""An instruction of SASS, and the code of a kernel."""
+"""SASS instructions and the code of a kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 INSTRUCTION_BYTES = 16
-"""Of every instruction from compute capability 7.0 on."""
+"""Size of every instruction from compute capability 7.0 on."""
 
 _TARGET = re.compile(r"`\(([^)]+)\)")
 
@@ -17,12 +17,12 @@ class Instruction:
 
     Attributes:
         address: bytes from the start of the kernel's code.
-        predicate: `@!P0`, "" where it has none.
+        predicate: `@!P0`, "" if it has none.
         opcode: with its modifiers, `HGMMA.64x256x16.F32.BF16`.
-        operands: as nvdisasm writes them, `gdesc[UR4]`; that of a branch names a label.
-        label: the label at this address that branches name, "" where none does.
-        live_registers: general registers that hold a value here; None where nvdisasm cannot tell.
-        encoding: 16 bytes, little-endian, the control word among them.
+        operands: as printed by nvdisasm, `gdesc[UR4]`; a branch's operand is a label.
+        label: the label at this address if a branch uses it, else "".
+        live_registers: number of live general registers; None if nvdisasm does not know.
+        encoding: 16 bytes, little-endian, including the control word.
     """
 
     address: int
@@ -40,18 +40,18 @@ class Instruction:
 
     @property
     def modifiers(self) -> tuple[str, ...]:
-        """The opcode's modifiers, in their order."""
+        """The opcode's modifiers, in order."""
         return tuple(self.opcode.split(".")[1:])
 
     @property
     def text(self) -> str:
-        """The instruction as nvdisasm writes it."""
+        """The instruction as printed by nvdisasm."""
         parts = (self.predicate, self.opcode, ", ".join(self.operands))
         return " ".join(filter(None, parts))
 
     @property
     def target(self) -> str:
-        """The label or function that an operand names, "" where none does."""
+        """The label or function that an operand names, "" if there is none."""
         for operand in self.operands:
             if match := _TARGET.search(operand):
                 return match[1]
@@ -60,9 +60,9 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The instructions of a kernel by address, without what fills up its end.
+    """The instructions of a kernel by address, without padding at the end.
 
-    `functions` has the addresses of the functions within it that are called, by name.
+    `functions` has the names and addresses of called functions within the kernel.
     """
 
     kernel: str

@@ -1,14 +1,14 @@
-"""Many cubins as one file for nvdisasm, which takes most of its time to start.
+"""Joins many cubins into one file for nvdisasm, whose run time is mostly startup.
 
-nvdisasm 13.5 takes 0.2 s to start and 0.1 s to prepare its data-flow analysis, whatever it reads,
-and 10 to 30 ms for a kernel. The file made here holds what decides its listing, and comes to the
-same one: of each kernel the section `.text.…`; the symbols of the functions in it; and the
-attributes `.nv.info.…`, of which the analysis reads where a kernel ends and where warps meet. Of
-these EIATTR_PARAM_CBANK is left out: it names a symbol by number.
+nvdisasm 13.5 takes 0.2 s to start and 0.1 s to prepare its data-flow analysis, regardless of its
+input, and 10 to 30 ms per kernel. The joined file contains everything that affects the listing, so
+that the result is the same. For each kernel that is the section `.text.…`, the symbols of its
+functions, and the attributes `.nv.info.…`, from which the analysis reads the ends of a kernel and
+the points where warps converge. EIATTR_PARAM_CBANK is left out: it names a symbol by number.
 
-A cubin with relocations in its code, or whose sections cannot be told apart, is not for this file.
-The ELF file has sections and no segments: names, strings, symbols, then those of the kernels,
-which are called `k0`, `k1`, … and their functions `k0.NAME`.
+A cubin with relocations in its code, or with duplicate section names, cannot be joined. The ELF
+file has sections and no segments: names, strings, symbols, then the kernels' sections. Kernels are
+named `k0`, `k1`, … and their functions `k0.NAME`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEADER_BYTES = 64
 _PROGBITS, _SYMTAB, _STRTAB, _NV_INFO = 1, 2, 3, 0x70000000
 _ALLOC_EXECUTE = 6
 _SECTION_SYMBOL, _LOCAL = 3, 0
-_SYMBOLS = 3  # its row
+_SYMBOLS = 3  # index of the section
 _PARAM_CBANK = 0x0A
 _SIZED = 4
 _TEXT = ".text."
@@ -35,7 +35,7 @@ _TEXT = ".text."
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A symbol in a kernel's code; `info` and `other` as in ELF, `name` "" for the kernel."""
+    """A symbol in a kernel's code; `info` and `other` as in ELF, `name` is "" for the kernel."""
 
     name: str
     info: int
@@ -53,14 +53,14 @@ class Piece:
     functions: tuple[Function, ...]
     registers: int
     kind: tuple[int, int, int, int]
-    """What must be equal in one file: type, flags, and two bytes of `e_ident`."""
+    """Values that must be equal within a file: type, flags, and two bytes of `e_ident`."""
 
 
 def pieces_of(cubin: bytes) -> dict[str, Piece] | None:
-    """Return the kernels of a cubin by name; None where it has to be disassembled on its own.
+    """Return the kernels of a cubin by name; None if it has to be disassembled separately.
 
     Raises:
-        CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
+        CorruptError: it is not a cubin, or has inconsistent lengths or offsets.
     """
     elf = parse_elf(cubin)
     rows = _rows(cubin)
@@ -99,12 +99,12 @@ def _piece(
 
 
 def name_in_file(number: int) -> str:
-    """Return what the kernel of a piece is called in a joined file."""
+    """Return the name of the kernel of a piece in a joined file."""
     return f"k{number}"
 
 
 def joined(pieces: Sequence[Piece]) -> bytes:
-    """Return a file for nvdisasm with kernels of one kind."""
+    """Join kernels of one kind into a file for nvdisasm."""
     strings, names = _Strings(), _Strings()
     functions = [(number, f) for number, piece in enumerate(pieces) for f in piece.functions]
     functions.sort(key=lambda each: each[1].info >> 4 != _LOCAL)
@@ -144,7 +144,7 @@ def _of_kernels(pieces: Sequence[Piece], names: _Strings, symbols: Sequence[int]
 
 
 class _Strings:
-    """A string table; `content` grows while names are added."""
+    """A string table; `content` grows as names are added."""
 
     def __init__(self) -> None:
         self.content = bytearray(1)
@@ -177,7 +177,7 @@ def _rows(data: bytes) -> list[tuple[int, ...]]:
 
 
 def _symbols(elf: Elf) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the name and the row of each symbol."""
+    """Return the name and the raw row of each symbol."""
     table = elf.section(".symtab")
     raw = table.content if table else b""
     rows = _SYMBOL.iter_unpack(raw[: len(raw) // _SYMBOL.size * _SYMBOL.size])
@@ -185,7 +185,7 @@ def _symbols(elf: Elf) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _attributes(elf: Elf, kernel: str) -> bytes:
-    """Return a kernel's attributes without those that name a symbol by its number."""
+    """Return a kernel's attributes, without those that refer to symbols by number."""
     section = elf.section(f".nv.info.{kernel}")
     raw = section.content if section else b""
     found, at = bytearray(), 0

@@ -1,18 +1,18 @@
-"""Read what `nvdisasm -c` writes, with or without `-lrm count`.
+"""Reads the output of `nvdisasm -c`, with or without `-lrm count`.
 
-Of each section `.text.KERNEL` these lines count, all others are left out:
+Only these lines of each section `.text.KERNEL` are used:
 
     .section .text.KERNEL,"ax",@progbits
     .L_x_3:                                             labels, and functions within the kernel
             /*0a30*/              @!P1 BRA `(.L_x_3) ;         // |  45  |   2  | …
 
-The first column behind `//` counts the live general registers; it is missing where nvdisasm's
-data-flow analysis was off. A label of nvdisasm's may stand for something else than a branch (as
-where warps meet), and its number depends on what else the file holds. Labels that an instruction
-names are therefore numbered anew, by address.
+The first column after `//` is the number of live general registers; it is missing if nvdisasm's
+data-flow analysis was off. A label may mark something other than a branch target (such as a point
+where warps converge), and its number depends on the rest of the file. Labels that an instruction
+names are therefore renumbered by address.
 
-Of functions behind the kernel's own code, which ptxas puts there for traps and slow divisions, and
-of calls to them, the count depends on what else the file holds, too: there it is left out.
+ptxas puts functions for traps and slow divisions after the kernel's own code. In these functions,
+and at calls to them, the live count also depends on the rest of the file, so it is left out there.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ _OWN_LABEL = re.compile(r"\.L_\w*")
 
 @dataclass(slots=True)
 class _Section:
-    """The lines of a kernel: instructions, and the addresses of labels."""
-
     lines: list[re.Match[str]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
 
@@ -46,11 +44,11 @@ def read_listing(text: str, contents: Mapping[str, bytes]) -> dict[str, Code]:
     """Return the code of the kernels in a listing.
 
     Args:
-        text: what nvdisasm wrote.
+        text: the output of nvdisasm.
         contents: the bytes of each kernel's section, by the kernel's name.
 
     Raises:
-        CorruptError: an instruction lies outside these bytes.
+        CorruptError: an instruction is outside these bytes.
     """
     sections = _sections(text)
     return {name: _code(name, sections[name], contents[name]) for name in sections}
@@ -115,7 +113,7 @@ def _live(line: re.Match[str]) -> int | None:
 
 
 def _used(instructions: tuple[Instruction, ...]) -> int:
-    """Return how many instructions there are before those that only fill up the section."""
+    """Return the number of instructions before the padding at the end of the section."""
     count = len(instructions)
     while count and instructions[count - 1].opcode == "NOP":
         count -= 1

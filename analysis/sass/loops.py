@@ -1,9 +1,9 @@
-"""The loops of a kernel, from the branches in its SASS.
+"""Finds the loops of a kernel from the branches in its SASS.
 
-A block ends behind an instruction that leaves it, and before a label. `BSYNC B0` goes to where the
-`BSSY B0` before it says. Where a jump's target is in a register (`BRX`, `JMX`), its block is taken
-to have no successor: no loop is invented, and one that it closes is missed. A call goes to its
-function and to the instruction behind it; functions are not followed back.
+A block ends after an instruction that leaves it, and before a label. `BSYNC B0` jumps to the target
+of the preceding `BSSY B0`. If a jump's target is in a register (`BRX`, `JMX`), its block is treated
+as having no successor: this never adds a false loop, but misses a loop closed by that jump. A call
+continues at its function and at the next instruction; returns from functions are not followed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Loop:
     """A natural loop.
 
     Attributes:
-        header: the address that every iteration begins with.
-        addresses: those of all its instructions, loops inside it included.
-        depth: 1 of an outermost loop.
-        body: its instructions by address, loops inside it included.
-        parent: the header of the innermost loop around it, or None.
-        is_wait: it only polls a barrier, as `mbarrier.try_wait` does where nothing has arrived.
+        header: the address of the first instruction of every iteration.
+        addresses: the addresses of all its instructions, including nested loops.
+        depth: 1 for an outermost loop.
+        body: its instructions by address, including nested loops.
+        parent: the header of the innermost enclosing loop, or None.
+        is_wait: True if it only polls a barrier, as `mbarrier.try_wait` does until it succeeds.
     """
 
     header: int
@@ -58,7 +58,7 @@ def loops(code: Code) -> tuple[Loop, ...]:
 
 
 def innermost(found: Iterable[Loop], address: int) -> Loop | None:
-    """Return the innermost loop around an address, None where there is none."""
+    """Return the innermost loop around an address, None if there is none."""
     around = (loop for loop in found if address in loop.addresses)
     return max(around, key=lambda loop: loop.depth, default=None)
 
@@ -70,7 +70,6 @@ class _Block:
 
 
 def _blocks(code: Code) -> list[_Block]:
-    """Return the basic blocks by address."""
     starts = {0, len(code.instructions)}
     called = {address for _, address in code.functions}
     for index, each in enumerate(code.instructions):
@@ -91,7 +90,7 @@ def _successors(code: Code, blocks: Sequence[_Block]) -> list[list[int]]:
     for number, block in enumerate(blocks):
         last, following = block.instructions[-1], blocks[number + 1 : number + 2]
         targets = _targets(last, places, ends)
-        # Of several places where a barrier is left, the one right behind is meant.
+        # If a barrier has several targets, a BSYNC directly before one of them jumps to that one.
         if last.mnemonic == "BSYNC" and any(each.start in targets for each in following):
             targets = [each.start for each in following]
         found = [numbers[target] for target in targets if target in numbers]
@@ -102,7 +101,7 @@ def _successors(code: Code, blocks: Sequence[_Block]) -> list[list[int]]:
 
 
 def _targets(last: Instruction, places: dict[str, int], ends: dict[str, list[int]]) -> list[int]:
-    """Return where the last instruction of a block jumps to."""
+    """Return the jump targets of the last instruction of a block."""
     if last.mnemonic == "BSYNC" and last.operands:
         return ends.get(last.operands[-1], [])
     if last.mnemonic in _JUMPS or last.mnemonic == "CALL":
@@ -111,7 +110,7 @@ def _targets(last: Instruction, places: dict[str, int], ends: dict[str, list[int
 
 
 def _reconvergence(code: Code, places: dict[str, int]) -> dict[str, list[int]]:
-    """Return where each convergence barrier is left."""
+    """Return the targets of each convergence barrier."""
     ends: dict[str, list[int]] = {}
     for each in code.instructions:
         if each.mnemonic == "BSSY" and each.operands and each.target in places:
@@ -120,7 +119,7 @@ def _reconvergence(code: Code, places: dict[str, int]) -> dict[str, list[int]]:
 
 
 def _goes_on(last: Instruction) -> bool:
-    """Tell whether the instruction behind the last one of a block may follow."""
+    """Return True if execution can continue after the last instruction of a block."""
     if last.mnemonic not in _LEAVES or last.mnemonic in ("CALL", "BREAK"):
         return True
     # A branch on a uniform predicate has it as an operand: BRA.U !UP0, `(.L_x_3)

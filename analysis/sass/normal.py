@@ -1,9 +1,9 @@
-"""Code without what a compiler may choose freely: names of registers, and the schedule.
+"""Code in a normal form, without the compiler's free choices: register names and the schedule.
 
 Registers (`R`, `UR`), predicates (`P`, `UP`), convergence barriers (`B`), scoreboards (`SB`) and
-labels get numbers in the order in which the text names them first. Addresses, the control words
-with their stalls and scoreboards, and the hint `.reuse` are left out. What stays: opcodes with
-modifiers, constants, special registers, and the order of instructions.
+labels are numbered in order of first appearance. Addresses, the control words with their stalls and
+scoreboards, and the hint `.reuse` are left out. Opcodes with modifiers, constants, special
+registers, and the order of instructions are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REUSE = re.compile(r"\.reuse\b")
 
 
 def normalised(code: Code) -> tuple[str, ...]:
-    """Return a text for each instruction of a kernel; `label:` is in front of one that has one."""
+    """Return a text for each instruction of a kernel, prefixed with `label:` if it has one."""
     names: dict[str, str] = {}
     counts: dict[str, int] = {}
 

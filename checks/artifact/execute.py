@@ -1,4 +1,4 @@
-"""Run a plan under several schedules, and find what wrote an element that is wrong."""
+"""Run a plan under several schedules, and find the instruction that wrote a wrong element."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 
 POISONS = (0xFF, 0x00)
-"""Bytes that memory holds before anything is written to it, in one schedule and in the next.
+"""Initial bytes of memory, alternating between schedules.
 
-NaN and zero, True and False, -1 and 0: no element of any type is the same in both.
+They read as NaN and zero, True and False, -1 and 0: no element of any type is the same in both.
 """
 _OTHER_NAN = 0x7F
 
@@ -36,9 +36,10 @@ _WRITES = ("st", "red", "atom", "multimem", "cp", "call")
 def policies(count: int, seed: int) -> list[Policy]:
     """Return the schedules of a check.
 
-    In the first, asynchronous operations complete only when something waits for them. In the others
-    warps take turns at random, and asynchronous operations complete at once or at random times. In
-    every second one, beginning with the first, a cluster gets all the work that it asks for.
+    In the first schedule, asynchronous operations complete only when something waits for them. In
+    the others, warps take turns at random, and asynchronous operations complete at once or at
+    random times. In every second schedule, starting with the first, a cluster gets all the work it
+    requests.
     """
     others = [
         Policy(
@@ -65,7 +66,7 @@ class Element(NamedTuple):
     at: tuple[int, ...]
 
     def bytes(self) -> tuple[int, int]:
-        """Return where its bytes begin in its buffer, and where they end."""
+        """Return the start and end of its bytes in its buffer."""
         output = self.output
         order = output.layout[::-1] if output.layout is not None else range(len(output.shape))
         shape = tuple(output.shape[d] for d in order)
@@ -76,7 +77,7 @@ class Element(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """An instruction that wrote an element: `kernel` is the digest of a cubin, and a name."""
+    """An instruction that wrote an element. `kernel` is a cubin digest and a kernel name."""
 
     kernel: tuple[str, str]
     instruction: Instruction
@@ -84,15 +85,18 @@ class Writer(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where an element comes from.
+    """The origin of an element's value.
 
     Attributes:
-        writer: what wrote it last, None if no kernel changed it.
+        writer: the last instruction that wrote the element, None if no kernel changed it.
         sources: the instructions that the written value comes from.
-        kernel: the kernel of the following, as in `Writer`; None where it was written.
-        others: where nothing wrote it: what wrote other elements of its array.
-        unread: where nothing wrote its array: what wrote to memory that nothing has read.
-        elsewhere: the kernels of those sources that are in another, by the instruction's identity.
+        kernel: the kernel of `others` and `unread`, as in `Writer`; None if the element was
+            written.
+        others: if nothing wrote the element, the instructions that wrote other elements of its
+            array.
+        unread: if nothing wrote the array, the instructions that wrote memory that was never read.
+        elsewhere: the kernels of the sources that are in another kernel, by the instruction's
+            identity.
     """
 
     writer: Writer | None
@@ -105,17 +109,17 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Reaching(Machine):
-    """A machine that takes note of the instructions that it executes.
+    """A machine that records which instructions it executes.
 
     Attributes:
-        left: those that no run has executed, by the digest of their cubin and the kernel's name;
-            runs share it.
+        left: the instructions that no run has executed yet, by cubin digest and kernel name; shared
+            between runs.
     """
 
     left: dict[tuple[str, str], dict[int, Instruction]] = field(default_factory=dict)
 
     def run(self, launches: Sequence[Launch]) -> None:
-        """Run kernels; the first execution of each instruction is noted."""
+        """Run kernels, and record the first execution of each instruction."""
         for launch in launches:
             if isinstance(launch.program, Program):
                 kernel = launch.program.kernel
@@ -127,7 +131,7 @@ class Reaching(Machine):
 
 
 def _noting(program: Program, left: dict[int, Instruction]) -> list[Step]:
-    """Return code whose steps leave `left` when they are executed, each once."""
+    """Return code whose steps remove themselves from `left` when first executed."""
     code = list(program.code)
 
     def noting(step: Step) -> Step:
@@ -145,14 +149,13 @@ def _noting(program: Program, left: dict[int, Instruction]) -> list[Step]:
 
 @dataclass(slots=True)
 class _Watching(Machine):
-    """A machine that knows who changed some bytes last."""
+    """A machine that records which instruction last changed the watched bytes."""
 
     watched: Callable[[], bytes] = bytes
     writer: Writer | None = field(default=None)
     kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
 
     def run(self, launches: Sequence[Launch]) -> None:
-        """Run kernels, with a look at the bytes around each instruction that may write."""
         for launch in launches:
             if isinstance(launch.program, Program):
                 kernel = launch.program.kernel
@@ -161,7 +164,6 @@ class _Watching(Machine):
         Machine.run(self, launches)
 
     def finish(self, operation: Asynchronous) -> None:
-        """Complete an operation, with a look at the bytes before and after."""
         before = self.watched()
         Machine.finish(self, operation)
         if self.watched() != before:
@@ -179,7 +181,7 @@ class _Watching(Machine):
         def looking(w: Warp, place: int) -> int:
             before, writer = self.watched(), self.writer
             following = step(w, place)
-            # A wait may have completed the operation that wrote it.
+            # A wait may have completed the operation that wrote the bytes.
             if self.watched() != before and self.writer is writer:
                 self.writer = Writer(running_kernel(self), instruction, w.actor)
             return following
@@ -195,13 +197,10 @@ def find_origin(
     element: Element,
     deadline_s: float | None = None,
 ) -> Origin | None:
-    """Run a plan once more, and return where an element comes from.
-
-    None where the time is over before.
-    """
+    """Run a plan again to find the origin of an element; None if the time runs out first."""
     sources = Sources()
     machine = _Watching(policy, observer=sources, deadline=deadline_s)
-    # Other memory than in the run before: NaN and zeros that are written there change it.
+    # A different poison than in the first run, so that writing NaN or zeros counts as a change.
     run = PlanRun(artifact, machine, texts, poison=_OTHER_NAN)
     begin, end = element.bytes()
 
@@ -233,6 +232,5 @@ def find_origin(
 def _elsewhere(
     made: Sequence[Source], kernel: tuple[str, str], kernel_of: Mapping[int, tuple[str, str]]
 ) -> dict[int, tuple[str, str]]:
-    """Return the kernels of those sources that are in another kernel."""
     places = {id(each.instruction): kernel_of[id(each.instruction)] for each in made}
     return {place: other for place, other in places.items() if other != kernel}

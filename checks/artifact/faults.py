@@ -1,4 +1,4 @@
-"""Turns the faults, deadlocks and races of an emulation into findings, with their PTX lines."""
+"""Turn faults, deadlocks and races of an emulation into findings with their PTX lines."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ _RACES: Mapping[str, Rule] = MappingProxyType(
         "wgmma-registers": ACCUMULATOR_BEFORE_WAIT,
     }
 )
-"""By the rule of the emulator; others are races."""
+"""By the emulator's rule; all others are races."""
 _MOST_RACES = 24
-"""Of instructions; those of one line of the user's become one (`checks.locate`)."""
+"""The limit counts instructions; `checks.locate` then merges the findings of one source line."""
 _MOST_TEXT = 80
 
 
 def fault_finding(fault: Fault, machine: Machine, history: History | None = None) -> Finding:
-    """Return the finding for a fault of the kernels that run on a machine."""
+    """Return the finding for a fault of the kernels running on a machine."""
     history = History() if history is None else history
     if isinstance(fault, Deadlock):
         return _deadlock(fault, history)
@@ -145,14 +145,14 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
 
 
 def _context(deadlock: Deadlock, history: History) -> tuple[list[Place], bool]:
-    """Return what the warps did before they wait, and what happened at their barriers so far.
+    """Return each warp's last steps before its wait, and the events so far at their barriers.
 
-    Also whether anything has ever arrived at the barrier that the first of them waits for.
+    The bool is False if nothing has ever arrived at the barrier that the first warp waits for.
     """
     found: list[Place] = []
     arrived = True
     barriers: set[int] = set()
-    done: dict[tuple[object, ...], list[Place]] = {}  # by what waits for what, and came from where
+    done: dict[tuple[object, ...], list[Place]] = {}  # by wait and preceding lines
     groups: dict[tuple[int, str], Block] = {}
     for number, (warp, at, reason) in enumerate(deadlock.waiting):
         if groups.setdefault((at, reason), warp.block) is warp.block:
@@ -168,14 +168,14 @@ def _context(deadlock: Deadlock, history: History) -> tuple[list[Place], bool]:
 
 
 def _ended(deadlock: Deadlock, history: History) -> list[Place]:
-    """Return what those warps did last that have ended, in the clusters of those that wait."""
+    """Return the last steps of ended warps in the clusters of the waiting warps."""
     clusters = {id(w.block.cluster): w.block.cluster for w, _, _ in deadlock.waiting}
     ended: list[Warp] = [w for c in clusters.values() for w in c.warps if w.ended]
     return [place for warp in ended for place in history.at_end(warp)]
 
 
 def _prospects(message: str) -> str:
-    """Return the message of a deadlock as one line: the first group of warps, and why it waits."""
+    """Return a deadlock's message as one line: the first group of warps, and why it waits."""
     head, *lines = message.splitlines()
     if not lines:
         return message.strip().rstrip(".")
@@ -191,7 +191,7 @@ def _who(actors: list[str]) -> str:
 
 
 def race_findings(history: History, run: PlanRun) -> list[Finding]:
-    """Return the findings for the races of the kernels that a run has launched."""
+    """Return the findings for the races in the kernels that a run has launched."""
     kernels: dict[int, Launch] = {}
     for step in run.plan.launches:
         for instruction in program(run.ptx_of(step), step.kernel).kernel.instructions:
@@ -225,7 +225,6 @@ def _accessing(access: Access) -> Place:
 
 
 def _where(raced: Raced) -> str:
-    """Return which memory a race is about; cells of tensor memory are counted row by row."""
     if raced.begin is None or raced.end is None:
         return ""
     if raced.memory == "tensor memory":
@@ -235,17 +234,17 @@ def _where(raced: Raced) -> str:
 
 
 def shown(instruction: Instruction | None) -> str:
-    """Return an instruction as findings name it: its text, with its line of the PTX."""
+    """Return an instruction as findings show it: its text and its line of the PTX."""
     if instruction is None:
         return ""
     text = instruction.text.strip()
-    if len(text) > _MOST_TEXT:  # those with dozens of registers
+    if len(text) > _MOST_TEXT:  # instructions with dozens of registers
         text = f"{text[:_MOST_TEXT].rpartition(',')[0] or text[:_MOST_TEXT]}, …"
     return f"{text}, PTX line {instruction.line}"
 
 
 def running_kernel(machine: Machine) -> tuple[str, str]:
-    """Return the digest of the cubin and the name of the kernel that runs on a machine."""
+    """Return the cubin digest and the name of the kernel running on a machine."""
     if not machine.launches:
         return "", ""
     launch = machine.launches[0]

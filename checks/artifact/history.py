@@ -1,6 +1,6 @@
-"""What warps did around a race, a deadlock or a fault: the synchronization before and after.
+"""History of each warp around a race, deadlock or fault: the nearby synchronization.
 
-The synchronization that is missing cannot be shown, but its neighbors can.
+Missing synchronization cannot be shown, but its neighbors can.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pallasc.emulator.races.threads import Event, instruction_at
 _MOST_BEFORE = 3
 _WAITS = {"try_wait", "test_wait", "wait_group"}
 _REMEMBERED = 256
-"""Synchronisations of each warp, the last ones."""
+"""The number of most recent synchronizations kept per warp."""
 
 
 class Done(NamedTuple):
-    """A synchronisation of a warp; `stamp` is how many events there were before it."""
+    """A synchronization of a warp; `stamp` is the number of events before it."""
 
     stamp: int
     instruction: Instruction
@@ -38,13 +38,13 @@ class Done(NamedTuple):
 
 
 class _Barrier:
-    """What happened at an mbarrier."""
+    """The events at an mbarrier."""
 
     __slots__ = ("arrivals", "count", "initialised")
 
     def __init__(self, initialised: Instruction) -> None:
         self.initialised = initialised
-        self.arrivals: dict[int, tuple[Instruction, int]] = {}  # by the identity of the first
+        self.arrivals: dict[int, tuple[Instruction, int]] = {}  # by the identity of the instruction
 
     def arrive(self, instruction: Instruction) -> None:
         _, count = self.arrivals.get(id(instruction), (instruction, 0))
@@ -52,10 +52,10 @@ class _Barrier:
 
 
 class History(Races):
-    """Finds races, and remembers what each warp did last and who arrived at which mbarrier."""
+    """Find races, and remember each warp's recent synchronizations and each mbarrier's arrivals."""
 
     def __post_init__(self) -> None:
-        """Begin without anything known; what was found stays."""
+        """Reset the history, but keep the findings so far."""
         super().__post_init__()
         self._done: dict[Warp, deque[Done]] = {}
         self._barriers: dict[tuple[int, int], _Barrier] = {}
@@ -64,16 +64,16 @@ class History(Races):
         self.prefetches: Prefetches = getattr(self, "prefetches", None) or Prefetches()
         self.prefetches.new_launches()
 
-    # What is asked.
+    # Queries.
 
     def between(self, number: int) -> tuple[Place, ...]:
-        """Return what stands between the accesses of a finding, in the order of time."""
+        """Return the synchronization between the accesses of a finding, in time order."""
         return self._context.get(number, ())
 
     def before(self, warp: Warp, place: int) -> list[Place]:
-        """Return what a warp did last before it came to a place in its code, the latest first.
+        """Return a warp's last steps before a place in its code, most recent first.
 
-        Its last arrival at an mbarrier is among that.
+        Includes its last arrival at an mbarrier.
         """
         here = instruction_at(warp, place)
         found: dict[int, Done] = {}
@@ -92,13 +92,13 @@ class History(Races):
         return [done.place(f"earlier in warp {warp.index}") for done in found.values()]
 
     def at_end(self, warp: Warp) -> list[Place]:
-        """Return what a warp that has ended did last."""
+        """Return the last step of a warp that has ended."""
         done = self._done.get(warp)
         last = next((each for each in reversed(done or ()) if _tells(each.instruction)), None)
         return [last.place(f"last in warp {warp.index}, which has ended")] if last else []
 
     def at_barrier(self, warp: Warp, wait: MbarrierWait) -> tuple[list[Place], bool]:
-        """Return the places of a barrier that is waited for, and whether anybody ever arrived."""
+        """Return the places of a barrier being waited for, and whether anything ever arrived."""
         for block in warp.block.cluster.blocks:
             known = self._barriers.get((id(block), wait.offset))
             if known is not None and block.mbarriers.get(wait.offset) is wait.barrier:
@@ -106,7 +106,7 @@ class History(Races):
         return [], True
 
     def around_fault(self, block: Block | None) -> list[Place]:
-        """Return where the mbarrier that was used last is initialised; else those of a block."""
+        """Return where the last used mbarrier is initialized, or else the mbarriers of a block."""
         if self._last_barrier in self._barriers:
             known = self._barriers[self._last_barrier]
             return list(_places(known, None))
@@ -116,53 +116,53 @@ class History(Races):
             if block is not None and owner == id(block)
         ]
 
-    # What happens.
+    # Events.
 
     def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
-        """Take note that an mbarrier is about to be initialised."""
+        """Record that an mbarrier is about to be initialized."""
         super().initialised(w, place, block, offset)
         self._barriers[id(block), offset] = _Barrier(instruction_at(w, place))
 
     def arrived(
         self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
     ) -> None:
-        """Take note that a warp is about to arrive at a barrier."""
+        """Record that a warp is about to arrive at a barrier."""
         super().arrived(w, place, barrier, releases=releases)
         if barrier[0] == "mbarrier":
             self._arrive(barrier[1], barrier[2], instruction_at(w, place))
         self._note(w, place)
 
     def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
-        """Take note that a wait for a barrier is over."""
+        """Record that a wait for a barrier is over."""
         super().passed(w, place, barrier)
         self._note(w, place)
 
     def waited(
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
     ) -> None:
-        """Take note that a warp has waited for what it issued, or for what that reads."""
+        """Record that a warp has waited for operations it issued, or only for their reads."""
         super().waited(w, place, operations, reads_only=reads_only)
         self._note(w, place)
 
     def fenced(self, w: Warp, place: int) -> None:
-        """Take note of a fence."""
+        """Record a fence."""
         super().fenced(w, place)
         self._note(w, place)
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
-        """Take note of an asynchronous operation that begins."""
+        """Record the start of an asynchronous operation."""
         super().issued(w, place, operation)
         if operation.signals:
             self._note(w, place)
 
     def completing(self, operation: Asynchronous) -> None:
-        """Take note that an asynchronous operation is about to complete."""
+        """Record that an asynchronous operation is about to complete."""
         super().completing(operation)
         for block, offset in operation.signals:
             self._arrive(block, offset, operation.instruction)
 
     def ended(self, block: Block) -> None:
-        """Take note that a block has ended."""
+        """Record that a block has ended."""
         super().ended(block)
         for key in [key for key in self._barriers if key[0] == id(block)]:
             del self._barriers[key]
@@ -170,7 +170,7 @@ class History(Races):
             self._done.pop(warp, None)
 
     def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Take note that a warp prefetches."""
+        """Record a prefetch by a warp."""
         self.prefetches.note(w, place, prefetch)
 
     def _arrive(self, block: Block, offset: int, instruction: Instruction) -> None:
@@ -185,7 +185,7 @@ class History(Races):
         done.append(Done(len(self._events), instruction_at(w, place)))
 
     def _others(self, event: Event) -> list[Done]:
-        """Return the synchronizations of the warp of an access, without the access itself."""
+        """Return the synchronizations of the accessing warp, except the access itself."""
         here = event.access.instruction
         return [each for each in self._done.get(event.warp, ()) if each.instruction is not here]
 
@@ -222,7 +222,7 @@ def _last_wait(done: Sequence[Done]) -> Done | None:
 
 
 def _tells(instruction: Instruction) -> bool:
-    """Tell whether an instruction is a step of its own, and no part of another one."""
+    """Return True if an instruction is a complete step, not a part of another one."""
     parts = instruction.parts
     inside = {"expect_tx", "noComplete"} & set(parts)
     return parts[0] not in ("bar", "barrier", "fence", "membar") and not inside

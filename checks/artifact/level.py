@@ -1,8 +1,8 @@
 """The artifact level: executes the launch plan and the PTX of an artifact.
 
-It finds what JAX, Mosaic and XLA get wrong. With the source, results are compared with the
-reference. Later schedules, in which memory begins with other bytes, must give the results of the
-first.
+It finds errors made by JAX, Mosaic and XLA. If the source is available, results are compared with
+the reference. Later schedules start with other memory contents and must reproduce the results of
+the first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _EFFECTS = (
     *("wgmma", "mma", "tcgen05"),
 )
 Results = list[list[Any]]
-"""Of each device, of each output."""
+"""For each device, the array of each output."""
 
 
 def run(subject: Subject, options: Options) -> LevelResult:
@@ -101,20 +101,18 @@ def _notes(subject: Subject) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Check:
-    """A check of one variant on the inputs of each device."""
-
     subject: Subject
     options: Options
     inputs: Sequence[Sequence[Any]]
     first: Results | None = field(default=None, init=False)
     """The results of the first schedule."""
     notes: dict[str, list[Finding]] = field(default_factory=dict, init=False)
-    """By rule, those of the first schedule that has any."""
+    """By rule, the notes of the first schedule that has any."""
     left: dict[tuple[str, str], dict[int, Instruction]] = field(default_factory=dict, init=False)
-    """The instructions that no schedule has executed: see `Reaching`."""
+    """The instructions that no schedule has executed; see `Reaching`."""
 
     def run(self, expected: Results | None) -> LevelResult:
-        """Run the schedules, until one shows that something is wrong."""
+        """Run the schedules until one of them finds an error."""
         for number, policy in enumerate(policies(self.options.schedules, self.options.seed)):
             try:
                 found = self._schedule(policy, expected, POISONS[number % 2])
@@ -130,10 +128,11 @@ class _Check:
         return from_findings(NAME, (*notes, *self._not_executed()))
 
     def _not_executed(self) -> Iterator[Finding]:
-        """Yield a note for each kernel of which no schedule has executed all instructions.
+        """Yield a note for each kernel with instructions that no schedule has executed.
 
-        `subject` has their lines of the PTX, from which `checks.locate` makes the user's lines. If
-        none of them reads or writes memory, they are of no interest, such as retries of waits.
+        `subject` holds their PTX lines, which `checks.locate` turns into the user's source lines.
+        Kernels whose unexecuted instructions access no memory are skipped; those are, for example,
+        retries of waits.
         """
         for (cubin, name), left in self.left.items():
             parts = [instruction.parts for instruction in left.values()]
@@ -150,7 +149,6 @@ class _Check:
                 )
 
     def _too_slow(self, number: int) -> CheckError:
-        """Return the error of a check whose time was over in a schedule."""
         before = {0: "", 1: "; schedule 1 found nothing"}.get(
             number, f"; schedules 1 to {number} found nothing"
         )
@@ -169,7 +167,6 @@ class _Check:
         return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
 
     def _schedule(self, policy: Policy, expected: Results | None, poison: int) -> list[Finding]:
-        """Return what is wrong in one schedule."""
         history = History()
         run = self._run(policy, poison, history)
         try:
@@ -195,7 +192,7 @@ class _Check:
     def _differing(
         self, results: Results, policy: Policy, poison: int, *, agree: bool
     ) -> list[Finding]:
-        """Return how results differ from the first schedule's results."""
+        """Return the differences between these results and the first schedule's."""
         variant = self.subject.variant
         found = differences(
             self.subject.plan,
@@ -216,7 +213,7 @@ class _Check:
         ]
 
     def _unwritten(self, results: Results, policy: Policy, poison: int) -> dict[str, Finding]:
-        """Return, by path, the outputs that are different if memory begins with other bytes."""
+        """Return, by path, the outputs that change when memory starts with other bytes."""
         other_poison = POISONS[not POISONS.index(poison)]
         try:
             others = self._run(policy, other_poison).run(self.inputs)
@@ -269,7 +266,7 @@ class _Check:
         poison: int,
         raced: Sequence[Finding],
     ) -> list[Finding]:
-        """Return findings of wrong numbers with their rule and origin."""
+        """Add rule and origin to findings of wrong numbers."""
         if all(finding.severity == "note" for finding, _ in found):
             place = _definition(self.subject.variant)
             return [replace(finding, location=place) for finding, _ in found]
@@ -283,7 +280,7 @@ class _Check:
         return located
 
     def _differences(self, results: Results, expected: Results) -> list[tuple[Finding, Element]]:
-        """Return what is wrong with each output, on the first device where it is."""
+        """Return the mismatches of each output, on the first device that has one."""
         variant = self.subject.variant
         tolerance = variant.tolerance if variant is not None else None
         found = []
@@ -300,7 +297,7 @@ class _Check:
         return found
 
     def _kind(self, results: Results, poison: int, raced: Sequence[Finding]) -> tuple[str, str]:
-        """Return the rule of wrong numbers, and what to do about them."""
+        """Return the rule for wrong numbers, and a hint."""
         has_raced = any(race.severity == "error" for race in raced)
         if self.first is not None and not has_raced:
             return DEPENDS_ON_ORDER.name, ""
@@ -315,14 +312,12 @@ class _Check:
         return WRONG_NUMBERS.name, ""
 
     def _interpreter_agrees(self) -> bool:
-        """Tell whether JAX's interpreter gives the numbers of the reference."""
         from pallasc.checks.interpreter import level as interpreter
 
         result = interpreter.run(self.subject, self.options)
         return result.status != "not checked" and not result.fails
 
     def _with_origin(self, finding: Finding, element: Element, policy: Policy) -> Finding:
-        """Return a finding with where its element comes from."""
         subject = self.subject
         origin = find_origin(
             subject.artifact,
@@ -374,7 +369,6 @@ def _fed(source: Source, cubin: str, kernel: str) -> Place:
 
 
 def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) -> tuple[int, ...]:
-    """Return the index of the first element that differs."""
     rtol, atol = settle_tolerance(variant.tolerance if variant else None, output.dtype)
     first = compare_arrays(got, expected, rtol=rtol, atol=atol).first
     return first.index if first else ()
@@ -386,12 +380,11 @@ def _name(element: Element) -> str:
 
 
 def _schedule_text(number: int, count: int) -> str:
-    """Return what a finding says of its schedule, nothing of the first; users count from 1."""
+    """Return the suffix that names a schedule, "" for the first; users count from 1."""
     return f"; in schedule {number + 1} of {count}" if number else ""
 
 
 def _definition(variant: Variant | None) -> Location | None:
-    """Return where the user's function is defined."""
     if variant is None:
         return None
     from pallasc.compiler.lowering.diagnose import definition

@@ -1,4 +1,4 @@
-"""Whether later schedules give the results of the first: another order of blocks and warps."""
+"""Compares results between schedules, which run blocks and warps in different orders."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def differences(
     *,
     agree: bool,
 ) -> Iterator[tuple[Finding, Element]]:
-    """Yield how each output differs between schedules, on the first device where it does.
+    """Yield the difference of each output between schedules, on the first device that has one.
 
     Args:
-        plan: what ran.
-        first: the results of schedule 1, of each device.
-        later: those of another schedule.
-        tolerance: that of the variant.
-        agree: whether both agree with a reference, so that a difference is only a note.
+        plan: the plan that ran.
+        first: the results of schedule 1, for each device.
+        later: the results of another schedule.
+        tolerance: the variant's tolerance.
+        agree: True if both agree with a reference, so that a difference is only a note.
     """
     for number, output in enumerate(plan.outputs):
         for device, (ours, theirs) in enumerate(zip(first, later, strict=True)):
@@ -64,7 +64,7 @@ def differences(
 
 
 def _may_round(output: Binding, one: Any, other: Any, tolerance: Tolerance | None) -> bool:
-    """Tell whether the tolerance, or another order of summation, allows a difference."""
+    """Return True if the tolerance, or another order of summation, allows a difference."""
     rtol, atol = settle_tolerance(tolerance, output.dtype)
     if not compare_arrays(other, one, rtol=rtol, atol=atol).mismatches:
         return True
@@ -72,7 +72,7 @@ def _may_round(output: Binding, one: Any, other: Any, tolerance: Tolerance | Non
 
 
 def _parts(plan: LaunchPlan) -> str:
-    """Return what has another order in another schedule."""
+    """Return the name of the units whose order varies between schedules."""
     if any(max(launch.grid) > 1 for launch in plan.launches):
         return "blocks"
     return "warps and asynchronous operations"

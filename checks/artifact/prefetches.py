@@ -1,4 +1,4 @@
-"""Prefetches of the same bytes by several blocks of a cluster: traffic, which no number shows."""
+"""Prefetches of the same bytes by several blocks of a cluster: extra traffic, correct results."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pallasc.emulator.races.threads import instruction_at
 
 
 class Prefetches:
-    """Notes what the blocks of each cluster prefetch."""
+    """Records the prefetches of the blocks of each cluster."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[object, ...], Dim3] = {}
         self._found: dict[tuple[str, str, int], Finding] = {}
 
     def new_launches(self) -> None:
-        """Forget what an earlier launch has prefetched; what was found stays."""
+        """Forget the prefetches of earlier launches, but keep the findings."""
         self._first.clear()
 
     def note(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Take note that a warp prefetches."""
+        """Record a prefetch by a warp."""
         block, launch = w.block, w.block.launch
         if len(block.cluster.blocks) == 1:
             return
@@ -48,5 +48,5 @@ class Prefetches:
         )
 
     def findings(self) -> list[Finding]:
-        """Return a note for each instruction that prefetches what another block does."""
+        """Return a note for each instruction that repeats another block's prefetch."""
         return list(self._found.values())

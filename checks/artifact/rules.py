@@ -1,4 +1,4 @@
-"""What the artifact level looks for."""
+"""Rules of the artifact level."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where a value comes from: the loads, copies and MMAs that it was computed from.
+"""Traces a value to the loads, copies and MMAs that it was computed from.
 
-While a kernel runs, `Sources` notes which instruction wrote what another one reads, in shared,
-tensor and global memory. Between two of these, values go through registers, which are followed in
-the code. Addresses are not followed: a load from a wrong place is named itself.
+While a kernel runs, `Sources` records for each read of shared, tensor and global memory which
+instruction wrote the data. Between a read and a write, values pass through registers, which are
+followed in the code. Addresses are not followed: a load from a wrong address is itself reported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel, Operand, register_numbers
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
 
-_SHIFT = 2  # bytes are told apart four by four
+_SHIFT = 2  # writes are tracked per 4-byte granule
 _WRITES_NO_REGISTER = {
     "bar", "barrier", "bra", "cp", "exit", "fence", "griddepcontrol", "membar", "multimem",
     "prefetch", "red", "ret", "st", "stmatrix", "trap",
@@ -32,8 +32,8 @@ class Source(NamedTuple):
 
     Attributes:
         instruction: the instruction.
-        early: it was not complete when its result was read.
-        unwritten: the bytes of shared memory that it reads and nothing has written, in words.
+        early: True if it was not complete when its result was read.
+        unwritten: description of the shared-memory bytes that it reads before anything wrote them.
     """
 
     instruction: Instruction
@@ -42,22 +42,22 @@ class Source(NamedTuple):
 
 
 class Sources(Observer):
-    """Notes which instruction wrote what another one reads."""
+    """Records which instruction wrote the data that another one reads."""
 
     def __init__(self) -> None:
         self._written: dict[int, np.ndarray] = {}  # numbers of writes, by the identity of memory
-        self._alive: list[Any] = []  # keeps those identities from being used again
+        self._alive: list[Any] = []  # keeps those identities from being reused
         self._writes: list[tuple[Instruction, Asynchronous | None]] = []
         self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
         self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
         self._unwritten: dict[int, range] = {}  # granules of shared memory, by that identity
 
     def behind(self, start: Instruction, kernels: Sequence[Kernel]) -> list[Source]:
-        """Return what was written by an instruction comes from, the nearest first.
+        """Return the instructions that a written value comes from, nearest first.
 
         Args:
-            start: the instruction.
-            kernels: all that ran: one reads what another has written.
+            start: the instruction that wrote the value.
+            kernels: all kernels that ran; one may read what another has written.
         """
         of = {id(each): kernel for kernel in kernels for each in kernel.instructions}
         definitions: dict[int, Mapping[int, Sequence[Instruction]]] = {}
@@ -93,20 +93,20 @@ class Sources(Observer):
         ]
 
     def writers(self, region: Region) -> list[Instruction]:
-        """Return the instructions that wrote what a memory holds."""
+        """Return the instructions that wrote the current contents of a memory region."""
         numbers = np.unique(self._written.get(id(region), np.zeros(0, np.int32))).tolist()
         found = [self._writes[number - 1][0] for number in numbers if number]
         return list({id(instruction): instruction for instruction in found}.values())
 
     def unread(self) -> list[Instruction]:
-        """Return the plain writes to memory of which nothing was ever read."""
+        """Return the plain writes to memory that was never read."""
         read = {number for fed in self._fed.values() for number in fed}
         return [self._writes[n - 1][0] for i, n in self._plain.items() if i not in read]
 
-    # The observer.
+    # Observer methods.
 
     def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Take note that lanes read."""
+        """Record reads by lanes."""
         if PARAMETERS <= region.base < SHARED:
             return
         if mask is not None:
@@ -116,7 +116,7 @@ class Sources(Observer):
     def write(
         self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
     ) -> None:
-        """Take note that lanes write."""
+        """Record writes by lanes."""
         if mask is not None:
             offsets = offsets[mask]
         instruction = _at(w, place)
@@ -128,7 +128,7 @@ class Sources(Observer):
     atomic = write
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
-        """Take note of an asynchronous operation that begins."""
+        """Record the start of an asynchronous operation."""
         instruction = operation.instruction
         for region, offsets, size in operation.reads:
             self._feed(instruction, region, _granules(offsets, size))
@@ -214,7 +214,7 @@ def _has_result(instruction: Instruction) -> bool:
 
 
 def _loads(instruction: Instruction) -> bool:
-    """Tell whether it takes its value from memory, so that its registers are addresses."""
+    """Return True if its value comes from memory, so that its registers are addresses."""
     first, *rest = instruction.parts
     if first == "tcgen05":
         return rest[0] == "ld"
@@ -222,7 +222,7 @@ def _loads(instruction: Instruction) -> bool:
 
 
 def _values(instruction: Instruction) -> Sequence[Operand]:
-    """Return the operands whose values go into what an instruction gives."""
+    """Return the operands whose values flow into an instruction's result."""
     if instruction.parts[0] in ("st", "stmatrix", "red"):
         return instruction.operands[1:]
     if instruction.parts[0] == "tcgen05":

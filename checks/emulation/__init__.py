@@ -1,1 +1,1 @@
-"""A plan executed once, in a worker, for `pallasc run --emulate`."""
+"""Executes a plan once, in a worker, for `pallasc run --emulate`."""

@@ -29,10 +29,10 @@ _HELP = {rule.name: rule.help for rule in RULES}
 
 
 def check_installed() -> None:
-    """Check that what the emulator imports is installed.
+    """Check that the emulator's dependencies are installed.
 
     Raises:
-        ToolError: it is not.
+        ToolError: one of them is missing.
     """
     lacking = [name for name in ("numpy", "ml_dtypes") if find_spec(name) is None]
     if lacking:
@@ -45,16 +45,16 @@ def check_installed() -> None:
 def subjects_of(
     compiled: Sequence[tuple[Variant, Artifact]], *, store: Store | None, limits: Options
 ) -> list[Subject]:
-    """Return what is to be emulated, with the PTX of XLA's kernels, found by compiling once more.
+    """Return the subjects to emulate, compiling again to get the PTX of XLA's kernels.
 
     Args:
-        compiled: variants, and what they were compiled into.
-        store: that of the build; None where there is no source, as for bundles.
-        limits: how many processes compile, and for how long.
+        compiled: variants and their artifacts.
+        store: the build's store; None if there is no source, as for bundles.
+        limits: the number of compiling processes and their time limit.
 
     Raises:
-        UnsupportedError: the PTX of a kernel cannot be had.
-        ToolError: there is no compiler here, and it is needed.
+        UnsupportedError: the PTX of a kernel is not available.
+        ToolError: a compiler is needed and none is installed.
     """
     if store is None:
         for variant, artifact in compiled:
@@ -74,7 +74,6 @@ def subjects_of(
 
 
 def _check_complete(variant: Variant, artifact: Artifact) -> None:
-    """Check that the artifact of a bundle has the PTX of each kernel."""
     lacking = without_ptx(artifact)
     if not lacking:
         return
@@ -90,17 +89,17 @@ def _check_complete(variant: Variant, artifact: Artifact) -> None:
 def emulate(
     subject: Subject, inputs: Sequence[bytes], *, store: Store | None, limits: Options
 ) -> Emulated:
-    """Run the plan of a variant in a worker; a fault has the lines of the user's source.
+    """Run the plan of a variant in a worker, and locate a fault in the user's source.
 
     Args:
         subject: the variant, with all PTX.
-        inputs: the bytes of each input as in device memory, those of all devices as one array.
-        store: that of the build, None where there is no source.
-        limits: time and memory.
+        inputs: the bytes of each input as in device memory; the arrays of all devices are joined.
+        store: the build's store, None if there is no source.
+        limits: time and memory limits.
 
     Raises:
-        UnsupportedError: a kernel has an instruction that the emulator does not know.
-        CompileError: the worker was stopped at a limit, or has died.
+        UnsupportedError: a kernel has an instruction that the emulator does not support.
+        CompileError: the worker was stopped at a limit, or died.
     """
     request = Emulate(
         record=subject.artifact.record,
@@ -136,7 +135,7 @@ def _answer(task: Task, limits: Options) -> Emulated:
 
 
 def fault_error(subject: Subject, fault: Finding) -> CheckError:
-    """Return the error that tells what a kernel did, and what to do about it."""
+    """Return the error that describes a kernel's fault, with a hint."""
     at = f" (at {fault.instruction})" if fault.instruction else ""
     places = [
         f"\n  {f'{place.location}: ' if place.location else ''}{place.text}"

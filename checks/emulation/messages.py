@@ -1,4 +1,4 @@
-"""Messages between a run and the worker that emulates: a plan with inputs, and its outputs."""
+"""Messages between `pallasc run` and the emulating worker: a plan with inputs, and its outputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pallasc.compiler.workers.messages import Reply, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulated(Reply):
-    """What an emulation gave.
+    """The result of an emulation.
 
     Attributes:
-        outputs: the bytes of each output as in device memory, those of all devices one after the
-            other; none where a kernel failed.
-        printed: what kernels printed.
+        outputs: the bytes of each output as in device memory, all devices concatenated; empty if a
+            kernel failed.
+        printed: the text printed by kernels.
         fault: the fault that ended a kernel, None if all kernels completed.
     """
 
@@ -32,9 +32,9 @@ class Emulate(Request):
 
     Attributes:
         record: the artifact's record.
-        blobs: what the record names, by digest.
+        blobs: the blobs that the record names, by digest.
         xla_ptx: see `subject.Subject`.
-        inputs: the bytes of each input as in device memory, those of all devices as one array.
+        inputs: the bytes of each input as in device memory; the arrays of all devices are joined.
     """
 
     reply: ClassVar[type[Reply]] = Emulated

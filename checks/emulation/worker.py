@@ -1,7 +1,7 @@
 """The process that executes plans, one after the other.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
-`checks.emulation.messages`. It runs none of the user's code, and imports no JAX.
+Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are defined in
+`checks.emulation.messages`. It runs no user code and does not import JAX.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def main(arguments: list[str], channel: Channel) -> int:
 
 
 def _emulate(request: Emulate) -> Emulated:
-    """Run a plan on all of its devices, until its end or that of the kernel that fails.
+    """Run a plan on all of its devices until it ends or a kernel fails.
 
     Raises:
-        UnsupportedError: a kernel has an instruction that the emulator does not know.
+        UnsupportedError: a kernel has an instruction that the emulator does not support.
     """
     artifact = Artifact(request.record, request.blobs.__getitem__)
     plan, machine = artifact.plan, Machine()

@@ -1,7 +1,7 @@
-"""Runs JAX's interpreter, and collects the errors that it raises and the races that it finds.
+"""Runs JAX's interpreter, and collects its errors and the races it finds.
 
-What differs between versions of JAX: from 0.11 on races can be warnings, which come through
-`logging`; 0.10 prints them, to whatever `print` its module finds.
+The report of races depends on the JAX version: from 0.11 on they can be warnings, which go through
+`logging`; 0.10 prints them with the `print` found in its module.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _RACES = "jax._src.pallas.mosaic.interpret.race_detection_state"
 _RACE = "RACE DETECTED"
 _MOST_RACES = 1000
 TMA_CLOCKS = 64
-"""Copies that the interpreter tells apart; with fewer, a later copy hides that one is not waited
-for."""
+"""Number of copies that the interpreter distinguishes. With fewer, a later copy can hide a missing
+wait for an earlier one."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """What the interpreter said.
+    """Messages of the interpreter.
 
     Attributes:
         races: the text of each race.
-        failure: what the first failing thread raised, where this JAX tells.
+        failure: the exception of the first thread that failed, if this JAX version reports it.
     """
 
     races: list[str] = field(default_factory=list)
@@ -38,20 +38,20 @@ class Heard:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, *texts: object) -> None:
-        """Take in a race; anything else is passed over."""
+        """Record a race; ignore any other text."""
         text = " ".join(map(str, texts))
         with self._lock:
             if text.startswith(_RACE) and len(self.races) < _MOST_RACES:
                 self.races.append(text)
 
     def fail(self, error: BaseException) -> None:
-        """Take in why a thread failed; the first one counts."""
+        """Record the exception of a failed thread; the first one is kept."""
         with self._lock:
             self.failure = self.failure or error
 
 
 def why_missing() -> str:
-    """Return why there is no interpreter here, "" if there is."""
+    """Return why there is no interpreter here, "" if there is one."""
     try:
         importlib.import_module(f"{_INTERPRETER}.params")
     except ImportError:
@@ -63,10 +63,10 @@ def why_missing() -> str:
 
 @contextlib.contextmanager
 def interpreting(heard: Heard) -> Iterator[None]:
-    """Have kernels of this thread interpreted until the end of the block.
+    """Interpret the kernels of this thread until the end of the block.
 
     Args:
-        heard: takes in what the interpreter says.
+        heard: collects the interpreter's messages.
     """
     import jax
 
@@ -76,12 +76,12 @@ def interpreting(heard: Heard) -> Iterator[None]:
         try:
             yield
         finally:
-            if checks is not None:  # a kernel may turn them on, for itself alone
+            if checks is not None:  # a kernel may turn them on, for itself only
                 jax.config.update("jax_pallas_enable_debug_checks", checks)
 
 
 def forget() -> None:
-    """Drop what the interpreter keeps of a kernel that failed."""
+    """Drop the interpreter's state of a kernel that failed."""
     importlib.import_module(
         f"{_INTERPRETER}.interpret_pallas_call"
     ).reset_gpu_interpret_mode_state()

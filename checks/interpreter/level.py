@@ -1,6 +1,6 @@
 """The interpreter level: numbers, bounds, uninitialized memory, races and deadlocks.
 
-It executes the kernel as JAX traced it, not what Mosaic compiles, and ignores `wgmma_wait`:
+It executes the kernel as JAX traced it, not as Mosaic compiles it, and ignores `wgmma_wait`.
 `docs/check.md` lists what it does not find.
 """
 
@@ -43,7 +43,7 @@ from pallasc.specs.spec import Variant
 
 NAME = "interpreter"
 _LOOK_S = 0.2
-"""Three looks tell a deadlock, so it is noticed within a second."""
+"""A deadlock is reported after three samples, so within a second."""
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
 _ENDED = "the error ended the kernel; races that only its rest shows may be missing"
 
@@ -104,13 +104,12 @@ def _wrong_numbers(
 
 @dataclass(slots=True)
 class _Outcome:
-    """What the thread that calls the kernel leaves behind."""
+    """The result or error of the thread that calls the kernel."""
 
     result: Any = None
     error: BaseException | None = None
 
     def run(self, call: Callable[[], Any], heard: Heard) -> None:
-        """Call the kernel, interpreted, in the thread that this runs in."""
         import jax
 
         try:
@@ -121,9 +120,9 @@ class _Outcome:
 
 
 def _watched(call: Callable[[], None]) -> list[Waiting]:
-    """Call in another thread; return the deadlocked threads, none if the call returns.
+    """Call in another thread; return the deadlocked threads, or none if the call returns.
 
-    The thread that waits stays behind: this process must not check anything else.
+    Deadlocked threads cannot be stopped, so this process must not check anything else.
     """
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
@@ -137,9 +136,9 @@ def _watched(call: Callable[[], None]) -> list[Waiting]:
 
 
 def _call(variant: Variant, inputs: list[dict[str, Any]]) -> Callable[[], Any]:
-    """Return what calls the function, on the devices of a variant's mesh if it has one.
+    """Return a callable that runs the kernel, on the devices of the variant's mesh if it has one.
 
-    Results of several devices have one dimension more in front, as the arguments have then.
+    With several devices, the results, like the arguments, have the device as first dimension.
     """
     call = kernel_call(variant, inputs[0])
     if not variant.mesh:
@@ -157,7 +156,6 @@ def _call(variant: Variant, inputs: list[dict[str, Any]]) -> Callable[[], Any]:
 
 
 def _of_each(results: list[Any], devices: int) -> list[list[Any]]:
-    """Return the results of each device."""
     if devices == 1:
         return [results]
     return [[result[device] for result in results] for device in range(devices)]
@@ -192,7 +190,7 @@ def _deadlock(waits: list[Waiting]) -> Finding:
 def _failed(
     error: BaseException, heard: Heard, races: list[Finding], place: Location
 ) -> LevelResult:
-    """Return the result of a kernel that the interpreter did not bring to its end."""
+    """Return the result of a kernel that the interpreter could not complete."""
     forget()
     cause = heard.failure or error
     text = raised_text(cause)
@@ -209,7 +207,7 @@ def _failed(
 
 
 def _place_of(error: BaseException) -> Location | None:
-    """Return the user's line from the frames of the interpreter that an error came through."""
+    """Return the user's line from the interpreter frames in an error's traceback."""
     trace, place = error.__traceback__, None
     while trace is not None:
         place = user_place(trace.tb_frame.f_locals) or place

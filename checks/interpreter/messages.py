@@ -1,6 +1,6 @@
-"""Turns the messages of JAX's interpreter into findings, by their text: they have no other form.
+"""Turns messages of JAX's interpreter into findings by matching their text, their only form.
 
-A message that is unknown here is not a finding: the kernel is `not checked`.
+An unknown message is not a finding: the kernel is `not checked`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _KNOWN: tuple[tuple[str, Rule], ...] = (
     (r"^Warpgroup-thread .* is waiting at barrier ", BARRIER_MISUSE),
     (r"^Named barrier .* is used with ", BARRIER_MISUSE),
 )
-"""What the texts begin with, in the versions of JAX that are supported."""
+"""Beginnings of the messages, in the supported versions of JAX."""
 
 
 _MISSING = (
@@ -58,7 +58,7 @@ _MISSING = (
     ("semaphore", "it uses semaphores"),
     ("has_trivial_window", "it has blocks (BlockSpec)"),
 )
-"""What the interpreter lacks, by a word of the errors that it raises then."""
+"""Features the interpreter lacks, by a word in the error that it raises."""
 
 
 _ASYNCHRONOUS = re.compile(r"\s*(?:\w+\.)*((?:async_)?copy_\w+|wgmma|tcgen05_\w+)\(")
@@ -75,7 +75,7 @@ _COPIED_OUT = (
 
 
 class _Access(NamedTuple):
-    """One of the two accesses of a race; sorted, so that a race is told the same each time."""
+    """One of the two accesses of a race; sortable, so that reports of a race are stable."""
 
     placeless: bool
     file: str
@@ -97,7 +97,7 @@ class _Access(NamedTuple):
 
 
 def race_findings(texts: Iterable[str]) -> list[Finding]:
-    """Return a finding for each pair of places that race, and one for texts not understood."""
+    """Return a finding for each pair of racing places, and one for texts that do not parse."""
     found: dict[object, Finding] = {}
     for text in texts:
         match = _RACE.search(text)
@@ -121,9 +121,9 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
 
 
 def _hint(first: _Access, second: _Access) -> str:
-    """Return what may be missing between a read and a write of shared memory by one thread.
+    """Return a hint for a read and a write of shared memory by one thread.
 
-    The interpreter does not tell the order of the two.
+    The interpreter does not report the order of the two.
     """
     is_shared = first.space == second.space == "SMEM"
     if not is_shared or first.thread != second.thread or first.act == second.act:
@@ -135,8 +135,8 @@ def _hint(first: _Access, second: _Access) -> str:
 def _race(first: _Access, second: _Access) -> str:
     """Return the message of a race.
 
-    The interpreter's clocks order what one thread does itself, in one block after the other, so a
-    race of a thread with itself is with something asynchronous. Only the source names it.
+    The interpreter's clocks order the synchronous accesses of a thread, block after block, so a
+    race of a thread with itself involves an asynchronous operation. Only the source names it.
     """
     if first.thread != second.thread:
         return (
@@ -161,7 +161,7 @@ def _place(first: _Access, second: _Access) -> str:
 
 
 def failure_finding(text: str, location: Location | None) -> Finding | None:
-    """Return the finding that an error of the interpreter's stands for, None if it is none."""
+    """Return the finding for an error of the interpreter, None if the error is not a finding."""
     for pattern, rule in _KNOWN:
         if re.search(pattern, text):
             plain = _plain(text)
@@ -172,19 +172,19 @@ def failure_finding(text: str, location: Location | None) -> Finding | None:
 
 
 def missing_part(reason: str) -> str:
-    """Return what a kernel needs that the interpreter lacks, "" where its error does not tell."""
+    """Return the feature that the interpreter lacks, "" if its error does not name it."""
     return next((words for part, words in _MISSING if part in reason), "")
 
 
 def raised_text(error: BaseException) -> str:
-    """Return what was raised; behind a callback that ends a stack in text."""
+    """Return the raised message; errors from callbacks contain it after a traceback's text."""
     text = message_of(error)
     raised = [*_RAISED.finditer(text)] if "CpuCallback error" in text else []
     return text[raised[-1].end() :].strip() if raised else text
 
 
 def _source(location: Location) -> str:
-    """Return the text of a line from its column on, "" where there is no such file."""
+    """Return the text of a line from its column on, "" if there is no such file."""
     return linecache.getline(location.file, location.line)[max(location.column - 1, 0) :]
 
 
@@ -202,7 +202,6 @@ def _access(match: re.Match[str], name: str) -> _Access:
 
 
 def _space(key: str) -> str:
-    """Return the name of the memory that an allocation lies in."""
     number = _SPACE.search(key)
     if number is None:
         return "memory"
@@ -223,7 +222,7 @@ def _thread(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text of the interpreter's as one line, without what differs between runs."""
+    """Return a message of the interpreter as one line, without parts that vary between runs."""
     text = _ALLOCATION.sub(lambda match: _space(match[0]), text)
     text = _ADDRESS.sub("", text).replace("barrier  ", "barrier ").replace("barrier ,", "barrier,")
     text = _RANGE.sub(r"[\1]", _SLICE.sub(r"\1:\2", text))

@@ -1,4 +1,4 @@
-"""What the interpreter level looks for."""
+"""Rules of the interpreter level."""
 
 from __future__ import annotations
 

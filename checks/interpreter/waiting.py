@@ -1,9 +1,10 @@
-"""Detects that all threads of an interpreted kernel wait, and what they wait for.
+"""Detects deadlocks of interpreted kernels, and the barriers that their threads wait on.
 
 JAX's interpreter runs each warpgroup on a Python thread, and a wait on a barrier is a wait on a
 condition without a timeout. The frames of the threads show the waits: `shared_memory.Barrier` with
-its phase and its arrivals, and the place in the user's kernel from `source_info`; and how many
-threads have not ended. One that was woken, or has not begun, may not have had a processor yet.
+its phase and arrivals, the line in the user's kernel from `source_info`, and the number of threads
+that have not ended. A thread that was woken, or has not started, may just not have been scheduled
+yet.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BARRIERS = ("mosaic_gpu", "interpret", "shared_memory.py")
 _THREADS = ("mosaic", "interpret", "thread_map.py")
 _JOINS_THREADS = "_thread_map_callback"
 _MOST_FRAMES = 12
-"""From a wait to the callback that knows the user's line."""
+"""Frames from a wait to the callback that knows the user's line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class Waiting:
     """A thread that waits on a barrier.
 
     Attributes:
-        thread: the interpreter's name of it, in words.
-        barrier: which barrier, in words.
+        thread: the interpreter's name for it, as text.
+        barrier: the barrier, as text.
         phase: the phase that it waits for, counted from 0.
-        arrivals: how many arrivals of this phase came.
-        expected: how many end the phase.
-        location: the user's line, None where it is not known.
+        arrivals: the number of arrivals in this phase so far.
+        expected: the number of arrivals that complete the phase.
+        location: the user's source line, None if unknown.
     """
 
     thread: str
@@ -46,7 +47,7 @@ class Waiting:
     location: Location | None
 
     def sentence(self) -> str:
-        """Return what it waits for."""
+        """Describe the wait in a clause."""
         return (
             f"{self.thread} waits for phase {self.phase} of {self.barrier}, which has "
             f"{self.arrivals} of {self.expected} arrivals"
@@ -56,8 +57,8 @@ class Waiting:
 class Watch:
     """Samples the threads of this process.
 
-    It reports a deadlock when `looks` samples in a row show all threads of a kernel in the same
-    waits, none of them woken. A wait that goes on looks different in each sample.
+    It reports a deadlock when `looks` consecutive samples show all threads of a kernel in the same
+    waits, none of them woken. A wait that makes progress differs between samples.
     """
 
     def __init__(self, *, looks: int = 3) -> None:
@@ -66,7 +67,7 @@ class Watch:
         self._times = 0
 
     def look(self) -> list[Waiting]:
-        """Return all who wait, if that will not end; nothing otherwise."""
+        """Return all waiting threads in a deadlock, else an empty list."""
         frames = [list(_stack(frame)) for frame in _others()]
         waits = [found for stack in frames if (found := _wait_in(stack)) is not None]
         if not waits or len(waits) < _unfinished(frames):
@@ -79,7 +80,7 @@ class Watch:
 
 
 def failures() -> list[BaseException]:
-    """Return what threads of kernels raised whose ends nobody has noticed yet."""
+    """Return the exceptions of kernel threads that have ended and have not been joined yet."""
     raised = []
     for frame in _joining(map(_stack, _others())):
         for future in frame.f_locals.get("threads", ()):
@@ -107,14 +108,14 @@ def _is(frame: FrameType, file: tuple[str, ...], function: str) -> bool:
 
 
 def _joining(stacks: Iterable[Iterable[FrameType]]) -> Iterator[FrameType]:
-    """Yield the frames that started threads of a kernel and wait for their ends."""
+    """Yield the frames that started threads of a kernel and wait for them to end."""
     return (frame for stack in stacks for frame in stack if _is(frame, _THREADS, _JOINS_THREADS))
 
 
 def _unfinished(stacks: Iterable[Iterable[FrameType]]) -> int:
-    """Return how many threads of kernels have not ended, whether they have begun or not.
+    """Return the number of kernel threads that have not ended, including those not yet started.
 
-    A warpgroup that waits for its warps is not counted beside them.
+    A warpgroup that waits for its warps is not counted in addition to them.
     """
     from jax._src.pallas.mosaic.interpret import thread_map
 
@@ -128,7 +129,7 @@ def _unfinished(stacks: Iterable[Iterable[FrameType]]) -> int:
 
 
 def _wait_in(stack: list[FrameType]) -> tuple[FrameType, Any] | None:
-    """Return the frame that waits in a stack, and its barrier; none where it has been woken."""
+    """Return the waiting frame of a stack and its barrier; None if it has been woken."""
     for inner, frame in itertools.pairwise(stack):
         if inner.f_code.co_name != "wait" or not inner.f_code.co_filename.endswith("threading.py"):
             continue
@@ -139,7 +140,7 @@ def _wait_in(stack: list[FrameType]) -> tuple[FrameType, Any] | None:
 
 
 def _is_woken(frame: FrameType) -> bool:
-    """Tell whether `Condition.wait` goes on as soon as its thread has a processor."""
+    """Return True if `Condition.wait` will continue as soon as its thread is scheduled."""
     names = frame.f_locals
     return names.get("waiter") not in getattr(names.get("self"), "_waiters", ())
 
@@ -180,7 +181,7 @@ def _unit(thread: Any) -> str:
 
 
 def _block(where: Any) -> str:
-    """Return a block by its index in the grid, and in its cluster: `block (1, 0)`."""
+    """Name a block by its index in the grid, and in its cluster: `block (1, 0)`."""
     grid = ", ".join(str(int(number)) for number in where.cluster_coords)
     inside = ", ".join(str(int(number)) for number in where.block_coords)
     if not inside:
@@ -189,7 +190,7 @@ def _block(where: Any) -> str:
 
 
 def _barrier_name(barrier: Any) -> str:
-    """Return which barrier it is among those of its block."""
+    """Name a barrier by its number among the barriers of its block."""
     memory = getattr(barrier, "shared_memory", None)
     numbers = sorted(
         (getattr(key, "buffer_id", 0), held) for key, held in _barriers_of(memory, barrier)
@@ -201,7 +202,7 @@ def _barrier_name(barrier: Any) -> str:
 
 
 def _barriers_of(memory: Any, barrier: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield the keys of the barriers of a block, and whether each is the one in question."""
+    """Yield the keys of the barriers of a block; the bool is True for the given barrier."""
     table = dict(getattr(memory, "mem", None) or {})
     own = next((key for key, held in table.items() if _holds(held, barrier)), None)
     for key, held in table.items():
@@ -219,7 +220,7 @@ def _same_block(key: Any, own: Any) -> bool:
 
 
 def _user_line(frame: FrameType) -> Location | None:
-    """Return the line of the user's that led to a callback of the interpreter's."""
+    """Return the user's line that led to a callback of the interpreter."""
     for outer in list(_stack(frame))[:_MOST_FRAMES]:
         place = user_place(outer.f_locals)
         if place is not None:
@@ -228,7 +229,7 @@ def _user_line(frame: FrameType) -> Location | None:
 
 
 def user_place(names: Any) -> Location | None:
-    """Return the user's line among the local names of a frame of the interpreter's."""
+    """Return the user's line from the local variables of an interpreter frame."""
     from jax._src import source_info_util
 
     frames: Any = source_info_util

@@ -1,1 +1,1 @@
-"""What each opcode does, one module a family; `registry` finds them."""
+"""Implementations of the opcodes, one module per family; `registry` maps opcodes to them."""

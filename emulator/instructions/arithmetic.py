@@ -10,7 +10,7 @@ from pallasc.emulator.ptx.syntax import Instruction, Operand, Pair
 
 
 def build(instruction: Instruction, builder: Builder) -> Step | None:
-    """Return what an arithmetic instruction does; None where it is none."""
+    """Return the step of an arithmetic instruction; None for any other instruction."""
     operation = _found(instruction)
     if operation is None:
         return None

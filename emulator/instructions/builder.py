@@ -1,4 +1,4 @@
-"""Operands as functions of a warp, and the slots that constants and addresses have in a warp."""
+"""Operands as functions of a warp, and the register slots of constants and addresses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PREDICATE = np.dtype(np.bool_)
 
 
 def storage(register_type: str) -> DType:
-    """Return the dtype in which a register of this declared type is kept."""
+    """Return the dtype that stores a register of this declared type."""
     if register_type == "pred":
         return PREDICATE
     width = int("".join(c for c in register_type if c.isdigit()))
@@ -51,10 +51,10 @@ def storage(register_type: str) -> DType:
 def dtype_of(type_name: str, *, floats: bool = False) -> DType:
     """Return the dtype of an integer or untyped PTX type such as "s32" or "b64".
 
-    Types of floats give the words that hold them, or with `floats` themselves.
+    Floating-point types map to same-size unsigned integers, or with `floats` to themselves.
 
     Raises:
-        UnsupportedError: it is no such type.
+        UnsupportedError: the type is not supported here.
     """
     kind, width = type_name[:1], type_name[1:]
     if type_name == "pred":
@@ -66,7 +66,7 @@ def dtype_of(type_name: str, *, floats: bool = False) -> DType:
 
 
 def refusal(instruction: Instruction, what: str = "") -> UnsupportedError:
-    """Return the error for an instruction that the emulator does not know."""
+    """Return the error for an instruction that the emulator does not support."""
     detail = f" ({what})" if what else ""
     return UnsupportedError(
         f"the emulator does not support {instruction.opcode}{detail}: {instruction.text}"
@@ -75,7 +75,7 @@ def refusal(instruction: Instruction, what: str = "") -> UnsupportedError:
 
 @dataclass(slots=True)
 class Builder:
-    """Collects what the instructions of one kernel need besides its registers."""
+    """Collects the slots that the instructions of one kernel need in addition to its registers."""
 
     kernel: Kernel
     constants: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Builder:
     read_registers: set[int] | None = None
 
     def __post_init__(self) -> None:
-        """Count the kernel's own registers."""
+        """Start with the kernel's own registers."""
         self.slots = len(self.kernel.registers)
 
     def _new(self) -> int:
@@ -94,20 +94,20 @@ class Builder:
         return self.slots - 1
 
     def carry(self) -> Register:
-        """Return the carry flag of each lane, which no operand names; it is 0 at first."""
+        """Return the carry flag of each lane, which is never named as an operand; initially 0."""
         if self.flag is None:
             self.flag = Register(self._new(), "b32", "CC.CF")
         return self.flag
 
     def constant(self, bits: int, dtype: DType) -> int:
-        """Return the slot of a constant in every lane."""
+        """Return the slot of a constant, the same in every lane."""
         key = (bits, storage_of(dtype).str)
         if key not in self.constants:
             self.constants[key] = self._new()
         return self.constants[key]
 
     def slot(self, operand: Operand, dtype: DType) -> tuple[int, DType]:
-        """Return where an operand's value is, and in which dtype it is kept there."""
+        """Return the slot of an operand's value, and the dtype it is stored in."""
         if isinstance(operand, Register):
             return operand.number, storage(operand.type)
         if isinstance(operand, Immediate):
@@ -126,9 +126,10 @@ class Builder:
         raise UnsupportedError(f"the emulator does not support the operand {operand} here")
 
     def read(self, operand: Operand, dtype: DType) -> Read:
-        """Return a function that gives an operand's value in a warp, as this dtype.
+        """Return a function that reads an operand's value from a warp, as this dtype.
 
-        A wider register gives its low part, as PTX has it of ld, st and cvt (9.4.1).
+        Reading from a wider register returns its low part, as PTX specifies for ld, st and cvt
+        (9.4.1).
         """
         slot, kept = self.slot(operand, dtype)
         negated = isinstance(operand, Register) and operand.negated
@@ -144,7 +145,7 @@ class Builder:
         return lambda w: w.registers[slot].astype(narrow).view(dtype)
 
     def address(self, operand: Operand) -> Read:
-        """Return a function that gives the address that an operand in brackets means."""
+        """Return a function that computes the address of an operand in brackets."""
         if not isinstance(operand, Address):
             raise UnsupportedError(f"the operand {operand} must be an address in brackets")
         slot, kept = self.slot(operand.base, np.dtype("u8"))
@@ -159,9 +160,9 @@ class Builder:
         return lambda w: w.registers[slot].astype(np.int64)
 
     def write(self, operand: Operand, dtype: DType) -> Write:
-        """Return a function that sets a register in the lanes that are at work.
+        """Return a function that sets a register in the active lanes.
 
-        A narrower value is extended: with its sign where `dtype` has one.
+        A narrower value is extended, with its sign if `dtype` is signed.
         """
         if isinstance(operand, Sink):
             return lambda w, value: None
@@ -197,7 +198,7 @@ class Builder:
 
 
 def storage_of(dtype: DType) -> DType:
-    """Return the unsigned dtype of the same width; predicates are as they are."""
+    """Return the unsigned dtype of the same width; predicates are unchanged."""
     return dtype if dtype == PREDICATE else _WORDS[8 * dtype.itemsize]
 
 
@@ -207,7 +208,7 @@ def _set(warp: Warp, slot: int, value: Values) -> None:
 
 
 def broadcast(bits: int, dtype: DType) -> Values:
-    """Return a value in every lane."""
+    """Return a read-only array with one value in every lane."""
     if dtype == PREDICATE:
         return np.full(LANES, bool(bits))
     value = np.full(LANES, bits % (1 << 8 * dtype.itemsize), dtype)
@@ -216,9 +217,9 @@ def broadcast(bits: int, dtype: DType) -> Values:
 
 
 def _converted(immediate: Immediate, dtype: DType) -> int:
-    """Return the bits of a constant where this dtype is asked for.
+    """Return the bits of a constant converted to this dtype.
 
-    PTX writes constants of floats in the bits of their own width (4.5.2).
+    PTX writes floating-point constants as the bits of either width (4.5.2).
     """
     if immediate.width == 32 and dtype.itemsize == 8:
         return int(np.array(immediate.bits, "u4").view("f4").astype("f8").view("u8"))

@@ -1,4 +1,4 @@
-"""What bulk copies have in common: their groups, and the reading of their source when it is due."""
+"""Common parts of bulk copies: their groups, and the deferred read of their source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Group:
 
 
 def commit(w: Warp, place: int) -> int:
-    """`cp.async.bulk.commit_group`: what the lanes at work have issued becomes a group."""
+    """`cp.async.bulk.commit_group`: put the operations issued by the active lanes into a group."""
     mine = tuple(o for o in w.bulk_open if w.mask[o.lane])
     w.bulk_open = [o for o in w.bulk_open if o not in mine]
     w.bulk_groups.append(Group(w.mask, mine))
@@ -33,7 +33,7 @@ def commit(w: Warp, place: int) -> int:
 
 
 def wait(instruction: Instruction, *, reads_only: bool) -> Step:
-    """`cp.async.bulk.wait_group`: all groups but the last ones are done, or have read."""
+    """`cp.async.bulk.wait_group`: all groups but the last ones are complete, or have been read."""
     (count,) = instruction.operands
     if not isinstance(count, Immediate):
         raise refusal(instruction)
@@ -60,7 +60,7 @@ def wait(instruction: Instruction, *, reads_only: bool) -> Step:
 
 
 def announce(w: Warp, place: int, operation: Asynchronous) -> None:
-    """Tell the observer of an operation that begins."""
+    """Notify the observer that an operation was issued."""
     observer = w.block.machine.observer
     if observer is not None:
         observer.issued(w, place, operation)
@@ -70,7 +70,7 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
     """Write bytes to shared memory.
 
     Raises:
-        Fault: they do not fit there.
+        Fault: they are out of bounds.
     """
     if offset < 0 or offset + data.size > shared.size:
         raise Fault(
@@ -82,13 +82,13 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
 
 
 def instruction_at(w: Warp, place: int) -> Instruction:
-    """Return the instruction at a place of the kernel that a warp runs."""
+    """Return the instruction at a place in the kernel that a warp runs."""
     instruction: Instruction = w.block.launch.program.kernel.instructions[place]
     return instruction
 
 
 def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
-    """Issue an operation that a group will be committed and waited for with."""
+    """Issue an operation that is later committed to a group."""
     announce(w, place, operation)
     if w.block.machine.policy.eagerness >= 1:
         w.block.machine.finish(operation)
@@ -104,7 +104,7 @@ def store_operation(
     size: int,
     write: Callable[[np.ndarray], None],
 ) -> Asynchronous:
-    """Return a copy out of shared memory, which a wait for reads makes read its source."""
+    """Return a copy out of shared memory; a wait for reads makes it read its source."""
     kept: list[np.ndarray] = []
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""Calls of what CUDA gives kernels: `vprintf` and `__assertfail`."""
+"""Calls of the functions that CUDA provides to kernels: `vprintf` and `__assertfail`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _words(w: Warp, slot: int) -> np.ndarray:
-    """Return an argument of each lane, which lies in local memory at the address in `slot`."""
+    """Return an argument of each lane, read from local memory at the address in `slot`."""
     region = local_memory(w)
     length = region.size // LANES
     at = (np.arange(LANES) * length + w.registers[slot].astype(np.int64)) // 8
@@ -69,7 +69,7 @@ def _printf(slots: list[int]) -> Step:
 
 
 def _formatted(w: Warp, lane: int, text: str, at: int) -> str:
-    """Return a line as C's printf writes it; arguments are 4 or 8 bytes, each at a multiple."""
+    """Format a line like C's printf; arguments have 4 or 8 bytes and are aligned to their size."""
     position = at
 
     def replace(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""`clusterlaunchcontrol`: a cluster takes the work of one that has not started.
+"""`clusterlaunchcontrol`: a cluster takes over the work of one that has not started.
 
-PTX ISA 9.0, 9.7.14.18 and 9.7.14.19. What the 16 bytes of the answer hold is not documented: here
-they are the first block's index and whether there is one.
+PTX ISA 9.0, 9.7.14.18 and 9.7.14.19. The format of the 16-byte response is not documented; the
+emulator stores the first block's index and a flag for success.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _answer(w: Warp, number: int) -> np.ndarray:
-    """Return the words of the answer in each lane: uint32[32, 4]."""
     words: np.ndarray = np.ascontiguousarray(w.registers[number]).view(_U4)
     return words
 

@@ -1,4 +1,4 @@
-"""What reaches the shared memory of other blocks: `st.async`, `red.async`, `mapa`.
+"""Access to the shared memory of other blocks: `st.async`, `red.async`, `mapa`.
 
 PTX ISA 9.0, 9.7.9.13, 9.7.13.8 and 9.7.9.22.
 """
@@ -26,7 +26,7 @@ _U4 = np.dtype("u4")
 
 
 def st_async(instruction: Instruction, builder: Builder) -> Step:
-    """`st.async` and `red.async`: a lane's value goes to a block of the cluster and signals it."""
+    """`st.async` and `red.async`: send each lane's value to a block of the cluster, and signal."""
     parts = instruction.parts
     reduces = parts[0] == "red"
     kind_name = parts[-1]
@@ -79,7 +79,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
 
 
 def getctarank(instruction: Instruction, builder: Builder) -> Step:
-    """`getctarank`: which block of the cluster an address in shared memory is of (9.7.9.24)."""
+    """`getctarank`: the rank of the block that owns a shared-memory address (9.7.9.24)."""
     target, source = instruction.operands
     read, write = builder.read(source, np.dtype("i8")), builder.write(target, _U4)
 
@@ -91,7 +91,7 @@ def getctarank(instruction: Instruction, builder: Builder) -> Step:
 
 
 def mapa(instruction: Instruction, builder: Builder) -> Step:
-    """`mapa`: the address of the same place in another block of the cluster (9.7.9.22)."""
+    """`mapa`: the corresponding address in another block of the cluster (9.7.9.22)."""
     kind = instruction.parts[-1]
     space = instruction.parts[1] if len(instruction.parts) == 3 else ""
     dtype = dtype_of(kind)

@@ -1,4 +1,4 @@
-"""Branches, ends, what lanes of a warp tell each other, and moves."""
+"""Branches, exits, data exchange between the lanes of a warp, and moves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALL = (1 << LANES) - 1
 
 
 def bra(instruction: Instruction, builder: Builder) -> Step:
-    """`bra`: the guard is a part of it, for lanes may part (9.7.12.2)."""
+    """`bra`: handles its own guard, because lanes may diverge (9.7.12.2)."""
     (label,) = instruction.operands
     assert_label = label if isinstance(label, Label) else None
     if assert_label is None:
@@ -135,7 +135,7 @@ def _pack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.generic
 
 
 def _mov_wide(instruction: Instruction, builder: Builder) -> Step:
-    """128 bits: a register of two words to or from two registers, or to another such one."""
+    """128 bits: a register of two words to or from two registers."""
     target, source = instruction.operands
     word = np.dtype("u8")
     if isinstance(target, Vector) and isinstance(source, Register):
@@ -162,9 +162,9 @@ def _mov_wide(instruction: Instruction, builder: Builder) -> Step:
 
 
 def cvta(instruction: Instruction, builder: Builder) -> Step:
-    """`cvta`: between an address in a space and a generic one (9.7.9.20).
+    """`cvta`: converts between an address in a state space and a generic address (9.7.9.20).
 
-    Addresses of global memory and parameters are the generic ones already.
+    Addresses of global memory and parameters are already generic.
     """
     to_space = instruction.parts[1] == "to"
     space = instruction.parts[2 if to_space else 1].split("::")[0]
@@ -185,7 +185,7 @@ def cvta(instruction: Instruction, builder: Builder) -> Step:
 
 
 def elect(instruction: Instruction, builder: Builder) -> Step:
-    """`elect.sync d|p, mask`: the lowest lane is chosen (9.7.13.14)."""
+    """`elect.sync d|p, mask`: the lowest lane is elected (9.7.13.14)."""
     pair, mask = instruction.operands
     if not isinstance(pair, Pair):
         raise refusal(instruction)
@@ -301,7 +301,7 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _redux_of_floats(instruction: Instruction, builder: Builder) -> Step:
-    """`redux.sync.{min,max}[.abs][.NaN].f32`: min and max of two, again and again."""
+    """`redux.sync.{min,max}[.abs][.NaN].f32`, as a tree of two-operand min or max."""
     operation, parts = instruction.parts[2], list(instruction.parts[3:-1])
     absolute = parts[:1] == ["abs"]
     rest = parts[absolute:]
@@ -342,12 +342,12 @@ def activemask(instruction: Instruction, builder: Builder) -> Step:
 
 
 def nothing(instruction: Instruction, builder: Builder) -> Step:
-    """What has no effect that can be seen here: hints, and orders that a turn keeps anyway."""
+    """No visible effect here: hints, and orderings that turns guarantee anyway."""
     return lambda w, place: place + 1
 
 
 def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
-    """`setmaxnreg`: a warp waits until its block has the registers that it asks for (9.7.19.5)."""
+    """`setmaxnreg`: a warp waits until its block has the requested registers (9.7.19.5)."""
     operand = instruction.operands[0]
     if not isinstance(operand, Immediate) or operand.bits % 8 or not 24 <= operand.bits <= 256:
         raise refusal(instruction)
@@ -365,7 +365,7 @@ def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
 
 
 def isspacep(instruction: Instruction, builder: Builder) -> Step:
-    """`isspacep.space p, a` (9.7.9.19); `.shared` is that of the block itself."""
+    """`isspacep.space p, a` (9.7.9.19); `.shared` is the block's own shared memory."""
     space = instruction.parts[1]
     target, source = instruction.operands
     low, high = {

@@ -72,7 +72,7 @@ def _bulk(
                     "misaligned", "an address or size of a bulk copy is not a multiple of 16"
                 )
             if not length:
-                continue  # it moves nothing, wherever its addresses are
+                continue  # it moves nothing, so its addresses do not matter
             if signal is None:
                 block = w.block.cluster.blocks_by_rank(begin >> RANK_SHIFT)
                 write = _byte_writer(w, at, length, change)
@@ -88,7 +88,7 @@ def _bulk(
 
 
 def _bytes(w: Warp, address: int, size: int) -> list[Range]:
-    """Return bytes of global memory, for the observer."""
+    """Return ranges of global memory, for the observer."""
     memory = w.block.machine.memory
     return [(*memory.find(target, size), size) for target in memory.targets(address)]
 
@@ -97,7 +97,7 @@ Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _reduction(parts: Sequence[str]) -> Change:
-    """Return what `cp.reduce.async.bulk` makes of bytes of memory and bytes that come to them."""
+    """Return the function by which `cp.reduce.async.bulk` combines old and incoming bytes."""
     *_, operation, kind = [part for part in parts if part != "noftz"]
     dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bf16" else dtype_of(kind, floats=True)
 

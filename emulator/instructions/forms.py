@@ -1,8 +1,8 @@
-"""Forms of instructions that the emulator executes, beside arithmetic, as patterns of mnemonics.
+"""Supported forms of instructions other than arithmetic, as patterns of mnemonics.
 
-In a pattern `[...]` may be absent, `(a|b)` is one of several, and `<…>` stands for one of `PARTS`.
-What matches no pattern is refused by name, so that no modifier is skipped over. `numbers/table.py`
-has the forms of arithmetic in the same language.
+In a pattern, `[...]` is optional, `(a|b)` is one of several, and `<…>` stands for one of `PARTS`.
+An instruction that matches no pattern is rejected, so that no modifier is ignored.
+`numbers/table.py` uses the same notation for arithmetic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Form(NamedTuple):
-    """A pattern of mnemonics, what is to be known of them, and their chapter of PTX ISA 9.0."""
+    """A pattern of mnemonics, a note on its support, and its chapter in PTX ISA 9.0."""
 
     pattern: str
     note: str
@@ -34,7 +34,7 @@ PARTS: Mapping[str, str] = MappingProxyType(
         "prefetched": "L2::(64B|128B|256B)",
     }
 )
-"""What the names between `<` and `>` stand for."""
+"""Expansions of the names between `<` and `>`."""
 _SHARED = "shared[::(cta|cluster)]"
 _ATOMIC = f"[.<order>][.<scope>][.(global|{_SHARED})][.<order>][.<scope>]"
 _BYTES = "mbarrier::complete_tx::bytes"
@@ -358,14 +358,14 @@ def regex(pattern: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def form_of(opcode: str) -> Form | None:
-    """Return the form that a mnemonic has, None for one that is not executed."""
+    """Return the form that a mnemonic matches, None if it is not supported."""
     forms = _by_base().get(opcode.partition(".")[0], ())
     return next((form for form in forms if _compiled(form.pattern).fullmatch(opcode)), None)
 
 
 @functools.cache
 def _by_base() -> Mapping[str, list[Form]]:
-    """Return forms by the first parts of their mnemonics: one, or several between brackets."""
+    """Return forms by the first part of their mnemonics, which may have alternatives."""
     found: dict[str, list[Form]] = {}
     for form in FORMS:
         first = re.match(r"\(?([\w|]+)", form.pattern)

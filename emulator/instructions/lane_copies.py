@@ -1,4 +1,4 @@
-"""`cp.async`: copies of each lane, which it commits and waits for (PTX ISA 9.0, 9.7.9.25.3)."""
+"""`cp.async`: copies that each lane issues, commits and waits for (PTX ISA 9.0, 9.7.9.25.3)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _length_unless(ignored: Read, size: int) -> Read:
 
 
 def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
-    """Copies of `size` bytes, of which the first `length` are read and the others are zeros."""
+    """Copy `size` bytes: the first `length` are read from the source, the rest are zeros."""
     width = min(size, 8)
     count = size // width
 

@@ -47,12 +47,12 @@ Access = tuple[Region, Addresses, npt.NDArray[np.bool_] | None]
 
 
 def places(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Access]:
-    """Yield the regions that the lanes at work reach, with offsets and the lanes of each.
+    """Yield the regions that the active lanes access, with offsets and the lanes of each.
 
-    The lanes are None where all 32 of them reach one region.
+    The lanes are None if all 32 of them access one region.
 
     Raises:
-        Fault: an address is misaligned or outside of what it may reach.
+        Fault: an address is misaligned or out of bounds.
     """
     mask = w.mask
     used = addresses if w.full else addresses[mask]
@@ -175,13 +175,13 @@ def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
 
 
 def lanes(w: Warp) -> list[int]:
-    """Return the numbers of the lanes at work."""
+    """Return the numbers of the active lanes."""
     found: list[int] = np.flatnonzero(w.mask).tolist()
     return found
 
 
 def _space(instruction: Instruction) -> tuple[str, tuple[str, ...]]:
-    """Return the memory space and the last parts: vector and type; refuse unknown parts."""
+    """Return the memory space, and the parts after the known hints: vector and type."""
     space, rest = "", []
     for part in instruction.parts[1:]:
         plain = part.split("::")[0]
@@ -193,7 +193,7 @@ def _space(instruction: Instruction) -> tuple[str, tuple[str, ...]]:
 
 
 def _vector(count: int) -> tuple[str, ...]:
-    """Return how the opcode names a vector of so many elements, nothing for one."""
+    """Return the opcode parts for a vector of this length; none for a scalar."""
     return {1: (), 2: ("v2",), 4: ("v4",), 8: ("v8",)}.get(count, ("none",))
 
 
@@ -216,7 +216,7 @@ def ld(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _is_argument(source: Address, builder: Builder) -> bool:
-    """Return whether an address in .param space is of a call's argument, not of the kernel's."""
+    """Return True if an address in .param space is a call's argument, not the kernel's."""
     return isinstance(source.base, Symbol) and source.base.name not in {
         p.name for p in builder.kernel.parameters
     }
@@ -254,7 +254,7 @@ def _ld(
 def _held(
     region: Region, offsets: Addresses, mask: npt.NDArray[np.bool_] | None, width: int, count: int
 ) -> Words:
-    """Return which words lanes have read, and what they hold."""
+    """Return the words that lanes have read, with their contents."""
     used = np.unique(offsets if mask is None else offsets[mask]) // width
     index = used if count == 1 else (used[:, None] + np.arange(count)).ravel()
     view = region.views[width]
@@ -266,7 +266,7 @@ def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> l
 
 
 def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Read) -> Step:
-    """128 bits into a register of two words."""
+    """Load 128 bits into a register of two words."""
     target = instruction.operands[0]
     number = target.number if isinstance(target, Register) else -1
 
@@ -287,7 +287,7 @@ def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Re
 
 
 def st(instruction: Instruction, builder: Builder) -> Step:
-    """`st`, also of vectors; `st.async` is in `copies`."""
+    """`st`, also of vectors; `st.async` is in `cluster_memory`."""
     space, rest = _space(instruction)
     target, source = instruction.operands
     sources = builder.elements(source)
@@ -318,12 +318,12 @@ def st(instruction: Instruction, builder: Builder) -> Step:
 
 
 def atom(instruction: Instruction, builder: Builder) -> Step:
-    """`atom`: lanes take their turns in order."""
+    """`atom`: lanes execute one after the other, in lane order."""
     return _atomic(instruction, builder, returns=True)
 
 
 def red(instruction: Instruction, builder: Builder) -> Step:
-    """`red`: `atom` without a result; `red.async` is in `copies`."""
+    """`red`: `atom` without a result; `red.async` is in `cluster_memory`."""
     return _atomic(instruction, builder, returns=False)
 
 

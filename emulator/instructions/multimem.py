@@ -1,4 +1,4 @@
-"""`multimem`: addresses that stand for memory of several devices (PTX ISA 9.0, 9.7.9.14)."""
+"""`multimem`: addresses that refer to memory of several devices (PTX ISA 9.0, 9.7.9.14)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
-    """Return the dtype of a register of this type, and that of the elements in it."""
+    """Return the dtype of a register of this type, and the dtype of its elements."""
     if name in _PACKED:
         return np.dtype("u4"), _PACKED[name]
     words = storage_of(dtype_of(name))
@@ -53,7 +53,7 @@ def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
 def _tell(
     w: Warp, place: int, addresses: np.ndarray, size: int, observe: Callable[..., None]
 ) -> None:
-    """Tell the observer of what lanes do to the memory of each device."""
+    """Notify the observer of an access to the memory of each device."""
     memory: GlobalMemory = w.block.machine.memory
     reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
     for lane in lanes(w):
@@ -67,7 +67,6 @@ def _tell(
 
 
 def _held(memory: GlobalMemory, address: int, size: int) -> Words:
-    """Return bytes that a lane has read."""
     region, offset = memory.find(address, size)
     index = np.arange(offset, offset + size)
     return Words(region, region.data, index, region.data[index])

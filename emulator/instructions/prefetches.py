@@ -1,4 +1,4 @@
-"""`cp.async.bulk.prefetch`: what is asked for is counted (PTX ISA 9.0, 9.7.9.25.4.3)."""
+"""`cp.async.bulk.prefetch`: requested bytes are counted (PTX ISA 9.0, 9.7.9.25.4.3)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _U4 = np.dtype("u4")
 
 
 def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
-    """`cp.async.bulk.prefetch` to L2: what it asks for is counted, and a box has to be one."""
+    """`cp.async.bulk.prefetch` to L2: requested bytes are counted, and boxes must be valid."""
     source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
     if parts[0] == "L2":
         return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))
@@ -67,7 +67,7 @@ def _prefetch_bytes(start: Read, size: Read) -> Step:
 
 
 def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size: int) -> None:
-    """Count what a lane asks for, and tell the observer."""
+    """Count the bytes that a lane requests, and notify the observer."""
     machine = w.block.machine
     region, _ = machine.memory.find(address, 1 if coordinates else size)
     machine.fetches(w.block, size)

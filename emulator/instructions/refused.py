@@ -33,4 +33,4 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16", "sparse `wgmma`"),
     ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16", "the older matrix instructions, `wmma`"),
 )  # fmt: skip
-"""Mnemonics, and what they are."""
+"""Mnemonics, and their descriptions."""

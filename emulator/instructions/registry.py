@@ -1,4 +1,4 @@
-"""Opcodes and the functions that make steps of them."""
+"""Maps opcodes to the functions that build their steps."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ BUILDERS: Mapping[str, Build] = MappingProxyType(
         "wgmma": warpgroup.build,
     }
 )
-"""The functions by the first part of the opcode; arithmetic is found by the whole of it."""
+"""By the first part of the opcode; arithmetic is looked up by the full opcode."""
 
 
 def build(instruction: Instruction, builder: Builder) -> Step:
-    """Return what an instruction does.
+    """Return the step that executes an instruction.
 
     Raises:
-        UnsupportedError: the emulator does not know it, or a part of it.
+        UnsupportedError: the emulator does not support it, or a part of it.
     """
     parts = instruction.parts
     known = BUILDERS.get(parts[0])

@@ -21,10 +21,10 @@ _ALL = (1 << LANES) - 1
 
 
 def one_value(w: Warp, values: np.ndarray, what: str) -> int:
-    """Return the value that all lanes at work agree on.
+    """Return the value that all active lanes agree on.
 
     Raises:
-        Fault: they do not agree.
+        Fault: the values differ.
     """
     used = values if w.full else values[w.mask]
     first = used[0]
@@ -34,7 +34,7 @@ def one_value(w: Warp, values: np.ndarray, what: str) -> int:
 
 
 def named_lanes(what: str, operand: Operand, builder: Builder) -> Callable[[Warp], bool]:
-    """Return whether the lanes that a mask names are here; they wait for each other (3.1)."""
+    """Return a test that all lanes in a mask have arrived; until then they wait (3.1)."""
     if isinstance(operand, Immediate) and operand.bits & _ALL == _ALL:
         every = np.ones(LANES, np.bool_)
         return lambda w: w.together(what, every)
@@ -172,7 +172,7 @@ def mbarrier(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _mbarriers(w: Warp, address: Read) -> Iterator[tuple[int, Block, int, np.ndarray]]:
-    """Yield address, block, offset, and lanes of each mbarrier: lanes need not name the same."""
+    """Yield address, block, offset and lanes of each mbarrier; lanes may name different ones."""
     where = address(w)
     for each in np.unique(where if w.full else where[w.mask]).tolist():
         block = w.block.cluster.blocks_by_rank(each >> RANK_SHIFT)
@@ -219,7 +219,7 @@ def _inval(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _arrive(instruction: Instruction, builder: Builder) -> Step:
-    """`mbarrier.arrive`: each lane at work arrives, with `expect_tx` after announcing bytes."""
+    """`mbarrier.arrive`: each active lane arrives, with `expect_tx` after announcing bytes."""
     announces = "expect_tx" in instruction.parts
     target, source, *more = instruction.operands
     address = builder.address(source)
@@ -281,11 +281,11 @@ def _transaction(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _wait(instruction: Instruction, builder: Builder) -> Step:
-    """`try_wait` and `test_wait`: the first returns when the phase is over, and only then.
+    """`try_wait` and `test_wait`: `try_wait` returns only when the phase has completed.
 
-    Neither is `.aligned`: lanes that are in different rounds of a loop may meet here. Then
-    `try_wait`, too, returns at once, as the manual lets it, and so it does if nothing reads its
-    result.
+    Neither is `.aligned`, so lanes in different iterations of a loop may meet here. In that case,
+    and if nothing reads its result, `try_wait` returns immediately as well, which the manual
+    allows.
     """
     target, source, parity_operand, *_ = instruction.operands
     decides = builder.is_read(target)
@@ -335,7 +335,7 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
 
 
 def fence(instruction: Instruction, builder: Builder) -> Step:
-    """All fences and `membar`: memory is in order here; the observer learns of it (9.7.13.4)."""
+    """All fences and `membar`: memory is in order here, only the observer uses them (9.7.13.4)."""
     return _fenced
 
 

@@ -44,7 +44,7 @@ Boxes = Callable[[TensorMap, Sequence[int], int], Box]
 
 
 def boxes(parts: Sequence[str]) -> Boxes:
-    """Return the function that makes the box of a copy of this mode."""
+    """Return the function that creates the box for a copy in this mode."""
     if "tile::gather4" in parts or "tile::scatter4" in parts:
         return lambda m, c, s: tensor_maps.gather4(m, c[0], c[1:], s)
     if "im2col" in parts or "im2col_no_offs" in parts:
@@ -141,9 +141,9 @@ def _signals(
 ) -> list[tuple[Block, int]]:
     """Return the mbarriers that a load signals, one per destination.
 
-    A multicast with `.cta_group::2` signals the even or the odd block of each destination's pair:
-    the one with the parity of the block that the address is in. Without it, the destination. Other
-    loads signal the block of the address: the destination or, with `.cta_group::2`, its peer.
+    A multicast with `.cta_group::2` signals, in each destination's pair of blocks, the block with
+    the same parity as the address's block; without it, the destination. Other loads signal the
+    block of the address: the destination or, with `.cta_group::2`, its peer.
     """
     blocks = targets
     if mask is None:
@@ -224,13 +224,13 @@ Scalars = Callable[[Warp, int], list[int]]
 def map_and_coordinates(
     instruction: Instruction, builder: Builder, operand: Operand
 ) -> tuple[Read, Scalars]:
-    """Return what gives the address of the map, and the coordinates of a lane."""
+    """Return functions for the address of the map, and for the coordinates of a lane."""
     if not isinstance(operand, Address) or not operand.coordinates:
         raise refusal(instruction)
     return builder.address(operand), scalars(builder, Vector(operand.coordinates), _I4)
 
 
 def scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
-    """Return a function that gives the operands of one lane."""
+    """Return a function that reads the operands of one lane."""
     reads = [builder.read(element, dtype) for element in builder.elements(operand)]
     return lambda w, lane: [int(read(w)[lane]) for read in reads]

@@ -1,7 +1,7 @@
-"""`tcgen05`: what the tensor core does on its own (PTX ISA 9.0, 9.7.16).
+"""`tcgen05`: asynchronous operations of the tensor core (PTX ISA 9.0, 9.7.16).
 
-Products, copies and commits are done in the order in which a block issued them, when a warp waits
-for a commit.
+MMAs, copies and commits run in the order in which a block issued them, when a warp waits for a
+commit.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
 
 
 class _Product:
-    """One product, with the values of its operands."""
+    """One MMA, with the values of its operands."""
 
     __slots__ = ("blocks", "disabled", "in_memory", "kind", "values")
 
@@ -180,7 +180,6 @@ class _Product:
         self.disabled, self.in_memory = disabled, in_memory
 
     def finish(self) -> None:
-        """Compute."""
         values = self.values
         tcgen05.mma(
             self.kind,
@@ -200,7 +199,7 @@ class _Product:
         )
 
     def tell(self, operation: Asynchronous) -> None:
-        """Note for the observer what is read and written."""
+        """Record the memory that is read and written, for the observer."""
         values = self.values
         chunks = tcgen05.operand_chunks(
             self.kind, values["idesc"], values["a"], self.in_memory, values["b"]

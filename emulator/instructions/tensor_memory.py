@@ -1,7 +1,7 @@
 """Tensor memory: allocations, and moves between it and registers (PTX ISA 9.0, 9.7.16).
 
-Stores take place when they are waited for. Loads take place at once: the assembler keeps whoever
-uses their registers waiting, and Mosaic counts on it.
+Stores execute when they are waited for. Loads execute immediately: the assembler makes users of
+their registers wait, and Mosaic relies on it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def memory_of(block: Block) -> TensorMemory:
 
 
 def group_of(instruction: Instruction) -> int:
-    """Return how many blocks an instruction works on."""
+    """Return the number of blocks that an instruction works on."""
     if "cta_group::1" in instruction.parts:
         return 1
     if "cta_group::2" in instruction.parts:
@@ -102,12 +102,12 @@ def _slots(instruction: Instruction, operand: Operand) -> list[int]:
 
 
 def _split(operands: tuple[Operand, ...]) -> int:
-    """Return the immediate that the shape 16x32bx2 has, or 0: behind the address."""
+    """Return the immediate after the address, which shape 16x32bx2 has, or 0."""
     return next((o.bits for o in operands if isinstance(o, Immediate)), 0)
 
 
 def load(instruction: Instruction, builder: Builder) -> Step:
-    """`tcgen05.ld`; `.ld.red` also gives the smallest or largest of a thread's values."""
+    """`tcgen05.ld`; `.ld.red` also returns the minimum or maximum of a thread's values."""
     move = tcgen05_moves.parse_move(instruction.opcode)
     slots = _slots(instruction, instruction.operands[0])
     reduced = builder.write(instruction.operands[1], _U4) if move.reduction else None
@@ -136,13 +136,13 @@ def load(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _nothing() -> None:
-    """Complete a load, which has taken place."""
+    """Complete a load, which has already executed."""
 
 
 def _cells(
     memory: TensorMemory, move: tcgen05_moves.Move, address: int, warp: int, split: int
 ) -> list[Cells]:
-    """Return the cells that a load or store touches, for the observer."""
+    """Return the cells that a load or store accesses, for the observer."""
     lanes, columns = tcgen05_moves.accessed_cells(move, address, warp % _WARPS, split)
     found: list[Cells] = [(memory, lanes, columns)]
     if move.halves:

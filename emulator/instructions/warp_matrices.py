@@ -56,7 +56,7 @@ Rows = Callable[[Warp, int], tuple[np.ndarray, np.ndarray]]
 def _located(
     instruction: Instruction, builder: Builder, operand: Operand
 ) -> tuple[moves.MatrixMove, Rows]:
-    """Return the form, and what gives the shared memory and the offsets that lanes address."""
+    """Return the form, and a function for the shared memory and the offsets that lanes address."""
     move = moves.parse(instruction.opcode)
     address = builder.address(operand)
 

@@ -1,8 +1,8 @@
-"""`wgmma`: matrix products of a warpgroup, which run on until they are waited for.
+"""`wgmma`: matrix products of a warpgroup, which run until they are waited for.
 
 Each of the four warps computes its own 16 rows. Operands are read when a wait asks for the result,
-and until then the accumulators hold NaN: what is overwritten or read too early gives wrong numbers
-(PTX ISA 9.0, 9.7.15).
+and until then the accumulators hold NaN. Operands that are overwritten and results that are read
+too early thus give wrong numbers (PTX ISA 9.0, 9.7.15).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pallasc.emulator.tensors.wgmma import Wgmma
 
 _U8 = np.dtype("u8")
 _ROWS = 16  # of a warp
-_CHUNK_BYTES = 16  # that lie together in shared memory
+_CHUNK_BYTES = 16  # contiguous bytes in shared memory
 _POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
 
 
 @dataclass(slots=True)
 class Accumulators:
-    """The registers of D while products are under way: what they will hold, and for how many."""
+    """Registers of D with pending products: their later values, and the number of products."""
 
     values: list[np.ndarray]
     products: int = 0
@@ -39,13 +39,13 @@ class Accumulators:
     dtype: str = ""  # of `matrix`
 
     def as_matrix(self, dtype: str) -> np.ndarray:
-        """Return them as a matrix of this type."""
+        """Return the values as a matrix of this type."""
         if self.matrix is not None and self.dtype == dtype:
             return self.matrix
         return matrix_of(np.stack([value.view(np.uint32) for value in self.registers()]), dtype)
 
     def registers(self) -> list[np.ndarray]:
-        """Return them as registers."""
+        """Return the values as registers."""
         return self.values if self.matrix is None else list(registers_of(self.matrix))
 
 
@@ -143,7 +143,7 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _immediates(numbers: list[int], *, a_in_registers: bool) -> tuple[bool, bool, bool]:
-    """Return whether to negate, and whether A and B are transposed."""
+    """Return three flags: negate, A is transposed, B is transposed."""
     if not numbers:
         return False, False, False
     scale_a, scale_b, *transposes = numbers
@@ -159,8 +159,6 @@ def _at(w: Warp, place: int) -> Instruction:
 
 
 class _Product:
-    """One product of one warp."""
-
     __slots__ = (
         "a", "a_slots", "a_transposed", "b", "b_transposed", "form", "keep", "negate", "slots",
         "warp",
@@ -182,7 +180,7 @@ class _Product:
         self.keep = True
 
     def start(self) -> None:
-        """Take the accumulators over: until the end their registers hold NaN."""
+        """Take over the accumulators; their registers hold NaN until the end."""
         w = self.warp
         held = w.accumulators.get(self.slots)
         if held is None:
@@ -193,7 +191,7 @@ class _Product:
         held.products += 1
 
     def finish(self) -> None:
-        """Compute, and give the accumulators back after the last product under way."""
+        """Compute, and write back the accumulators after the last pending product."""
         w = self.warp
         held = w.accumulators[self.slots]
         before = held.as_matrix(self.form.d) if self.keep else None
@@ -225,7 +223,7 @@ class _Product:
         return decode(read_matrix(content, addresses, ELEMENT_BYTES[dtype]), dtype)
 
     def tell(self, operation: Asynchronous, place: int) -> None:
-        """Tell the observer what will be read."""
+        """Notify the observer of the data that will be read."""
         observer = self.warp.block.machine.observer
         if observer is not None:
             shared = self.warp.block.shared
@@ -243,9 +241,9 @@ class _Product:
 def _chunks(
     form: Wgmma, descriptor: int, which: str, transposed: bool, row: int | None
 ) -> tuple[np.ndarray | int, int]:
-    """Return where the chunks start that an operand consists of, and how large each is.
+    """Return the start addresses of an operand's chunks, and their size.
 
-    It is all of the operand, or 16 rows of A; one chunk, where the bytes lie together.
+    Covers the whole operand, or 16 rows of A. Contiguous bytes are returned as a single chunk.
     """
     addresses = wgmma.operand_addresses(form, descriptor, which, transposed=transposed)
     if row is not None:

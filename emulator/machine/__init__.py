@@ -1,1 +1,1 @@
-"""The machine that runs kernels: memory, warps, blocks, barriers, and what is asynchronous."""
+"""The machine that runs kernels: memory, warps, blocks, barriers, and asynchronous operations."""

@@ -16,7 +16,7 @@ _WARPGROUP = 128
 
 @dataclass(slots=True)
 class Mbarrier:
-    """An mbarrier object: its phase, the arrivals it still expects, the bytes still under way."""
+    """An mbarrier object: its phase, its pending arrivals, and its pending bytes."""
 
     expected: int
     pending: int
@@ -29,16 +29,16 @@ class Mbarrier:
         self._check()
 
     def complete(self, count: int) -> bool:
-        """Take `count` bytes as arrived (complete-tx); return whether that ended the phase."""
+        """Record the arrival of `count` bytes (complete-tx); return True if the phase completed."""
         self.bytes -= count
         self._check()
         return self._turn()
 
     def arrive(self, count: int = 1) -> bool:
-        """Take `count` arrivals; return whether that ended the phase.
+        """Record `count` arrivals; return True if the phase completed.
 
         Raises:
-            Fault: more arrive than the barrier expects.
+            Fault: more arrivals than the barrier expects.
         """
         if count > self.pending:
             raise Fault(
@@ -49,7 +49,7 @@ class Mbarrier:
         return self._turn()
 
     def has_passed(self, parity: int) -> bool:
-        """Return whether the phase of this parity is over."""
+        """Return True if the phase of this parity has completed."""
         return self.phase & 1 != parity & 1
 
     def _turn(self) -> bool:
@@ -60,7 +60,7 @@ class Mbarrier:
         return True
 
     def _expected(self) -> str:
-        """Return the arrivals of a phase, for people who wrote `num_arrivals`."""
+        """Format the arrivals of a phase, with the `num_arrivals` that the user wrote."""
         if self.expected % _WARPGROUP:
             return f"{self.expected} arrivals"
         count = self.expected // _WARPGROUP
@@ -91,7 +91,7 @@ class Mbarrier:
 
 @dataclass(slots=True)
 class NamedBarrier:
-    """One of the 16 barriers of a block: who has arrived since it was last complete."""
+    """One of the 16 barriers of a block, with the arrivals since it last completed."""
 
     generation: int = 0
     threads: int = 0
@@ -99,10 +99,10 @@ class NamedBarrier:
     arrived: list[int] = field(default_factory=list)  # numbers of warps
 
     def arrive(self, warp: int, threads: int, expected: int) -> bool:
-        """Take the arrival of a warp's threads; return whether the barrier is complete.
+        """Record the arrival of a warp's threads; return True if the barrier is complete.
 
         Raises:
-            Fault: warps disagree about how many threads take part, or more come than that.
+            Fault: warps disagree on the number of threads, or more threads arrive.
         """
         if self.threads and expected != self.expected:
             raise Fault(

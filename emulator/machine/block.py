@@ -1,4 +1,4 @@
-"""Blocks and the clusters they belong to: what their warps share."""
+"""Blocks and clusters: the state that their warps share."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Block:
         self.mbarriers: dict[int, Mbarrier] = {}
         self.named = [NamedBarrier() for _ in range(16)]
         self.tensor_memory: TensorMemory | None = None
-        self.tensor_work: deque[Any] = deque()  # what tcgen05 has to do, in order
+        self.tensor_work: deque[Any] = deque()  # pending tcgen05 operations, in order
         self.local: dict[int, Region] = {}
-        self.free_registers = 0  # of each lane of a warp, which other warps may take
+        self.free_registers = 0  # per lane of a warp, available to other warps
         self.warps = [self._warp(number) for number in range(-(-launch.threads // LANES))]
 
     def _warp(self, number: int) -> Warp:
@@ -49,7 +49,7 @@ class Block:
     def take_registers(self, warp: Warp, count: int) -> bool:
         """Give a warp `count` registers per thread; return False if the block lacks them."""
         if not self.launch.registers:
-            return True  # the resources of the kernel are not known
+            return True  # the kernel's resources are unknown
         more = count - warp.register_count
         if more > self.free_registers:
             return False
@@ -66,19 +66,19 @@ class Block:
 
     @property
     def live_warps(self) -> int:
-        """How many warps have not ended."""
+        """The number of warps that have not ended."""
         return sum(not warp.ended for warp in self.warps)
 
     @property
     def live_threads(self) -> int:
-        """How many threads the warps have that have not ended."""
+        """The number of threads in the warps that have not ended."""
         return LANES * self.live_warps
 
     def mbarrier(self, address: int) -> Mbarrier:
-        """Return the mbarrier at an address in shared memory, of this block or its cluster.
+        """Return the mbarrier at a shared-memory address, in this block or its cluster.
 
         Raises:
-            Fault: none was initialised there.
+            Fault: no mbarrier was initialized there.
         """
         owner = self.cluster.blocks_by_rank(address >> RANK_SHIFT)
         found = owner.mbarriers.get(address & ((1 << RANK_SHIFT) - 1))
@@ -89,7 +89,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Cluster:
-    """Blocks that run together and reach each other's shared memory; one where there is none."""
+    """Blocks that run together and access each other's shared memory; a single block by default."""
 
     machine: Any  # a `Machine`, which imports this module
     launch: Any  # its `Launch`
@@ -110,7 +110,7 @@ class Cluster:
         """Return the block of this rank.
 
         Raises:
-            Fault: the cluster has none.
+            Fault: the cluster has no such rank.
         """
         if 0 <= rank < len(self.blocks):
             return self.blocks[rank]
@@ -126,11 +126,11 @@ class Cluster:
 
     @property
     def ended(self) -> bool:
-        """Whether every warp has ended."""
+        """True if every warp has ended."""
         return all(warp.ended for block in self.blocks for warp in block.warps)
 
     def arrive(self, warp: Warp) -> int:
-        """Take a warp's arrival at the cluster's barrier; return the generation that it ends."""
+        """Record a warp's arrival at the cluster's barrier; return the generation it arrived in."""
         generation = self.generation
         self.arrived.add((warp.block.rank, warp.index))
         self.check_arrivals()

@@ -1,4 +1,4 @@
-"""Explains a deadlock on one screen: what each group of warps waits for."""
+"""Explains a deadlock on one screen: the wait of each group of warps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BLOCKS = 3
 
 
 class Deadlock(Fault):
-    """No warp can make progress. `waiting` has each warp, its place and what it waits for."""
+    """No warp can make progress. `waiting` has each warp, its place and the reason of its wait."""
 
     def __init__(self, message: str, waiting: Sequence[tuple[Warp, int, str]]) -> None:
         first = waiting[0]
@@ -36,7 +36,7 @@ class Deadlock(Fault):
 
 @dataclass(slots=True)
 class _Group:
-    """Warps that wait at one instruction for the same."""
+    """Warps at one instruction with the same reason to wait."""
 
     instruction: Instruction
     reason: str
@@ -45,9 +45,9 @@ class _Group:
 
 
 def explain(clusters: Sequence[Cluster]) -> Fault:
-    """Return the error that says what every warp waits for, blocks in the order of the grid.
+    """Return the error that explains the wait of every warp, with blocks in grid order.
 
-    If lanes of one warp wait for each other, it is the fault of that warp.
+    If lanes of one warp wait for each other, returns the fault of that warp.
     """
     clusters = sorted(
         clusters, key=lambda each: (each.blocks[0].device, each.blocks[0].index[::-1])
@@ -60,7 +60,7 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
     groups: dict[tuple[int, str], _Group] = {}
     for warp, split in _in_order(clusters):
         reason, place = _reason(warp, split), _place(split)
-        # Lanes that wait for others of their warp follow from what those wait for.
+        # Lanes that wait for other lanes of their warp only follow from those lanes' waits.
         follows = isinstance(split.waits, LanesWait) and len(warp.splits) > 1
         (others if follows else waiting).append((warp, place, reason))
         group = groups.setdefault(
@@ -98,10 +98,10 @@ def _parted(warp: Warp) -> Fault:
 
 
 def _in_order(clusters: Sequence[Cluster]) -> list[tuple[Warp, Split]]:
-    """Return all that waits: first what cannot be a consequence of the other waits.
+    """Return all waits, starting with those that cannot be a consequence of the others.
 
-    A loop without an end waits for nothing. A barrier of a cluster in which nobody polls memory is
-    not held up by a semaphore; others may be.
+    An infinite loop waits for nothing. In a cluster in which no warp polls memory, a wait for an
+    mbarrier is not caused by a semaphore; in others it may be.
     """
     found = []
     for cluster in clusters:
@@ -127,7 +127,7 @@ def _reason(warp: Warp, split: Split) -> str:
 
 
 def _place(split: Split) -> int:
-    """Return where lanes wait: at the load, where they go round a loop with one."""
+    """Return the place of a wait: the load, if lanes are in a loop around one."""
     waits = split.waits
     return waits.place if isinstance(waits, MemoryWait) and not split.stuck else split.place
 
@@ -152,7 +152,7 @@ def _told(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
 
 
 def _names(group: _Group) -> str:
-    """Return which warps of which blocks: "warps 0-3 of block (0, 0, 0)"."""
+    """Return the names of warps and blocks: "warps 0-3 of block (0, 0, 0)"."""
     by_warps: dict[str, list[str]] = {}
     for (device, (x, y, z)), numbers in group.warps.items():
         on = f" on device {device}" if device else ""
@@ -177,7 +177,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _prospects(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) -> list[str]:
-    """Return who could still have arrived, or what else the state of the barrier shows."""
+    """Return the possible missing arrivals, and other hints from the state of the barrier."""
     barrier = wait.barrier
     found = []
     if barrier.bytes < 0:

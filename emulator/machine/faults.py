@@ -1,4 +1,4 @@
-"""What ends the emulation of a kernel: an operation that fails or is undefined on a GPU."""
+"""Faults end the emulation of a kernel: operations that fail or are undefined on a GPU."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class EmulationTimeout(CheckError):
 
 
 class Fault(CheckError):
-    """A kernel does something invalid; `rule` names the kind.
+    """An invalid operation of a kernel; `rule` names the kind.
 
-    `instruction` and `actor` say where; they are None if no single instruction or warp did it.
+    `instruction` and `actor` locate it; they are None if no single instruction or warp caused it.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Fault(CheckError):
         self.rule = rule
         self.instruction = instruction
         self.actor = actor
-        self.place: int | None = None  # the number of the instruction in its kernel
+        self.place: int | None = None  # index of the instruction in its kernel
 
 
 def fault_of(error: Fault | OperandError) -> Fault:
-    """Return what was raised as a fault, whose place the caller fills in."""
+    """Return an error as a fault; the caller fills in its place."""
     if isinstance(error, Fault):
         return error
     fault = Fault(error.rule, error.message, hint=error.hint)

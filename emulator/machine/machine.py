@@ -1,7 +1,7 @@
-"""The machine: launches kernels, lets their warps take turns, and completes what is asynchronous.
+"""The machine: launches kernels, schedules their warps, and completes asynchronous operations.
 
-By default, asynchronous operations complete only when something waits for them
-(`Policy.eagerness` 0), so that a missing wait gives wrong numbers. Runs with one seed are equal.
+By default, asynchronous operations complete only when something waits for them (`Policy.eagerness`
+0), so that a missing wait gives wrong numbers. Runs with the same seed are identical.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Kernel
 from pallasc.emulator.tensors.misuse import OperandError
 
-_TURN = 20_000  # instructions that a warp runs before another has its turn
-_IDLE_TURNS = 200  # turns of reading memory again without any change: it spins
+_TURN = 20_000  # instructions that a warp runs before the next one's turn
+_IDLE_TURNS = 200  # turns that only reread unchanged memory: the warp is spinning
 _STILL_TURNS = 8  # turns of all warps without any change: blocks that wait for room get it
-_MULTIPROCESSORS = 148  # of a GPU that no model describes; each has room for:
+_MULTIPROCESSORS = 148  # of a GPU whose model is unknown; each has room for:
 _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
 _SHARED_BYTES = 228 * 1024
-_POISON = 0xFF  # NaN in every format of floats
+_POISON = 0xFF  # NaN in every floating-point format
 
 
 class Code(Protocol):
-    """A kernel that is ready to run: `emulator/program.py` makes it."""
+    """A kernel that is ready to run, created by `emulator/program.py`."""
 
     @property
     def kernel(self) -> Kernel:
-        """What was parsed."""
+        """The parsed kernel."""
 
     @property
     def code(self) -> Sequence[Step]:
@@ -57,26 +57,26 @@ class Code(Protocol):
         """Bytes of local memory of each lane."""
 
     def registers(self, block: Block, first: int) -> list[np.ndarray]:
-        """Return the registers of a warp at its start; `first` is its first thread."""
+        """Return the initial registers of a warp; `first` is its first thread."""
 
     def drain(self, warp: Warp) -> None:
-        """Complete what a warp that has ended left under way."""
+        """Complete the pending operations of a warp that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How warps take turns and when asynchronous operations complete.
+    """The schedule of warps and of asynchronous operations.
 
     Args:
-        seed: of the order, where it is random.
-        eagerness: the chance, at each turn, that an asynchronous operation completes although
-            nothing waits for it: 0 holds everything back, 1 completes it at once.
-        turn: how many instructions a warp runs at most before the next has its turn.
-        shuffle: whether warps take turns in random order, for a random number of instructions, and
-            clusters start in random order instead of that of the grid.
-        seconds: after how long the emulation is given up, all launches together.
-        busy: whether other kernels leave room for no more than what runs, so that a cluster gets
-            the work of others by `clusterlaunchcontrol`, however many a GPU has room for.
+        seed: the seed of random orders.
+        eagerness: the probability, at each turn, that an asynchronous operation completes although
+            nothing waits for it: 0 delays all operations, 1 completes them immediately.
+        turn: the maximum number of instructions that a warp runs before the next one's turn.
+        shuffle: if True, warps take turns in random order, for a random number of instructions, and
+            clusters start in random order instead of grid order.
+        seconds: time limit of the emulation, for all launches together.
+        busy: if True, other kernels fill the rest of the GPU, so that a cluster gets the work of
+            others by `clusterlaunchcontrol` even if the GPU has room for them.
     """
 
     seed: int = 0
@@ -91,8 +91,8 @@ class Policy:
 class Launch:
     """A kernel on a device: its program, sizes and parameters, and the digest of its cubin.
 
-    `room` is the number of clusters that the GPU holds at once, None where the model is not known.
-    `registers` is what each thread has at the start, 0 where it is not known.
+    `room` is the number of clusters that the GPU holds at once, None if the model is unknown.
+    `registers` is the initial number per thread, 0 if unknown.
     """
 
     program: Code
@@ -105,23 +105,23 @@ class Launch:
     started: int = 0
     cancelled: int = 0
     cubin: str = ""
-    order: Sequence[int] = ()  # of its clusters; () for that of the grid
+    order: Sequence[int] = ()  # of its clusters; () for grid order
     room: int | None = None
     registers: int = 0
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         x, y, z = self.block
         return x * y * z
 
     @property
     def static_shared(self) -> int:
-        """Bytes of shared memory that the kernel's own variables take."""
+        """Bytes of shared memory of the kernel's own variables."""
         return self.program.static_shared
 
     def clusters(self) -> int:
-        """Return how many clusters the grid has."""
+        """Return the number of clusters in the grid."""
         return self._per_dimension[0] * self._per_dimension[1] * self._per_dimension[2]
 
     @property
@@ -131,7 +131,7 @@ class Launch:
 
     @property
     def resident(self) -> int:
-        """How many clusters a GPU starts at once: those that find room on its multiprocessors."""
+        """The number of clusters that fit on the GPU's multiprocessors at once."""
         if self.room is not None:
             return self.room
         shared = RESERVED + self.static_shared + self.dynamic_shared
@@ -140,7 +140,7 @@ class Launch:
         return max(1, _MULTIPROCESSORS * max(fitting, 1) // (x * y * z))
 
     def cancel(self, *, is_busy: bool = False) -> Dim3 | None:
-        """Give away the work of the last cluster that waits for room; None without such a one."""
+        """Give away the work of the last cluster that waits for room; None if there is none."""
         last = self.clusters() - self.cancelled - 1
         if last < max(self.started, 0 if is_busy else self.resident):
             return None
@@ -168,11 +168,11 @@ class Launch:
 
 @dataclass(slots=True)
 class Machine:
-    """Devices that share an address space, and what runs on them.
+    """Devices that share an address space, and the kernels that run on them.
 
-    `deadline` is the time, of the monotonic clock, when it is given up. `fetched` counts the bytes
-    that bulk and tensor copies and prefetches of each block ask of global memory, by device and
-    block. `poison` is each byte of shared and tensor memory that nothing was written to.
+    `deadline` is the time limit on the monotonic clock. `fetched` counts the bytes that bulk and
+    tensor copies and prefetches of each block request from global memory, by device and block.
+    `poison` is the initial value of each byte of shared and tensor memory.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -196,11 +196,11 @@ class Machine:
         self.random = random.Random(self.policy.seed)
 
     def changed(self) -> None:
-        """Take note that something has changed that a warp may wait for."""
+        """Record a change that a warp may be waiting for."""
         self.progress += 1
 
     def fetches(self, block: Block, size: int) -> None:
-        """Count bytes that a block asks of global memory."""
+        """Count bytes that a block requests from global memory."""
         key = (block.device, block.index)
         self.fetched[key] = self.fetched.get(key, 0) + size
 
@@ -211,12 +211,12 @@ class Machine:
         return region
 
     def run(self, launches: Sequence[Launch]) -> None:
-        """Run kernels, one a device, beside each other until all have ended.
+        """Run kernels concurrently, one per device, until all have ended.
 
         Raises:
-            Fault: one did what it must not.
-            Deadlock: none can go on.
-            EmulationTimeout: the time is over.
+            Fault: a kernel executed an invalid operation.
+            Deadlock: no kernel can make progress.
+            EmulationTimeout: the time limit is over.
         """
         self.launches = list(launches)
         self.clusters = []
@@ -236,14 +236,14 @@ class Machine:
             self.observer.finished()
 
     def issue(self, operation: Asynchronous) -> None:
-        """Take an asynchronous operation that nothing but its barrier waits for."""
+        """Issue an asynchronous operation that is waited for only through its barrier."""
         if self.policy.eagerness >= 1:
             self.finish(operation)
         else:
             self.pending.append(operation)
 
     def finish(self, operation: Asynchronous) -> None:
-        """Complete an operation, if it is not complete yet."""
+        """Complete an operation, unless it is already complete."""
         if operation.done:
             return
         operation.done = True
@@ -274,7 +274,7 @@ class Machine:
         return True
 
     def _start_more(self) -> bool:
-        """Start as many clusters beside those that wait as they are: they may wait for them."""
+        """Start up to as many more clusters as are waiting: these may wait for the new ones."""
         running = [cluster.launch for cluster in self.clusters]
         started = False
         for launch in self.launches:
@@ -284,7 +284,7 @@ class Machine:
         return started
 
     def _turn(self) -> bool:
-        """Let every warp run once; return whether that changed anything."""
+        """Run every warp once; return True if that changed anything."""
         ran = False
         before = self.progress
         for warp in self._order():
@@ -304,9 +304,9 @@ class Machine:
         return ran
 
     def _look(self) -> bool:
-        """Let every warp look itself for what it waits for; return whether that changed anything.
+        """Make every warp recheck its wait; return True if that changed anything.
 
-        A loop may read more than the words that its warp was parked for.
+        A loop may read more than the words that its warp was parked on.
         """
         for cluster in self.clusters:
             for warp in cluster.warps:
@@ -320,7 +320,7 @@ class Machine:
         yield from warps
 
     def _run(self, warp: Warp) -> bool:
-        """Let a warp run; return whether it did anything but spin."""
+        """Run a warp; return True if it did anything but spin."""
         if warp.ended or warp.is_parked() or (warp.circles and self._circles(warp)):
             return False
         before = self.progress
@@ -330,7 +330,7 @@ class Machine:
         return warp.ended or self._has_advanced(warp, before, budget)
 
     def execute(self, warp: Warp, most: int) -> bool:
-        """Let a warp execute up to `most` instructions; return whether it completed any."""
+        """Execute up to `most` instructions of a warp; return True if it completed any."""
         try:
             ran = warp.run(warp.block.launch.program.code, most)
         except Fault as fault:
@@ -343,7 +343,7 @@ class Machine:
         return ran
 
     def _has_advanced(self, warp: Warp, before: int, budget: int) -> bool:
-        """Tell whether a warp that has had its turn did anything but spin."""
+        """Return True if a warp did anything but spin in its turn."""
         if self.progress != before:
             warp.idle = 0
             warp.rounds.forget()
@@ -360,7 +360,7 @@ class Machine:
         return warp.idle < _IDLE_TURNS
 
     def _circles(self, warp: Warp) -> bool:
-        """Tell whether a warp goes round a loop without any effect; it goes on if not."""
+        """Return True if a warp repeats a loop without any effect; otherwise it continues."""
         warp.circles = goes_in_circles(warp, _TURN)
         if warp.circles:
             warp.park_in_loop()
@@ -379,7 +379,7 @@ class Machine:
             self._start(cluster.launch)
 
     def _complete_one(self) -> bool:
-        """Complete the oldest operation that is under way, or some other one; False without any."""
+        """Complete the oldest pending operation, or a random one; return False if there is none."""
         while self.pending:
             at = self.random.randrange(len(self.pending)) if self.policy.shuffle else 0
             operation = self.pending[at]
@@ -393,7 +393,7 @@ class Machine:
         return self._tensor_work()
 
     def _tensor_work(self) -> bool:
-        """Let the tensor core of some block do what was issued to it first."""
+        """Let the tensor core of some block execute its oldest operation."""
         for cluster in self.clusters:
             for block in cluster.blocks:
                 if block.tensor_work:

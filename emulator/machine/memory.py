@@ -1,8 +1,9 @@
-"""Memory by address: global allocations, a block's shared memory, local memory of lanes.
+"""Memory by address: global allocations, shared memory of blocks, local memory of lanes.
 
-Addresses are 64 bits wide and generic. The top bits tell the space, so that a generic access finds
-its memory: global memory has its allocations at `GLOBAL`, shared memory its window at `SHARED`,
-where a block of rank r in its cluster begins at r << 24, as it does on NVIDIA's GPUs.
+Addresses are 64 bits wide and generic. The top bits identify the state space, so that a generic
+access finds its memory. Global memory has its allocations from `GLOBAL` on, and shared memory has
+its window at `SHARED`, where a block of rank r in its cluster starts at r << 24, as on NVIDIA's
+GPUs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RANK_SHIFT = 24
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 """The lower bits of a shared address: the offset in the shared memory of its block."""
 RESERVED = 1024
-"""Bytes at the start of each block's shared memory that the system has for itself."""
+"""Bytes at the start of each block's shared memory that are reserved for the system."""
 
 _GUARD = 1 << 16
 _PADDING = 16
@@ -36,11 +37,11 @@ UNSIGNED = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype
 
 
 class Region:
-    """Some bytes at an address, readable in words of 1, 2, 4 and 8 bytes.
+    """Bytes at an address, accessible as words of 1, 2, 4 and 8 bytes.
 
-    The allocation behind `data` is padded to 16 bytes, so that views of every width exist.
-    `is_scratch`: it belongs to kernels alone, and the user has no name for it. `device`: whose
-    memory it is, None where that is not known.
+    The allocation of `data` is padded to 16 bytes, so that views of every width exist. `is_scratch`
+    is True for memory that belongs to kernels alone and has no name in the user's code. `device` is
+    the owner of the memory, None if unknown.
     """
 
     __slots__ = ("base", "data", "device", "is_scratch", "label", "size", "views", "written")
@@ -56,12 +57,12 @@ class Region:
         self.views = {width: self.data.view(dtype) for width, dtype in UNSIGNED.items()}
 
     def adopt(self, data: Bytes) -> None:
-        """Take these bytes as the content, from the start."""
+        """Copy these bytes to the start of the content."""
         self.data[: data.size] = data
 
 
 class Window(NamedTuple):
-    """Addresses of bytes of a region: those from `start` to `end`, at `origin + offset` each."""
+    """An address range for the bytes from `start` to `end` of a region, at `origin + offset`."""
 
     origin: int
     region: Region
@@ -73,28 +74,28 @@ class Window(NamedTuple):
 class GlobalMemory:
     """All allocations of all devices; addresses differ between devices.
 
-    An allocation has a window of addresses for all its bytes, and may have more for parts of it.
+    Each allocation has a window for all of its bytes, and may have more windows for parts of it.
     """
 
     bases: list[int] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)  # in the order of their bases
+    windows: list[Window] = field(default_factory=list)  # sorted by base
     next: int = GLOBAL
     multicast: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def allocate(self, size: int, alignment: int = 256, label: str = "", fill: int = 0) -> Region:
-        """Return a new allocation; what lies between two belongs to none."""
+        """Create an allocation; the gaps between allocations belong to none."""
         region = Region(self._reserve(size, alignment), size, label, fill)
         self.insert(Window(region.base, region, 0, size))
         return region
 
     def map_part(self, region: Region, start: int, size: int) -> int:
-        """Return an address of some bytes of an allocation, from which no others are reached."""
+        """Map bytes of an allocation to a separate window, which reaches no other bytes."""
         base = self._reserve(size, 256) + start % 256
         self.insert(Window(base - start, region, start, start + size))
         return base
 
     def unmap_parts(self) -> None:
-        """Forget the addresses of parts of allocations."""
+        """Remove the windows of parts of allocations."""
         self.windows = [window for window in self.windows if window.origin == window.region.base]
         self.bases = [window.origin for window in self.windows]
 
@@ -105,27 +106,27 @@ class GlobalMemory:
         return base
 
     def insert(self, window: Window) -> None:
-        """Let addresses that no other window has stand for bytes of a region."""
+        """Add a window for addresses that no other window has."""
         base = window.origin + window.start
         at = bisect.bisect(self.bases, base)
         self.bases.insert(at, base)
         self.windows.insert(at, window)
 
     def map_multicast(self, members: tuple[int, ...], size: int) -> int:
-        """Return an address that stands for the same bytes at all of these addresses."""
+        """Return a multicast address for the same bytes at all of these addresses."""
         base = self._reserve(size, 256)
         self.multicast[base] = (*members, size)
         return base
 
     def members(self, address: int) -> tuple[int, ...]:
-        """Return the addresses that a multicast address stands for."""
+        """Return the member addresses of a multicast address."""
         found = self.targets(address)
         if found == (address,):
             raise Fault("out-of-bounds", f"{address:#x} is not a multicast address")
         return found
 
     def targets(self, address: int) -> tuple[int, ...]:
-        """Return where a write to this address goes: to every member of a multicast address."""
+        """Return the targets of a write to this address: every member of a multicast address."""
         for base, (*members, size) in self.multicast.items():
             if base <= address < base + size:
                 return tuple(member + address - base for member in members)
@@ -135,13 +136,13 @@ class GlobalMemory:
         """Return the allocation that holds these bytes, and their offset in it.
 
         Raises:
-            Fault: no allocation does.
+            Fault: there is none.
         """
         window = self.window(address, size)
         return window.region, address - window.origin
 
     def window(self, address: int, size: int = 1) -> Window:
-        """Return the window that these bytes lie in.
+        """Return the window that contains these bytes.
 
         Raises:
             Fault: there is none.
@@ -169,7 +170,7 @@ class GlobalMemory:
 def load(
     region: Region, offsets: Addresses, mask: Mask | None, width: int, count: int
 ) -> list[np.ndarray]:
-    """Return `count` words of `width` bytes at each lane's offset; zero where the mask is False."""
+    """Load `count` words of `width` bytes at each lane's offset; zero where the mask is False."""
     view = region.views[width]
     index = offsets >> (width.bit_length() - 1)
     if mask is None:

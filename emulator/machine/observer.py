@@ -1,4 +1,4 @@
-"""The interface of an observer: the events of a machine that it is called with."""
+"""The interface of an observer: the events that a machine reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pallasc.emulator.machine.warp import Warp
 
 
 class Prefetch(NamedTuple):
-    """Bytes that a prefetch asks for: those at an address, or a box of a tensor map there."""
+    """The bytes of a prefetch: at an address, or a box of the tensor map there."""
 
     label: str
     address: int
@@ -21,71 +21,71 @@ class Prefetch(NamedTuple):
 
 
 class Observer:
-    """Called with the events of warps and asynchronous units; does what its subclass does."""
+    """Receives the events of warps and asynchronous units; subclasses override the handlers."""
 
     def started(self, block: Block) -> None:
-        """Take note of a new block."""
+        """Handle the start of a block."""
 
     def ended(self, block: Block) -> None:
-        """Take note that a block has ended."""
+        """Handle the end of a block."""
 
     def finished(self) -> None:
-        """Take note that the kernels of all devices have ended."""
+        """Handle the end of the kernels on all devices."""
 
     def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Take note that lanes read `size` bytes at offsets of a region; no mask means all."""
+        """Handle a read of `size` bytes per lane at offsets in a region; no mask means all."""
 
     def write(
         self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
     ) -> None:
-        """Take note that lanes are about to write."""
+        """Handle a write that lanes are about to execute."""
 
     def wrote(self, w: Warp) -> None:
-        """Take note that what a warp was about to write is in memory."""
+        """Handle the completion of a warp's write."""
 
     def atomic(
         self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
     ) -> None:
-        """Take note of an atomic operation of lanes."""
+        """Handle an atomic operation of lanes."""
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
-        """Take note of an asynchronous operation that begins."""
+        """Handle the start of an asynchronous operation."""
 
     def completing(self, operation: Asynchronous) -> None:
-        """Take note that an asynchronous operation is about to complete."""
+        """Handle an asynchronous operation that is about to complete."""
 
     def completed(self, operation: Asynchronous) -> None:
-        """Take note that an asynchronous operation is complete."""
+        """Handle a completed asynchronous operation."""
 
     def waited(
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
     ) -> None:
-        """Take note that a warp has waited for what it issued, or for what that reads."""
+        """Handle a warp's wait for operations that it issued, or only for their reads."""
 
     def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Take note that a lane of a warp prefetches."""
+        """Handle a prefetch by a lane of a warp."""
 
     def registers_fenced(self, w: Warp, place: int) -> None:
-        """Take note of wgmma.fence."""
+        """Handle wgmma.fence."""
 
     def registers_used(
         self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
     ) -> None:
-        """Take note that an instruction uses registers that wgmma works with."""
+        """Handle an instruction that uses registers of a wgmma."""
 
     def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
-        """Take note that an mbarrier is about to be initialised."""
+        """Handle the initialization of an mbarrier, before it happens."""
 
     def leaving(self, w: Warp) -> None:
-        """Take note that a warp has ended; what it left under way is not complete yet."""
+        """Handle the end of a warp, before its pending operations complete."""
 
     def arrived(
         self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
     ) -> None:
-        """Take note that a warp is about to arrive at a barrier."""
+        """Handle an arrival at a barrier, before it happens."""
 
     def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
-        """Take note that a wait for a barrier is over."""
+        """Handle the end of a wait for a barrier."""
 
     def fenced(self, w: Warp, place: int) -> None:
-        """Take note of a fence."""
+        """Handle a fence."""

@@ -1,7 +1,7 @@
 """Detects warps in a loop in which nothing changes: they wait for others.
 
-A warp that comes back to the same place with the same registers, and has changed nothing on its
-way, does so again until something that it has read is another.
+A warp that returns to the same place with the same registers, without having changed anything, will
+keep doing so until something that it has read changes.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ _EFFECTS = {
     "atom", "bar", "barrier", "call", "clusterlaunchcontrol", "cp", "mbarrier", "multimem", "red",
     "st", "stmatrix", "tcgen05", "wgmma",
 }  # fmt: skip
-"""Opcodes of what others may notice."""
+"""Opcodes with effects that others may notice."""
 
 
 class Rounds:
-    """The rounds of one warp: each ends where it reads memory that others may change."""
+    """The rounds of one warp; a round ends when it reads memory that others may change."""
 
     __slots__ = ("_count", "_limit", "_registers", "_splits", "watched")
 
     def __init__(self) -> None:
-        self.watched: list[Wait] = []  # what was read since the state was taken down
+        self.watched: list[Wait] = []  # read since the state was saved
         self._registers: list[np.ndarray] | None = None
         self._splits: tuple[Any, ...] = ()
         self._count = 0
         self._limit = 1
 
     def forget(self) -> None:
-        """Begin anew: the warp has changed something."""
+        """Start over, because the warp has changed something."""
         self._registers = None
         self._limit = 1
 
     def is_same_again(
         self, splits: Sequence[Any], registers: list[np.ndarray], waits: object
     ) -> bool:
-        """Take note of the end of a round; tell whether everything is as it was once before.
+        """Record the end of a round; return True if the state equals an earlier one.
 
         Args:
             splits: the splits of the warp.
             registers: its registers.
-            waits: what it has read at the end of this round.
+            waits: the memory that it has read at the end of this round.
         """
         if not isinstance(waits, Wait):
             self.forget()
@@ -60,7 +60,7 @@ class Rounds:
                 return True
             if self._count < self._limit:
                 return False
-        # It may take several rounds until the state is the same: each time twice as many.
+        # It may take several rounds to return to the same state, so double the number each time.
         self._limit = 1 if self._registers is None else 2 * self._limit
         self._registers, self._splits, self._count = list(registers), places, 0
         self.watched = []
@@ -68,9 +68,9 @@ class Rounds:
 
 
 def goes_in_circles(warp: Any, most: int) -> bool:
-    """Let a warp execute up to `most` instructions; tell whether it comes back to where it was.
+    """Execute up to `most` instructions of a warp; return True if it returns to its initial state.
 
-    It does not where one of the instructions has an effect that others may notice.
+    Returns False if one of the instructions has an effect that others may notice.
     """
     machine, instructions = warp.block.machine, warp.block.launch.program.kernel.instructions
     before, limit, left = machine.progress, 1, most

@@ -1,7 +1,8 @@
-"""Tells what a warp waits for that polls a word of global memory: a semaphore.
+"""Describes the wait of a warp that polls a word of global memory: a semaphore.
 
-Mosaic waits with `atom.cas`, which ends its loop where it finds what it compares with, or with a
-load whose value the loop compares. What a loop waits for is in its code, and no barrier knows it.
+Mosaic waits with `atom.cas`, which ends its loop when it finds the value it compares with, or with
+a load whose value the loop compares. The awaited value is only in the loop's code; no barrier
+object has it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Registe
 
 _GOES_ON = frozenset({"lt", "lo", "ne"})
 _ENDS = frozenset({"ge", "hs", "eq"})
-"""Comparisons of what a load found with what the loop waits for."""
+"""Comparisons of the loaded value with the awaited value."""
 _LEAST_BYTES = 4
 _LOOP = 16
-"""Instructions from a load to the branch of its loop."""
+"""Maximum number of instructions from a load to the branch of its loop."""
 
 
 def semaphore_text(warp: Warp, split: Split, wait: MemoryWait) -> str | None:
-    """Return what lanes wait for that poll a semaphore, to follow "waiting for".
+    """Describe the wait of lanes that poll a semaphore, to follow "waiting for".
 
-    None where they read other memory, or where the code does not tell which value they wait for.
+    None if they read other memory, or if the awaited value cannot be found in the code.
     """
     if not wait.words:
         return None
@@ -75,7 +76,7 @@ def _value(warp: Warp, split: Split, operand: Operand) -> int | None:
 
 
 def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
-    """Return which word of an array it is; those that only the kernel has are its semaphores."""
+    """Return the name of a word of an array; arrays that only the kernel has are its semaphores."""
     if not region.is_scratch:
         return f"word {offset // width} of {region.label or 'global memory'}"
     memory: GlobalMemory = warp.block.machine.memory

@@ -1,7 +1,7 @@
-"""Tensor maps as kernels see them: 128 opaque bytes, which stand for a map and its address.
+"""Tensor maps as kernels see them: 128 opaque bytes that identify a map and its address.
 
-What NVIDIA's driver writes there is not documented; these bytes hold a number under which the
-machine knows the map.
+The format that NVIDIA's driver writes is not documented; here the bytes hold the map's index in the
+machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAGIC = b"tensor map"
 
 @dataclass(slots=True)
 class TensorMaps:
-    """The maps that were encoded, by number."""
+    """The encoded maps, by index."""
 
     maps: list[tuple[TensorMap, int]] = field(default_factory=list)
 
@@ -27,16 +27,16 @@ class TensorMaps:
         return min([4, *(max(1, ELEMENT_BYTES.get(each.dtype, 1)) for each, _ in self.maps)])
 
     def encode(self, tensor_map: TensorMap, address: int) -> bytes:
-        """Return 128 bytes that stand for a map over the memory at `address`."""
+        """Return 128 bytes that identify a map over the memory at `address`."""
         self.maps.append((tensor_map, address))
         data = _MAGIC + (len(self.maps) - 1).to_bytes(8, "little")
         return data.ljust(MAP_BYTES, b"\0")
 
     def decode(self, data: bytes) -> tuple[TensorMap, int]:
-        """Return the map and the address that 128 bytes stand for.
+        """Return the map and the address that 128 bytes identify.
 
         Raises:
-            Fault: they are no tensor map.
+            Fault: they are not a tensor map.
         """
         number = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
         if not data.startswith(_MAGIC) or number >= len(self.maps):

@@ -1,4 +1,4 @@
-"""What warps wait for, with a test for the end of the wait that does not run the warp."""
+"""Waits of warps, with a test for the end of the wait that does not run the warp."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pallasc.emulator.machine.memory import Region
 
 @runtime_checkable
 class Wait(Protocol):
-    """Something that lanes wait for; `str()` describes it, to follow "waiting for"."""
+    """A wait of lanes; `str()` describes it, to follow "waiting for"."""
 
     def is_over(self) -> bool:
-        """Tell whether it may be over: the lanes have to look."""
+        """Return True if it may be over, so that the lanes have to check."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanesWait:
-    """Lanes wait for the others of their warp, which wait themselves or would run."""
+    """Lanes wait for the other lanes of their warp, which wait themselves or could run."""
 
     what: str
 
     def is_over(self) -> bool:
-        """Tell that the lanes themselves change nothing about it."""
+        """Return False: the waiting lanes themselves cannot end it."""
         return False
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class MbarrierWait:
     parity: int
 
     def is_over(self) -> bool:
-        """Tell whether the phase is over."""
+        """Return True if the phase has completed."""
         return self.barrier.has_passed(self.parity)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class MbarrierWait:
 
 @dataclass(frozen=True, slots=True)
 class BarrierWait:
-    """A wait at a barrier of a block; `everyone`, where all warps that are left take part."""
+    """A wait at a barrier of a block; `everyone` means that all remaining warps take part."""
 
     block: Any  # a `Block`
     number: int
@@ -69,7 +69,7 @@ class BarrierWait:
         return found
 
     def is_over(self) -> bool:
-        """Tell whether enough threads have arrived."""
+        """Return True if enough threads have arrived."""
         barrier = self.barrier
         if barrier.generation != self.generation:
             return True
@@ -91,7 +91,7 @@ class ClusterWait:
     generation: int
 
     def is_over(self) -> bool:
-        """Tell whether all warps have arrived."""
+        """Return True if all warps have arrived."""
         return bool(self.cluster.generation != self.generation)
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class ClusterWait:
 
 @dataclass(frozen=True, slots=True)
 class RegistersWait:
-    """A wait for registers that other warps of the block give back."""
+    """A wait for registers that other warps of the block release."""
 
     block: Any  # a `Block`
     wanted: int
@@ -121,10 +121,10 @@ class RegistersWait:
 
 @dataclass(frozen=True, slots=True)
 class LoopWait:
-    """Lanes go round a loop that has no effect."""
+    """Lanes repeat a loop that has no effect."""
 
     def is_over(self) -> bool:
-        """Tell that the loop itself does not end."""
+        """Return False: the loop never ends."""
         return False
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class LoopWait:
 
 
 class Words(NamedTuple):
-    """Words of a region: a view of it, their numbers in that, and what was there."""
+    """Words of a region: a view of it, their indices in the view, and their contents."""
 
     region: Region
     view: np.ndarray
@@ -142,13 +142,13 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemoryWait:
-    """Lanes have read memory and may read it again until it has changed; `words` are what."""
+    """Lanes have read `words` and may read them again until they change."""
 
     place: int
     words: Sequence[Words]
 
     def is_over(self) -> bool:
-        """Tell whether any of the words is another now."""
+        """Return True if any of the words has changed."""
         return any(bool((view[index] != held).any()) for _, view, index, held in self.words)
 
     def __str__(self) -> str:

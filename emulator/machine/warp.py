@@ -1,8 +1,8 @@
-"""A warp: 32 lanes in step, until they branch apart.
+"""A warp: 32 lanes in lockstep, until they diverge.
 
-Lanes that branched apart are *splits*, each with a place in the code of its own. The one that is
-farthest back runs first, so that they meet again where their ways join; one that waits for the
-others lets them go ahead (independent thread scheduling, PTX ISA 9.0, 3.1).
+Diverged lanes are *splits*, each with a separate place in the code. The split that is farthest back
+runs first, so that splits reconverge where their paths meet. A split that waits for the others lets
+them run first (independent thread scheduling, PTX ISA 9.0, 3.1).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pallasc.emulator.machine.waits import LanesWait, LoopWait, Wait
 from pallasc.emulator.tensors.misuse import OperandError
 
 LANES = 32
-_PATIENCE = 32  # how often one split may yield before the others of its warp go first
+_PATIENCE = 32  # yields of one split before the other splits of its warp go first
 
-# What an instruction returns instead of the number of the next one.
-BLOCKED = -1  # it cannot go on: run it again when something has changed
+# Returned by a step instead of the number of the next instruction:
+BLOCKED = -1  # it cannot continue; run it again after a change
 EXITED = -2  # the lanes have ended
-PARTED = -3  # the lanes have branched apart: `warp.splits` has their places
-YIELDED = -4  # go on at `split.place` after the other warps had a turn
+PARTED = -3  # the lanes have diverged; `warp.splits` has their places
+YIELDED = -4  # continue at `split.place` after a turn of the other warps
 
 Step = Callable[["Warp", int], int]
 
@@ -41,8 +41,8 @@ class Split:
         self.full = bool(mask.all())
         self.stuck = False
         self.yields = yields
-        self.token: Any = None  # what the waiting instruction remembers
-        self.waits: object = ""  # for whom it waits, which str() puts into words
+        self.token: Any = None  # state of the waiting instruction
+        self.waits: object = ""  # the cause of the wait, described by str()
 
 
 class Warp:
@@ -95,15 +95,15 @@ class Warp:
         self.mask = self.split.mask
         self.full = self.split.full
         self.ended = False
-        self.yielded = False  # whether its last turn ended in reading memory once more
-        self.parked: Sequence[Wait] = ()  # nothing goes on before one of these is over
+        self.yielded = False  # True if its last turn ended by rereading memory
+        self.parked: Sequence[Wait] = ()  # the warp cannot continue before one of these is over
         self.rounds = Rounds()
-        self.circles = False  # it goes round a loop without any effect
-        self.idle = 0.0  # turns without anything having changed in the machine
-        self.seen = 0  # the machine's progress when it last read memory once more
+        self.circles = False  # it repeats a loop without any effect
+        self.idle = 0.0  # turns without a change in the machine
+        self.seen = 0  # the machine's progress when it last reread memory
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
-        self.bulk_open: list[Any] = []  # asynchronous bulk copies not committed yet
+        self.bulk_open: list[Any] = []  # uncommitted asynchronous bulk copies
         self.bulk_groups: list[Any] = []
         self.copies_open: list[Any] = []  # of cp.async
         self.copies: list[list[Any]] = []
@@ -115,10 +115,10 @@ class Warp:
         self.register_count: int = block.launch.registers  # of each lane
 
     def run(self, code: Sequence[Step], budget: int) -> bool:
-        """Run until nothing goes on, the lanes have ended or yielded, or `budget` is spent.
+        """Run until the warp is blocked, ended or yielded, or `budget` instructions have run.
 
         Returns:
-            Whether any instruction was completed.
+            True if any instruction was completed.
         """
         for split in self.splits:
             split.stuck = False
@@ -176,7 +176,7 @@ class Warp:
         return budget < start
 
     def is_parked(self) -> bool:
-        """Tell whether running it would change nothing: all that it waits for is as it was."""
+        """Return True if running it would change nothing, because none of its waits is over."""
         for wait in self.parked:
             if wait.is_over():
                 self.parked = ()
@@ -184,19 +184,19 @@ class Warp:
         return bool(self.parked)
 
     def ends_round(self) -> bool:
-        """Take note of a turn that changed nothing; tell whether all others will be like it."""
+        """Record a turn that changed nothing; return True if all further turns will be the same."""
         if not self.rounds.is_same_again(self.splits, self.registers, self.split.waits):
             return False
         self._park(self.split)
         return bool(self.parked)
 
     def park_in_loop(self) -> None:
-        """Let the warp wait, which goes round a loop without any effect."""
+        """Make the warp wait, because it repeats a loop without any effect."""
         self.split.waits = LoopWait()
         self.parked = [self.split.waits]
 
     def _park(self, round_of: Split | None = None) -> None:
-        """Let the warp wait, unless somebody has to look after what its lanes wait for."""
+        """Park the warp, unless only running it can show that a wait of its lanes is over."""
         found = list(self.rounds.watched) if round_of is not None else []
         for split in self.splits:
             if split is round_of:
@@ -207,9 +207,9 @@ class Warp:
         self.parked = found
 
     def _choose(self) -> Split | None:
-        """Return the split that is farthest back of those that can go on.
+        """Return the runnable split that is farthest back.
 
-        One that has read memory again and again lets the others go first: it may wait for them.
+        A split that keeps rereading memory lets the others go first, as it may be waiting for them.
         """
         ready = [split for split in self.splits if not split.stuck]
         if len(ready) < 2:
@@ -217,7 +217,7 @@ class Warp:
         return min(ready, key=lambda split: (split.yields // _PATIENCE, split.place))
 
     def _join(self) -> None:
-        """Make one of splits that are at the same place and wait for nothing."""
+        """Merge the splits that are at the same place and are not in a wait."""
         joined: list[Split] = []
         for split in self.splits:
             at = next((n for n, other in enumerate(joined) if _can_join(other, split)), None)
@@ -230,7 +230,7 @@ class Warp:
         self.splits = joined
 
     def part(self, taken: npt.NDArray[np.bool_], target: int, following: int) -> int:
-        """Send the lanes `taken` to `target` and the others on; give what the step returns."""
+        """Send lanes `taken` to `target`, the others to `following`; return the step's result."""
         here = self.split
         at = self.splits.index(here)
         self.splits[at : at + 1] = [
@@ -241,15 +241,15 @@ class Warp:
         return PARTED
 
     def together(self, what: str, named: npt.NDArray[np.bool_] | None = None) -> bool:
-        """Return whether all lanes that have not ended are here, as `.sync` and `.aligned` need.
+        """Return True if all live lanes are here, as `.sync` and `.aligned` require.
 
-        Only those are waited for that a mask has `named`, where there is one.
+        With a mask `named`, only the lanes in the mask are required.
         """
         if self.full:
             return True
         missing = self.live & ~self.mask
         if not (missing if named is None else missing & named).any():
-            # A barrier of the block does without lanes that have ended.
+            # A barrier of the block does not need lanes that have ended.
             if named is None and not what.startswith("bar") and (self.begun & ~self.mask).any():
                 raise Fault(
                     "not-aligned",

@@ -1,1 +1,1 @@
-"""What arithmetic, comparisons and conversions of PTX compute, over the lanes of a warp."""
+"""PTX arithmetic, comparisons and conversions, over the lanes of a warp."""

@@ -1,7 +1,7 @@
-"""Approximate instructions: the nearest number to the value in double precision.
+"""Approximate instructions: the double-precision result, rounded to the nearest number.
 
 Each differs from the hardware's result by less than the error that the manual allows (PTX ISA 9.0,
-9.7.3.13 to 9.7.3.22 and 9.7.4.9 to 9.7.4.10), which stands in `KNOWN`.
+9.7.3.13 to 9.7.3.22 and 9.7.4.9 to 9.7.4.10), which is listed in `KNOWN`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _high_half(values: Array) -> Array:
 
 
 def _of_high_halves(function: Any) -> Function:
-    """Return what `rcp` and `rsqrt` do to doubles: only the upper 32 bits count and are set."""
+    """Return `rcp` or `rsqrt` of doubles: only the upper 32 bits are read and set."""
 
     def apply(values: Array) -> Array:
         return _high_half(flushed(function(flushed(_high_half(values)))))

@@ -1,4 +1,4 @@
-"""What every part of the table returns: one instruction as a pure function over lanes."""
+"""The type of the table's entries: an instruction as a pure function over lanes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# The elements' types are a matter of the opcode, which no static type can say.
+# The element types depend on the opcode, which static types cannot express.
 Array: TypeAlias = NDArray[Any]
 
 
@@ -18,15 +18,15 @@ class Arithmetic:
     """An arithmetic instruction without its operands.
 
     Attributes:
-        sources: what each source operand is viewed as, in the order of the PTX text. Packed types
-            are unsigned integers of their whole width. A register that is wider than its source
-            type (PTX allows a `.b32` register for `.u8`) is to be narrowed by the caller.
-        results: what each destination receives. A destination register that is wider gets the
-            value extended as `astype` does: by sign for signed types, with zeros for the others
-            (PTX ISA 9.0, 9.4.1).
-        apply: takes one array for each source, all of one shape and contiguous, and returns one
-            new array, or a tuple where there are several results. It keeps no state, changes no
-            argument and raises no floating-point warning.
+        sources: the dtype that each source operand is viewed as, in the order of the PTX text.
+            Packed types are unsigned integers of their full width. If a register is wider than its
+            source type (PTX allows a `.b32` register for `.u8`), the caller must narrow it.
+        results: the dtype of each result. For a wider destination register, the value is extended
+            as by `astype`: with its sign for signed types, with zeros for the others (PTX ISA 9.0,
+            9.4.1).
+        apply: takes one array for each source, all contiguous and of the same shape, and returns
+            one new array, or a tuple if there are several results. It keeps no state, does not
+            modify its arguments and raises no floating-point warnings.
     """
 
     sources: tuple[np.dtype[Any], ...]

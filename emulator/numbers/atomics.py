@@ -1,4 +1,4 @@
-"""What atomic operations make of the old value (PTX ISA 9.0, 9.7.13.5)."""
+"""The new values that atomic operations compute (PTX ISA 9.0, 9.7.13.5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_HALVES = ("add", "min", "max")
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """An atomic operation: `apply(old, *operands)` gives the new value, all scalars of `dtype`."""
+    """An atomic operation: `apply(old, *operands)` is the new value, all scalars of `dtype`."""
 
     dtype: np.dtype[np.generic]
     apply: Callable[..., np.generic]
@@ -37,11 +37,11 @@ def find(operation: str, kind: str, *, flush: bool = False) -> Atomic:
 
     Args:
         operation: add, min, max, and so on.
-        kind: the type, as instructions name it.
+        kind: the type, as named in instructions.
         flush: sums of f32 flush subnormals, as in global memory (9.7.13.5, 9.7.13.6).
 
     Raises:
-        UnsupportedError: it is not known, or not on this type.
+        UnsupportedError: the operation is unknown, or not supported for this type.
     """
     if kind in _PACKED and operation in _OF_HALVES:
         return Atomic(np.dtype("u4"), _of_halves(_FLOAT[operation], _PACKED[kind]))
@@ -59,7 +59,7 @@ def find(operation: str, kind: str, *, flush: bool = False) -> Atomic:
 
 
 def flushed_sum(old: Any, new: Any) -> Any:
-    """Return the sum of f32, with subnormal operands and sums as zeros of their sign."""
+    """Return the sum of f32, with subnormal operands and sums flushed to zeros of the same sign."""
     if np.ndim(old) == 0 and min(abs(old), abs(new), abs(old + new)) >= _LEAST:
         return old + new  # a scalar: most of them are far from subnormal
     return _flushed(np.add(_flushed(old), _flushed(new)))
@@ -71,13 +71,13 @@ def _flushed(values: Any) -> Any:
 
 
 def lesser(old: Any, new: Any) -> Any:
-    """Return the smaller number; -0.0 is smaller than +0.0, and NaN is no number."""
+    """Return the smaller number; -0.0 is smaller than +0.0, and NaN operands are ignored."""
     equal = np.where(np.signbit(old), old, new)
     return np.where(old == new, equal, np.fmin(old, new))
 
 
 def greater(old: Any, new: Any) -> Any:
-    """Return the larger number; +0.0 is larger than -0.0, and NaN is no number."""
+    """Return the larger number; +0.0 is larger than -0.0, and NaN operands are ignored."""
     equal = np.where(np.signbit(old), new, old)
     return np.where(old == new, equal, np.fmax(old, new))
 
@@ -93,7 +93,7 @@ def _quiet(apply: Callable[..., object], dtype: np.dtype[np.generic]) -> Callabl
 def _of_halves(
     apply: Callable[..., object], dtype: np.dtype[np.generic]
 ) -> Callable[..., np.generic]:
-    """Return the operation on both halves of a word."""
+    """Apply an operation to both halves of a word."""
 
     def run(old: np.generic, value: np.generic) -> np.generic:
         halves = [np.array([word], np.uint32).view(dtype) for word in (old, value)]

@@ -1,4 +1,4 @@
-"""Shifts and what looks at single bits and bytes (PTX ISA 9.0, 9.7.1, 9.7.8, 9.7.9.7)."""
+"""Shifts, and operations on single bits and bytes (PTX ISA 9.0, 9.7.1, 9.7.8, 9.7.9.7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Function = Callable[..., Array]
 
 
 def _shift(dtype: Any, function: Any) -> Function:
-    """Return a shift whose count is clamped: NumPy defines counts above the width as PTX does."""
+    """Return a shift with a clamped count; NumPy handles counts above the width like PTX."""
     bits = 8 * dtype.itemsize
     if dtype == U32:
         return function  # type: ignore[no-any-return]
@@ -28,7 +28,7 @@ def _shift(dtype: Any, function: Any) -> Function:
 
 
 def build_shift(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `shl` and `shr`; the count is u32 whatever the type."""
+    """Build `shl` and `shr`; the count is u32 for every type."""
     types = named("b16", "b32", "b64")
     if mnemonic.base == "shr":
         types |= named("u16", "u32", "u64", "s16", "s32", "s64")
@@ -67,7 +67,7 @@ def build_popc(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _length(values: Array) -> Array:
-    """Return how many bits unsigned numbers take: 0 for zero (exact, as halves fit a double)."""
+    """Return the bit length of unsigned numbers: 0 for zero (exact, as halves fit a double)."""
     high = values.astype(np.uint64) >> _64_BITS_32
     low = values.astype(np.uint64) & np.uint64(0xFFFFFFFF)
     _, of_high = np.frexp(high.astype(np.float64))
@@ -85,7 +85,7 @@ def build_clz(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def build_bfind(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `bfind`: the highest bit that differs from the sign, all bits set for none."""
+    """Build `bfind`: the highest bit that differs from the sign; all bits set if there is none."""
     types = named("u32", "u64", "s32", "s64")
     dtype = types[mnemonic.type(*types)]
     shiftamt = mnemonic.flag("shiftamt")
@@ -123,13 +123,13 @@ _ONE_64, _BYTE = np.array(1, np.uint64), np.array(255, np.uint32)
 
 
 def _ones(count: Array) -> Array:
-    """Return u64 with so many lower bits set; NumPy shifts by 64 and more to zero."""
+    """Return u64 with the lower `count` bits set; NumPy shifts by 64 and more to zero."""
     ones: Array = (_ONE_64 << count) - _ONE_64
     return ones
 
 
 def build_bfe(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `bfe`: a field of bits, extended by its highest one if signed (9.7.1.19)."""
+    """Build `bfe`: a bit field, sign-extended for signed types (9.7.1.19)."""
     types = named("u32", "u64", "s32", "s64")
     dtype = types[mnemonic.type(*types)]
     mnemonic.finish()
@@ -144,7 +144,7 @@ def build_bfe(mnemonic: Mnemonic) -> Arithmetic:
         if dtype.kind == "i":
             highest = np.minimum(position + count - _ONE_64, np.uint64(top))
             negative = (count != 0) & ((bits >> highest) & _ONE_64 != 0)
-            # What lies above the register counts as the sign, as does what lies above the field.
+            # Bits above the register count as sign bits, like the bits above the field.
             kept = np.minimum(count, np.maximum(np.uint64(top + 1), position) - position)
             field = np.where(negative, field | ~_ones(kept), field)
         return field.astype(unsigned).view(dtype)
@@ -153,7 +153,7 @@ def build_bfe(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def build_bfi(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `bfi`: the lower bits of a, inserted into b."""
+    """Build `bfi`: insert the lower bits of a into b."""
     types = named("b32", "b64")
     dtype = types[mnemonic.type(*types)]
     mnemonic.finish()
@@ -169,7 +169,7 @@ def build_bfi(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _find_nth(mask: Array, base: Array, offset: Array) -> Array:
-    """Return where the n-th set bit from `base` lies: upwards, or downwards if n is negative."""
+    """Return the position of the n-th set bit from `base`: upwards, or downwards for negative n."""
     position, left = base.astype(np.int64), np.abs(offset.astype(np.int64))
     step = np.where(offset < 0, -1, 1)
     result = np.full(mask.shape, 0xFFFFFFFF, np.int64)
@@ -186,7 +186,7 @@ def _find_nth(mask: Array, base: Array, offset: Array) -> Array:
 
 
 def build_fns(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `fns` (9.7.1.17); a base above 31 is undefined and counts modulo 32 here."""
+    """Build `fns` (9.7.1.17); a base above 31 is undefined, and is taken modulo 32 here."""
     mnemonic.type("b32")
     mnemonic.finish()
     return Arithmetic((U32, U32, S32), (U32,), lambda m, b, o: _find_nth(m, b & _31, o))
@@ -196,7 +196,7 @@ _ALL = np.array(0xFFFFFFFF, np.uint32)
 
 
 def build_szext(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `szext`: the lower bits of a, extended by zero or sign (9.7.1.21)."""
+    """Build `szext`: the lower bits of a, zero- or sign-extended (9.7.1.21)."""
     types = named("u32", "s32")
     dtype = types[mnemonic.type(*types)]
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
@@ -218,7 +218,7 @@ def build_szext(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def build_bmsk(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `bmsk`: b bits set from bit a (9.7.1.22)."""
+    """Build `bmsk`: b bits set from bit a on (9.7.1.22)."""
     mnemonic.type("b32")
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
     mnemonic.finish()
@@ -233,8 +233,8 @@ def build_bmsk(mnemonic: Mnemonic) -> Arithmetic:
     return Arithmetic((U32, U32), (U32,), apply)
 
 
-# Which of the bytes of b:a goes to bytes 0 to 3, for the two lower bits of the selector
-# (PTX ISA 9.0, 9.7.9.7).
+# For each value of the selector's two lower bits, the bytes of b:a that go to bytes 0 to 3 (PTX ISA
+# 9.0, 9.7.9.7).
 _PERMUTATIONS: dict[str, list[tuple[int, int, int, int]]] = {
     "f4e": [(0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)],
     "b4e": [(0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)],
@@ -247,7 +247,7 @@ _NIBBLES = np.array([0, 4, 8, 12], np.uint32)
 
 
 def _octets(a: Array, b: Array) -> Array:
-    """Return the eight bytes of b:a in a last axis."""
+    """Return the eight bytes of b:a as the last axis."""
     pair = np.empty((*a.shape, 2), np.uint32)
     pair[..., 0], pair[..., 1] = a, b
     return pair.view(np.uint8)
@@ -255,7 +255,7 @@ def _octets(a: Array, b: Array) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def _columns(selector: bytes) -> Array | None:
-    """Return the bytes that a selector names, or None where it replicates a sign."""
+    """Return the bytes that a selector names, or None if it replicates a sign."""
     nibbles = [octet >> shift & 15 for octet in selector[:2] for shift in (0, 4)]
     return None if max(nibbles) > 7 else np.array(nibbles, np.intp)
 

@@ -1,7 +1,8 @@
-"""Arithmetic of several words: what the carry flag goes in and out of (PTX ISA 9.0, 9.7.2).
+"""Multi-word arithmetic, with the carry flag as operand (PTX ISA 9.0, 9.7.2).
 
-The flag is a register that no operand names. Here it is the last source of what reads it, and the
-second result of what writes it, 0 or 1 in each lane. Of a difference it is the borrow.
+The flag is a register that is never named as an operand. Here it is the last source of instructions
+that read it, and the second result of those that write it, 0 or 1 in each lane. For subtraction it
+is the borrow.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ KNOWN = [
 
 
 def writes_carry(opcode: str) -> bool:
-    """Tell whether an instruction sets the carry flag."""
+    """Return True if an instruction sets the carry flag."""
     return "cc" in opcode.split(".")
 
 
 def reads_carry(opcode: str) -> bool:
-    """Tell whether an instruction takes in the carry flag."""
+    """Return True if an instruction reads the carry flag."""
     return opcode.partition(".")[0] in READERS
 
 

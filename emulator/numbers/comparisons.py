@@ -48,7 +48,7 @@ def _inverse(function: Any) -> Function:
     return lambda a, b: np.logical_not(function(a, b))
 
 
-# Of floats, a comparison is false where an operand is NaN, one with `u` is true there.
+# A comparison of floats is false if an operand is NaN; its variant with `u` is true then.
 _OF_FLOATS: dict[str, Any] = {
     "eq": np.equal,
     "ne": _not_equal,
@@ -84,7 +84,7 @@ _TYPES = {**BITS, **INTEGERS, **FLOATS}
 
 
 def _comparison(mnemonic: Mnemonic, name: str, element: Any) -> tuple[Function, Any]:
-    """Take comparison, join and `.ftz`; return the comparison and the join or None."""
+    """Consume comparison, join and `.ftz`; return the comparison and the join or None."""
     table = _comparisons_of(name)
     function = table[mnemonic.choice(*table)]
     join = _JOINS.get(mnemonic.choice(*_JOINS, default=""))
@@ -112,7 +112,7 @@ def _with_inverse(function: Function, join: Any) -> Callable[..., tuple[Array, A
 
 
 def _of_halves(function: Function, join: Any, element: Any) -> Callable[..., tuple[Array, Array]]:
-    """Return a comparison of packed halves: p is that of the lower, q of the upper ones."""
+    """Return a comparison of packed halves: p for the lower halves, q for the upper halves."""
 
     def apply(a: Array, b: Array, *c: Array) -> tuple[Array, Array]:
         both = function(a.view(element), b.view(element)).reshape(*a.shape, 2)
@@ -124,9 +124,9 @@ def _of_halves(function: Function, join: Any, element: Any) -> Callable[..., tup
 
 
 def build_setp(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `setp`. With one destination there is one result, with `p|q` there are two.
+    """Build `setp`. It has one result with one destination, and two with `p|q`.
 
-    The source of `.and`, `.or` and `.xor` comes last, already negated where the text says `!c`.
+    The source of `.and`, `.or` and `.xor` comes last, already negated if written as `!c`.
     """
     name = mnemonic.type(*_COMPARED, "f16x2", "bf16x2")
     destinations, mnemonic.destinations = mnemonic.destinations, 1
@@ -147,7 +147,7 @@ def build_setp(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _truth(dtype: Any) -> Function:
-    """Return truth as `set` writes it: 1.0 for floats, all bits set for integers."""
+    """Return the conversion of truth values for `set`: 1.0 for floats, all bits for integers."""
     if dtype.kind in "iu":
         return lambda truth: np.negative(truth.astype(dtype))
     return lambda truth: truth.astype(dtype)
@@ -160,7 +160,7 @@ def build_set(mnemonic: Mnemonic) -> Arithmetic:
     if is_packed:
         source, element = PACKED[name]
         result_name = mnemonic.type(name, "u32", "s32")
-        # Integers get 16 bits a half.
+        # Integers get 16 bits per half.
         result = _TYPES.get(result_name, source)
         to = element if result_name == name else np.dtype(np.uint16)
     else:

@@ -1,7 +1,7 @@
 """`cvt` between scalars (PTX ISA 9.0, 9.7.9.21).
 
-Floats become integers by the mode of `.rni`, `.rzi`, `.rmi`, `.rpi` and are clamped to the range;
-NaN becomes 0, or the highest bit alone if the source is f64 or the result has 64 bits.
+Floats are rounded to integers in the mode of `.rni`, `.rzi`, `.rmi` or `.rpi`, and clamped to the
+range. NaN becomes 0, or only the highest bit if the source is f64 or the result has 64 bits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TO_INTEGER = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 
 
 def _clamped(source: Any, target: Any) -> Function:
-    """Return the conversion of integers that clamps to the range of the result."""
+    """Return an integer conversion that clamps to the range of the result."""
     low, high = np.iinfo(target).min, np.iinfo(target).max
     low, high = max(low, np.iinfo(source).min), min(high, np.iinfo(source).max)
     lowest, highest = source.type(low), source.type(high)
@@ -59,7 +59,7 @@ _LOST_BITS = np.array(2047, np.uint64)
 
 
 def _double_of_integer(values: Array) -> Array:
-    """Return integers as doubles, rounded to odd where they have more than 53 bits."""
+    """Convert integers to doubles, rounding to odd if they have more than 53 bits."""
     if values.dtype.itemsize < 8:
         return values.astype(np.float64)
     negative = values < 0
@@ -109,7 +109,7 @@ def _float_to_integer(source: Any, target: Any, mode: str) -> Function:
 
 def _narrow(source: Any, target: Any, mode: str, *, finite: bool) -> Function:
     """Return the conversion to a type with fewer bits."""
-    # ml_dtypes goes from a double to bf16 through f32, which would round twice.
+    # ml_dtypes converts a double to bf16 through f32, which would round twice.
     if mode == "rn" and not finite and (target == F32 or source == F32):
         return lambda values: values.astype(target)
     if target == F32:
@@ -136,7 +136,7 @@ def _float_to_float(source: Any, target: Any, mode: str, *, finite: bool) -> Fun
 
 
 def _to_integral(dtype: Any, mode: str) -> Function:
-    """Return the conversion of floats to floats that are integers (`.rni.f32.f32`)."""
+    """Return a function that rounds floats to integers in the same type (`.rni.f32.f32`)."""
     function = TO_INTEGER[mode]
 
     def apply(values: Array) -> Array:
@@ -170,7 +170,7 @@ def build_scalar(mnemonic: Mnemonic) -> Arithmetic:
     source, target = SCALARS[source_name], SCALARS[target_name]
     from_float, to_float = source_name in FLOATS, target_name in FLOATS
     ftz = F32 in (source, target) and mnemonic.flag("ftz")
-    # Flushing concerns f32 alone, and only floats have subnormal numbers.
+    # Flushing affects only f32, and only floats have subnormal numbers.
     ftz_in, ftz_out = ftz and source == F32, ftz and target == F32
     if not from_float and not to_float:
         sat = mnemonic.flag("sat")
@@ -178,7 +178,7 @@ def build_scalar(mnemonic: Mnemonic) -> Arithmetic:
         return Arithmetic((source,), (target,), _integer_to_integer(source, target, sat=sat))
     if from_float and not to_float:
         mode = _TO_INTEGER[mnemonic.choice(*_TO_INTEGER)]
-        mnemonic.flag("sat")  # what is too large is clamped in any case
+        mnemonic.flag("sat")  # values out of range are clamped in any case
         mnemonic.finish()
         function = _float_to_integer(source, target, mode)
         if ftz_in:
@@ -206,7 +206,7 @@ def _build_between_floats(
     if integral:
         function = _to_integral(source, _TO_INTEGER[integral])
     else:
-        # A mode on a conversion that loses nothing is accepted by PTX and does nothing.
+        # PTX accepts a mode on a lossless conversion, where it has no effect.
         mode = mnemonic.choice(*ROUNDINGS, default=None if narrows else "rn")
         if target in (F16, BF16) and source == F32:
             finite, relu = mnemonic.flag("satfinite"), mnemonic.flag("relu")
@@ -220,7 +220,7 @@ def _build_between_floats(
 
 
 def build_tf32(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `cvt.….tf32.f32`; the result is a `.b32` register with the f32 in it."""
+    """Build `cvt.….tf32.f32`; the result is a `.b32` register that contains the f32."""
     mnemonic.type("f32")
     mnemonic.type("tf32")
     mode = mnemonic.choice("rn", "rz", "rna")

@@ -1,4 +1,4 @@
-"""Doubles rounded once, through rational numbers: one lane at a time, for what occurs rarely."""
+"""Doubles rounded once, using rational numbers: one lane at a time, for rare cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallasc.emulator.numbers.arithmetic import Array
 
 
 def nearest(value: Fraction) -> float:
-    """Return the nearest double, ties to even; infinity where it is too large."""
+    """Return the nearest double, ties to even; infinity if the value is too large."""
     try:
         return float(value)
     except OverflowError:
@@ -38,7 +38,7 @@ def rounded(value: Fraction, mode: str) -> float:
 
 
 def _zero_of_sum(addends: list[float], mode: str) -> float:
-    """Return the sign that IEEE 754 gives to an exact sum of zero."""
+    """Return an exact sum of zero with the sign that IEEE 754 specifies."""
     signs = {math.copysign(1.0, addend) for addend in addends}
     if len(signs) == 1:
         return math.copysign(0.0, signs.pop())
@@ -67,7 +67,7 @@ def fused(a: float, b: float, c: float, mode: str) -> float:
     """Return a x b + c, rounded once."""
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         finite = math.isfinite(a) and math.isfinite(b)
-        # A finite product that overflows must not meet an infinity of the other sign.
+        # A finite product that overflows must not be added to an infinity of the other sign.
         return c if finite else float(np.add(np.multiply(a, b), c))
     total = Fraction(a) * Fraction(b) + Fraction(c)
     if total == 0:
@@ -104,7 +104,7 @@ def of_integer(value: int, mode: str) -> float:
 
 
 def over_lanes(function: Callable[..., float], mode: str) -> Callable[..., Array]:
-    """Return a scalar function of this module as one over arrays of doubles."""
+    """Vectorize a scalar function of this module over arrays of doubles."""
 
     def apply(*arrays: Any) -> Array:
         columns = [array.ravel().tolist() for array in arrays]

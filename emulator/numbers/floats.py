@@ -1,7 +1,7 @@
-"""Floating-point instructions that round correctly (PTX ISA 9.0, 9.7.3 to 9.7.5).
+"""Correctly rounded floating-point instructions (PTX ISA 9.0, 9.7.3 to 9.7.5).
 
-`add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` give the number that IEEE 754 asks for.
-f16 and bf16 are computed in wider types in which nothing is lost that matters to one rounding.
+`add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` return the IEEE 754 result. f16 and
+bf16 are computed in wider types that keep everything needed to round once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Function = Callable[..., Array]
 def finished(
     function: Function, *, ftz: bool = False, sat: bool = False, relu: bool = False
 ) -> Function:
-    """Return the function with what its modifiers do to operands and result, and canonical NaN."""
+    """Add modifiers to a function, for operands and result, and make NaN canonical."""
     if not (ftz or sat or relu):
         return lambda *operands: canonical(function(*operands))
 
@@ -56,12 +56,12 @@ def finished(
 
 
 def packed(function: Function, element: Any, register: Any) -> Function:
-    """Return a function of elements as one of registers that hold several of them."""
+    """Convert a function of elements to a function of registers that hold several elements."""
     return lambda *operands: function(*[a.view(element) for a in operands]).view(register)
 
 
 def instruction(function: Function, name: str, sources: int) -> Arithmetic:
-    """Return a function of floats, all of one type, as an instruction over that type."""
+    """Return a function of floats, all of the same type, as an instruction for that type."""
     if name in PACKED:
         register, element = PACKED[name]
         return Arithmetic(
@@ -72,7 +72,7 @@ def instruction(function: Function, name: str, sources: int) -> Arithmetic:
 
 
 def element_of(name: str) -> np.dtype[Any]:
-    """Return the type of one number of a float type or packed float type."""
+    """Return the element type of a float type or packed float type."""
     return PACKED[name][1] if name in PACKED else FLOATS[name]
 
 
@@ -114,7 +114,7 @@ def build_sum(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _mixed(function: Function, narrow: np.dtype[Any], sources: int) -> Arithmetic:
-    """Return an f32 instruction whose operands but the last are f16 or bf16 (9.7.5)."""
+    """Return an f32 instruction whose operands except the last are f16 or bf16 (9.7.5)."""
 
     def apply(*operands: Array) -> Array:
         return function(*[a.astype(np.float32) for a in operands[:-1]], operands[-1])
@@ -123,14 +123,14 @@ def _mixed(function: Function, narrow: np.dtype[Any], sources: int) -> Arithmeti
 
 
 def _divide_roughly(a: Array, b: Array) -> Array:
-    """Return a / b as `div.approx` does: a divisor above 2**126 gives zero (9.7.3.8)."""
+    """Return a / b as by `div.approx`: a divisor above 2**126 gives zero (9.7.3.8)."""
     size = np.abs(b)
     huge = (size > np.float32(2.0**126)) & np.isfinite(size)
     return np.where(huge, a * np.copysign(np.float32(0), b), a / b)
 
 
 def build_division(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `div` of floats: `.approx` and `.full` give the nearest number too."""
+    """Build `div` of floats; `.approx` and `.full` also return the nearest number."""
     name = mnemonic.type("f32", "f64")
     if name == "f64":
         mode = mnemonic.choice(*ROUNDINGS)
@@ -157,7 +157,7 @@ def build_root(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _with_ordered_zeros(function: Function, merge: Any) -> Function:
-    """Return max or min with +0 greater than -0, which NumPy leaves open."""
+    """Return max or min with +0 greater than -0, which NumPy does not guarantee."""
 
     def apply(a: Array, b: Array) -> Array:
         result = function(a, b)
@@ -173,7 +173,7 @@ def _with_ordered_zeros(function: Function, merge: Any) -> Function:
 
 
 def _xorsign(function: Function) -> Function:
-    """Return a function of magnitudes whose result has the product of the signs."""
+    """Apply a function to magnitudes, and give the result the product of the signs."""
 
     def apply(*operands: Array) -> Array:
         result = function(*[np.abs(a) for a in operands])
@@ -187,7 +187,7 @@ def _of_three(function: Function) -> Function:
     return lambda a, b, c: function(function(a, b), c)
 
 
-# Whether NaN wins (`.NaN`), then the function; of the zeros, AND of the bits is the greater one.
+# The bool is `.NaN`: NaN operands win. AND of two zeros' bits is the greater zero, OR the lesser.
 _EXTREMES: dict[tuple[str, bool], Function] = {
     ("max", False): _with_ordered_zeros(np.fmax, np.bitwise_and),
     ("max", True): _with_ordered_zeros(np.maximum, np.bitwise_and),
@@ -221,7 +221,7 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def build_sign(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `abs` and `neg` of floats, which touch no bit but the sign of NaN."""
+    """Build `abs` and `neg` of floats, which change only the sign bit of NaN."""
     name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
     element = element_of(name)
     ftz = element in (F16, F32) and mnemonic.flag("ftz")

@@ -1,7 +1,7 @@
-"""Sums, products, quotients and roots that are rounded as IEEE 754 asks, in each of its modes.
+"""Sums, products, quotients and roots with IEEE 754 rounding, in each of its modes.
 
-Each function takes a dtype, f64, f32, f16 or bf16, and a mode, and returns one of arrays. f16 and
-bf16 are computed in wider types in which nothing is lost that matters to one rounding.
+Each function takes a dtype (f64, f32, f16 or bf16) and a mode, and returns a function of arrays.
+f16 and bf16 are computed in wider types that keep everything needed to round once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BELOW_F32 = np.array(0x1FFFFFFF, np.uint64)
 
 
 def _negative_zero_downwards(total: Array, a: Array, b: Array, mode: str) -> None:
-    """Give sums that are exactly zero the sign of the mode: - downwards, unless both are +0."""
+    """Set the sign of sums that are exactly zero: -0 when rounding down, unless both are +0."""
     if mode != "rm":
         return
     zero = total == 0
@@ -40,7 +40,7 @@ def _negative_zero_downwards(total: Array, a: Array, b: Array, mode: str) -> Non
 
 
 def _sum_f32(a: Array, b: Array, mode: str) -> Array:
-    """Round the sum of two doubles, each of which is exact, to f32 in a directed mode."""
+    """Round the sum of two exact doubles to f32 in a directed mode."""
     total = np.add(a, b)
     error = error_of_sum(a, b, total)
     _negative_zero_downwards(total, a, b, mode)
@@ -52,31 +52,32 @@ def _double(values: Array) -> Array:
 
 
 def add(dtype: Any, mode: str) -> Function:
-    """Return the sum of two numbers of this type, rounded in this mode."""
+    """Return the addition of two numbers of this type, rounded in this mode."""
     if dtype == F64:
         return np.add if mode == "rn" else exact.over_lanes(exact.add, mode)
     if mode != "rn":
         return lambda a, b: _sum_f32(_double(a), _double(b), mode)
-    # f16 and bf16 are added in f32, whose 24 bits are more than twice theirs: rounding twice
-    # gives what rounding once does (Figueroa, 1995).
+    # f16 and bf16 are added in f32, whose 24 bits are more than twice theirs, so that rounding
+    # twice gives the same result as rounding once (Figueroa, 1995).
     return np.add
 
 
 def multiply(dtype: Any, mode: str) -> Function:
-    """Return the product."""
+    """Return the multiplication."""
     if dtype == F64:
         return np.multiply if mode == "rn" else exact.over_lanes(exact.multiply, mode)
     if mode != "rn":
         return lambda a, b: directed_f32(_double(a) * _double(b), 0.0, mode)
-    # A product of two f16 is an f32; one of two bf16 is one wherever bf16 does not make it zero.
+    # The product of two f16 is exact in f32; so is the product of two bf16, unless it is zero in
+    # bf16.
     return np.multiply
 
 
 def _fused_f32(a: Array, b: Array, c: Array) -> Array:
     """Return f32 a x b + c rounded once.
 
-    The product of two f32 is exact as a double. Rounding the sum to a double and then to f32 can
-    only be wrong where the double lies half-way between two f32: there it is rounded to odd first.
+    The product of two f32 is exact as a double. Rounding the sum to a double and then to f32 can be
+    wrong only if the double is halfway between two f32; such sums are first rounded to odd.
     """
     addend = _double(c)
     product = _double(a) * _double(b)
@@ -92,7 +93,7 @@ def _fused_directed(mode: str) -> Function:
     return lambda a, b, c: _sum_f32(_double(a) * _double(b), _double(c), mode)
 
 
-# Which last bits of an f32 tell that it lies half-way between two numbers of 16 bits.
+# Masks and values of an f32's last bits that are halfway between two 16-bit numbers.
 _LAST_BITS = {
     F16: (np.array(0x1FFF, np.uint32), np.array(0x1000, np.uint32)),
     BF16: (np.array(0xFFFF, np.uint32), np.array(0x8000, np.uint32)),
@@ -116,9 +117,9 @@ def _fused_half_directed(dtype: Any, mode: str) -> Function:
 def _fused_half(dtype: Any, mode: str) -> Function:
     """Return f16 or bf16 a x b + c rounded once.
 
-    As rounding is monotonic, rounding to a double, to f32 and to 16 bits can only be wrong where
-    the f32 lies half-way between two numbers of 16 bits, which its last bits tell; there the f32 is
-    rounded to odd. Subnormal numbers of f16 have fewer bits, those of bf16 the same last bits.
+    Rounding is monotonic, so rounding to a double, to f32 and to 16 bits can be wrong only if the
+    f32 is halfway between two 16-bit numbers, which its last bits show. Such an f32 is rounded to
+    odd. Subnormal numbers have fewer bits in f16, and the same last bits in bf16.
     """
     if mode != "rn":
         return _fused_half_directed(dtype, mode)
@@ -147,7 +148,7 @@ _fused_exactly = exact.over_lanes(exact.fused, "rn")
 
 
 def _halves(values: Array) -> tuple[Array, Array]:
-    """Split doubles into two of 26 bits (Veltkamp)."""
+    """Split doubles into two halves of 26 bits (Veltkamp)."""
     scaled = values * _SPLIT
     high = scaled - (scaled - values)
     return high, values - high
@@ -156,8 +157,8 @@ def _halves(values: Array) -> tuple[Array, Array]:
 def _fused_f64(a: Array, b: Array, c: Array) -> Array:
     """Return f64 a x b + c rounded once (Boldo and Melquiond, 2008).
 
-    Lanes whose numbers are so large or small that a part could overflow or underflow go through
-    rational numbers.
+    Lanes with numbers so large or small that a part could overflow or underflow use rational
+    numbers.
     """
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
@@ -179,7 +180,7 @@ def _fused_f64(a: Array, b: Array, c: Array) -> Array:
 
 
 def fused(dtype: Any, mode: str) -> Function:
-    """Return a x b + c, rounded once."""
+    """Return the fused multiply-add a x b + c, rounded once."""
     if dtype == F64:
         return _fused_f64 if mode == "rn" else exact.over_lanes(exact.fused, mode)
     if dtype == F32:
@@ -188,7 +189,7 @@ def fused(dtype: Any, mode: str) -> Function:
 
 
 def subtract(dtype: Any, mode: str) -> Function:
-    """Return the difference."""
+    """Return the subtraction."""
     if mode == "rn":
         return np.subtract
     total = add(dtype, mode)
@@ -196,7 +197,7 @@ def subtract(dtype: Any, mode: str) -> Function:
 
 
 def divide(dtype: Any, mode: str) -> Function:
-    """Return the quotient; no quotient of two f32 lies next to an f32 without being one."""
+    """Return the division; an inexact quotient of two f32 never rounds to an f32 as a double."""
     if mode == "rn":
         return np.divide
     if dtype == F64:
@@ -214,7 +215,7 @@ def root(dtype: Any, mode: str) -> Function:
 
 
 def reciprocal(dtype: Any, mode: str) -> Function:
-    """Return 1 divided by a number."""
+    """Return the reciprocal."""
     quotient = divide(dtype, mode)
     one = dtype.type(1)
     return lambda a: quotient(np.full(a.shape, one, dtype), a)

@@ -40,7 +40,7 @@ def _instruction(function: Function, name: str, sources: int) -> Arithmetic:
 
 
 def _saturating(function: Function) -> Function:
-    """Return a function of s32 computed in s64 and clamped."""
+    """Compute a function of s32 in s64, and clamp the result."""
 
     def apply(*operands: Array) -> Array:
         wide = function(*[a.astype(np.int64) for a in operands])
@@ -50,7 +50,7 @@ def _saturating(function: Function) -> Function:
 
 
 def build_sum(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `add` and `sub`: they wrap, `.sat.s32` excepted."""
+    """Build `add` and `sub`, which wrap except with `.sat.s32`."""
     function: Function = np.add if mnemonic.base == "add" else np.subtract
     packed = ("u16x2", "s16x2") if mnemonic.base == "add" else ()
     name = mnemonic.type(*_WIDE, *packed)
@@ -74,7 +74,7 @@ def _high_of_u64(a: Array, b: Array) -> Array:
 
 
 def _high_of_s64(a: Array, b: Array) -> Array:
-    """Return the upper 64 bits of products of s64: unsigned, less what the signs added."""
+    """Return the upper 64 bits of products of s64: unsigned, corrected for the signs."""
     high = _high_of_u64(a.view(np.uint64), b.view(np.uint64)).view(np.int64)
     result: Array = high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
     return result
@@ -105,7 +105,7 @@ _PRODUCTS = {"lo": _low_product, "hi": _high_product, "wide": _wide_product}
 
 
 def low_or_high_product(dtype: Any, part: str) -> Function:
-    """Return what multiplies two integers and keeps the `lo` or the `hi` half."""
+    """Return the function that multiplies two integers and keeps the `lo` or the `hi` half."""
     return _PRODUCTS[part](dtype)
 
 
@@ -166,10 +166,10 @@ def _distance(a: Array, b: Array, c: Array) -> Array:
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """Return a / b rounded towards zero; all bits set for a zero divisor, as hardware does."""
+    """Return a / b rounded towards zero; all bits set for a zero divisor, as on hardware."""
     zero = b == 0
     divisor = np.where(zero, b.dtype.type(1), b)
-    # The remainder has the sign of a, so that what it leaves is divisible.
+    # The remainder has the sign of a, so that the difference is divisible.
     quotient = (a - np.fmod(a, divisor)) // divisor
     return np.where(zero, ~np.zeros_like(a), quotient)
 
@@ -191,7 +191,7 @@ _SIMPLE: dict[str, tuple[Function, int, tuple[str, ...]]] = {
 
 
 def build_simple(mnemonic: Mnemonic) -> Arithmetic:
-    """Build an instruction that has no modifier but its type."""
+    """Build an instruction whose only modifier is its type."""
     function, sources, names = _SIMPLE[mnemonic.base]
     name = mnemonic.type(*names)
     mnemonic.finish()

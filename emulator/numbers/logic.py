@@ -17,7 +17,7 @@ _LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.
 
 
 def build_logic(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `and`, `or` and `xor`, of predicates too."""
+    """Build `and`, `or` and `xor`, also for predicates."""
     types = named("pred", "b16", "b32", "b64")
     dtype = types[mnemonic.type(*types)]
     mnemonic.finish()
@@ -41,7 +41,7 @@ def build_cnot(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _of_pair(table: int) -> Function:
-    """Return the function of b and c with a truth table of four bits: bit 2b + c."""
+    """Return the function of b and c with a 4-bit truth table, indexed by 2b + c."""
     functions: list[Function] = [
         lambda b, c: np.zeros_like(b),
         lambda b, c: ~(b | c),
@@ -65,7 +65,7 @@ def _of_pair(table: int) -> Function:
 
 @functools.lru_cache(maxsize=256)
 def _of_three(table: int) -> Function:
-    """Return the function of a, b and c with a truth table of eight bits: bit 4a + 2b + c."""
+    """Return the function of a, b and c with an 8-bit truth table, indexed by 4a + 2b + c."""
     without_a, with_a = _of_pair(table & 15), _of_pair(table >> 4)
     if table & 15 == table >> 4:
         return lambda a, b, c: without_a(b, c)
@@ -77,7 +77,7 @@ def _looked_up(a: Array, b: Array, c: Array, table: Array) -> Array:
 
 
 def build_lop3(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `lop3`. The table, an immediate, is a fourth source with one value in all lanes.
+    """Build `lop3`. The table, an immediate, is a fourth source with the same value in all lanes.
 
     `lop3.or.b32 d|p, a, b, c, table, q` has a second destination, `(d != 0) or q`.
     """

@@ -1,4 +1,4 @@
-"""A mnemonic taken apart: a part between dots that nobody has asked for is refused."""
+"""Parses a mnemonic part by part; unknown parts are rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BITS: dict[str, np.dtype[Any]] = {"b8": U8, "b16": U16, "b32": U32, "b64": U64}
 FLOATS: dict[str, np.dtype[Any]] = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64}
 INTEGERS = {**UNSIGNED, **SIGNED}
 
-# A packed type is its lanes' registers (first) seen as twice as many elements (second).
+# A packed type: the dtype of its registers, and the dtype of its elements, twice as many.
 PACKED: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {
     "f16x2": (U32, F16),
     "bf16x2": (U32, BF16),
@@ -34,18 +34,18 @@ ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
 def named(*names: str) -> dict[str, np.dtype[Any]]:
-    """Return the element types of these names, in their order."""
+    """Return the element types of these names, in order."""
     known = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
     return {name: known[name] for name in names}
 
 
 class Mnemonic:
-    """The parts of one mnemonic that nobody has asked for yet.
+    """A mnemonic whose parts are consumed one by one.
 
     Args:
         opcode: the whole mnemonic, such as `add.rn.f32`.
-        destinations: how many destination operands the instruction has.
-        sources: how many source operands it has; None where the opcode alone says so.
+        destinations: number of destination operands.
+        sources: number of source operands; None if the opcode determines it.
     """
 
     def __init__(self, opcode: str, *, destinations: int = 1, sources: int | None = None) -> None:
@@ -55,17 +55,17 @@ class Mnemonic:
         self.sources = sources
 
     def flag(self, name: str) -> bool:
-        """Take a part that may be absent; return whether it was there."""
+        """Consume an optional part; return True if it was present."""
         if name not in self.parts:
             return False
         self.parts.remove(name)
         return True
 
     def choice(self, *names: str, default: str | None = None) -> str:
-        """Take the one part that is among these names.
+        """Consume the one part that is among these names.
 
         Raises:
-            UnsupportedError: none is there, and no default was given.
+            UnsupportedError: there is none, and no default was given.
         """
         for part in self.parts:
             if part in names:
@@ -76,7 +76,7 @@ class Mnemonic:
         return default
 
     def type(self, *names: str) -> str:
-        """Take the last part, which has to be one of these types.
+        """Consume the last part, which must be one of these types.
 
         Raises:
             UnsupportedError: it is another one.
@@ -88,10 +88,10 @@ class Mnemonic:
         return self.parts.pop()
 
     def finish(self) -> None:
-        """Refuse what nobody has asked for.
+        """Reject parts that have not been consumed.
 
         Raises:
-            UnsupportedError: parts are left, or there are operands that nothing has taken.
+            UnsupportedError: parts are left, or there are unconsumed operands.
         """
         if self.parts:
             raise self.refused(f".{self.parts[0]} is unknown here")
@@ -101,7 +101,7 @@ class Mnemonic:
             raise self.refused(f"it has {self.sources} sources")
 
     def refused(self, why: str) -> UnsupportedError:
-        """Return the error that names the instruction and what about it is not known."""
+        """Return the error that names the instruction and its unsupported part."""
         return UnsupportedError(
             f"the emulator does not support {self.opcode}: {why}",
             hint="docs/opcodes.md lists the instructions that it supports.",

@@ -1,6 +1,6 @@
 """`cvt` of packed numbers: halves, f8, f6, f4, powers of two; and `cvt.pack` (9.7.9.21, 9.7.9.22).
 
-Of two sources, the first becomes the upper part of the result.
+With two sources, the first becomes the upper part of the result.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Narrow:
     """A format of at most eight bits.
 
     Attributes:
-        dtype: its numbers, one a byte.
-        register: of two of them.
-        bits: of one of them within the register.
+        dtype: its numbers, one per byte.
+        register: dtype of a register that holds two numbers.
+        bits: bits of one number within the register.
         form: precision and range.
-        nan: what NaN becomes.
+        nan: the encoding of NaN.
     """
 
     dtype: np.dtype[Any]
@@ -103,7 +103,7 @@ def build_halves(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _encoded(values: Array, to: Narrow, *, relu: bool) -> Array:
-    """Return doubles as numbers of a narrow format, one a byte; what is too large is clamped."""
+    """Encode doubles in a narrow format, one per byte; values out of range are clamped."""
     unordered = np.isnan(values)
     if relu:
         values = np.maximum(values, 0.0) + 0.0
@@ -113,7 +113,7 @@ def _encoded(values: Array, to: Narrow, *, relu: bool) -> Array:
 
 
 def _joined(octets: Array, to: Narrow) -> Array:
-    """Return registers of pairs of numbers, the second of each pair uppermost."""
+    """Pack pairs of numbers into registers, with the second of each pair in the upper part."""
     if to.bits == 8:
         return np.ascontiguousarray(octets).view(to.register).reshape(octets.shape[:-1])
     result: Array = octets[..., 0] | (octets[..., 1] << np.uint8(4))
@@ -121,7 +121,7 @@ def _joined(octets: Array, to: Narrow) -> Array:
 
 
 def build_encoding(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `cvt.rn.satfinite.….f32 d, a, b` and the same from packed halves."""
+    """Build `cvt.rn.satfinite.….f32 d, a, b`, and the same from packed halves."""
     source = mnemonic.type("f32", *_HALVES)
     to = NARROW[mnemonic.type(*NARROW)]
     mnemonic.choice("rn")
@@ -149,7 +149,7 @@ _LOW_FOUR = np.array(15, np.uint8)
 
 
 def build_decoding(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `cvt.rn.f16x2.…` from a narrow format; every number of one is an f16."""
+    """Build `cvt.rn.f16x2.…` from a narrow format, whose numbers are all exact in f16."""
     source = NARROW[mnemonic.type(*NARROW)]
     register, element = PACKED[mnemonic.type(*_HALVES)]
     mnemonic.choice("rn")
@@ -171,13 +171,13 @@ def build_decoding(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _exponents(values: Array, mode: str, *, finite: bool) -> Array:
-    """Return doubles as powers of two with a bias of 127, one a byte; NaN is 255.
+    """Encode doubles as powers of two with a bias of 127, one per byte; NaN is 255.
 
-    The sign is ignored. Without `.satfinite` what is too large is NaN.
+    The sign is ignored. Without `.satfinite`, values out of range become NaN.
     """
     size = np.abs(values)
     fraction, exponent = np.frexp(size)
-    # size = fraction * 2**exponent with a fraction of 1/2 where it is a power of two.
+    # size = fraction * 2**exponent, with a fraction of 1/2 for powers of two.
     power = exponent - 1
     if mode == "rp":
         power = np.where(fraction > 0.5, exponent, power)
@@ -188,7 +188,7 @@ def _exponents(values: Array, mode: str, *, finite: bool) -> Array:
 
 
 def build_exponents(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `cvt.….ue8m0x2.f32 d, a, b` and the same from packed bf16."""
+    """Build `cvt.….ue8m0x2.f32 d, a, b`, and the same from packed bf16."""
     source = mnemonic.type("f32", "bf16x2")
     mnemonic.type("ue8m0x2")
     mode = mnemonic.choice("rz", "rp")
@@ -239,7 +239,7 @@ _WHOLE = {"u16": (0, 65535), "s16": (-32768, 32767)}
 
 
 def build_pack(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `cvt.pack.sat`: two clamped integers, and the lower part of a third operand above."""
+    """Build `cvt.pack.sat`: two clamped integers below the lower part of a third operand."""
     accumulates = mnemonic.parts[-1:] == ["b32"] and bool(mnemonic.parts.pop())
     mnemonic.type("s32")
     parts = _PARTS if accumulates else _WHOLE

@@ -1,9 +1,9 @@
-"""Rounding, as the vectors of a warp: exact sums, directed modes, small formats, canonical NaN.
+"""Rounding of arrays: exact sums, directed modes, small formats, canonical NaN.
 
-Whatever has to be rounded once is first computed exactly, or as a double whose last bit is odd if
-anything was lost ("rounding to odd"): a format of at most 51 significant bits then rounds it as it
-would have rounded the exact value, in every mode. (Boldo and Melquiond, "Emulation of FMA and
-correctly rounded sums: proved algorithms using rounding to odd", 2008.)
+A value that must be rounded once is first computed exactly, or as a double whose last bit is odd if
+it is inexact ("rounding to odd"). Rounding such a double to a format of at most 51 significant bits
+gives the same result as rounding the exact value, in every mode. (Boldo and Melquiond, "Emulation
+of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Format:
     """A binary floating-point format.
 
     Attributes:
-        precision: significant bits, the implicit one included.
-        smallest_exponent: of the smallest normal number.
+        precision: significant bits, including the implicit one.
+        smallest_exponent: exponent of the smallest normal number.
         largest: the largest finite number.
-        has_infinity: whether there is one; where there is not, NaN stands for what is too large.
+        has_infinity: if False, values that are too large become NaN.
     """
 
     precision: int
@@ -49,18 +49,18 @@ FORMATS = {
     BF16: _format_of(BF16),
     F32: _format_of(F32),
 }
-# An f32 of ten explicit bits (PTX ISA 9.0, 5.2.3).
+# An f32 with ten explicit mantissa bits (PTX ISA 9.0, 5.2.3).
 TF32 = Format(11, -126, float(2 - 2**-10) * 2.0**127)
 
-# PTX ISA 9.0, 9.7.3 and 9.7.4: what an instruction makes of NaN, whatever NaN went in. The payload
-# of a double is not specified; the host's is kept.
+# PTX ISA 9.0, 9.7.3 and 9.7.4: the NaN that instructions return, regardless of the input NaN. The
+# payload of a double is unspecified; the host's is kept.
 CANONICAL_NAN: dict[Any, tuple[Any, Any]] = {
     F16: (np.dtype(np.uint16), np.uint16(0x7FFF)),
     BF16: (np.dtype(np.uint16), np.uint16(0x7FFF)),
     F32: (np.dtype(np.uint32), np.uint32(0x7FFFFFFF)),
 }
 
-# The smallest normal number: what is below it is zero under `.ftz`.
+# The smallest normal number: smaller numbers are flushed to zero by `.ftz`.
 _SMALLEST_NORMAL = {
     dtype: np.array(FACTS(dtype).smallest_normal, dtype) for dtype in (F16, BF16, F32, F64)
 }
@@ -69,7 +69,7 @@ _ONE = {dtype: np.array(1, dtype) for dtype in (F16, BF16, F32, F64)}
 
 
 def canonical(values: Array) -> Array:
-    """Replace every NaN, in place, by the one that the hardware produces."""
+    """Replace every NaN, in place, by the hardware's canonical NaN."""
     unordered = np.isnan(values)
     if 1 in unordered.tobytes():
         form = CANONICAL_NAN.get(values.dtype)
@@ -96,7 +96,7 @@ def saturated(values: Array) -> Array:
 
 
 def rectified(values: Array) -> Array:
-    """Replace what is negative by +0; NaN stays (`.relu`)."""
+    """Replace negative values by +0, and keep NaN (`.relu`)."""
     zero = _ZERO[values.dtype]
     return canonical(np.maximum(values, zero) + zero)
 
@@ -119,7 +119,7 @@ def to_odd(rounded: Array, error: Array) -> Array:
 
     Args:
         rounded: the nearest doubles.
-        error: of the sign of what was lost, exact value minus rounded; NaN where not finite.
+        error: has the sign of the rounding error, exact value minus rounded; NaN if not finite.
     """
     bits = rounded.view(np.int64)
     lost = (error != 0) & np.isfinite(rounded) & ((bits & _LAST_BIT) == _ZERO_BITS)
@@ -152,7 +152,7 @@ def quantize(values: Array, form: Format, mode: str, *, finite: bool = False) ->
         values: doubles, exact or rounded to odd.
         form: the format.
         mode: `rn`, `rz`, `rm`, `rp`, or `rna` for nearest with ties away from zero.
-        finite: whether what is too large becomes the largest number (`.satfinite`).
+        finite: if True, values that are too large become the largest number (`.satfinite`).
     """
     _, exponent = np.frexp(values)
     unit = np.maximum(exponent - form.precision, form.smallest_exponent - form.precision + 1)
@@ -165,7 +165,7 @@ def quantize(values: Array, form: Format, mode: str, *, finite: bool = False) ->
 
 
 def _beyond(values: Array, form: Format, mode: str, *, finite: bool) -> Array:
-    """Return what stands for values that are too large for the format."""
+    """Return the results for values that are too large for the format."""
     largest = np.copysign(form.largest, values)
     if finite:
         return largest
@@ -186,11 +186,11 @@ _TOWARDS = {
 
 
 def directed_f32(values: Array, error: Array | float, mode: str) -> Array:
-    """Round doubles to f32 downwards, upwards or towards zero, with what the doubles lost.
+    """Round doubles to f32 downwards, upwards or towards zero, given their rounding errors.
 
     Args:
         values: the nearest doubles.
-        error: exact value minus `values`; its sign decides where `values` is an f32 already.
+        error: exact value minus `values`; its sign decides if `values` is already an f32.
         mode: `rm`, `rp` or `rz`.
     """
     result: Array = values.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Every arithmetic instruction of PTX that the emulator knows, by its mnemonic."""
+"""All arithmetic PTX instructions that the emulator supports, by mnemonic."""
 
 from __future__ import annotations
 
@@ -96,16 +96,15 @@ BASES = frozenset(_BUILDERS)
 
 @functools.lru_cache(maxsize=4096)
 def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> Arithmetic | None:
-    """Return what an instruction computes.
+    """Return the arithmetic of an instruction.
 
     Args:
         opcode: the whole mnemonic, such as `add.rn.f32`.
-        destinations: how many destinations the instruction has: 2 for `setp` with `p|q`, which
-            then has two results.
-        sources: 3 for `min` and `max` of three operands; None where the opcode alone says it.
+        destinations: number of destinations: 2 for `setp` with `p|q`, which then has two results.
+        sources: 3 for `min` and `max` of three operands; None if the opcode determines it.
 
     Returns:
-        None where the base of the mnemonic is not an arithmetic instruction.
+        None if the base of the mnemonic is not an arithmetic instruction.
 
     Raises:
         UnsupportedError: the base is known, but another part of the mnemonic is not.
@@ -120,9 +119,9 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
 
 
 def known_opcodes() -> list[tuple[str, str]]:
-    """Return every known pattern of mnemonics with a note on its result.
+    """Return every supported pattern of mnemonics, with a note on its result.
 
-    In a pattern `[...]` may be absent and `(a|b)` is one of several.
+    In a pattern, `[...]` is optional and `(a|b)` is one of several.
     """
     exact = (floats, approximations, integers, carry, logic, bits)
     modules = (*exact, comparisons, conversions, narrow_formats)

@@ -1,4 +1,4 @@
-"""The body of a kernel: registers, labels and instructions."""
+"""Parses the body of a kernel: registers, labels and instructions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pallasc.emulator.ptx.variables import read_variable
 from pallasc.errors import UnsupportedError
 
 _new = tuple.__new__
-"""Makes most instructions: a call of their class takes twice as long."""
+"""Constructs most instructions: calling the class takes twice as long."""
 
 
 class Body:
-    """Reads the body of one kernel.
+    """Parses the body of one kernel.
 
-    Instructions that have a line of their own are read when they are asked for. `by_name`: their
-    registers may come without number and type.
+    An instruction on a separate line is parsed when first accessed. With `by_name`, its registers
+    may lack number and type.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Body:
         self._place: Place | None = None
 
     def read(self, parameters: list[Variable], sizes: dict[str, tuple[int, int, int]]) -> Kernel:
-        """Read `{ ... }`."""
+        """Parse `{ ... }`."""
         self._tokens.expect("{")
         self._read()
         code = self._code
-        del self._code  # which keeps this body, to read what is left
+        del self._code  # which keeps this body alive, to parse the rest
         return Kernel(
             self._name,
             tuple(parameters),
@@ -86,14 +86,14 @@ class Body:
                 self._of_tokens(self._scope)
 
     def _lines(self) -> None:
-        """Read whole lines, up to one that is to be read token by token."""
+        """Read whole lines, up to one that must be parsed token by token."""
         tokens = self._tokens
         start, lines = tokens.lines()
         code, outer, place = self._code, self._outer, self._place
         statements, numbers, places = code.statements, code.lines, code.places
         for number, item in enumerate(map(item_of, lines), start):
             if type(item) is Statement and self._scope is outer:
-                statements.append(item)  # code.state, which takes twice as long
+                statements.append(item)  # inlined `code.state`, which takes twice as long
                 numbers.append(number)
                 places.append(place)
             elif item is not EMPTY and not self._item(item, number):
@@ -101,7 +101,7 @@ class Body:
                 return
 
     def _item(self, item: Item | None, number: int) -> bool:
-        """Take in a line; return False for one that is to be read token by token."""
+        """Process a line; return False if it must be parsed token by token."""
         scope = self._scope
         if isinstance(item, Statement):
             self._take(item, number, scope)
@@ -124,7 +124,7 @@ class Body:
         return True
 
     def _take(self, statement: Statement, number: int, scope: Scope) -> None:
-        """Take in an instruction of an inner scope."""
+        """Add an instruction of an inner scope."""
         own = scope.names
         if (
             statement.is_branch
@@ -137,7 +137,7 @@ class Body:
         self._code.state(statement, number, self._place)
 
     def _later(self, statement: Statement, number: int, place: Place | None) -> Instruction:
-        """Read an instruction."""
+        """Parse an instruction when it is first accessed."""
         inner = statement if isinstance(statement, Inner) else None
         statement, scope = (inner.outer, inner.scope) if inner else (statement, self._outer)
         if statement.is_branch:

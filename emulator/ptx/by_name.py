@@ -1,6 +1,6 @@
-"""Operands without their kernel: each text is read once for all kernels.
+"""Operands independent of their kernel: each text is parsed once for all kernels.
 
-Their registers have a name, but neither number nor type.
+Their registers have a name, but no number or type.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_OPERANDS = 1 << 16
 
 
 def by_name(statement: Statement) -> tuple[tuple[Operand, ...], Register | None] | None:
-    """Return the operands and the guard of a statement; None where its kernel has to tell.
+    """Return the operands and the guard of a statement; None if they depend on the kernel.
 
     All registers of the kernel's outermost scope must have plain names.
     """
@@ -36,7 +36,7 @@ def by_name(statement: Statement) -> tuple[tuple[Operand, ...], Register | None]
         try:
             found = tuple([_operand_of(o.rstrip()) for o in OPERANDS.findall(statement.operands)])
         except UnsupportedError:
-            return None  # it is refused with its line
+            return None  # it is rejected later, with its line
         condition = None if guard is None else Register(-1, "", guard, statement.negated)
         statement.by_name = found, condition
     return statement.by_name
@@ -50,7 +50,7 @@ def _operand_of(text: str) -> Operand:
 def renamed(
     operands: tuple[Operand, ...], names: Mapping[str, Register]
 ) -> tuple[Operand, ...] | None:
-    """Return operands with registers of an inner scope; None where its kernel has to tell."""
+    """Return operands with registers of an inner scope; None if they depend on the kernel."""
     found = []
     for operand in operands:
         each: Operand = operand

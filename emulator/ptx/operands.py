@@ -1,4 +1,4 @@
-"""Operands of instructions: from the text between two commas, or token by token."""
+"""Parses operands of instructions: from the text between two commas, or token by token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SPECIAL = re.compile(
 
 @dataclass(slots=True)
 class Scope:
-    """What is declared between two braces, and the operands that were read there."""
+    """The declarations between two braces, and the operands parsed there."""
 
     parent: Scope | None = None
     names: dict[str, Register] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Scope:
     operands: dict[str, Operand] = field(default_factory=dict)
 
     def own_name(self, name: str) -> str:
-        """Return the name in the kernel of what has a name here."""
+        """Return the unique name, in the kernel, of a register named in this scope."""
         scope: Scope | None = self
         while scope is not None:
             if (register := scope.names.get(name)) is not None:
@@ -58,7 +58,7 @@ class Scope:
         return name
 
     def place_of(self, label: str) -> int | None:
-        """Return the number of the instruction behind a label, None if there is no such label."""
+        """Return the number of the instruction after a label, None if there is no such label."""
         scope: Scope | None = self
         while scope is not None:
             if label in scope.labels:
@@ -68,10 +68,10 @@ class Scope:
 
 
 class Operands:
-    """Reads the operands of one kernel.
+    """Parses the operands of one kernel.
 
     Attributes:
-        registers: those of the kernel so far, by number.
+        registers: the kernel's registers so far, by number.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -79,7 +79,7 @@ class Operands:
         self.registers: list[Register] = []
 
     def declare(self, name: str, register_type: str, scope: Scope) -> Register:
-        """Return a new register; in an inner scope, its number tells it from others of its name."""
+        """Return a new register; in an inner scope, its name includes its number to be unique."""
         number = len(self.registers)
         own = name if scope.parent is None else f"{name}@{number}"
         register = scope.names[name] = Register(number, register_type, own)
@@ -100,14 +100,14 @@ class Operands:
         return tuple(found)
 
     def known(self, text: str, scope: Scope, line: int) -> Operand:
-        """Return an operand by its text; each is read once in a scope."""
+        """Return an operand by its text; each text is parsed once per scope."""
         operand = scope.operands.get(text)
         if operand is None:
             operand = scope.operands[text] = self.from_text(text.rstrip(), scope, line)
         return operand
 
     def from_text(self, text: str, scope: Scope, line: int) -> Operand:
-        """Read an operand."""
+        """Parse an operand."""
         first = text[0]
         if first == "%":
             prefix = text.rstrip(_DIGITS)
@@ -139,7 +139,7 @@ class Operands:
         return operand._replace(negated=True) if negated else operand
 
     def next(self, scope: Scope) -> Operand:
-        """Take the tokens of an operand."""
+        """Consume the tokens of an operand."""
         tokens = self._tokens
         if tokens.accept("["):
             return self._address(scope)
@@ -193,7 +193,7 @@ class Operands:
         return Address(base, offset, coordinates)
 
     def named(self, name: str, scope: Scope) -> Operand:
-        """Return what a name stands for."""
+        """Resolve a name to an operand."""
         if name == "_":
             return Sink()
         if name == "WARP_SZ":

@@ -1,4 +1,4 @@
-"""Read PTX. What is not understood is refused, with its line."""
+"""Parses PTX, and rejects unsupported parts with their line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pallasc.emulator.ptx.variables import read_variable
 
 
 def parse(text: str) -> Module:
-    """Return what a PTX file declares.
+    """Parse a PTX file.
 
     Raises:
-        UnsupportedError: something in it is not understood; the message has its line.
+        UnsupportedError: a part of it is not supported; the message has its line.
     """
     module = _Parser(text, by_name=False).module()
     for kernel in module.kernels:
@@ -21,19 +21,18 @@ def parse(text: str) -> Module:
 
 
 def read(text: str) -> Module:
-    """Return the same, with instructions that are read when they are asked for, or refused then.
+    """Parse a PTX file, but parse its instructions only when accessed, or reject them then.
 
-    Their registers may come without number and type: their names tell them apart.
+    Registers may lack number and type, and are identified by name.
 
     Raises:
-        UnsupportedError: something around them is not understood; the message has its line.
+        UnsupportedError: a part other than an instruction is not supported; the message has its
+            line.
     """
     return _Parser(text, by_name=True).module()
 
 
 class _Parser:
-    """Reads one file."""
-
     def __init__(self, text: str, *, by_name: bool) -> None:
         self._by_name = by_name
         self._tokens = Tokens(text)
@@ -41,7 +40,6 @@ class _Parser:
         self._variables: list[Variable] = []
 
     def module(self) -> Module:
-        """Read the whole file."""
         tokens = self._tokens
         version = target = ""
         kernels: list[Kernel] = []

@@ -1,4 +1,4 @@
-"""Instructions between inner braces, before their operands are read."""
+"""Instructions of inner scopes, before their operands are parsed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pallasc.emulator.ptx.syntax import Statement
 
 
 class Inner(Statement):
-    """An instruction of an inner scope, with the names that its registers have in the kernel.
+    """An instruction of an inner scope, with its registers' names in the kernel.
 
     Attributes:
-        outer: the instruction as it stands there.
-        scope: that scope.
+        outer: the instruction as written.
+        scope: the inner scope.
     """
 
     def __init__(self, outer: Statement, scope: Scope) -> None:
@@ -37,10 +37,10 @@ class Inner(Statement):
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """The same without vectors."""
+        """The names in its operands, except those in vectors."""
         return tuple(map(self.scope.own_name, self.outer.scalar_names))
 
     @cached_property
     def address_names(self) -> tuple[str, ...]:
-        """Those of its addresses."""
+        """The names in its addresses."""
         return tuple(map(self.scope.own_name, self.outer.address_names))

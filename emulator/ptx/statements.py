@@ -1,7 +1,7 @@
-"""Lines of PTX by what they are.
+"""Classifies lines of PTX.
 
-Kernels have most of their lines in common, with themselves and with their like: each text is taken
-apart once.
+Most lines occur repeatedly, within a kernel and in similar kernels, so that each text is analyzed
+once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INSTRUCTION = re.compile(
     (?:\s+(?P<operands>[^;:"/]*))?;\s*""",
     re.VERBOSE,
 )
-"""An instruction that is a line: without strings, comments and what `::` is in operands."""
+"""An instruction on one line, without strings, comments, or `::` in operands."""
 _REGISTERS = re.compile(
     r"\.reg\s+\.(\w+)\s+([%$_A-Za-z][\w$]*(?:<\d+>)?(?:,\s*[%$\w]+(?:<\d+>)?)*);"
 )
@@ -27,14 +27,14 @@ _LABEL = re.compile(r"\s*([%$_A-Za-z][\w$]*)\s*:\s*")
 
 
 class Declaration(NamedTuple):
-    """The declaration of registers; `%r<9>` stands for those of a prefix."""
+    """A declaration of registers; `%r<9>` declares all registers with a prefix."""
 
     type: str
     names: tuple[str, ...]
 
 
 class Block(NamedTuple):
-    """A block in a line: the registers that it declares, and its instructions."""
+    """A block on one line: the registers that it declares, and its instructions."""
 
     registers: tuple[Declaration, ...]
     statements: tuple[Statement, ...]
@@ -54,7 +54,7 @@ Item = Statement | Declaration | Block | Mark
 
 @lru_cache(_MOST_LINES)
 def item_of(line: str) -> Item | None:
-    """Return what a line consists of, None if that takes tokens to tell."""
+    """Classify a line, None if that requires tokens."""
     text = line.strip()
     if text in ("", "{", "}"):
         return Mark(text) if text else EMPTY

@@ -1,7 +1,7 @@
-"""What a PTX module consists of, after scopes and labels are resolved.
+"""The parts of a PTX module, after scopes and labels are resolved.
 
 Registers are numbered within their kernel; names that are declared again in an inner scope have
-numbers of their own. PTX ISA 9.0, chapters 4 and 5.
+separate numbers. PTX ISA 9.0, chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple, overload
 
 
 class Register(NamedTuple):
-    """A register by its number; `type` is that of its declaration, such as "b32" or "pred".
+    """A register by its number; `type` is its declared type, such as "b32" or "pred".
 
-    `name` is that of no other register of the kernel: in an inner scope it has the number, too.
+    `name` is unique in the kernel: in an inner scope, it includes the number.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """`_`, which drops a result."""
+    """`_`, which discards a result."""
 
 
 class Vector(NamedTuple):
@@ -83,7 +83,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """`(a, b)`, of a call."""
+    """`(a, b)`, the arguments of a call."""
 
     names: tuple[Operand, ...]
 
@@ -108,7 +108,7 @@ def _parts(opcode: str) -> tuple[str, ...]:
 
 
 class Instruction(NamedTuple):
-    """One instruction; `line` is its line in the text, from 1, and `text` what stands there."""
+    """One instruction; `line` is its line number, from 1, and `text` is its text."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -119,7 +119,7 @@ class Instruction(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The opcode taken apart at its dots."""
+        """The parts of the opcode between dots."""
         return _parts(self.opcode)
 
 
@@ -127,25 +127,25 @@ _PLAIN_NAME = re.compile(r"%(?!clock64|pm\d|envreg\d)[a-z]+\d+")
 
 
 def is_register_name(name: str) -> bool:
-    """Tell whether a name is that of a register wherever it stands, as compilers choose them."""
+    """Return True if a name is always a register's, following the convention of compilers."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
 _ADDRESSES = re.compile(r"\[[^\]]*\]")
 _VECTORS = re.compile(r"(\[[^\]]*\])|\{[^}]*\}")
-"""What is in brackets, to keep it, or in braces that stand alone."""
+"""Text in brackets, which is kept, or in braces outside brackets."""
 _NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
 
 
 @dataclass(eq=False)
 class Statement:
-    """An instruction as it stands in a line, before its operands are read.
+    """An instruction as written on a line, before its operands are parsed.
 
     Attributes:
-        source: its text in the line, up to its semicolon.
+        source: its text, up to the semicolon.
         results: the names in its first operand, unless that is an address.
         is_branch: its operands are labels.
-        by_name: its operands and its guard, once they are read without their kernel.
+        by_name: its operands and its guard, after they were parsed independently of the kernel.
     """
 
     source: str
@@ -169,12 +169,12 @@ class Statement:
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """The same without vectors."""
+        """The names in its operands, except those in vectors."""
         return names_in(_VECTORS.sub(r"\1", self.operands)) if "{" in self.operands else self.names
 
     @cached_property
     def address_names(self) -> tuple[str, ...]:
-        """Those of its addresses."""
+        """The names in its addresses."""
         return names_in(" ".join(_ADDRESSES.findall(self.operands)))
 
 
@@ -184,7 +184,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 class _ReadStatement(Statement):
-    """The statement of an instruction that is read."""
+    """The statement of a parsed instruction."""
 
     def __init__(self, instruction: Instruction) -> None:
         opcode, operands, guard, _, text, _ = instruction
@@ -194,17 +194,14 @@ class _ReadStatement(Statement):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the registers in its operands."""
         return _registers(self._read)
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """The same without vectors."""
         return _registers([each for each in self._read if not isinstance(each, Vector)])
 
     @cached_property
     def address_names(self) -> tuple[str, ...]:
-        """Those of its addresses."""
         return _registers([each for each in self._read if isinstance(each, Address)])
 
 
@@ -213,12 +210,12 @@ def _registers(operands: Sequence[Operand]) -> tuple[str, ...]:
 
 
 class Instructions(Sequence[Instruction]):
-    """The instructions of a kernel in order; those of most lines are read when they are asked for.
+    """The instructions of a kernel in order; most are parsed when first accessed.
 
     Attributes:
-        statements: of each instruction.
-        lines: the number of its line.
-        places: the line of the user's source.
+        statements: the statement of each instruction.
+        lines: the line number of each instruction.
+        places: the user's source line of each instruction.
     """
 
     def __init__(self, read: Callable[[Statement, int, Place | None], Instruction]) -> None:
@@ -246,7 +243,7 @@ class Instructions(Sequence[Instruction]):
         return found
 
     def state(self, statement: Statement, line: int, place: Place | None) -> None:
-        """Append an instruction that is read later."""
+        """Append an instruction that is parsed later."""
         self.statements.append(statement)
         self.lines.append(line)
         self.places.append(place)
@@ -272,7 +269,7 @@ class Variable:
 class Kernel:
     """An entry: its parameters in order, its registers by number, its instructions in order.
 
-    Where its instructions are read when they are asked for, so are its registers.
+    If its instructions are parsed when accessed, its registers are completed as they are.
     """
 
     name: str

@@ -22,7 +22,7 @@ _BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 class Token(NamedTuple):
-    """A piece of text: its kind, and where it stands."""
+    """A token: its kind, text and position."""
 
     kind: str
     text: str
@@ -44,17 +44,17 @@ def _tokens(text: str, line: int) -> list[Token]:
 
 
 def _without_blocks(text: str) -> str:
-    """Return a text without comments of several lines; its lines keep their numbers."""
+    """Remove block comments, keeping line numbers."""
     if "/*" not in text:
         return text
     return _BLOCK_COMMENT.sub(lambda comment: " " + "\n" * comment.group().count("\n"), text)
 
 
 class Tokens:
-    """Goes through tokens from the first to the last; one file, used once.
+    """Iterates over the tokens of one file, once.
 
-    A line is taken apart when its first token is asked for. `lines` and `go_to` are for what reads
-    whole lines instead.
+    A line is tokenized when its first token is requested. `lines` and `go_to` are for callers that
+    read whole lines instead.
     """
 
     def __init__(self, text: str) -> None:
@@ -70,7 +70,7 @@ class Tokens:
 
     @contextmanager
     def of(self, text: str, line: int) -> Iterator[None]:
-        """Go through a text of its own within the block, which must take all of it."""
+        """Iterate over a separate text within the block, which must consume all of it."""
         before = self._tokens, self._at
         self._tokens, self._at = [*_tokens(text, line), Token("mark", ";", 0, line)], 0
         yield
@@ -79,7 +79,7 @@ class Tokens:
         self._tokens, self._at = before
 
     def has_more(self) -> bool:
-        """Tell whether there is another token, which is taken from the lines if necessary."""
+        """Return True if there is another token; tokenizes the next lines if necessary."""
         while self._at >= len(self._tokens):
             if self._line >= len(self._lines):
                 return False
@@ -89,7 +89,7 @@ class Tokens:
         return True
 
     def lines(self) -> tuple[int, list[str]]:
-        """Take all lines that are left, none in the middle of one; return the first's number."""
+        """Take all remaining lines, or none within a line; return the number of the first."""
         start = self._line
         if self._at < len(self._tokens):
             return start, []
@@ -113,28 +113,28 @@ class Tokens:
         return token
 
     def accept(self, text: str) -> bool:
-        """Take the next token if it is this one; tell whether it was."""
+        """Take the next token if it has this text; return True if it did."""
         if self.has_more() and self._tokens[self._at].text == text:
             self._at += 1
             return True
         return False
 
     def follows(self, text: str) -> bool:
-        """Tell whether a token stands behind the next one, in its line."""
+        """Return True if the token after the next one, on the same line, has this text."""
         behind = self._at + 1
         return behind < len(self._tokens) and self._tokens[behind].text == text
 
     def expect(self, text: str) -> None:
-        """Take the next token, which must be this one."""
+        """Take the next token, which must have this text."""
         if not self.accept(text):
             raise self.refusal(self.peek())
 
     def refusal(self, token: Token) -> UnsupportedError:
-        """Return the error for a token that is not understood."""
+        """Return the error for an unexpected token."""
         return UnsupportedError(f"PTX line {token.line}: unexpected {token.text!r}")
 
     def text_since(self, first: int) -> str:
-        """Return the statement that begins with a token and ends with the last one, a semicolon."""
+        """Return the statement from a token to the last one, a semicolon."""
         tokens = self._tokens[first : self._at]
         start, end = tokens[0], tokens[-1]
         if start.line == end.line:
@@ -145,23 +145,23 @@ class Tokens:
         return " ".join(" ".join(whole).split())
 
     def next_on_line(self) -> str:
-        """Take what is left of the line of the last token; return the first of it."""
+        """Take the rest of the last token's line; return the first token of it."""
         return self.rest_of_line(self._tokens[self._at - 1].line)[0]
 
     def rest_of_line(self, line: int) -> list[str]:
-        """Take the tokens that are left of a line."""
+        """Take the remaining tokens of a line."""
         texts = []
         while self._at < len(self._tokens) and self._tokens[self._at].line == line:
             texts.append(self.next().text)
         return texts or [""]
 
     def skip_until(self, text: str) -> None:
-        """Go on behind the next token with this text."""
+        """Skip to after the next token with this text."""
         while self.next().text != text:
             pass
 
     def skip_section(self) -> None:
-        """Go on behind a section in braces."""
+        """Skip to after a section in braces."""
         self.skip_until("{")
         depth = 1
         while depth:

@@ -11,14 +11,14 @@ _SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 
 
 def read_variable(tokens: Tokens, space: str) -> Variable:
-    """Read `.align 8 .b8 name[16] = {...};` or a parameter, without what ends it."""
+    """Parse `.align 8 .b8 name[16] = {...};` or a parameter, without the token that ends it."""
     alignment, width, is_pointer = 0, 1, False
     token = tokens.next()
     while token.text.startswith("."):
         is_pointer = is_pointer or token.text == ".ptr"
         if token.text == ".align":
             stated = tokens.integer()
-            alignment = alignment if is_pointer else stated  # `.ptr .align`: of its target
+            alignment = alignment if is_pointer else stated  # `.ptr .align` is the target's
         elif token.text not in (".ptr", ".global", ".shared", ".const", ".visible"):
             width = _SIZES.get(re.sub(r"\D", "", token.text), 0)
             if not width:
@@ -35,7 +35,7 @@ def read_variable(tokens: Tokens, space: str) -> Variable:
 
 
 def _initial(tokens: Tokens, width: int) -> bytes:
-    """Read what a variable begins with: a number, or a list of them (PTX ISA 9.0, 5.4.4)."""
+    """Parse the initial value of a variable: a number or a list of numbers (PTX ISA 9.0, 5.4.4)."""
     if not tokens.accept("{"):
         return (tokens.integer() % (1 << 8 * width)).to_bytes(width, "little")
     values = []

@@ -1,1 +1,1 @@
-"""Races and their kin: what a kernel does that its numbers may not show (`observer`)."""
+"""Detects races and related errors that may not show in a kernel's results (`observer`)."""

@@ -1,19 +1,19 @@
-"""Who accesses memory: warps, and what works for them asynchronously.
+"""Agents access memory: warps, and the asynchronous units that work for them.
 
 Each agent of a cluster has a number. A frontier is a table with a column for each agent: the last
-event of it that has happened before, as somebody sees it. Events are numbered as they occur, all
-of them in one sequence, so that the events of one agent ascend.
+event of the agent that has happened before, from the point of view of the frontier's owner. Events
+are numbered in a single sequence as they occur, so that the events of one agent ascend.
 
-The rows of a frontier say *in which way* they have happened before:
+The rows of a frontier define *in which way* the events have happened before:
 
     GENERIC   for plain accesses
     ASYNC     also for asynchronous accesses to shared memory (fence.proxy.async)
     GLOBAL    also for asynchronous accesses to global memory
-    INIT      of initialised mbarriers: for asynchronous operations that signal them
+    INIT      of initialized mbarriers: for asynchronous operations that signal them
     BEFORE    for tcgen05, as of the last tcgen05.fence::before_thread_sync
     OVER      in time alone: relaxed arrivals pass it on, too
-    AFTER     for tcgen05, as of the last tcgen05.fence::after_thread_sync of the thread itself:
-              nothing passes it on, whoever waits needs a fence of its own
+    AFTER     for tcgen05, as of this thread's last tcgen05.fence::after_thread_sync:
+              never passed on, because every waiting thread needs this fence
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ TENSOR_STORES = 7
 KINDS = 8
 
 COPIES = 128
-"""Tensor loads and the like that are told apart, each an agent: more than are ever under way."""
+"""Number of distinguished tensor loads and similar copies, each an agent: more than are ever in
+flight."""
 
 ALWAYS = np.iinfo(np.int32).max
 
@@ -52,7 +53,7 @@ class Agents(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of agents."""
         return KINDS * self.warps + COPIES
 
     def of_warp(self, kind: int, warp: int) -> int:
@@ -64,31 +65,31 @@ class Agents(NamedTuple):
         return KINDS * self.warps + number % COPIES
 
     def frontier(self) -> Table:
-        """Return a frontier before which nothing has happened."""
+        """Return an empty frontier, before which nothing has happened."""
         return np.zeros((_ROWS, self.size), np.int32)
 
     def generic(self) -> np.ndarray:
-        """Return bool[agents]: which write through the generic proxy."""
+        """Return bool[agents]: True for agents that write through the generic proxy."""
         kinds = np.arange(self.size) // self.warps
         found: np.ndarray = (kinds == WARP) | (kinds == LANE_COPIES)
         return found
 
 
 class Clusters:
-    """Tables of clusters, by their numbers; it is shared, and never changed.
+    """Immutable tables of clusters, by cluster number; instances are shared.
 
-    Thousands of warps know of hundreds of clusters, most of them the same of each: what was put
-    together once is found again by its identity.
+    Thousands of warps know about hundreds of clusters, mostly the same ones, so unions are cached
+    by identity.
     """
 
     __slots__ = ("__weakref__", "_last", "tables")
 
     def __init__(self, tables: dict[int, Table]) -> None:
         self.tables = tables
-        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # the last union, its result
+        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # last argument, its union
 
     def union(self, more: Clusters) -> Clusters:
-        """Return the later of the events of both: one of the two where that has them all."""
+        """Return the later events of both; returns one of the two if it includes the other."""
         if more is self or not more.tables:
             return self
         if not self.tables:
@@ -116,7 +117,7 @@ class Clusters:
         return Clusters(both)
 
     def with_one(self, number: int, table: Table) -> Clusters:
-        """Return these with what is known of one cluster, too."""
+        """Return a copy that includes the knowledge about one more cluster."""
         known = self.tables.get(number)
         later = merged(known, table)
         return self if later is known else Clusters({**self.tables, number: later})
@@ -126,16 +127,16 @@ NONE = Clusters({})
 
 
 class Passed:
-    """What releases at one place have passed on so far, to those that acquire there."""
+    """Knowledge released at one place, for the threads that acquire there."""
 
     __slots__ = ("_covered", "clusters")
 
     def __init__(self) -> None:
         self.clusters = NONE
-        self._covered: WeakSet[Clusters] = WeakSet()  # what `clusters` is known to hold
+        self._covered: WeakSet[Clusters] = WeakSet()  # known to be included in `clusters`
 
     def release(self, number: int, own: Table, others: Clusters) -> None:
-        """Take what a thread of a cluster knows of its own cluster, and of others."""
+        """Add the knowledge of a thread about its own cluster, and about others."""
         self._covered.add(self.clusters)
         if others not in self._covered:
             self.clusters = self.clusters.union(others)
@@ -143,39 +144,39 @@ class Passed:
         self.clusters = self.clusters.with_one(number, own)
 
     def acquire(self, known: Clusters) -> Clusters:
-        """Return what somebody knows who has acquired this."""
+        """Return the knowledge of a thread after it has acquired this."""
         return self.clusters if known in self._covered else known.union(self.clusters)
 
 
 class Frontier:
-    """What has happened before: in the own cluster, and in others that it has heard of."""
+    """The events that have happened before: in the own cluster, and in other known clusters."""
 
     __slots__ = ("others", "own")
 
     def __init__(self, own: Table) -> None:
         self.own = own
-        self.others = NONE  # may have what others know of the own cluster, which nobody asks for
+        self.others = NONE  # may include others' knowledge of the own cluster, which is unused
 
     def copy(self) -> Frontier:
-        """Return a copy."""
+        """Return a copy that can be changed independently."""
         made = Frontier(self.own.copy())
         made.others = self.others
         return made
 
     def join(self, other: Frontier) -> None:
-        """Take what the other one knows; both are of one cluster."""
+        """Add the knowledge of another frontier of the same cluster."""
         self.join_own(other.own)
         self.others = self.others.union(other.others)
 
     def join_own(self, table: Table) -> None:
-        """Take what is known of the own cluster, by all but the fences of another thread."""
+        """Add knowledge about the own cluster, except the fences of another thread."""
         np.maximum(self.own[:AFTER], table[:AFTER], out=self.own[:AFTER])
 
 
 def merged(known: Table | None, table: Table) -> Table:
-    """Return the later of the events of two tables, neither of which is ever changed.
+    """Return the later events of two immutable tables.
 
-    It is one of the two where that has them all.
+    Returns one of the two if it includes the other.
     """
     if known is None or known is table:
         return table

@@ -1,4 +1,4 @@
-"""Stores of one instruction by several warps or blocks: whether they write the same bytes."""
+"""Checks if stores of one instruction by several warps or blocks write the same bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pallasc.emulator.races.threads import Event
 
 @dataclass(slots=True, eq=False)
 class Doubt:
-    """Two that execute one store and are not ordered: a race if the bytes differ.
+    """Two unordered executions of one store: a race if their bytes differ.
 
     Args:
         first: the one whose store was seen first.
-        second: the other.
+        second: the other one.
         shadow: the memory.
         where: the granules that both write.
         held: their bytes before the later one of the two writes.
@@ -30,25 +30,25 @@ class Doubt:
     held: np.ndarray | None = None
 
     def hold(self) -> Doubt:
-        """Keep what is in memory now."""
+        """Save the current memory contents."""
         self.held = self.shadow.content(self.where)
         return self
 
     def differ(self) -> np.ndarray:
-        """Return bool[granules]: where memory has changed since."""
+        """Return bool[granules]: True where memory has changed since `hold`."""
         changed: np.ndarray = (self.shadow.content(self.where) != self.held).any(axis=1)
         return changed
 
 
 @dataclass(slots=True)
 class Agreements:
-    """The doubts that are to be decided when the later one of two stores is in memory."""
+    """The doubts to decide once the later one of two stores is in memory."""
 
     _stores: list[Doubt] = field(default_factory=list)  # by the store that is being executed
     _copies: dict[Asynchronous, list[Doubt]] = field(default_factory=dict)
 
     def doubt(self, doubt: Doubt) -> None:
-        """Take note of two stores, the second of which has not written yet."""
+        """Record two stores, the second of which has not written yet."""
         if doubt.second.operation is None:
             self._stores.append(doubt.hold())
             return
@@ -57,21 +57,21 @@ class Agreements:
                 self._copies.setdefault(operation, []).append(doubt)
 
     def wrote(self) -> list[tuple[Doubt, np.ndarray]]:
-        """Return the doubts that the store that has just written has proved right."""
+        """Return the doubts confirmed by the store that has just written."""
         if not self._stores:
             return []
         found, self._stores = self._stores, []
         return _differing(found)
 
     def completing(self, operation: Asynchronous) -> None:
-        """Look at memory before an operation writes to it, after the other one of a doubt has."""
+        """Save memory that an operation will write, if the other store of a doubt is done."""
         for doubt in self._copies.get(operation, ()):
             pair = (doubt.first.operation, doubt.second.operation)
             if all(each is None or each.done for each in pair):
                 doubt.hold()
 
     def completed(self, operation: Asynchronous) -> list[tuple[Doubt, np.ndarray]]:
-        """Return the doubts that an operation that has just written has proved right."""
+        """Return the doubts confirmed by an operation that has just written."""
         doubts = self._copies.pop(operation, ())
         return _differing([doubt for doubt in doubts if doubt.held is not None])
 

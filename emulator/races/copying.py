@@ -1,7 +1,7 @@
-"""Loads that may read bytes nothing has written: their values are only stored again, or not used.
+"""Finds loads that may read unwritten bytes: their values are only stored again, or unused.
 
-A kernel may copy a buffer that it filled in part, as Mosaic's profiler does. With lane semantics
-Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.
+A kernel may copy a buffer that is only partly filled, as Mosaic's profiler does. With lane
+semantics, Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, register_n
 
 _LOADS = {"ld", "ldu", "ldmatrix"}
 _MOVES = {"mov", "shr", "shl", "cvt", "prmt"}
-"""Instructions that move bits: storing their results still copies the bytes that were loaded."""
+"""Instructions that move bits: storing their results still copies the loaded bytes."""
 
 
 def copying_loads(kernel: Kernel) -> dict[Instruction, bool]:
-    """Map each load of the kernel to whether nothing is computed from its values."""
+    """Map each load of the kernel to True if nothing is computed from its values."""
     uses: dict[int, list[Instruction]] = {}
     for instruction in kernel.instructions:
         for number in _sources(instruction):
@@ -55,7 +55,7 @@ def _only_computes(instruction: Instruction) -> bool:
 
 
 def _deciding(instruction: Instruction) -> Iterator[int]:
-    """Yield the registers that decide where and whether an instruction stores."""
+    """Yield the registers that determine an instruction's addresses and guard."""
     if instruction.guard is not None:
         yield instruction.guard.number
     for operand in instruction.operands:

@@ -1,4 +1,4 @@
-"""A race as the observer finds it: a rule, two accesses, and what is missing between them."""
+"""A race as found by the observer: a rule, two accesses, and the missing synchronization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pallasc.emulator.ptx.syntax import Instruction
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Something that an instruction did; `what` names it as a noun, such as "the tensor load"."""
+    """An action of an instruction; `what` is a noun phrase, such as "the tensor load"."""
 
     what: str
     instruction: Instruction
@@ -22,16 +22,16 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a kernel.
+    """An error in a kernel.
 
     Args:
         rule: names the kind, as in `docs/check.md`.
-        message: one sentence that says what is missing.
+        message: one sentence that describes what is missing.
         second: the access at which it was noticed.
         first: the access that it conflicts with, if there are two.
-        memory: which memory, in words.
-        begin: of the bytes concerned, in that memory; None where there are none.
-        end: behind the last of them.
+        memory: the memory, as text.
+        begin: start of the affected bytes in that memory; None if there are none.
+        end: end of the affected bytes, exclusive.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""How finely memory is watched: as finely as a kernel accesses it."""
+"""Determines the granularity at which accesses are tracked, from the accesses of a kernel."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pallasc.emulator.ptx.syntax import Kernel
 
 
 def granule_shifts(kernel: Kernel, element_bytes: int) -> tuple[int, int]:
-    """Return the granules of shared and of global memory, as powers of two.
+    """Return the granule sizes of shared and of global memory, as powers of two.
 
-    A granule is as large as the smallest access of the kernel, which all others are multiples of.
+    A granule is as large as the smallest access of the kernel; all other accesses are multiples.
     Tensor copies of bytes may begin and end at any byte of global memory.
 
     Args:

@@ -1,4 +1,4 @@
-"""The ledger of accesses: who did what to which bytes, and whether two of them conflict."""
+"""The ledger of accesses: records who accessed which bytes, and detects conflicts."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from pallasc.emulator.races.words import is_replicated, wait_of
 
 @dataclass
 class Ledger(Observer):
-    """What is known of all memory; `findings` are what was found, each pair of lines once."""
+    """State of all memory. `findings` has each pair of conflicting lines once."""
 
     findings: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin without anything known."""
+        """Start with empty state."""
         self._threads: dict[Warp, Thread] = {}
         self._clusters: dict[int, ClusterState] = {}
         self._shadows: dict[int, Shadow] = {}  # by the identity of a region
-        self._alive: dict[int, Any] = {}  # keeps those identities from being used again
+        self._alive: dict[int, Any] = {}  # keeps those identities from being reused
         self._blocks: dict[int, Block] = {}
-        self._known_at_end: dict[int, Clusters] = {}  # by device: of other clusters
+        self._known_at_end: dict[int, Clusters] = {}  # by device: knowledge of other clusters
         self._initialised: dict[tuple[int, int], int] = {}  # mbarriers: region, offset
-        self._under_way: set[tuple[int, int]] = set()  # mbarriers that copies still signal
+        self._under_way: set[tuple[int, int]] = set()  # mbarriers that pending copies still signal
         self._events: list[Event | None] = [None]
         self._agent_of = np.zeros(1024, np.int32)
         self._cluster_of = np.zeros(1024, np.int32)
@@ -95,7 +95,7 @@ class Ledger(Observer):
         return number
 
     def _given(self, thread: Thread) -> Frontier:
-        """Return what a release of a warp passes on; its later accesses are new events."""
+        """Return the frontier that a release of a warp passes on; later accesses are new events."""
         thread.stamp = len(self._events) - 1
         thread.events.clear()
         given = thread.frontier.copy()
@@ -104,7 +104,7 @@ class Ledger(Observer):
         return given
 
     def _reach(self, thread: Thread, block: Block, agent: int, event: int) -> None:
-        """Take note that something reaches shared memory of a block."""
+        """Record an access to shared memory of another block."""
         if block is not thread.warp.block:
             thread.cluster.reached.setdefault(block.rank, {})[agent] = event
 
@@ -138,12 +138,12 @@ class Ledger(Observer):
         reads: bool,
         proxy: int = GENERIC,
     ) -> None:
-        """Look whether what was written there has happened before."""
+        """Check that the writes to these bytes have happened before."""
         ids = shadow.written[index]
         if shared and _is_one(ids):
             only = int(ids[0])
             if known[self._agent_of[only] % len(known)] >= only:
-                return  # one access has written it all, and has happened before
+                return  # one access has written all of it, and has happened before
         agents = self._agent_of[ids]
         late = known[agents % len(known)] < ids
         if not shared:
@@ -158,7 +158,7 @@ class Ledger(Observer):
     def _late_elsewhere(
         self, thread: Thread, ids: np.ndarray, agents: np.ndarray, late: np.ndarray, proxy: int
     ) -> np.ndarray:
-        """Look at what other clusters have written, whose agents have numbers of their own."""
+        """Check the writes of other clusters, whose agents are numbered separately."""
         clusters = self._cluster_of[ids]
         foreign = (clusters != thread.cluster.number) & (ids != 0)
         if not foreign.any():
@@ -178,7 +178,7 @@ class Ledger(Observer):
         return late
 
     def _without_strong(self, ids: np.ndarray, late: np.ndarray, event: int) -> np.ndarray:
-        """Leave out pairs of strong accesses whose scopes reach each other: they do not race."""
+        """Exclude pairs of strong accesses whose scopes include each other: they do not race."""
         current = self._events[event]
         if current is None or current.scope == WEAK:
             return late
@@ -199,7 +199,7 @@ class Ledger(Observer):
         event: int,
         shared: bool,
     ) -> None:
-        """Look whether what was read there has happened before it is overwritten."""
+        """Check that the reads of these bytes have happened before they are overwritten."""
         if shared:
             late = shadow.late_read(index, known)
             if late:
@@ -243,10 +243,10 @@ class Ledger(Observer):
             self._find(rule, message, second, first, shadow.name, extent)
 
     def _may_differ(self, first: Event, second: Event) -> bool:
-        """Return whether two that execute one store must agree on its bytes.
+        """Return True if two executions of one store must agree on its bytes.
 
-        The warps of a warpgroup may be in different iterations of a loop, and agree at its end.
-        One thread's bulk stores to one place, and reductions, are left alone.
+        The warps of a warpgroup may be in different iterations of a loop, and agree at its end. One
+        thread's bulk stores to the same place, and reductions, are not checked.
         """
         one, other = first.warp, second.warp
         instruction = second.access.instruction
@@ -260,11 +260,11 @@ class Ledger(Observer):
         return all(t is not None and t.stores.get(id(instruction), 0) <= 1 for t in threads)
 
     def wrote(self, w: Warp) -> None:
-        """Report the stores that differ from what another execution of them had left."""
+        """Report stores that differ from the bytes of another execution."""
         self._report_differing(self._agreements.wrote())
 
     def completed(self, operation: Asynchronous) -> None:
-        """Report bulk stores that differ from what another execution of them had left."""
+        """Report bulk stores that differ from the bytes of another execution."""
         self._report_differing(self._agreements.completed(operation))
 
     def _report_differing(self, found: Sequence[tuple[Doubt, np.ndarray]]) -> None:
@@ -307,7 +307,7 @@ class Ledger(Observer):
         self._find(rule, message, second, first, shadow.name, shadow.bytes_of(index))
 
     def _owner_knows(self, first: Event, number: int) -> bool:
-        """Return whether the warp that issued an operation has waited for it."""
+        """Return True if the warp that issued an operation has waited for it."""
         owner = self._threads.get(first.warp)
         if owner is None:
             return True
@@ -350,7 +350,7 @@ class Ledger(Observer):
         )
 
     def _is_fence_missing(self, thread: Thread, first: Event, number: int) -> bool:
-        """Return whether a warp knows of a tcgen05 operation, so that only a fence is missing."""
+        """Return True if a warp knows of a tcgen05 operation, so that only a fence is missing."""
         known = thread.frontier.own[GENERIC, self._agent_of[number]]
         is_tensor = first.operation is not None and first.operation.what.startswith("tcgen05.")
         return is_tensor and bool(known >= number)
@@ -383,7 +383,7 @@ class Ledger(Observer):
         )
 
     def _copies(self, kernel: Kernel) -> dict[Instruction, bool]:
-        """Return whether what loads give is stored again and not computed with."""
+        """Map the loads of a kernel to True if their values are only stored again."""
         if id(kernel) not in self._copying:
             self._copying[id(kernel)] = copying_loads(kernel)
             self._alive[id(kernel)] = kernel
@@ -391,12 +391,11 @@ class Ledger(Observer):
 
 
 def _is_one(ids: np.ndarray) -> bool:
-    """Tell whether all of these events are the same one."""
     return bool(ids.size) and bool(ids[0]) and bool((ids == ids[0]).all())
 
 
 def _narrow(first: Event, second: Event) -> str:
-    """Return what is wrong with two strong accesses that race."""
+    """Return the message for a race of two strong accesses."""
     one, other = NAMES[first.scope], NAMES[second.scope]
     what, later = first.access.what, second.access.what
     return (

@@ -1,14 +1,15 @@
-"""The observer: which accesses have happened before which, as PTX's memory model has it.
+"""The observer: tracks which accesses have happened before which, in PTX's memory model.
 
-Every warp is a thread with a frontier (`agents.py`); asynchronous copies, products and their kin
-are agents of their own, which a warp knows to have finished only when it has waited for them. What
-is not ordered is found even where this run happened to do it in the right order.
+Every warp is a thread with a frontier (`agents.py`). Asynchronous copies, matrix products and
+similar operations are separate agents; a warp knows that they have finished only after waiting for
+them. Unordered accesses are found even if this run happened to execute them in the right order.
 
-It follows PTX ISA 9.0, chapter 8, and what 9.7.9.25, 9.7.13.15, 9.7.15 and 9.7.16.6 say about
-completion. Where the manual asks for more than kernels do that are known to work, less is asked
-here: a plain read needs no proxy fence before an asynchronous write; the completion of a copy
-passes on what its warp knew; scopes of mbarriers are not looked at. Lanes of one warp are not told
-apart. A block ends when all its warps have: what reaches its memory comes before that (2.2.2).
+It follows PTX ISA 9.0, chapter 8, and the rules for completion in 9.7.9.25, 9.7.13.15, 9.7.15 and
+9.7.16.6. Where kernels that are known to work do less than the manual requires, this module
+requires less: a plain read needs no proxy fence before an asynchronous write; the completion of a
+copy passes on the knowledge of the warp that issued it; scopes of mbarriers are ignored. Lanes of
+one warp are not distinguished. A block ends when all its warps have ended; all accesses to its
+memory must happen before that (2.2.2).
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _MBARRIER_BYTES = 8
 
 
 class Races(Operations):
-    """The observer of a machine; `findings` are what it found, each pair of lines once."""
+    """The observer of a machine; `findings` has each pair of conflicting lines once."""
 
     # Blocks.
 
     def started(self, block: Block) -> None:
-        """Take note of a new block."""
+        """Record the start of a block."""
         machine_launches = block.machine.launches
         if self._launches is not machine_launches:
             self._new_launches(machine_launches)
@@ -58,12 +59,12 @@ class Races(Operations):
         self._blocks[id(shared)] = block
 
     def _new_launches(self, launches: list[Launch]) -> None:
-        """Forget what an earlier launch did: it is over before this one begins."""
+        """Forget earlier launches, which are over before this one begins."""
         self.__post_init__()
         self._launches = launches
 
     def ended(self, block: Block) -> None:
-        """Take note that a block has ended."""
+        """Record the end of a block."""
         for offset, barrier in block.mbarriers.items():
             key = id(block.shared), offset
             if barrier.bytes and key not in self._under_way:
@@ -79,7 +80,7 @@ class Races(Operations):
             self._threads.pop(warp, None)
 
     def _note_known(self, block: Block) -> None:
-        """Take note of what a device knows of others when a block of it ends."""
+        """Record a device's knowledge of other devices when one of its blocks ends."""
         known = self._known_at_end.get(block.device, who.NONE)
         for thread in (self._threads[warp] for warp in block.warps):
             for frontier in (thread.frontier, *thread.acquired.values()):
@@ -87,9 +88,9 @@ class Races(Operations):
         self._known_at_end[block.device] = known
 
     def finished(self) -> None:
-        """Look whether what devices wrote to each other's memory is there when kernels end.
+        """Check that devices' writes to each other's memory have arrived when kernels end.
 
-        Signals are left out: nothing waits for the last ones.
+        Signals are excluded: nothing waits for the last ones.
         """
         for shadow in list(self._shadows.values()) if self._known_at_end else []:
             device = shadow.region.device if shadow.region is not None else None
@@ -129,7 +130,7 @@ class Races(Operations):
         )
 
     def _outlived(self, block: Block) -> None:
-        """Look whether what others did to its shared memory is over before a block ends (2.2.2)."""
+        """Check that others' accesses to a block's shared memory end before it does (2.2.2)."""
         threads = [self._threads[warp] for warp in block.warps]
         reached = threads[0].cluster.reached.pop(block.rank, {})
         if not reached:
@@ -148,7 +149,7 @@ class Races(Operations):
             )
 
     def leaving(self, w: Warp) -> None:
-        """Take note that a warp has ended; what it left under way is not complete yet."""
+        """Check the pending operations of a warp that has ended; they are not complete yet."""
         thread = self._threads[w]
         own = thread.frontier.own[GENERIC]
         for operation in thread.asynchronous:
@@ -184,7 +185,7 @@ class Races(Operations):
     # Barriers and fences.
 
     def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
-        """Take note that an mbarrier is about to be initialised."""
+        """Record an mbarrier that is about to be initialized."""
         thread = self._threads[w]
         shared = block.shared
         shadow = self._shadows[id(shared)]
@@ -213,7 +214,7 @@ class Races(Operations):
         cluster.barriers.pop((block.rank, offset), None)
 
     def _uses(self, thread: Thread, place: int, block: Block, offset: int) -> None:
-        """Look whether an mbarrier's initialisation has happened before it is used."""
+        """Check that the initialization of an mbarrier has happened before it is used."""
         shadow = self._shadows[id(block.shared)]
         index = shadow.index(offset, _MBARRIER_BYTES)
         event = self._access(thread, place, "the mbarrier operation")
@@ -225,7 +226,7 @@ class Races(Operations):
     def arrived(
         self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
     ) -> None:
-        """Take note that a warp is about to arrive at a barrier."""
+        """Record a warp that is about to arrive at a barrier."""
         thread = self._threads[w]
         key, *rest = barrier
         if key == "mbarrier":
@@ -238,7 +239,7 @@ class Races(Operations):
         found.arrive(self._given(thread) if releases else self._given_relaxed(thread))
 
     def _given_relaxed(self, thread: Thread) -> Frontier:
-        """Return what a relaxed arrival passes on: what fences before it were for."""
+        """Return the frontier that a relaxed arrival passes on: the effect of earlier fences."""
         given = Frontier(thread.cluster.agents.frontier())
         given.own[who.INIT] = thread.frontier.own[who.INIT]
         given.own[who.OVER] = self._given(thread).own[who.OVER]
@@ -255,7 +256,7 @@ class Races(Operations):
         return barriers.setdefault((kind, generation), BarrierState())
 
     def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
-        """Take note that a wait for a barrier is over."""
+        """Record the end of a wait for a barrier."""
         thread = self._threads[w]
         key, *rest = barrier
         if key == "mbarrier":
@@ -278,7 +279,7 @@ class Races(Operations):
         thread.frontier.own[GENERIC, thread.number] = ALWAYS
 
     def fenced(self, w: Warp, place: int) -> None:
-        """Take note of a fence."""
+        """Record a fence."""
         thread = self._threads[w]
         parts = instruction_at(w, place).parts
         frontier = thread.frontier
@@ -306,7 +307,7 @@ class Races(Operations):
         thread.released[scope] = self._given(thread)
 
     def _raise(self, thread: Thread, row: int) -> None:
-        """Bring a row of a warp's frontier up to what it knows by plain accesses."""
+        """Raise a row of a warp's frontier to its knowledge for plain accesses."""
         own = thread.frontier.own
         own[GENERIC, thread.number] = len(self._events) - 1
         np.maximum(own[row], own[GENERIC], out=own[row])

@@ -1,4 +1,4 @@
-"""Asynchronous operations: what they read, write and signal, and when they are known to be over."""
+"""Asynchronous operations: their accesses and signals, and the waits that show their completion."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _KIND = {
 
 
 class Operations(Registers):
-    """Watches what works for warps asynchronously."""
+    """Tracks the asynchronous operations of warps."""
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
-        """Take note of an asynchronous operation that begins."""
+        """Record the start of an asynchronous operation."""
         thread = self._threads[w]
         kind = _KIND.get(operation.what)
         cluster = thread.cluster
@@ -59,7 +59,7 @@ class Operations(Registers):
         self._reaches(thread, operation, agent, event)
 
     def _reaches(self, thread: Thread, operation: Asynchronous, agent: int, event: int) -> None:
-        """Take note of the blocks that an operation works on."""
+        """Record the blocks that an operation accesses."""
         signalled = [block for block, _ in operation.signals]
         for region, _, _ in (*operation.reads, *operation.writes):
             block = self._blocks.get(id(region))
@@ -111,7 +111,7 @@ class Operations(Registers):
             shadow.record_read(agent if shared else 0, index, event)
 
     def _signals(self, thread: Thread, operation: Asynchronous, event: int) -> None:
-        """Look whether the mbarriers that are signalled are known to the asynchronous proxy."""
+        """Check that the asynchronous proxy knows the mbarriers that an operation signals."""
         if operation.what == "tcgen05.commit":
             row = thread.frontier.own[GENERIC]
         else:
@@ -132,7 +132,7 @@ class Operations(Registers):
             )
 
     def completing(self, operation: Asynchronous) -> None:
-        """Take note that an asynchronous operation is about to complete."""
+        """Record that an asynchronous operation is about to complete."""
         tag: Tag | None = operation.tag
         self._agreements.completing(operation)
         if tag is None or not operation.signals:
@@ -156,7 +156,7 @@ class Operations(Registers):
     def waited(
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
     ) -> None:
-        """Take note that a warp has waited for what it issued, or for what that reads."""
+        """Record a warp's wait for operations that it issued, or only for their reads."""
         thread = self._threads[w]
         own = thread.frontier.own[GENERIC]
         agents = thread.cluster.agents
@@ -194,10 +194,10 @@ class Operations(Registers):
             shadow.written[index] = event
 
     def _fenced_agents(self, thread: Thread, moves: bool) -> np.ndarray:
-        """Return bool[agents]: those whose accesses to tensor memory need tcgen05.fence.
+        """Return bool[agents]: True for agents whose accesses to tensor memory need tcgen05.fence.
 
-        Between the warps of a warpgroup a barrier orders loads, stores and what follows them:
-        Mosaic's `commit_tmem` and `wait_load_tmem` have no fence (9.7.16.6.4 asks for one).
+        Between the warps of a warpgroup, a barrier orders loads, stores and the operations after
+        them: Mosaic's `commit_tmem` and `wait_load_tmem` have no fence (9.7.16.6.4 requires one).
         """
         agents = thread.cluster.agents
         warpgroups = thread.cluster.warpgroups

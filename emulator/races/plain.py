@@ -1,4 +1,4 @@
-"""Loads, stores and atomic operations of lanes, and the semaphores among them."""
+"""Tracks loads, stores and atomic operations of lanes, including those on semaphores."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc"}
 
 
 class PlainAccesses(Ledger):
-    """Watches what warps do themselves."""
+    """Tracks the synchronous accesses of warps."""
 
     def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Take note that lanes read `size` bytes at offsets of a region; no mask means all."""
+        """Record a read of `size` bytes per lane at offsets in a region; no mask means all."""
         self._plain(w, place, region, offsets, mask, size, writes=False, what="the load")
 
     def write(
         self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
     ) -> None:
-        """Take note that lanes write."""
+        """Record a write by lanes."""
         self._plain(w, place, region, offsets, mask, size, writes=True, what="the store")
 
     def atomic(
         self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
     ) -> None:
-        """Take note of an atomic operation of lanes."""
+        """Record an atomic operation of lanes."""
         what = "the atomic operation"
         self._plain(w, place, region, offsets, mask, size, writes=True, what=what, atomic=True)
 
@@ -83,7 +83,7 @@ class PlainAccesses(Ledger):
             shadow.record_read(thread.number if shared else 0, index, event)
 
     def _against_coherence(self, shadow: Shadow, index: Index, event: int) -> None:
-        """Report a load without coherence of bytes that the kernel has written (9.7.9.10)."""
+        """Report a noncoherent load of bytes that the kernel has written (9.7.9.10)."""
         second, number = self._events[event], int(shadow.written[index].max(initial=0))
         if second is not None and number:
             self._find(
@@ -119,7 +119,7 @@ class PlainAccesses(Ledger):
         writes: bool,
         atomic: bool,
     ) -> None:
-        """Let what is ordered at semaphores pass on what its warp knows, or learn of others."""
+        """Pass on the knowledge of a warp at semaphores, or acquire others' knowledge."""
         for offset in sorted(set(offsets.tolist())):
             key = (id(region), offset)
             if atomic or not writes:
@@ -131,7 +131,7 @@ class PlainAccesses(Ledger):
         cluster = thread.cluster.number
         for domain, passed in self._sync.get(key, {}).items():
             if thread.acquired_at.get((key, domain, order)) is passed.clusters:
-                continue  # it has read this before, and nothing was released there since
+                continue  # it has read this before, with no release since
             needed = domain.needed(thread.warp, cluster in passed.clusters.tables)
             if order.scope < needed or not domain.has(thread.warp, cluster):
                 continue
@@ -164,7 +164,7 @@ class PlainAccesses(Ledger):
         event: int,
         writes: bool,
     ) -> None:
-        """Look whether a plain access reaches an mbarrier."""
+        """Check if a plain access touches an mbarrier."""
         block = self._blocks[id(region)]
         if not block.mbarriers:
             return
@@ -189,7 +189,7 @@ class PlainAccesses(Ledger):
 
 
 def _learn(frontier: Frontier, cluster: int, passed: Passed) -> None:
-    """Take what was passed on; `cluster` is the number of the own one."""
+    """Acquire released knowledge; `cluster` is the number of the frontier's own cluster."""
     own = passed.clusters.tables.get(cluster)
     if own is not None:
         frontier.join_own(own)

@@ -1,4 +1,4 @@
-"""The registers of wgmma: fenced before a product uses them, left alone until it is over."""
+"""Registers of wgmma: they must be fenced before use, and unchanged until completion."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pallasc.emulator.races.threads import Event, Tag, Thread, instruction_at
 
 
 class Registers(PlainAccesses):
-    """Watches the registers that products work with."""
+    """Tracks the registers that matrix products use."""
 
     def registers_fenced(self, w: Warp, place: int) -> None:
-        """Take note of wgmma.fence."""
+        """Record wgmma.fence."""
         self._threads[w].fenced = list(w.registers)
 
     def _check_registers(self, thread: Thread, operation: Asynchronous, event: int) -> None:
@@ -50,7 +50,7 @@ class Registers(PlainAccesses):
     def registers_used(
         self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
     ) -> None:
-        """Take note that an instruction uses registers that wgmma works with."""
+        """Check an instruction's use of registers of a wgmma in flight."""
         thread = self._threads[w]
         if not thread.in_flight:
             return

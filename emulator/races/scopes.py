@@ -1,7 +1,7 @@
-"""Scopes: how far strong accesses and fences reach (PTX ISA 9.0, 8.5).
+"""Scopes: the reach of strong accesses and fences (PTX ISA 9.0, 8.5).
 
-Two strong accesses do not race, and a release is seen by an acquire, where the scope of each has
-the thread of the other in it.
+Two strong accesses do not race, and an acquire sees a release, if the scope of each includes the
+thread of the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def scope_of(parts: Collection[str], default: int) -> int:
 
 
 def distance(one: Warp, other: Warp) -> int:
-    """Return the narrowest scope that two warps have in common."""
+    """Return the narrowest scope that includes both warps."""
     if one.block is other.block:
         return CTA
     if one.block.cluster is other.block.cluster:
@@ -47,11 +47,11 @@ class Domain(NamedTuple):
         return cls(scope, block.device, cluster, block.rank if scope == CTA else 0)
 
     def has(self, warp: Warp, cluster: int) -> bool:
-        """Tell whether a warp is among them."""
+        """Return True if the domain includes a warp."""
         return self.scope == SYS or self == Domain.around(warp, cluster, self.scope)
 
     def needed(self, warp: Warp, is_near: bool) -> int:
-        """Return the scope that an acquire needs for it; is_near: its own cluster released, too."""
+        """Return the scope that an acquire needs; `is_near` if its own cluster released, too."""
         if self.device != warp.block.device:
             return SYS
         return CTA if is_near else GPU

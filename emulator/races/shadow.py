@@ -1,4 +1,4 @@
-"""Who last wrote and read each granule of a memory, as numbers of events."""
+"""The last write and reads of each granule of a memory, as event numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Index = slice | np.ndarray
 
 
 class Shadow:
-    """Events of one memory, granule by granule; a granule has `1 << shift` bytes.
+    """Events of one memory by granule; a granule has `1 << shift` bytes.
 
     Attributes:
-        written: int32[granules], the last event that wrote; 0 where nothing has written.
-        reads: int32[readers, granules], the last event of each agent that has read.
+        written: int32[granules], the last write event; 0 if nothing has written.
+        reads: int32[readers, granules], the last read event of each agent.
         readers: the agents of `reads`.
         region: the memory; None for tensor memory.
     """
@@ -57,7 +57,7 @@ class Shadow:
         return found
 
     def record_read(self, agent: int, index: Index, event: int) -> None:
-        """Take note of who has read."""
+        """Record a read by an agent."""
         row = self._rows.get(agent)
         if row is None:
             row = self._rows[agent] = len(self.readers)
@@ -79,7 +79,7 @@ class Shadow:
         return int(last[late].max()) if late.any() else 0
 
     def content(self, index: Index) -> np.ndarray:
-        """Return a copy of the bytes of granules, a row each; none of tensor memory."""
+        """Return a copy of the bytes of granules, one row each; empty rows for tensor memory."""
         where = _numbers(index)
         if self.region is None:
             return np.zeros((len(where), 0), np.uint8)
@@ -89,12 +89,12 @@ class Shadow:
         return found
 
     def chosen(self, index: Index, chosen: np.ndarray | None) -> np.ndarray:
-        """Return the numbers of granules, of those that are chosen if not of all."""
+        """Return the numbers of the chosen granules, or of all."""
         where = _numbers(index)
         return where if chosen is None else where[chosen]
 
     def bytes_of(self, index: Index, chosen: np.ndarray | None = None) -> tuple[int, int]:
-        """Return the first byte of these granules, and the one behind the last."""
+        """Return the start and end of these granules in bytes."""
         where = self.chosen(index, chosen)
         return int(where.min()) << self.shift, (int(where.max()) + 1) << self.shift
 

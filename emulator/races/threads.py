@@ -1,4 +1,4 @@
-"""What the observer knows of warps, clusters and barriers, and of what they did."""
+"""The observer's state of warps, clusters and barriers, and of their operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pallasc.emulator.races.scopes import WEAK, Domain
 
 
 class Thread:
-    """What is known of a warp."""
+    """The state of a warp."""
 
     __slots__ = (
         "acquired", "acquired_at", "asynchronous", "cluster", "events", "fenced", "frontier",
@@ -31,14 +31,15 @@ class Thread:
         self.frontier.own[GENERIC, number] = ALWAYS
         self.stamp = 0  # the last event before its last release
         self.events: dict[int, int] = {}  # by place: events since then
-        self.stores: dict[int, int] = {}  # by instruction: how often it has stored
-        # By scope: as of the last fence, for relaxed writes; what relaxed reads saw, for the next.
+        self.stores: dict[int, int] = {}  # by instruction: number of stores
+        # By scope: knowledge at the last fence, for relaxed writes; knowledge seen by relaxed
+        # reads, for the next fence.
         self.released: dict[int, Frontier] = {}
         self.acquired: dict[int, Frontier] = {}
-        # By semaphore, domain and order: what it has acquired there last.
+        # By semaphore, domain and order: the knowledge last acquired there.
         self.acquired_at: dict[tuple[tuple[int, int], Domain, Order], Clusters] = {}
         self.in_flight: dict[int, tuple[int, bool]] = {}  # registers: event of wgmma, is written
-        self.fenced: list[np.ndarray] | None = None  # registers as of the last wgmma.fence
+        self.fenced: list[np.ndarray] | None = None  # registers at the last wgmma.fence
         self.asynchronous: list[Asynchronous] = []  # not waited for
 
 
@@ -69,7 +70,7 @@ class ClusterState:
 
 
 class BarrierState:
-    """What arrivals pass on: in the phase that is under way, and in those that are over."""
+    """Knowledge that arrivals pass on: in the current phase, and in completed phases."""
 
     __slots__ = ("coming", "over", "phase")
 
@@ -79,7 +80,7 @@ class BarrierState:
         self.phase = 0
 
     def turn(self, phase: int) -> None:
-        """Take note that this phase is under way now."""
+        """Record that this phase is now current."""
         if phase == self.phase:
             return
         self.phase = phase
@@ -91,7 +92,7 @@ class BarrierState:
             self.coming = None
 
     def arrive(self, frontier: Frontier) -> None:
-        """Take what somebody passes on in the phase that is under way."""
+        """Add the knowledge of an arrival in the current phase."""
         if self.coming is None:
             self.coming = frontier.copy()
         else:
@@ -100,7 +101,7 @@ class BarrierState:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One access, or many by one instruction of a warp between two releases."""
+    """One access, or several by one instruction of a warp between two releases."""
 
     access: Access
     warp: Warp
@@ -110,7 +111,7 @@ class Event:
 
 @dataclass(slots=True)
 class Tag:
-    """What the observer notes at an operation."""
+    """The observer's data on an operation."""
 
     agent: int
     event: int
@@ -123,14 +124,14 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How an access is ordered: from the parts of its opcode."""
+    """The ordering of an access, from the parts of its opcode."""
 
     acquires: bool
     releases: bool
-    scope: int  # WEAK, or how far it reaches
+    scope: int  # WEAK, or its reach
 
 
 def instruction_at(w: Warp, place: int) -> Instruction:
-    """Return the instruction at a place of a warp's code."""
+    """Return the instruction at a place in a warp's code."""
     found: Instruction = w.block.launch.program.kernel.instructions[place]
     return found

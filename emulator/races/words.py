@@ -1,4 +1,4 @@
-"""The names of asynchronous operations in messages, and of the waits for them."""
+"""Names of asynchronous operations in messages, and of the waits for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = {
 
 
 def wait_of(operation: Asynchronous) -> str:
-    """Return what waits for an operation."""
+    """Return the name of the wait for an operation."""
     return {
         "wgmma": "wgmma.wait_group",
         "cp.async": "cp.async.wait_group",
@@ -36,9 +36,10 @@ def wait_of(operation: Asynchronous) -> str:
 
 
 def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
-    """Return whether one store is executed by several, which is no race if the bytes are the same.
+    """Return True if several execute the same store: no race if they write the same bytes.
 
-    Mosaic has every warp of a block store a scalar, and every warp or block the same rows.
+    In Mosaic's kernels, every warp of a block stores a scalar, and every warp or block stores the
+    same rows.
     """
     if first.access.instruction is not second.access.instruction or first.scope != WEAK:
         return False

@@ -1,1 +1,1 @@
-"""What tensor cores and the units beside them do with memory, as functions over arrays."""
+"""Tensor core, tensor memory and tensor copy operations, as functions over arrays."""

@@ -1,10 +1,10 @@
 """Scale factors of block-scaled tcgen05.mma in tensor memory (PTX ISA 9.0, 9.7.16.10.7).
 
-A cell holds up to four factors of one row of A, or of one row of N of B. Row r lies in lane r % 32
-and column r // 32 from the operand's address on. Each of the four quarters of 32 lanes has a copy,
-and computes with its own. Where both halves of the lanes hold the same rows of D (M of 128 over two
-blocks), the lower half of the lanes has the factors of the lower half of N, the upper half those of
-the upper half: `tmem_sf_frg` in CUTLASS' mma_traits_sm100_frag.hpp has these layouts.
+A cell holds up to four factors of one row of A, or of one row of N of B. Row r is in lane r % 32
+and column r // 32, counted from the operand's address. Each of the four quarters of 32 lanes has
+its own copy. If both halves of the lanes hold the same rows of D (M of 128 over two blocks), the
+lower half of the lanes has the factors of the lower half of N, and the upper half has the factors
+of the upper half. `tmem_sf_frg` in CUTLASS' mma_traits_sm100_frag.hpp has these layouts.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pallasc.emulator.tensors.tensor_memory import (
     split_address,
 )
 
-# Lanes and columns, a rectangle of tensor memory.
+# Lanes and columns of a rectangle of tensor memory.
 Cells = tuple[NDArray[np.intp], range]
 
 
 def a_cells(instruction: Instruction, address: int, quarter: int) -> Cells:
-    """Return where the factors of the 32 rows of A lie that a quarter computes.
+    """Return the cells with the factors of the 32 rows of A that a quarter computes.
 
     Raises:
-        TensorCoreError: the address does not name lane 0.
+        TensorCoreError: the address is not at lane 0.
     """
     block = quarter % (instruction.rows // LANES_PER_WARP)
     return _cells(address, quarter, block, 1)
 
 
 def b_cells(address: int, quarter: int, rows: int) -> Cells:
-    """Return where the factors of the `rows` of N lie that a quarter computes, as `a_cells`."""
+    """Return the cells with the factors of a quarter's `rows` of N; errors as for `a_cells`."""
     return _cells(address, quarter, 0, -(-rows // LANES_PER_WARP))
 
 
@@ -52,7 +52,7 @@ def _cells(address: int, quarter: int, first: int, count: int) -> Cells:
 def a_scales(
     memory: TensorMemory, instruction: Instruction, address: int, quarter: int
 ) -> NDArray[np.float64]:
-    """Return A's factors of the 32 rows that a quarter computes: float64[32, factors]."""
+    """Return A's factors for the 32 rows that a quarter computes: float64[32, factors]."""
     cells = a_cells(instruction, address, quarter)
     return _read(memory, instruction, cells, instruction.a_scale)
 
@@ -60,7 +60,7 @@ def a_scales(
 def b_scales(
     memory: TensorMemory, instruction: Instruction, address: int, quarter: int, rows: int
 ) -> NDArray[np.float64]:
-    """Return B's factors of the `rows` of N that a quarter computes: float64[rows, factors]."""
+    """Return B's factors for the `rows` of N that a quarter computes: float64[rows, factors]."""
     cells = b_cells(address, quarter, rows)
     return _read(memory, instruction, cells, instruction.b_scale)[:rows]
 

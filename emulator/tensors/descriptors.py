@@ -1,12 +1,12 @@
-"""Where `wgmma` finds its operands: descriptors of matrices in shared memory.
+"""Matrix descriptors of `wgmma`: the location of operands in shared memory.
 
 A descriptor (PTX ISA 9.0, 9.7.15.5.1.2.2, "Matrix Descriptor") is 64 bits:
 
     0-13 start address, 16-29 leading byte offset, 32-45 stride byte offset, each in units of 16
     bytes; 49-51 base offset; 62-63 swizzle: 0 none, 1 128 bytes, 2 64 bytes, 3 32 bytes
 
-Operands are made of tiles of 8 rows, each row as wide as the swizzle (16 bytes without). What the
-two offsets step over depends on which dimension is contiguous (CUTLASS,
+Operands consist of tiles of 8 rows, each row as wide as the swizzle (16 bytes without one). The
+meaning of the two offsets depends on the contiguous dimension (CUTLASS,
 cute/atom/mma_traits_sm90_gmma.hpp, `make_gmma_desc`):
 
     contiguous   swizzle   leading byte offset             stride byte offset
@@ -15,7 +15,7 @@ cute/atom/mma_traits_sm90_gmma.hpp, `make_gmma_desc`):
     M or N       none      to the next 8 of K              to the next 16 bytes along M or N
     M or N       some      to the next row width of M/N    to the next 8 of K
 
-The swizzle applies to the sum of all, so that a start address may lie inside a tile.
+The swizzle applies to the final sum, so that a start address may be inside a tile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TILE_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class MatrixDescriptor:
-    """A decoded descriptor, all but `base_offset` in bytes."""
+    """A decoded descriptor; all fields except `base_offset` are in bytes."""
 
     start: int
     leading: int
@@ -47,10 +47,10 @@ class MatrixDescriptor:
 
 
 def decode_descriptor(descriptor: int) -> MatrixDescriptor:
-    """Take a descriptor of `wgmma` apart.
+    """Decode a descriptor of `wgmma`.
 
     Raises:
-        UnsupportedError: bits are set that have no meaning.
+        UnsupportedError: reserved bits are set.
     """
     if descriptor & ~_USED_BITS:
         raise unsupported(f"a matrix descriptor {descriptor:#018x} with reserved bits set")
@@ -71,9 +71,9 @@ def matrix_addresses(
     Args:
         descriptor: the decoded descriptor.
         rows: M or N.
-        k: elements along K.
+        k: number of elements along K.
         element_bytes: the size of an element.
-        transposed: whether M or N is contiguous, instead of K.
+        transposed: True if M or N is contiguous, instead of K.
 
     Raises:
         UnsupportedError: the descriptor has a base offset.
@@ -98,7 +98,7 @@ def read_matrix(shared: np.ndarray, addresses: np.ndarray, element_bytes: int) -
     """Return the elements at `addresses` as unsigned integers of their size.
 
     Raises:
-        OperandError: an address lies outside of shared memory.
+        OperandError: an address is outside shared memory.
     """
     last = int(addresses.max()) + element_bytes
     if last > len(shared):
@@ -129,7 +129,7 @@ def _addresses(
     across, down = (row, column) if transposed else (column, row)
     across_bytes = across * element_bytes
     if swizzle and not transposed:
-        # K is at most 32 bytes, and follows on from the start address within the row.
+        # K is at most 32 bytes, and continues from the start address within the row.
         across_offset = across_bytes
     else:
         step = stride if transposed and not swizzle else leading

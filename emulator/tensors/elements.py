@@ -1,4 +1,4 @@
-"""The element types of matrix instructions: what their bits stand for."""
+"""Decoding and arithmetic of the element types of matrix instructions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _OF_BYTE = {
 
 
 def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the numbers that bits stand for, as float64, which holds all of them exactly.
+    """Decode elements to float64, which represents all of them exactly.
 
-    Of a tf32, the 13 low bits of 32 do not count (PTX ISA 9.0, 5.2.3, leaves them undefined).
+    For tf32, the 13 low bits of 32 are ignored (PTX ISA 9.0, 5.2.3, leaves them undefined).
 
     Args:
         raw: unsigned integers of the type's size.
         dtype: f16, bf16, tf32, e4m3, e5m2, s8 or u8.
 
     Raises:
-        UnsupportedError: the type is another.
+        UnsupportedError: any other type.
     """
     if dtype in _OF_BYTE:
         found: np.ndarray = _OF_BYTE[dtype][raw]
@@ -51,14 +51,14 @@ def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def decode_words(words: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the numbers that lie in registers along the last dimension, the lowest bits first.
+    """Decode elements packed in registers along the last dimension, lowest bits first.
 
     Args:
         words: uint32, or uint64 for f64.
         dtype: a type of `decode`, s4, u4 or f64.
 
     Raises:
-        UnsupportedError: the type is another.
+        UnsupportedError: any other type.
     """
     if dtype == "f64":
         return words.view(np.float64)
@@ -82,18 +82,19 @@ def multiply_add(
 ) -> np.ndarray:
     """Return `a @ b.T + accumulator` in the type of an instruction's accumulators.
 
-    Products are exact; the sum of all products of one instruction is formed in float64, the
-    accumulator is added, and the result is rounded once, to nearest even. Tensor cores align all
-    summands to the largest and cut off low bits, so that their last bits differ: for f32 by about
-    2^-23 of the largest summand, for 8-bit floats on Hopper by about 2^-13 (CUTLASS promotes such
-    sums to full precision for that reason). Integers are exact, and wrap unless they saturate.
+    Products are exact. The sum of all products of one instruction is computed in float64, the
+    accumulator is added, and the result is rounded once, to nearest even. Tensor cores instead
+    align all summands to the largest and truncate low bits, so that their last bits differ: for f32
+    by about 2^-23 of the largest summand, for 8-bit floats on Hopper by about 2^-13 (CUTLASS
+    promotes such sums to full precision for that reason). Integers are exact, and wrap unless they
+    saturate.
 
     Args:
         a: float64[m, k].
         b: float64[n, k].
-        accumulator: [m, n], of the type `dtype`; None stands for zeros.
+        accumulator: [m, n], of the type `dtype`; None for zeros.
         dtype: f32, f16, f64 or s32.
-        saturate: whether integers are clamped instead of wrapping.
+        saturate: True to clamp integers instead of wrapping.
     """
     with np.errstate(all="ignore"):
         total: np.ndarray = a @ b.T

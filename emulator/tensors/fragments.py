@@ -1,9 +1,9 @@
-"""How the matrices of `mma.sync` and `wgmma` lie in the registers of warps.
+"""Layouts of the matrices of `mma.sync` and `wgmma` in the registers of warps.
 
-Lane `l` of a warp holds, of each tile of 8 rows and 16 bytes, the 4 bytes `l % 4` of row `l // 4`
+For each tile of 8 rows and 16 bytes, lane `l` of a warp holds the 4 bytes `l % 4` of row `l // 4`
 (PTX ISA 9.0, 9.7.14.5, "Matrix Fragments for mma.m16n8k…"; 9.7.15.5.1.1 for `wgmma`). Register
-arrays are uint32[registers, lanes], with the lanes of one warp, or of several that follow one
-another and hold 16 rows each. Elements of 64 bits lie alike in uint64, four of them a row.
+arrays are uint32[registers, lanes], with the lanes of one warp, or of consecutive warps that hold
+16 rows each. 64-bit elements have the same layout in uint64, with four per row.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _ACCUMULATOR_TYPES = {
 
 
 def rows_of_a(registers: np.ndarray, row_tiles: int = 2) -> np.ndarray:
-    """Return [rows, words a row] of operand A, whose registers go down tiles of rows first."""
+    """Return operand A as [rows, words per row]; its registers go down the tiles of rows first."""
     warps = registers.shape[1] // 32
     tiles = np.ascontiguousarray(registers).reshape(-1, row_tiles, warps, 8, 4)
     return tiles.transpose(2, 1, 3, 0, 4).reshape(warps * row_tiles * 8, -1)
 
 
 def columns_of_b(registers: np.ndarray) -> np.ndarray:
-    """Return [8 columns, words a column] of operand B of one warp."""
+    """Return operand B of one warp as [8 columns, words per column]."""
     return np.ascontiguousarray(registers).reshape(-1, 8, 4).transpose(1, 0, 2).reshape(8, -1)
 
 

@@ -1,4 +1,4 @@
-"""What the pure parts of the emulator raise: they know neither instruction nor warp."""
+"""Errors of the emulator's pure functions, which have no access to the instruction or warp."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pallasc.errors import CheckError, UnsupportedError
 
 
 class OperandError(CheckError):
-    """An instruction's operands are such as the hardware does not allow.
+    """An instruction has operands that the hardware does not allow.
 
-    The machine makes a fault of it, which says where; `rule` is that of the fault.
+    The machine converts it to a fault with a location; `rule` is the fault's rule.
     """
 
     def __init__(

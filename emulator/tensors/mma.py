@@ -1,8 +1,8 @@
 """`mma.sync`: matrix products of one warp, from registers to registers.
 
 PTX ISA 9.0, 9.7.14.5. A is m × k by rows, B is k × 8 by columns, C and D are m × 8. Registers are
-uint32[registers, 32], of f64 uint64[registers, 32]. How sums are rounded says
-`elements.multiply_add`.
+uint32[registers, 32], or uint64[registers, 32] for f64. See `elements.multiply_add` for the
+rounding of sums.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BITS = {"f64": 64, "tf32": 32, "f16": 16, "bf16": 16, "s4": 4, "u4": 4}
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """One form of the instruction: shape, types, and registers a thread of each matrix."""
+    """One form of the instruction: shape, types, and registers per thread of each matrix."""
 
     m: int
     n: int
@@ -62,13 +62,13 @@ class Mma:
 
 @lru_cache(maxsize=256)
 def parse(opcode: str) -> Mma:
-    """Read the opcode with all its parts.
+    """Parse the opcode with all its parts.
 
     Args:
         opcode: such as `mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32`.
 
     Raises:
-        UnsupportedError: the opcode is none of `mma.sync`, or is not modelled.
+        UnsupportedError: the opcode is not a form of `mma.sync`, or is not modeled.
     """
     found = _OPCODE.fullmatch(opcode)
     if found is None or found["c"] != found["d"]:

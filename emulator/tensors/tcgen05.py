@@ -1,8 +1,8 @@
 """Matrix products of Blackwell's tensor cores: tcgen05.mma (PTX ISA 9.0, 9.7.16.10).
 
-One instruction computes D = A · B (+ D) with a K of 32 bytes. D lies in tensor memory, B in shared
-memory, A in either. With `.cta_group::2` two blocks work together: each holds half of A's rows and
-of B's, and gets half of D's rows with all columns. How D lies in the lanes (9.7.16.10.5):
+One instruction computes D = A · B (+ D) with a K of 32 bytes. D is in tensor memory, B in shared
+memory, A in either. With `.cta_group::2` two blocks work together: each holds half of A's and B's
+rows, and gets half of D's rows with all columns. Layouts of D in the lanes (9.7.16.10.5):
 
     M    blocks   layout
     128  1        D: row r in lane r
@@ -10,9 +10,9 @@ of B's, and gets half of D's rows with all columns. How D lies in the lanes (9.7
     64   1        F: row r in lane r // 16 · 32 + r % 16, or 16 lanes on
     128  2        B: row r in lanes r and r + 64, the lower and upper half of the columns of D
 
-With `.ws`, and M of 64 (layout E) or 32 (G), the halves or quarters of the columns of D lie in
-lanes 64 or 32 apart, as in layout B (`tmem_frg_ws` in CUTLASS' mma_traits_sm100_frag.hpp).
-How sums are rounded is said at `elements.multiply_add`.
+With `.ws`, and M of 64 (layout E) or 32 (G), the halves or quarters of the columns of D are in
+lanes 64 or 32 apart, as in layout B (`tmem_frg_ws` in CUTLASS' mma_traits_sm100_frag.hpp). See
+`elements.multiply_add` for the rounding of sums.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Part(NamedTuple):
     """Lanes of one block that compute the same columns of D.
 
     Attributes:
-        lanes: of D in tensor memory.
-        rows: of A and D in this block, one for each lane.
-        columns: of D, where they start among all and how many there are.
+        lanes: lanes of D in tensor memory.
+        rows: rows of A and D in this block, one for each lane.
+        columns: the range of D's columns.
     """
 
     lanes: NDArray[np.intp]
@@ -67,13 +67,13 @@ class Part(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def parts(instruction: Instruction, first_lane: int) -> tuple[Part, ...]:
-    """Return how the lanes of a block share the work.
+    """Return the division of work between the lanes of a block.
 
-    Each 32 lanes are a part of their own where they have scale factors of their own.
+    Every 32 lanes are a separate part if they have separate scale factors.
 
     Args:
-        instruction: what is executed.
-        first_lane: of the address of D.
+        instruction: the instruction.
+        first_lane: the lane in the address of D.
     """
     lanes = np.arange(LANES)
     n, rows = instruction.n, instruction.rows
@@ -119,22 +119,23 @@ def mma(
     Args:
         kind: the mnemonic.
         idesc: the instruction descriptor.
-        d_address: of D in tensor memory, the same in both blocks of a pair; so are all addresses.
+        d_address: the address of D in tensor memory; like all addresses, the same in both blocks of
+            a pair.
         a: shared memory descriptor of A, or its address in tensor memory.
-        a_in_tensor_memory: which of them.
+        a_in_tensor_memory: True if `a` is an address.
         b_descriptor: shared memory descriptor of B.
         shared: shared memory of each block of the group, the one with the even rank first.
-        memories: tensor memory of each.
-        enable_input_d: whether the product is added to D.
-        metadata_address: in tensor memory, of a sparse A.
-        a_scales_address: in tensor memory, of block scales.
-        b_scales_address: in tensor memory, of block scales.
+        memories: tensor memory of each block.
+        enable_input_d: True if the product is added to D.
+        metadata_address: address in tensor memory of a sparse A's metadata.
+        a_scales_address: address in tensor memory of A's block scales.
+        b_scales_address: address in tensor memory of B's block scales.
         disable_output_lane: four words for each block; lanes whose bit is set keep their D.
-        scale_input_d: D is divided by two to the power of it before the product is added.
+        scale_input_d: D is divided by two to this power before the product is added.
 
     Raises:
-        TensorCoreError: an operand is invalid, or lies outside of what its block has.
-        UnsupportedError: pallasc does not execute this form.
+        TensorCoreError: an operand is invalid, or outside its block's memory.
+        UnsupportedError: pallasc does not support this form.
     """
     instruction = decode_instruction(kind, idesc)
     _check_operands(instruction, len(shared), len(memories), scale_input_d, disable_output_lane)
@@ -177,7 +178,7 @@ def operand_chunks(
 ) -> NDArray[np.intp]:
     """Return the addresses of the 16-byte chunks that are read in each block's shared memory.
 
-    They are the same in both blocks of a pair, sorted, each once.
+    They are sorted, unique, and the same in both blocks of a pair.
     """
     instruction = decode_instruction(kind, idesc)
     read = [_b_chunks(instruction, b_descriptor)]
@@ -196,10 +197,10 @@ def tensor_memory_cells(
     a_scales_address: int | None = None,
     b_scales_address: int | None = None,
 ) -> tuple[list[Cells], list[Cells]]:
-    """Return which cells of tensor memory hold D, and which hold operands, in each block.
+    """Return the cells of tensor memory for D, and those for operands, in each block.
 
-    D is written, and read where it is enabled as an input. Addresses are those of `mma`;
-    `a_address` is given where A lies in tensor memory.
+    D is written, and is also read if it is enabled as an input. Addresses are as for `mma`;
+    `a_address` is given if A is in tensor memory.
     """
     instruction = decode_instruction(kind, idesc)
     lane, column = _accumulator(instruction, d_address)
@@ -277,7 +278,7 @@ def _b_chunks(instruction: Instruction, descriptor: int) -> NDArray[np.intp]:
 def _chunks(
     instruction: Instruction, descriptor: int, element: Element, mn_major: bool, rows: int, k: int
 ) -> NDArray[np.intp]:
-    """Return the chunks of a matrix with `rows` rows of `k` elements, in the order of memory."""
+    """Return the chunks of a matrix with `rows` rows of `k` elements, in memory order."""
     matrix = parse_shared(descriptor)
     if not mn_major:
         return k_major_chunks(matrix, rows, k // element.per_chunk * CHUNK_BYTES)
@@ -351,7 +352,7 @@ def _accumulate(
     right: NDArray[np.float64],
     scale: float | None,
 ) -> None:
-    """Write left · right + D · scale to D; None stands for no D."""
+    """Write left · right + D · scale to D; with `scale` None, D is not read."""
     user, result = f"{instruction.kind.opcode} (D)", instruction.result
     before: NDArray[Any] | None = None
     if scale is not None:

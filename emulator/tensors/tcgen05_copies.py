@@ -1,6 +1,6 @@
 """Copies from shared to tensor memory: tcgen05.cp (PTX ISA 9.0, 9.7.16.9.2).
 
-The source is a K-major matrix with as many rows as the shape says. Shapes with fewer than 128 rows
+The source is a K-major matrix with the number of rows in the shape. Shapes with fewer than 128 rows
 write every row to several warps' lanes; CUTLASS' copy_traits_sm100.hpp has the tables.
 """
 
@@ -21,8 +21,8 @@ from pallasc.emulator.tensors.tcgen05_descriptors import (
 )
 from pallasc.emulator.tensors.tensor_memory import TensorMemory, split_address
 
-# shape and multicast -> rows, bytes of a row, and for each copy of the rows the lane of row 32 · i.
-# The rows of `4x256b` lie 32 lanes apart.
+# shape and multicast -> rows, bytes per row, and for each copy of the rows the lane of row 32 · i.
+# The rows of `4x256b` are 32 lanes apart.
 _SHAPES: dict[tuple[str, ...], tuple[int, int, tuple[tuple[int, ...], ...]]] = {
     ("128x256b",): (128, 32, ((0, 32, 64, 96),)),
     ("128x128b",): (128, 16, ((0, 32, 64, 96),)),
@@ -39,9 +39,9 @@ class Copy:
 
     Attributes:
         opcode: the whole mnemonic.
-        group: blocks whose tensor memory is written, each from its own shared memory.
-        rows: of the source.
-        row_bytes: of the source.
+        group: number of blocks whose tensor memory is written, each from its own shared memory.
+        rows: number of rows of the source.
+        row_bytes: bytes per row of the source.
         shape: shape and multicast, as in the mnemonic.
     """
 
@@ -54,7 +54,7 @@ class Copy:
 
 @functools.cache
 def parse_copy(opcode: str) -> Copy:
-    """Read the mnemonic of a tcgen05.cp.
+    """Parse the mnemonic of a tcgen05.cp.
 
     Raises:
         UnsupportedError: a part of it is unknown, or it decompresses.
@@ -101,14 +101,14 @@ def execute_copy(
     """Copy into the tensor memory of one block or of both blocks of a pair.
 
     Args:
-        copy: what is executed.
-        address: of the destination, the same in both blocks.
-        descriptor: of the source, the same in both blocks.
+        copy: the instruction.
+        address: address of the destination, the same in both blocks.
+        descriptor: descriptor of the source, the same in both blocks.
         shared: shared memory of each block of the group.
-        memories: tensor memory of each.
+        memories: tensor memory of each block.
 
     Raises:
-        TensorCoreError: source or destination lie outside of what the block has.
+        TensorCoreError: source or destination is outside the block's memory.
     """
     chunks = copied_chunks(copy, descriptor)
     cells = written_cells(copy, address)

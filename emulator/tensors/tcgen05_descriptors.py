@@ -1,4 +1,4 @@
-"""Descriptors of tcgen05: of a matrix in shared memory, and of an instruction.
+"""Shared memory descriptors of tcgen05, and the matrices that they describe.
 
 A shared memory descriptor (PTX ISA 9.0, 9.7.16.4.1) has 64 bits; lengths are in units of 16 bytes:
 
@@ -7,8 +7,9 @@ A shared memory descriptor (PTX ISA 9.0, 9.7.16.4.1) has 64 bits; lengths are in
     32–45  stride dimension byte offset    52     the leading dimension is an absolute address
                                            61–63  swizzling
 
-Shared memory is read in chunks of 16 bytes, which no layout tears apart. How a matrix is laid out
-is written above `make_umma_desc` in CUTLASS' mma_sm100_desc.hpp; the functions below are the same.
+Shared memory is read in chunks of 16 bytes, which stay together in every layout. The layouts are
+documented above `make_umma_desc` in CUTLASS' mma_sm100_desc.hpp; the functions below implement
+them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SharedDescriptor(NamedTuple):
     Attributes:
         start: address of its first byte.
         leading: bytes to the next atom along the contiguous dimension.
-        stride: bytes to the next atom along the other one.
+        stride: bytes to the next atom along the other dimension.
         row: bytes of a row of the swizzling pattern, 16 without swizzling.
         atom: bytes that swizzling moves together.
     """
@@ -50,7 +51,7 @@ class SharedDescriptor(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def parse_shared(descriptor: int) -> SharedDescriptor:
-    """Read a shared memory descriptor.
+    """Parse a shared memory descriptor.
 
     Raises:
         UnsupportedError: it uses a base offset or an absolute leading dimension.
@@ -74,15 +75,15 @@ def parse_shared(descriptor: int) -> SharedDescriptor:
 
 @functools.lru_cache(maxsize=1024)
 def k_major_chunks(matrix: SharedDescriptor, rows: int, row_bytes: int) -> NDArray[np.intp]:
-    """Return the addresses of a matrix whose rows are contiguous: int[rows, row_bytes / 16].
+    """Return the chunk addresses of a matrix with contiguous rows: int[rows, row_bytes / 16].
 
     Args:
-        matrix: where it lies.
+        matrix: the matrix in shared memory.
         rows: M or N.
         row_bytes: bytes of K elements.
 
     Raises:
-        UnsupportedError: a row goes on in another swizzled row, or 32 bytes stay together.
+        UnsupportedError: a row extends into another swizzled row, or 32 bytes stay together.
     """
     row, chunk = np.arange(rows)[:, None], np.arange(row_bytes // CHUNK_BYTES)
     atoms = matrix.start + row // ATOM_ROWS * matrix.stride + row % ATOM_ROWS * matrix.row
@@ -100,10 +101,10 @@ def k_major_chunks(matrix: SharedDescriptor, rows: int, row_bytes: int) -> NDArr
 
 @functools.lru_cache(maxsize=1024)
 def mn_major_chunks(matrix: SharedDescriptor, depth: int, line_bytes: int) -> NDArray[np.intp]:
-    """Return the addresses of a matrix whose columns are contiguous: int[depth, line_bytes / 16].
+    """Return the chunk addresses of a matrix with contiguous columns: int[depth, line_bytes / 16].
 
     Args:
-        matrix: where it lies.
+        matrix: the matrix in shared memory.
         depth: K.
         line_bytes: bytes of M or N elements.
 
@@ -137,15 +138,15 @@ def _frozen(array: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def read_chunks(shared: NDArray[np.uint8], chunks: NDArray[Any], user: str) -> NDArray[np.uint8]:
-    """Return what lies in shared memory at `chunks`: uint8[..., 16].
+    """Return the contents of shared memory at `chunks`: uint8[..., 16].
 
     Args:
-        shared: of one block; address 0 is its first byte.
+        shared: shared memory of one block; address 0 is its first byte.
         chunks: addresses, multiples of 16.
-        user: who reads, for the error.
+        user: the name of the reader, for the error.
 
     Raises:
-        TensorCoreError: an address lies beyond shared memory.
+        TensorCoreError: an address is beyond shared memory.
     """
     highest = int(chunks.max())
     if highest + CHUNK_BYTES > len(shared):

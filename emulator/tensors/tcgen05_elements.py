@@ -1,8 +1,8 @@
-"""Elements of the matrices of tcgen05.mma: from bits to float64, which holds each of them exactly.
+"""Decodes elements of the matrices of tcgen05.mma to float64, which holds all of them exactly.
 
 Elements come in chunks of 16 bytes. `.kind::f8f6f4` and `.kind::mxf8f6f4` keep 16 elements in each
-chunk, whatever their size: those of 6 bits fill the first 12 bytes, those of 4 bits the first 8
-(PTX ISA 9.0, 9.7.16.10.4). The first element lies in the lowest bits.
+chunk, regardless of their size: 6-bit elements fill the first 12 bytes, 4-bit elements the first 8
+(PTX ISA 9.0, 9.7.16.10.4). The first element is in the lowest bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Element(NamedTuple):
 
     Attributes:
         name: as in the manual; `e2m1x2` is `e2m1` without padding.
-        bits: of an element.
+        bits: bits per element.
         per_chunk: elements in 16 bytes.
     """
 
@@ -32,7 +32,7 @@ class Element(NamedTuple):
 
     @property
     def padded(self) -> bool:
-        """Whether a chunk has bits that belong to no element."""
+        """True if a chunk has bits that belong to no element."""
         return self.bits * self.per_chunk < 128
 
 
@@ -65,7 +65,7 @@ _TABLES = {
 
 @functools.cache
 def _table(name: str, bits: int) -> NDArray[np.float64]:
-    """Return the value of every pattern of bits of a small type."""
+    """Return the value of every bit pattern of a small type."""
     values: NDArray[Any] = np.arange(1 << bits, dtype=np.uint8).view(_TABLES[name])
     return values.astype(np.float64)
 
@@ -86,7 +86,7 @@ def decode(element: Element, chunks: NDArray[np.uint8]) -> NDArray[np.float64]:
 def _patterns(
     element: Element, chunks: NDArray[np.uint8], flat: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
-    """Return the bits of each element in a byte of its own."""
+    """Return the bits of each element in a separate byte."""
     used = chunks[..., : element.bits * element.per_chunk // 8]
     parts: tuple[Any, ...] = (used & 15, used >> 4)
     if element.bits == 4:

@@ -1,7 +1,7 @@
 """Decodes a tcgen05.mma: its mnemonic and its instruction descriptor.
 
-An instruction descriptor has 32 bits (PTX ISA 9.0, 9.7.16.4.2), here of the kinds without and with
-block scales:
+An instruction descriptor has 32 bits (PTX ISA 9.0, 9.7.16.4.2), shown for the kinds without and
+with block scales:
 
     bits   f16, tf32, f8f6f4, i8             mxf8f6f4, mxf4, mxf4nvf4
     0–1    sparsity selector                 reserved
@@ -28,7 +28,7 @@ from pallasc.emulator.tensors.tcgen05_descriptors import CHUNK_BYTES
 from pallasc.emulator.tensors.tcgen05_elements import ELEMENTS, Element
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 
-# Operands have 32 bytes of K elements, twice that where A is sparse and the operand is not A.
+# Operands have 32 bytes of K elements; if A is sparse, the others have 64 bytes.
 K_BYTES = 32
 
 _F16 = {0: "f16", 1: "bf16"}
@@ -74,12 +74,12 @@ class MmaKind:
     """The mnemonic of a tcgen05.mma.
 
     Attributes:
-        opcode: all of it.
+        opcode: the whole mnemonic.
         name: `f16`, `mxf4`, …
-        group: blocks that work together, 1 or 2.
-        sparse: whether A is sparse.
+        group: number of blocks that work together, 1 or 2.
+        sparse: True if A is sparse.
         scale_vector: scale factors for the K of one instruction; 0 without block scales.
-        weight_stationary: whether it is a `.ws`, whose D lies in other lanes.
+        weight_stationary: True for `.ws`, which places D in other lanes.
     """
 
     opcode: str
@@ -92,13 +92,12 @@ class MmaKind:
 
 @functools.cache
 def parse_mma(opcode: str) -> MmaKind:
-    """Read the mnemonic of a tcgen05.mma or tcgen05.mma.sp.
+    """Parse the mnemonic of a tcgen05.mma or tcgen05.mma.sp.
 
-    Where a matrix is collected makes no difference here, so `.collector::a::…` is read and
-    forgotten.
+    Collectors make no difference here, so `.collector::a::…` is accepted and ignored.
 
     Raises:
-        UnsupportedError: a part of it is unknown or not executed: `.ws.sp`, `.ashift`.
+        UnsupportedError: a part of it is unknown or unsupported: `.ws.sp`, `.ashift`.
     """
     parts = opcode.split(".")
     if parts[:2] != ["tcgen05", "mma"]:
@@ -124,25 +123,25 @@ def parse_mma(opcode: str) -> MmaKind:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """What an instruction descriptor says.
+    """The contents of an instruction descriptor.
 
     Attributes:
         kind: the mnemonic.
-        m: rows of A and D, of both blocks of a group together.
+        m: rows of A and D, in total over the blocks of a group.
         n: columns of B and D.
-        k: of the product; a sparse A has half as many elements in a row.
+        k: elements along K of the product; a sparse A has half as many elements in a row.
         a: type of A's elements.
         b: type of B's elements.
-        result: type of D's, `f16`, `f32` or `s32`.
-        a_mn_major: whether A's columns are contiguous, not its rows.
-        b_mn_major: whether B's rows of N are contiguous.
-        a_sign: -1 where A is negated, else 1.
-        b_sign: -1 where B is negated, else 1.
-        saturate: whether integer sums saturate.
-        selector: which column of a pair holds the metadata of a sparse A.
+        result: type of D's elements, `f16`, `f32` or `s32`.
+        a_mn_major: True if A's columns are contiguous instead of its rows.
+        b_mn_major: True if B is contiguous along N instead of K.
+        a_sign: -1 if A is negated, else 1.
+        b_sign: -1 if B is negated, else 1.
+        saturate: True if integer sums saturate.
+        selector: the column of a pair that holds the metadata of a sparse A.
         scales: type of the scale factors, `ue8m0` or `ue4m3`.
         a_scale: first byte of A's scale factors in their cells.
-        b_scale: first byte of B's.
+        b_scale: first byte of B's scale factors.
     """
 
     kind: MmaKind
@@ -180,11 +179,11 @@ class Instruction:
 
 @functools.lru_cache(maxsize=1024)
 def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
-    """Read an instruction descriptor.
+    """Decode an instruction descriptor.
 
     Raises:
-        TensorCoreError: it does not fit the mnemonic, or what it says is invalid.
-        UnsupportedError: it says what pallasc does not execute.
+        TensorCoreError: it does not match the mnemonic, or its contents are invalid.
+        UnsupportedError: pallasc does not support its contents.
     """
     scaled = kind.scale_vector > 0
     a_type, b_type = idesc >> 7 & 7, idesc >> 10 & (3 if kind.name.startswith("mxf4") else 7)

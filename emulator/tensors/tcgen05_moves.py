@@ -1,9 +1,9 @@
 """Moves between tensor memory and registers: tcgen05.ld, .ld.red and .st.
 
-A shape says which cells of tensor memory the threads of a warp hold in one unit, and `.xN` repeats
-the unit along the columns (PTX ISA 9.0, 9.7.16.2.3; CUTLASS' copy_traits_sm100.hpp has the same
-tables as layouts). A warp reaches the 32 lanes of its place in the warpgroup and no others. The
-lane of an address counts from there; an address that names the warp's own lanes is the same.
+A shape defines the cells of tensor memory that the threads of a warp access in one unit, and `.xN`
+repeats the unit along the columns (PTX ISA 9.0, 9.7.16.2.3; CUTLASS' copy_traits_sm100.hpp has the
+same tables as layouts). A warp can access only the 32 lanes of its position in the warpgroup. The
+lane of an address is relative to these lanes; the absolute lane number is also accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pallasc.emulator.tensors.tensor_memory import (
     split_address,
 )
 
-# shape -> registers a thread in one unit, and the largest number of units.
+# shape -> registers per thread in one unit, and the maximum number of units.
 _SHAPES = {
     "32x32b": (1, 128),
     "16x64b": (1, 128),
@@ -41,11 +41,11 @@ class Move:
         opcode: the whole mnemonic.
         shape: as in the mnemonic, `16x256b`.
         repeats: N of `.xN`.
-        halves: whether a register holds the lower halves of two adjacent cells (`.pack::16b` of a
+        halves: True if a register holds the lower halves of two adjacent cells (`.pack::16b` of a
             load, `.unpack::16b` of a store).
         reduction: `min` or `max` of tcgen05.ld.red, else empty.
-        absolute: whether the reduction is over absolute values.
-        propagates_nan: whether a NaN makes the result of the reduction a NaN.
+        absolute: True if the reduction is over absolute values.
+        propagates_nan: True if a NaN makes the result of the reduction a NaN.
         type: type of the reduction, `f32`, `s32` or `u32`, else `b32`.
     """
 
@@ -60,13 +60,13 @@ class Move:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, without the result of a reduction."""
+        """Registers per thread, without the result of a reduction."""
         return _SHAPES[self.shape][0] * self.repeats
 
 
 @functools.cache
 def parse_move(opcode: str) -> Move:
-    """Read the mnemonic of a tcgen05.ld, tcgen05.ld.red or tcgen05.st.
+    """Parse the mnemonic of a tcgen05.ld, tcgen05.ld.red or tcgen05.st.
 
     Raises:
         UnsupportedError: a part of it is unknown.
@@ -121,14 +121,14 @@ def _parse_reduction(move: Move, parts: list[str]) -> Move:
 
 @functools.cache
 def cells(shape: str, repeats: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return lane and column, from the address on, of each register of each thread of a warp.
+    """Return lane and column, relative to the address, for each register of each thread of a warp.
 
     Args:
-        shape: as in the mnemonic; for `.16x32bx2` the columns count from the thread's own half.
+        shape: as in the mnemonic; for `.16x32bx2`, columns are relative to the thread's own half.
         repeats: N of `.xN`.
 
     Returns:
-        Two arrays int[registers, 32]. Where a register holds two halves, columns count in pairs.
+        Two arrays int[registers, 32]. If a register holds two halves, columns are counted in pairs.
     """
     per_unit = _SHAPES[shape][0]
     register, thread = np.meshgrid(np.arange(per_unit * repeats), np.arange(32), indexing="ij")
@@ -151,18 +151,18 @@ def cells(shape: str, repeats: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]
 def accessed_cells(
     move: Move, address: int, warp: int, split: int = 0
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return lane and column in tensor memory of each register of each thread: int[registers, 32].
+    """Return lane and column in tensor memory of each register and thread: int[registers, 32].
 
-    Where a register holds two halves, its second cell is in the next column.
+    If a register holds two halves, its second cell is in the next column.
 
     Args:
-        move: what is executed.
-        address: in tensor memory, the same for all threads.
-        warp: place of the warp in its warpgroup.
-        split: the immediate operand of `.16x32bx2`, columns.
+        move: the instruction.
+        address: address in tensor memory, the same for all threads.
+        warp: position of the warp in its warpgroup.
+        split: the immediate operand of `.16x32bx2`, in columns.
 
     Raises:
-        TensorCoreError: the address lies in the lanes of another warp, or does not fit the shape.
+        TensorCoreError: the address is in the lanes of another warp, or does not fit the shape.
     """
     lane, column = split_address(address)
     quarter, within = divmod(lane, LANES_PER_WARP)
@@ -190,10 +190,10 @@ def load(
     """Return the registers of a tcgen05.ld: uint32[registers, 32].
 
     Args:
-        memory: of the warp's block.
-        address: in tensor memory.
-        warp: place of the warp in its warpgroup.
-        move: what is executed.
+        memory: tensor memory of the warp's block.
+        address: address in tensor memory.
+        warp: position of the warp in its warpgroup.
+        move: the instruction.
         split: the immediate operand of `.16x32bx2`.
 
     Raises:
@@ -215,7 +215,7 @@ def store(
     registers: NDArray[np.uint32],
     split: int = 0,
 ) -> None:
-    """Execute a tcgen05.st of `registers`, uint32[registers, 32]; the rest is as for `load`."""
+    """Execute a tcgen05.st of `registers`, uint32[registers, 32]; otherwise like `load`."""
     lanes, columns = accessed_cells(move, address, warp, split)
     if not move.halves:
         memory.write(lanes, columns, registers, move.opcode)
@@ -225,17 +225,17 @@ def store(
 
 
 def reduce(move: Move, registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return what tcgen05.ld.red computes of each thread's `registers`: uint32[32].
+    """Return the result of tcgen05.ld.red over each thread's `registers`: uint32[32].
 
-    Without `.NaN` a NaN counts only where all values are NaN (as for `redux.sync`, PTX ISA 9.0,
-    9.7.13.9); the NaN is the canonical one, and +0 is greater than -0.
+    Without `.NaN`, the result is NaN only if all values are NaN (as for `redux.sync`, PTX ISA 9.0,
+    9.7.13.9). NaN results are canonical, and +0 is greater than -0.
     """
     if move.type != "f32":
         values = registers.view(np.int32) if move.type == "s32" else registers
         reduced = np.maximum.reduce if move.reduction == "max" else np.minimum.reduce
         return np.asarray(reduced(values, axis=0)).view(np.uint32)
     bits = registers & np.uint32(0x7FFFFFFF) if move.absolute else registers
-    # As two's complement of the sign and magnitude, floats are ordered like integers.
+    # As two's complement of sign and magnitude, floats are ordered like integers.
     signed = bits.view(np.int32)
     ordered = np.where(signed < 0, signed ^ np.int32(0x7FFFFFFF), signed)
     nan = np.isnan(bits.view(np.float32))

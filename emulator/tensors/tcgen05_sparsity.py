@@ -1,12 +1,12 @@
-"""Sparse A of tcgen05.mma.sp: where in a row the elements belong that are stored.
+"""Sparse A of tcgen05.mma.sp: the positions of the stored elements in a row.
 
-Metadata has 2 bits for each stored element, or pair of elements of 4 bits; `.kind::tf32` has 4 bits
-(PTX ISA 9.0, 9.7.16.10.8). They lie in tensor memory; `tmem_e_frg` in CUTLASS'
+Metadata has 2 bits for each stored element, or pair of 4-bit elements; `.kind::tf32` has 4 bits
+(PTX ISA 9.0, 9.7.16.10.8). It is in tensor memory; `tmem_e_frg` in CUTLASS'
 mma_traits_sm100_frag.hpp and `format_tcgen05_sparse_metadata` of JAX have the layouts:
 
-* 8 bits and less: row r has 64 bits in lane r, in the column of the address and the next.
-* 16 and 32 bits: row 16 a + 8 b + c has 32 bits, which lie in half b of the words of lanes 16 a + c
-  and 16 a + 8 + c. The sparsity selector chooses one of two columns.
+* 8 bits and less: row r has 64 bits in lane r, in the column of the address and the next one.
+* 16 and 32 bits: row 16 a + 8 b + c has 32 bits, in half b of the words of lanes 16 a + c and 16 a
+  + 8 + c. The sparsity selector chooses one of two columns.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SINGLES = np.isin(np.arange(16), [0b0100, 0b1110])
 
 
 def metadata_columns(instruction: Instruction, address: int) -> range:
-    """Return the columns of all lanes that hold the metadata.
+    """Return the columns that hold the metadata, in all lanes.
 
     Raises:
-        TensorCoreError: the address does not name lane 0 and an even column.
+        TensorCoreError: the address is not at lane 0 and an even column.
     """
     lane, column = split_address(address)
     if lane or column % 2:
@@ -45,10 +45,10 @@ def metadata_columns(instruction: Instruction, address: int) -> range:
 
 
 def positions(memory: TensorMemory, instruction: Instruction, address: int) -> NDArray[np.intp]:
-    """Return the place in its row of each stored element of A: int[128, k / 2].
+    """Return the position in its row of each stored element of A: int[128, k / 2].
 
     Raises:
-        TensorCoreError: the metadata names no valid places.
+        TensorCoreError: the metadata contains invalid positions.
     """
     columns = metadata_columns(instruction, address)
     words = memory.read_block(np.arange(LANES), columns, f"{instruction.kind.opcode} (metadata)")

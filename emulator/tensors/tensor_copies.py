@@ -1,6 +1,6 @@
 """The bytes of bulk tensor copies: loads, stores and reductions of a box.
 
-What a box is, and which elements of it lie in the tensor, says `tensor_maps.py`.
+`tensor_maps.py` defines boxes, and which of their elements are in the tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMPY_TYPES = {name: np.dtype(name) for name in ELEMENT_BYTES if name != "bfloat
 
 
 def fill_value(map: TensorMap) -> bytes:
-    """Return the element that loads write where they are out of bounds: zero or NaN.
+    """Return the element that loads write for out-of-bounds positions: zero or NaN.
 
     Raises:
         UnsupportedError: the map fills with NaN and its elements are integers.
@@ -46,22 +46,22 @@ def load(
 
     Args:
         map: the tensor map.
-        box: what to copy.
+        box: the box to copy.
         global_bytes: uint8[n], the allocation.
-        base_offset: where in `global_bytes` the map's address lies.
+        base_offset: offset of the map's address in `global_bytes`.
         shared: uint8[n], the shared memory of a block.
 
     Raises:
-        OperandError: the box leaves the allocation or shared memory.
+        OperandError: the box exceeds the allocation or shared memory.
     """
     _target(box, shared)[...] = read_global(map, box, global_bytes, base_offset)
 
 
 def read_global(map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset: int) -> np.ndarray:
-    """Return uint8[box.bytes]: what a load writes to shared memory from `shared_address` on.
+    """Return uint8[box.bytes]: the bytes that a load writes at `shared_address`.
 
     Raises:
-        OperandError: the box leaves the allocation.
+        OperandError: the box exceeds the allocation.
     """
     row_bytes = box.row_elements * box.element_bytes
     rows = len(box.row_offsets)
@@ -83,7 +83,7 @@ def read_global(map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset:
 def store(
     map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset: int, shared: np.ndarray
 ) -> None:
-    """Copy a box from shared to global memory; arguments and errors are those of `load`."""
+    """Copy a box from shared to global memory; arguments and errors are as for `load`."""
     write_global(map, box, global_bytes, base_offset, _target(box, shared))
 
 
@@ -107,21 +107,21 @@ def reduce(
 ) -> None:
     """Combine a box of shared memory with global memory, element by element.
 
-    Integers wrap. Sums of floats round to nearest even; those of f32 flush subnormals, as PTX ISA
-    9.0, 9.7.9.25.4.2, requires of copies without a tensor map. Of a number and a NaN, `min` and
-    `max` give the number, and -0.0 is smaller than +0.0, as for the instructions `min` and `max`.
+    Integers wrap. Sums of floats round to nearest even; sums of f32 flush subnormals, as PTX ISA
+    9.0, 9.7.9.25.4.2, requires for copies without a tensor map. If one operand is NaN, `min` and
+    `max` return the other, and -0.0 is smaller than +0.0, as for the instructions `min` and `max`.
 
     Args:
-        map: the tensor map, whose element type is that of the operation.
-        box: what to combine.
+        map: the tensor map, whose element type is the operation's.
+        box: the box to combine.
         global_bytes: uint8[n], the allocation.
-        base_offset: where in `global_bytes` the map's address lies.
+        base_offset: offset of the map's address in `global_bytes`.
         shared: uint8[n], the shared memory of a block.
         operation: add, min, max, inc, dec, and, or, xor.
 
     Raises:
-        UnsupportedError: there is no such operation on these elements, or elements overlap.
-        OperandError: the box leaves the allocation or shared memory.
+        UnsupportedError: the operation is not supported for these elements, or elements overlap.
+        OperandError: the box exceeds the allocation or shared memory.
     """
     reduce_global(map, box, global_bytes, base_offset, _target(box, shared), operation=operation)
 
@@ -135,7 +135,7 @@ def reduce_global(
     *,
     operation: str,
 ) -> None:
-    """Do what `reduce` does with `data`, the bytes of shared memory from `shared_address` on."""
+    """Reduce as `reduce`, from `data`, the bytes of shared memory from `shared_address` on."""
     if operation not in REDUCTIONS or map.dtype not in REDUCTIONS[operation]:
         raise unsupported(f"a tensor copy that reduces {map.dtype} by .{operation}")
     starts = box.global_rows
@@ -170,7 +170,7 @@ _UFUNCS = {
 
 
 def combined(operation: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Return what a reduction makes of the elements of memory and those that come to them."""
+    """Return the elements that a reduction writes, from old elements in memory and new ones."""
     if operation == "inc":
         return np.where(old >= new, np.uint32(0), old + np.uint32(1))
     if operation == "dec":
@@ -185,7 +185,7 @@ def combined(operation: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 def _target(box: Box, shared: np.ndarray) -> np.ndarray:
-    """Return the part of shared memory that a box takes."""
+    """Return the part of shared memory that a box occupies."""
     end = box.shared_address + box.bytes
     if box.shared_address < 0 or end > len(shared):
         raise OperandError(
@@ -197,7 +197,7 @@ def _target(box: Box, shared: np.ndarray) -> np.ndarray:
 
 
 def _windows(box: Box, global_bytes: np.ndarray, base_offset: int) -> np.ndarray:
-    """Return uint8[rows inside, bytes of each] from global memory."""
+    """Return uint8[rows inside, bytes per row] from global memory."""
     starts = box.global_rows
     width = box.global_row_bytes
     if not width or not len(starts):
@@ -208,7 +208,7 @@ def _windows(box: Box, global_bytes: np.ndarray, base_offset: int) -> np.ndarray
 
 
 def _view(box: Box, starts: np.ndarray, global_bytes: np.ndarray, base_offset: int) -> np.ndarray:
-    """Return every stretch of a row's length in global memory, as one item each."""
+    """View every window of a row's length in global memory as one item."""
     width = box.global_row_bytes
     first, last = int(starts.min()) + base_offset, int(starts.max()) + base_offset + width
     if first < 0 or last > len(global_bytes):
@@ -223,7 +223,7 @@ def _view(box: Box, starts: np.ndarray, global_bytes: np.ndarray, base_offset: i
 
 
 def _inner(box: Box, data: np.ndarray) -> np.ndarray:
-    """Return the rows inside of the bytes of shared memory, each row one item."""
+    """Return the box's rows that are inside the tensor, one item per row."""
     row_bytes = box.row_elements * box.element_bytes
     dense = _reordered(box, data).reshape(-1, row_bytes)
     first, width = box.columns[0] * box.element_bytes, box.global_row_bytes
@@ -236,7 +236,7 @@ def _inner(box: Box, data: np.ndarray) -> np.ndarray:
 
 
 def _reordered(box: Box, data: np.ndarray) -> np.ndarray:
-    """Swizzle the bytes of a box, or undo it, which is the same."""
+    """Swizzle the bytes of a box, or unswizzle them, which is the same."""
     if not box.swizzle:
         return data
     start = box.shared_address % PERIOD_BYTES

@@ -1,12 +1,12 @@
-"""Which bytes a bulk tensor copy moves. `tensor_copies.py` moves them.
+"""Determines the bytes that a bulk tensor copy moves. `tensor_copies.py` moves them.
 
-PTX ISA 9.0, 5.5 "Tensors", describes the modes; the rules of the arguments are those of
-`cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col` (CUDA driver API, "Tensor Map Object
-Management").
+PTX ISA 9.0, 5.5 "Tensors", describes the modes; `cuTensorMapEncodeTiled` and
+`cuTensorMapEncodeIm2col` (CUDA driver API, "Tensor Map Object Management") define the constraints
+on arguments.
 
-A box is a list of rows, each of them elements that follow one another in the tensor. In shared
-memory rows are dense, the first dimension innermost, before the swizzle. Elements beyond the
-tensor's sizes are filled by loads and skipped by stores, and their bytes count for the mbarrier.
+A box is a list of rows, each consisting of consecutive elements of the tensor. In shared memory,
+rows are dense, with the first dimension innermost, before the swizzle. Elements outside the tensor
+are filled by loads and skipped by stores, and their bytes count for the mbarrier.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SHARED_ALIGNMENT = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Box:
-    """What one bulk tensor copy moves.
+    """The elements that one bulk tensor copy moves.
 
     Attributes:
-        shared_address: where the box starts in shared memory.
-        row_offsets: int64[rows], where each row starts, in bytes from the map's address.
-        row_inside: bool[rows], which rows lie in the tensor; None if all do.
-        columns: the half-open range of a row's elements that lie in the tensor.
-        row_elements: elements a row.
+        shared_address: start of the box in shared memory.
+        row_offsets: int64[rows], the start of each row, in bytes from the map's address.
+        row_inside: bool[rows], True for rows in the tensor; None if all are.
+        columns: the half-open range of a row's elements that are in the tensor.
+        row_elements: elements per row.
         element_bytes: the size of an element.
-        swizzle: bytes, 0 is none.
-        bytes: what is announced to the mbarrier: the full box, out-of-bounds elements included.
+        swizzle: width in bytes, 0 for none.
+        bytes: the bytes announced to the mbarrier: the full box, including out-of-bounds elements.
     """
 
     shared_address: int
@@ -59,7 +59,7 @@ class Box:
 
     @property
     def inside(self) -> np.ndarray:
-        """bool[n]: False where an element is out of bounds."""
+        """bool[n]: False if an element is out of bounds."""
         first, end = self.columns
         inside = np.zeros((len(self.row_offsets), self.row_elements), np.bool_)
         inside[:, first:end] = True
@@ -76,7 +76,7 @@ class Box:
 
     @property
     def global_rows(self) -> np.ndarray:
-        """int64[rows inside]: where the part in the tensor of each row starts, in bytes."""
+        """int64[rows inside]: the start, in bytes, of each row's part in the tensor."""
         first, end = self.columns
         if first >= end:
             return self.row_offsets[:0]
@@ -94,12 +94,12 @@ def tiled(map: TensorMap, coordinates: Sequence[int], shared_address: int) -> Bo
 
     Args:
         map: made by `cuTensorMapEncodeTiled`.
-        coordinates: of the box's first element, minor first, signed.
-        shared_address: where the box starts in shared memory.
+        coordinates: coordinates of the box's first element, minor first, signed.
+        shared_address: start of the box in shared memory.
 
     Raises:
-        UnsupportedError: a property of the map is not modelled.
-        OperandError: the address is misaligned, or the copy has another rank than the map.
+        UnsupportedError: a property of the map is not modeled.
+        OperandError: the address is misaligned, or the rank differs from the map's.
     """
     if map.im2col is not None:
         raise OperandError("a tensor copy in mode .tile uses a tensor map made for .im2col")
@@ -120,19 +120,20 @@ def im2col(
 ) -> Box:
     """Return the box of a copy in mode `.im2col`, or `.im2col_no_offs` with no offsets.
 
-    Windows start at the lower corner and every element stride from there, below the tensor's size
-    plus the upper corner; the copy takes `pixels_per_column` of them, the first spatial dimension
-    innermost and the images outermost, from `coordinates` on (PTX ISA 9.0, 5.5.4).
+    Windows start at the lower corner and at every element stride after it, below the tensor's size
+    plus the upper corner. The copy takes `pixels_per_column` windows from `coordinates` on, with
+    the first spatial dimension innermost and the images outermost (PTX ISA 9.0, 5.5.4).
 
     Args:
         map: made by `cuTensorMapEncodeIm2col`.
         coordinates: the first channel, the start of the first window, the image; signed.
-        offsets: of the pixel within its window, per spatial dimension; none stands for zeros.
-        shared_address: where the box starts in shared memory.
+        offsets: offsets of the pixel within its window, per spatial dimension; empty for zeros.
+        shared_address: start of the box in shared memory.
 
     Raises:
-        UnsupportedError: a property of the map is not modelled, or the first window is none.
-        OperandError: the address is misaligned, or the copy has another rank than the map.
+        UnsupportedError: a property of the map is not modeled, or no window starts at
+            `coordinates`.
+        OperandError: the address is misaligned, or the rank differs from the map's.
     """
     if map.im2col is None:
         raise OperandError("a tensor copy in mode .im2col uses a tensor map made for .tile")
@@ -175,12 +176,12 @@ def gather4(map: TensorMap, column: int, rows: Sequence[int], shared_address: in
 
     Args:
         map: of rank 2, whose box is one row.
-        column: of the first element in each row.
+        column: column of the first element in each row.
         rows: the four rows, in their order in shared memory.
-        shared_address: where the box starts in shared memory.
+        shared_address: start of the box in shared memory.
 
     Raises:
-        UnsupportedError: a property of the map is not modelled.
+        UnsupportedError: a property of the map is not modeled.
         OperandError: the address is misaligned, or the map is not of rank 2 with a box of one row.
     """
     if map.im2col is not None or len(map.dims) != 2 or map.box[1] != 1 or len(rows) != 4:
@@ -196,14 +197,14 @@ def gather4(map: TensorMap, column: int, rows: Sequence[int], shared_address: in
 
 
 scatter4 = gather4
-"""The box of `.tile::scatter4`, which is that of a gather in the other direction."""
+"""The box of `.tile::scatter4`, the same as for a gather."""
 
 
 def element_bytes(dtype: str) -> int:
     """Return the size of an element.
 
     Raises:
-        UnsupportedError: the type is not modelled.
+        UnsupportedError: the type is not modeled.
     """
     if dtype not in ELEMENT_BYTES:
         raise unsupported(f"a tensor map of {dtype}")
@@ -212,11 +213,11 @@ def element_bytes(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """What depends on a map alone: its rows at coordinates of zero.
+    """Values that depend only on a map: its rows for coordinates of zero.
 
     Attributes:
         rows: int64[rows], the bytes from the box's start to each row.
-        row_indices: per outer dimension int64[rows], each row's index in it.
+        row_indices: for each outer dimension int64[rows], each row's index in it.
     """
 
     rows: np.ndarray
@@ -275,7 +276,7 @@ def _shape(
 
 
 def _count(map: TensorMap, dimension: int) -> int:
-    """Elements of a box along an outer dimension."""
+    """Return the elements of a box along an outer dimension."""
     return -(-map.box[dimension] // map.element_strides[dimension])
 
 

@@ -1,9 +1,9 @@
-"""Tensor memory of one block, and who has allocated what of it (PTX ISA 9.0, 9.7.16.1).
+"""Tensor memory of one block, and its allocations (PTX ISA 9.0, 9.7.16.1).
 
-Tensor memory is a table of 128 lanes and 512 columns with 32 bits a cell. An address holds the lane
-in its upper and the column in its lower 16 bits. Columns are allocated 32 at least and by powers of
-two, always with all their lanes. What was never written reads as `POISON` unless another word is
-asked for; it is a NaN as f32, as two halves f16 or bf16, and as four bytes f8.
+Tensor memory has 128 lanes and 512 columns of 32-bit cells. An address holds the lane in its upper
+16 bits and the column in its lower 16 bits. Columns are allocated in powers of two from 32 on,
+always with all their lanes. Unwritten cells read as `POISON` by default; it is a NaN as f32, as two
+halves f16 or bf16, and as four bytes f8.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def split_address(address: int) -> tuple[int, int]:
 class TensorMemory:
     """Tensor memory of one block.
 
-    Every access goes through `read` and `write`, which hold it to the allocations.
+    Every access goes through `read` and `write`, which check it against the allocations.
 
     Attributes:
         words: uint32[128, 512], the cells.
@@ -55,13 +55,12 @@ class TensorMemory:
         return dict(self._allocations)
 
     def alloc(self, columns: int) -> int | None:
-        """Allocate columns and return their address, or None while too few are free.
+        """Allocate columns and return their address, or None if too few are free.
 
-        The hardware blocks in the latter case until another block of the multiprocessor, or this
-        one, frees some.
+        In the latter case, the hardware blocks until a block of the multiprocessor frees some.
 
         Raises:
-            TensorCoreError: the number of columns is no power of two in 32…512, or the permit to
+            TensorCoreError: the number of columns is not a power of two in 32…512, or the permit to
                 allocate was given up.
         """
         _check_count("tcgen05.alloc", columns)
@@ -79,10 +78,10 @@ class TensorMemory:
         return None
 
     def dealloc(self, address: int, columns: int) -> None:
-        """Free an allocation; its cells are poison again.
+        """Free an allocation, and reset its cells to poison.
 
         Raises:
-            TensorCoreError: the address and number are not those of a live allocation.
+            TensorCoreError: no live allocation has this address and number of columns.
         """
         _check_count("tcgen05.dealloc", columns)
         held = self._allocations.get(address)
@@ -107,7 +106,7 @@ class TensorMemory:
         """Return the cells at `lanes` and `columns`, which are broadcast against each other.
 
         Raises:
-            TensorCoreError: a cell lies outside of every allocation; `user` names who reads it.
+            TensorCoreError: a cell is outside every allocation; the message names `user`.
         """
         self._check(lanes, columns, user)
         words: NDArray[np.uint32] = self.words[lanes, columns]
@@ -116,7 +115,7 @@ class TensorMemory:
     def write(
         self, lanes: NDArray[Any], columns: NDArray[Any], words: NDArray[np.uint32], user: str
     ) -> None:
-        """Write cells, as `read` reads them."""
+        """Write cells, with arguments and errors as for `read`."""
         self._check(lanes, columns, user)
         self.words[lanes, columns] = words
         self.written[lanes, columns] = True
@@ -133,7 +132,7 @@ class TensorMemory:
     def write_block(
         self, lanes: NDArray[Any], columns: range, words: NDArray[np.uint32], user: str
     ) -> None:
-        """Write cells, as `read_block` reads them."""
+        """Write cells, with arguments and errors as for `read_block`."""
         block = self._block(lanes, columns, user)
         self.words[block] = words
         self.written[block] = True

@@ -1,9 +1,9 @@
 """`ldmatrix` and `stmatrix`: tiles of 8 rows of 16 bytes between shared memory and a warp.
 
-PTX ISA 9.0, 9.7.14.5.15 and 9.7.14.5.16. The rows of tile `i` start at the addresses that lanes
-`8 i` to `8 i + 7` give; register `i` of every lane belongs to tile `i`. Lane `l` holds the 4 bytes
-`l % 4` of row `l // 4`. Transposed 16-bit elements lie in lane `l` as rows `2 (l % 4)` and the next
-of column `l // 4`; `m16n8` tiles of bytes, which only `stmatrix` has, as the same two rows of
+PTX ISA 9.0, 9.7.14.5.15 and 9.7.14.5.16. The rows of tile `i` start at the addresses in lanes `8 i`
+to `8 i + 7`; register `i` of every lane belongs to tile `i`. Lane `l` holds the 4 bytes `l % 4` of
+row `l // 4`. If 16-bit elements are transposed, lane `l` holds rows `2 (l % 4)` and the next one of
+column `l // 4`. In `m16n8` tiles of bytes, which only `stmatrix` has, it holds the same two rows of
 column `l // 4` and then of column `l // 4 + 8` (CUTLASS, cute/atom/copy_traits_sm100.hpp,
 `SM100_U8x4_STSM_T`).
 """
@@ -19,7 +19,7 @@ import numpy as np
 from pallasc.emulator.tensors.misuse import OperandError, unsupported
 
 ROW_BYTES = 16
-"""Bytes that the address of each lane stands for, and what it must be a multiple of."""
+"""Number of bytes at each lane's address, and the required alignment of the address."""
 
 _OPCODE = re.compile(
     r"(?P<name>ldmatrix|stmatrix)\.sync\.aligned\.(?P<shape>m8n8|m16n8)\.x(?P<count>[124])"
@@ -30,7 +30,7 @@ _ROW = np.dtype((np.void, ROW_BYTES))
 
 @dataclass(frozen=True, slots=True)
 class MatrixMove:
-    """One form of `ldmatrix` or `stmatrix`: how many tiles, and how their elements lie."""
+    """One form of `ldmatrix` or `stmatrix`: the number of tiles, and the layout of elements."""
 
     opcode: str
     is_store: bool
@@ -41,13 +41,13 @@ class MatrixMove:
 
 @lru_cache(maxsize=64)
 def parse(opcode: str) -> MatrixMove:
-    """Read the opcode with all its parts.
+    """Parse the opcode with all its parts.
 
     Args:
         opcode: such as `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`.
 
     Raises:
-        UnsupportedError: the opcode is neither, or is not modelled.
+        UnsupportedError: the opcode is neither of the two, or is not modeled.
     """
     found = _OPCODE.fullmatch(opcode)
     if found is None:
@@ -62,14 +62,14 @@ def parse(opcode: str) -> MatrixMove:
 
 
 def row_addresses(move: MatrixMove, addresses: np.ndarray) -> np.ndarray:
-    """Return int64[8 count]: where the rows start that an instruction reads or writes.
+    """Return int64[8 count]: the start of each row that an instruction reads or writes.
 
     Args:
         move: the instruction.
-        addresses: uint32[32], a lane's address in shared memory each.
+        addresses: uint32[32], each lane's address in shared memory.
 
     Raises:
-        OperandError: one is no multiple of 16.
+        OperandError: an address is not a multiple of 16.
     """
     rows = addresses[: 8 * move.count].astype(np.int64)
     if (rows % ROW_BYTES).any():
@@ -88,10 +88,10 @@ def ldmatrix(move: MatrixMove, shared: np.ndarray, addresses: np.ndarray) -> np.
     Args:
         move: the instruction.
         shared: uint8[n], the shared memory of a block.
-        addresses: uint32[32], a lane's address each.
+        addresses: uint32[32], each lane's address.
 
     Raises:
-        OperandError: an address is misaligned or outside of shared memory.
+        OperandError: an address is misaligned or outside shared memory.
     """
     tiles = _rows(move, shared, addresses)
     found = tiles[0][tiles[1]]
@@ -111,11 +111,11 @@ def stmatrix(
     Args:
         move: the instruction.
         shared: uint8[n], the shared memory of a block.
-        addresses: uint32[32], a lane's address each.
+        addresses: uint32[32], each lane's address.
         registers: uint32[count, 32].
 
     Raises:
-        OperandError: an address is misaligned or outside of shared memory.
+        OperandError: an address is misaligned or outside shared memory.
     """
     tiles = _rows(move, shared, addresses)
     found = np.ascontiguousarray(registers)
@@ -132,7 +132,7 @@ def stmatrix(
 def _rows(
     move: MatrixMove, shared: np.ndarray, addresses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return shared memory as rows of 16 bytes, and which of them the lanes name."""
+    """Return shared memory as rows of 16 bytes, and the indices of the rows that the lanes name."""
     rows = row_addresses(move, addresses)
     whole = len(shared) // ROW_BYTES
     if (rows >= whole * ROW_BYTES).any():

@@ -1,8 +1,8 @@
-"""`wgmma.mma_async`: matrix products of a warpgroup, 128 threads of four warps in order.
+"""`wgmma.mma_async`: matrix products of a warpgroup, 128 threads of four consecutive warps.
 
-PTX ISA 9.0, 9.7.15.5.2. Of D, A (m × k) and B (k × n), A comes from registers or shared memory, B
-from shared memory. Here B is held as [n, k], the way `operand_addresses` lists it. How sums are
-rounded says `elements.multiply_add`.
+PTX ISA 9.0, 9.7.15.5.2. A (m × k) comes from registers or shared memory, B (k × n) from shared
+memory; D is m × n. Here B is held as [n, k], as listed by `operand_addresses`. See
+`elements.multiply_add` for the rounding of sums.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PAIRS = {
     **{(a, b): ("f16", "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
     **{(a, b): ("s32",) for a in ("s8", "u8") for b in ("s8", "u8")},
 }
-"""Types of A and B, and the types of D that go with them."""
+"""Types of A and B, and the matching types of D."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wgmma:
-    """One form of the instruction: shape, types, and registers a thread.
+    """One form of the instruction: shape, types, and registers per thread.
 
-    `a_registers` is 0 where A lies in shared memory.
+    `a_registers` is 0 if A is in shared memory.
     """
 
     m: int
@@ -54,28 +54,28 @@ class Wgmma:
 
     @property
     def takes_scales(self) -> bool:
-        """Whether immediates follow that negate A and B."""
+        """True if immediates that negate A and B follow."""
         return self.d != "s32"
 
     @property
     def takes_transposes(self) -> bool:
-        """Whether immediates follow that say which dimension of an operand is contiguous.
+        """True if immediates follow that select the contiguous dimension of an operand.
 
-        There is one for B, and before it one for A where that lies in shared memory.
+        There is one for B, preceded by one for A if A is in shared memory.
         """
         return ELEMENT_BYTES[self.a] == 2
 
 
 @lru_cache(maxsize=256)
 def parse(opcode: str, *, a_in_registers: bool = False) -> Wgmma:
-    """Read the opcode with all its parts.
+    """Parse the opcode with all its parts.
 
     Args:
         opcode: such as `wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16`.
-        a_in_registers: whether the operand A is a list of registers.
+        a_in_registers: True if the operand A is a list of registers.
 
     Raises:
-        UnsupportedError: the opcode is none of `wgmma.mma_async`, or is not modelled.
+        UnsupportedError: the opcode is not a form of `wgmma.mma_async`, or is not modeled.
     """
     found = _OPCODE.fullmatch(opcode)
     if found is None:
@@ -107,12 +107,11 @@ def operand_addresses(
     Args:
         w: the instruction.
         descriptor: its matrix descriptor.
-        which: "a", whose rows are those of the matrix, or "b", whose rows are its columns.
+        which: "a", whose rows are the matrix's rows, or "b", whose rows are the matrix's columns.
         transposed: the immediate `imm-trans-a` or `imm-trans-b`: M or N is contiguous.
 
     Raises:
-        UnsupportedError: the descriptor is not modelled, or elements of another size than 16 bits
-            are transposed.
+        UnsupportedError: the descriptor is not modeled, or transposed elements do not have 16 bits.
     """
     rows, dtype = (w.m, w.a) if which == "a" else (w.n, w.b)
     if transposed and not w.takes_transposes:
@@ -129,10 +128,10 @@ def operand_addresses(
 def read_operand(
     w: Wgmma, shared: np.ndarray, descriptor: int, which: str, *, transposed: bool = False
 ) -> np.ndarray:
-    """Return float64[rows, k]: an operand from shared memory; the arguments of `operand_addresses`.
+    """Return float64[rows, k]: an operand from shared memory; arguments as `operand_addresses`.
 
     Raises:
-        OperandError: the operand leaves shared memory.
+        OperandError: the operand exceeds shared memory.
         UnsupportedError: as for `operand_addresses`.
     """
     dtype = w.a if which == "a" else w.b
@@ -170,7 +169,7 @@ def multiply(
         a: float64[m, k].
         b: float64[n, k].
         w: the instruction.
-        accumulator: D as it was, where `scale-d` is true.
-        negate: whether just one of `imm-scale-a` and `imm-scale-b` is -1.
+        accumulator: the previous D, if `scale-d` is true.
+        negate: True if exactly one of `imm-scale-a` and `imm-scale-b` is -1.
     """
     return multiply_add(-a if negate else a, b, accumulator, w.d, saturate=w.satfinite)
