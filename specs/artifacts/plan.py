@@ -180,7 +180,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """A kernel parameter: the 8-byte address of the launch's table of peers, on the device."""
+    """A kernel parameter: the 8-byte device address of the launch's table of peers."""
 
 
 @dataclass(frozen=True, slots=True)
