@@ -85,7 +85,7 @@ _MODULE_OF = {
 }  # fmt: skip
 
 
-# Hidden from type checkers, which would otherwise accept any misspelt name.
+# Hidden from type checkers, which would otherwise accept any misspelled name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Canonical encodings of values: JSON, labelled keys, SHA-256 digests.
+"""Canonical encodings of values: JSON, labeled keys, SHA-256 digests.
 
 A key is the SHA-256 of a schema line followed by one line for each field, sorted by label:
 `len(label):label len(value):value`. The lengths are in bytes, in ASCII decimal, so different sets
@@ -52,7 +52,7 @@ def digest(data: bytes) -> str:
 
 
 def labelled_key(fields: Mapping[str, bytes | str]) -> str:
-    """Return the key of the labelled `fields`, in hexadecimal."""
+    """Return the key of the labeled `fields`, in hexadecimal."""
     try:
         # Fast path: most values are ASCII text, where character counts equal byte counts.
         lines = [f"{len(k)}:{k} {len(v)}:" + v for k, v in sorted(fields.items())]  # type: ignore[operator]

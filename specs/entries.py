@@ -88,7 +88,7 @@ def check_entry(entry: Entry, base_dir: str) -> None:
 
 
 def check_data_file(text: str, base_dir: str) -> str:
-    """Return the normalised relative path of a data file that exists.
+    """Return the normalized relative path of a data file that exists.
 
     Raises:
         SpecError: the path is absolute, or the file does not exist.

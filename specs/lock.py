@@ -19,7 +19,7 @@ is tuned:
     digest    = 64 lower-case hexadecimal digits
     seconds   = digits [ "." digits ], two significant digits
 
-In YAML, such a key has at most 1000 characters; a longer one becomes "  ? key" LF "  : {…}" LF.
+YAML limits such keys: one with more than 1000 characters becomes "  ? key" LF "  : {…}" LF.
 
 * a variant's key is its id, such as `matmul[m=1024]@h100-sxm`
 * `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
@@ -346,7 +346,7 @@ def _versions(labels: list[str], before: str, after: str) -> str:
     now = ", ".join(part for part in second if part not in first)
     if not was:
         return f"compiled without {now}"
-    names = [label for label in labels if not label.endswith("packages")]  # versions have names
+    names = [label for label in labels if not label.endswith("packages")]  # versions list names
     what = f"{listed(names)} {was}" if names else was
     if not now:
         return f"compiled with {what}, which {'are' if ', ' in was else 'is'} not installed"

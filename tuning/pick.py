@@ -420,7 +420,6 @@ def _picked(
     percent: float,
     most: int | None,
 ) -> Picked:
-    """Fill in the decision on a kernel."""
     _measure_keys(files, picked, kernel, percent)
     names = list(picked.configurations)
     place = {name: index for index, name in enumerate(names)}
@@ -472,9 +471,9 @@ def _add_rows(picked: Picked, served: Sequence[MeasuredKey], kernel: TunedKernel
 
 
 def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
-    """Return the configuration of a bucket; the key that names the bucket may use it.
+    """Return the configuration of a bucket: one that the key naming the bucket may use.
 
-    Among the allowed ones, it is within the limit for most keys, then has the least loss.
+    Of these, it is the one within the limit for most keys, then the one that loses least.
     """
     end = next((own for own in group if own.key == around), None)
 

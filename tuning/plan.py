@@ -126,7 +126,7 @@ def plan_job(
     if planned.report.interrupted:
         return planned
     for result in planned.report.failed:
-        if isinstance(result.error, ToolError | NotCachedError):  # a fault of the machine
+        if isinstance(result.error, ToolError | NotCachedError):  # caused by this machine
             raise result.error
     planned.points = _points(planned.report.results)
     prune(planned.points, share=share, most=most)

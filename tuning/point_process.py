@@ -132,7 +132,7 @@ class Point:
     def time_us(self, request: Mapping[str, Any]) -> float:
         """Return the time of a launch: the mean of several without the fastest and slowest quarter.
 
-        A median of few launches would show the steps of the events' clock.
+        Event timestamps have discrete steps, which a median of few launches would keep.
         """
         from pallasc.runtime.timing import time_launches
 

@@ -329,7 +329,6 @@ def _start(record: Mapping[str, object]) -> Start:
 
 
 def _started(start: Start, results: Results | None, shown: str) -> Results:
-    """Return the results after the start of a run."""
     if results is None:
         return Results(shown, start)
     first = results.start

@@ -55,7 +55,7 @@ class KernelResources:
         registers: registers per thread.
         stack_bytes: stack frame per thread.
         spill_store_bytes, spill_load_bytes: per thread; None if there is a stack frame and the
-        assembler's report is missing.
+            assembler's report is missing.
         static_smem_bytes, dynamic_smem_bytes: shared memory per block.
         barriers: named barriers per block.
     """
@@ -111,7 +111,8 @@ class Artifact:
     Attributes:
         find_source_lines: reads the source lines that a bundle has for it; None outside of bundles.
         find_ptx: finds the PTX of the kernels that come without it, by the digest of their cubin;
-        None if it is unknown how the artifact was compiled, as for one from a bundle or the store.
+            None if it is unknown how the artifact was compiled, as for one from a bundle or the
+            store.
 
     Raises:
         CorruptError: the record has another schema, or lacks a field.
@@ -171,7 +172,7 @@ class Artifact:
 
     @cached_property
     def plan(self) -> "LaunchPlan":
-        """The launch plan, checked."""
+        """The checked launch plan."""
         from pallasc.specs.artifacts.plan import plan_from_json
 
         plan = plan_from_json(self.record["plan"])

@@ -92,7 +92,7 @@ def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
         artifact: the compiled artifact.
         name: its name for messages, `matmul[m=1024]@h100-sxm`.
         inside: include the cubins and constants; otherwise the plan has only their digests, and the
-        program that opens it provides them.
+            program that opens it provides them.
 
     Raises:
         CorruptError: the artifact is damaged.

@@ -53,8 +53,7 @@ class Buffer:
     """One allocation on the device.
 
     `role` determines who provides it: the caller (`input`, `output`), the artifact (`constant`, its
-    bytes
-    under `digest`), or the runtime (`temporary`).
+    bytes under `digest`), or the runtime (`temporary`).
     """
 
     role: Role

@@ -34,7 +34,7 @@ def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resource
 
 
 def kernels_of(artifact: Artifact) -> Kernels:
-    """Return the name and resources of each kernel; kernels share cubins, so these are None.
+    """Return the name and resources of each kernel; kernels can share a cubin: no `cubin_bytes`.
 
     Raises:
         CorruptError: the artifact's plan or target is damaged.

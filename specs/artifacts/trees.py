@@ -99,7 +99,6 @@ def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:
 
 
 def _keys(tree: Node, count: int) -> list[str]:
-    """Return the names of the children of a tuple or a node."""
     keys = tree.get("keys") if "node" in tree else None
     if keys is None:
         return [str(number) for number in range(count)]
@@ -122,7 +121,6 @@ _FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "ch
 
 
 def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield key, tree and value of each child."""
     kind, children = _node(tree)
     if kind == "dict":
         if not isinstance(value, Mapping) or set(map(str, value)) != {key for key, _ in children}:

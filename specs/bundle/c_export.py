@@ -250,7 +250,6 @@ def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
 
 
 def _untuned(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
-    """Return the parameters of an entry without the tuned ones."""
     over = () if entry.tuning is None else entry.tuning.over
     return tuple(item for item in entry.params if item[0] not in over)
 
@@ -321,7 +320,6 @@ def _plan_file(variant: str, taken: set[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a C string literal."""
     return '"' + "".join(map(_escaped, text.encode("utf-8", "backslashreplace"))) + '"'
 
 

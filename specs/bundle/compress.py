@@ -55,7 +55,7 @@ def check_level(level: int) -> int:
 
 
 def most_stored(size: int) -> int:
-    """Return the maximum size of `size` compressed bytes; larger frames are rejected."""
+    """Return an upper bound on the compressed size of `size` bytes; larger frames are rejected."""
     return size + size // 128 + 1024
 
 

@@ -170,7 +170,7 @@ class Item:
         tuning: its tuning data, None if the kernel is not tuned.
         reference: its reference values (`specs/bundle/tuned.py`), None if there are none.
         read: returns the bytes of a blob of the artifact from an earlier bundle, None if they were
-        left out there; by default, the artifact is read.
+            left out there; by default, the artifact is read.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Remove the content of a cubin's debug sections.
 
 The name of a debug section begins with `.debug_` or `.nv_debug_`, also after `.nv.merc`;
-relocations of a debug section count as well. A section that is loaded into memory (SHF_ALLOC) does
-not.
+relocations of a debug section count as well. A section that is loaded into memory (SHF_ALLOC) never
+counts.
 
 Symbols, relocations, and attributes of a cubin refer to sections and to each other by number, so
 nothing is removed from a table: **a debug section stays in the section table, empty**. ptxas itself
@@ -116,7 +116,6 @@ def strip_debug(cubin: bytes) -> bytes:
 
 
 def _parse(data: bytes) -> tuple[list[list[int]], list[_Section]]:
-    """Return the rows of the program headers, and the sections."""
     names = [section.name for section in parse_elf(data).sections]
     programs_at, sections_at = _PLACES.unpack_from(data, _PLACES_AT)
     program_bytes, program_count, *_ = _COUNTS.unpack_from(data, _COUNTS_AT)

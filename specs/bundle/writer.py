@@ -89,7 +89,7 @@ class _Packed:
         item: the variant.
         record: digest of the artifact's record.
         shipped: digest of the shipped content of each of the record's blobs, in the order of their
-        digests there.
+            digests there.
         lines, reference: digests of source lines and reference values; None if they do not ship.
         blobs: all shipped blobs, by digest.
     """

@@ -97,7 +97,6 @@ def check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target
 
 
 def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
-    """Return the fields of a spec that come from its matrix."""
     table, known = matrix.table, file.rows
     if table is None:
         return {"matrix": matrix.axes}
@@ -162,6 +161,6 @@ def _places(value: object, at: Place, path: PathParts) -> Iterator[tuple[str, Lo
 
 
 def kernel_place(at: Place, name: object, otherwise: str) -> Place:
-    """Return a kernel's place, labelled with the kernel's name if it has one."""
+    """Return a kernel's place, labeled with the kernel's name if it has one."""
     origin = name if isinstance(name, str) and name else otherwise
     return at._replace(origin=origin, skip=len(at.path))

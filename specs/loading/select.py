@@ -219,7 +219,7 @@ def _array_hint(term: str, variants: Sequence[Selectable]) -> str | None:
     """Return the hint for a term that names an array instead of a parameter, else None."""
     key = term.partition("=")[0] if "=" in term else ""
     params = {name for variant in variants for name, _ in variant.params}
-    known = [variant for variant in variants if isinstance(variant, Variant)]  # not bundles
+    known = [variant for variant in variants if isinstance(variant, Variant)]  # not of a bundle
     arrays = {path.partition(".")[0] for variant in known for path, _ in variant.arrays()}
     if key not in arrays - params:
         return None

@@ -168,7 +168,6 @@ def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[Path
 
 
 def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) -> list[_Entry]:
-    """Return the rows that satisfy `where`."""
     chosen = entries
     for name, values in (table.where or {}).items():
         place = at.child("where").child(name)
@@ -215,7 +214,6 @@ def _fields_of(entry: _Entry) -> list[str]:
 
 
 def _all_fields(entry: _Entry, at: Place, document: Document) -> dict[str, tuple[str, ...]]:
-    """Return a selection of all fields of a row."""
     if not isinstance(entry.content, dict):
         raise _error(entry, document, f"expected a row, got {show(entry.content)}.", at)
     for name in entry.content:

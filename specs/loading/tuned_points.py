@@ -158,7 +158,7 @@ class Tables:
         return all(other is spec or other.name != spec.name for other in sharing)
 
     def _check_names(self, tables: Mapping[str, Table], sharing: list[Spec], shown: str) -> None:
-        """Reject rows of unknown kernels, which may belong to a spec file that is not loaded."""
+        """Reject rows of unknown kernels, unless they may belong to another spec file."""
         known = {spec.name for spec in sharing}
         others = [name for name in tables if name not in known]
         owner = next((spec for spec in sharing if _is_own(spec)), None)

@@ -136,7 +136,7 @@ def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
 
 def _read_file(document: Document, base_dir: str) -> list[Spec]:
     at = Place(document.place, base_dir=base_dir)
-    if isinstance(document.data, dict) and "schema" in document.data:  # others depend on it
+    if isinstance(document.data, dict) and "schema" in document.data:  # first: others depend on it
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
     fields: dict[str, Any] = FILE.read(document.data, at)
     models = _models(fields.get("models", {}), at.child("models"))
