@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers know the name; `typing` takes three milliseconds
+TYPE_CHECKING = False  # type checkers know this name; importing `typing` takes 3 ms
 if TYPE_CHECKING:
     from pallasc.compiler.api import compile
     from pallasc.emulator.emulate import emulate
@@ -85,7 +85,7 @@ _MODULE_OF = {
 }  # fmt: skip
 
 
-# Hidden from type checkers, which would otherwise accept any misspelt name.
+# Hidden from type checkers, which would otherwise accept any misspelled name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

@@ -7,11 +7,11 @@ import os
 import sys
 
 _COLLECT_AFTER = 200_000
-"""New objects after which the garbage collector runs: nearly all last until a command ends."""
+"""Allocations between garbage collections: nearly all objects last until the command ends."""
 
 
 def main() -> int:
-    """Run the command line and return its exit code; Ctrl-C gives no traceback from the start."""
+    """Run the command line and return its exit code; Ctrl-C never prints a traceback."""
     try:
         gc.set_threshold(_COLLECT_AFTER)
         from pallasc.cli.main import main

@@ -1,7 +1,7 @@
-"""Errors that pallasc raises, one tree; each class knows the exit code of the command line.
+"""Errors raised by pallasc, in one tree; each class has an exit code of the command line.
 
-The message says what failed, with which value, and what to do next. `str(error)` is what a user
-sees: no traceback goes with it unless `--traceback` was asked for.
+The message names the failure, the value that caused it, and the next step. `str(error)` is the text
+that users see; a traceback is printed only with `--traceback`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _HEAD_CHARACTERS, _TAIL_CHARACTERS = 4_000, 2_000
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in a file: 1-based `line` and `column`; 0 stands for "not known"."""
+    """A position in a file: 1-based `line` and `column`; 0 means unknown."""
 
     file: str
     line: int = 0
@@ -24,14 +24,15 @@ class Location:
 
 
 class PallascError(Exception):
-    """Base of every error of pallasc.
+    """Base class of all pallasc errors.
 
     Args:
-        message: what failed, with which value.
-        location: where in the user's file it failed, if that is known.
-        hint: what to do next, one sentence.
-        reason: what failed, where the message begins with the name of a variant: without that name.
-        kind: what several variants may fail of, where messages hold values of one: "registers".
+        message: the failure and the value that caused it.
+        location: position in the user's file, if known.
+        hint: next step for the user, one sentence.
+        reason: the message without its leading variant name, if it starts with one.
+        kind: category shared by failures of several variants whose messages differ in values:
+            "registers".
     """
 
     exit_code = 1
@@ -74,7 +75,7 @@ class SpecError(PallascError):
     """A spec, a target or an argument is wrong: the user's text must change.
 
     Attributes:
-        field: what of a kernel is wrong, `static.tile`, where only the spec knows its place.
+        field: the wrong field of a kernel, `static.tile`, if only the spec knows its position.
     """
 
     exit_code = 2
@@ -97,7 +98,7 @@ class DeviceError(ToolError):
     """The driver or the GPU is missing, too old, or cannot do what is asked.
 
     Attributes:
-        names_variant: the message says which variant could not be launched.
+        names_variant: True if the message names the variant that could not be launched.
     """
 
     names_variant = False
@@ -107,8 +108,8 @@ class DriverError(DeviceError):
     """A call of the CUDA driver failed.
 
     Args:
-        message: what failed, with the driver's name and text of the error.
-        code: the driver's number of it, 700 for an illegal address.
+        message: the failed call, with the driver's name and text for the error.
+        code: the driver's error number, e.g. 700 for an illegal address.
         hint: what to do next.
     """
 
@@ -144,7 +145,7 @@ class BudgetError(PallascError):
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception of the user's code, which may be huge or unreadable."""
+    """Return the message of an exception raised by user code, which may be huge or unreadable."""
     try:
         text = str(error)
     except Exception as failure:  # noqa: BLE001 - the exception's own `__str__` may raise anything
@@ -153,13 +154,13 @@ def message_of(error: BaseException) -> str:
 
 
 def summary_of(error: BaseException) -> str:
-    """Return the class and the message of an exception of the user's code."""
+    """Return the class and message of an exception raised by user code."""
     message = message_of(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def bounded(text: str) -> str:
-    """Return a text without its middle if it is too long to print."""
+    """Cut the middle out of a text that is too long to print."""
     cut = len(text) - _HEAD_CHARACTERS - _TAIL_CHARACTERS
     if cut <= 0:
         return text

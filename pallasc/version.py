@@ -1,16 +1,16 @@
-"""The version of pallasc that is installed."""
+"""The installed version of pallasc."""
 
 from __future__ import annotations
 
 from functools import cache
 
 UNKNOWN = "0+unknown"
-"""The version where pallasc is not installed."""
+"""The version reported if pallasc is not installed."""
 
 
 @cache
 def installed_version() -> str:
-    """Return the version, `UNKNOWN` where pallasc is not installed."""
+    """Return the installed version, or `UNKNOWN`."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

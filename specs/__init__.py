@@ -1,1 +1,1 @@
-"""The vocabulary: specs, variants, targets, launch plans, artifacts, keys, and their loaders."""
+"""Specs, variants, targets, launch plans, artifacts, keys, and their loaders."""

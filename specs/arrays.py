@@ -1,4 +1,4 @@
-"""The notation of arrays: `bf16[1024, 4096]`, with parameters `bf16[{m}, {n // 2}]`.
+"""Array notation: `bf16[1024, 4096]`, or with parameters `bf16[{m}, {n // 2}]`.
 
 Grammar:
     array     := dtype "[" (dimension ("," dimension)*)? "]" layout?
@@ -6,9 +6,8 @@ Grammar:
     dtype     := a name of `pallasc.specs.dtypes` | "{" parameter "}"
     dimension := whole number | "{" expression "}"
 
-A layout, as XLA writes it, lists the dimensions from the one whose elements are next to each other:
-`bf16[4096, 1024]{0,1}` is the memory of a row-major `bf16[1024, 4096]`. Without one an array is
-row-major, `{1,0}`.
+A layout lists the dimensions from minor to major, as in XLA: `bf16[4096, 1024]{0,1}` has the memory
+order of a row-major `bf16[1024, 4096]`. The default is row-major, `{1,0}`.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class ArraySpec:
 
     Attributes:
         dtype: canonical name of the element type.
-        shape: sizes of the dimensions; a size may be zero, no dimensions make a scalar.
-        layout: the dimensions from the minor one, None for row-major.
+        shape: sizes of the dimensions; zero is allowed, and a scalar has no dimensions.
+        layout: dimensions from minor to major, or None for row-major.
     """
 
     dtype: str
@@ -63,7 +62,7 @@ class ArraySpec:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that a dense device buffer takes; types under eight bits are packed."""
+        """Return the size of a dense device buffer in bytes; types under eight bits are packed."""
         return (math.prod(self.shape) * parse_dtype(self.dtype).bits + 7) // 8
 
 
@@ -74,7 +73,10 @@ def array_text(dtype: str, shape: Iterable[int], layout: Iterable[int] | None = 
 
 
 def settled_layout(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the one layout for equal memory: None for row-major, dimensions of size 1 last."""
+    """Normalize a layout, so that equal memory orders compare equal.
+
+    Row-major becomes None. In other layouts, dimensions of size 1 come last.
+    """
     if 0 in shape:
         return None
     wide = [dim for dim in order if shape[dim] != 1]
@@ -84,7 +86,7 @@ def settled_layout(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...
 
 
 def strides_of(shape: Sequence[int], layout: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Return the strides of an array without gaps, in elements."""
+    """Return the strides, in elements, of an array without gaps."""
     strides, step = [0] * len(shape), 1
     for dim in reversed(range(len(shape))) if layout is None else layout:
         strides[dim] = step
@@ -94,7 +96,7 @@ def strides_of(shape: Sequence[int], layout: Sequence[int] | None = None) -> tup
 
 @lru_cache(maxsize=1024)
 def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the layout of strides in elements; None for row-major, and where there are gaps."""
+    """Return the layout for strides in elements; None for row-major or strides with gaps."""
     order = sorted(range(len(shape)), key=lambda dim: (strides[dim], -dim))
     layout = settled_layout(order, shape)
     dense = strides_of(shape, layout)
@@ -105,7 +107,7 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
 
 
 class ArrayTemplate(NamedTuple):
-    """An array in the notation of specs, its parameters not yet filled in."""
+    """An array in spec notation whose parameters are not filled in."""
 
     text: str
     dtype: Template
@@ -114,12 +116,12 @@ class ArrayTemplate(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the parameters it uses, in order of appearance."""
+        """Return the parameters used, in order of appearance."""
         parts = (self.dtype, *self.dims)
         return tuple(dict.fromkeys(name for part in parts for name in part.names))
 
     def resolve(self, params: Mapping[str, Value]) -> ArraySpec:
-        """Fill the parameters in.
+        """Fill in the parameters.
 
         Raises:
             SpecError: a parameter is unknown, its value is not a dtype or a dimension, or the
@@ -157,10 +159,10 @@ class ArrayTemplate(NamedTuple):
 
 
 def check_size(array: ArraySpec) -> None:
-    """Check that the bytes of an array can be counted in 63 bits, as the compiler does.
+    """Check that the size of an array in bytes fits in 63 bits, the compiler's limit.
 
     Raises:
-        SpecError: it is larger.
+        SpecError: the array is too large.
     """
     if array.nbytes >= _LARGEST_BYTES:
         raise SpecError(
@@ -171,7 +173,7 @@ def check_size(array: ArraySpec) -> None:
 
 @lru_cache(maxsize=4096)
 def parse_array(text: str) -> ArrayTemplate:
-    """Read an array in the notation of specs.
+    """Parse an array in spec notation.
 
     Raises:
         SpecError: the text is not an array, or names a dtype that does not exist.
@@ -205,7 +207,7 @@ def _parse_layout(order: str | None, rank: int, notation: str) -> tuple[int, ...
 
 
 def without_layout(text: str) -> str:
-    """Return the notation of an array without its layout, whose braces hold no parameters."""
+    """Return array notation without its layout; a layout's braces hold no parameters."""
     match = _ARRAY.fullmatch(text)
     if match is None or match["layout"] is None:
         return text
@@ -213,12 +215,12 @@ def without_layout(text: str) -> str:
 
 
 def looks_like_array(text: str) -> bool:
-    """Tell whether text has the form of an array, whatever its dtype and dimensions say."""
+    """Return True if the text has the form of an array; dtype and dimensions are not checked."""
     return _ARRAY.fullmatch(text) is not None
 
 
 def resolve_array(text: str, params: Mapping[str, Value] | None = None) -> ArraySpec:
-    """Read an array and fill its parameters in.
+    """Parse an array and fill in its parameters.
 
     Raises:
         SpecError: as `parse_array` and `ArrayTemplate.resolve`.
@@ -227,10 +229,10 @@ def resolve_array(text: str, params: Mapping[str, Value] | None = None) -> Array
 
 
 def array_tree(tree: Any, *, in_call: bool = False) -> Any:
-    """Return a tree with an array for each notation of one.
+    """Replace each array notation in a tree with an `ArraySpec`.
 
-    Among the arguments of a `$call`, which `in_call` says the tree is, there is other text, too; it
-    never looks like an array.
+    The arguments of a `$call` (`in_call`) can also contain other text, which never looks like an
+    array.
 
     Raises:
         SpecError: as `resolve_array`.

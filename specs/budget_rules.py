@@ -1,11 +1,11 @@
-"""Limits of a budget: absolute ones, and rules relative to what a variant had in a baseline.
+"""Budget limits: absolute numbers, or rules relative to a baseline.
 
     limit   = whole number | rule
     rule    = sign amount [ "." digits ] [ " " ] "%" | sign amount | ( "<=" | ">=" ) " " "baseline"
     sign    = "+" | "-"
 
-A fraction goes with "%" alone. The limit of a number that should be small takes "+" and "<=", that
-of one that should be large (occupancy) takes "-" and ">=".
+Only "%" allows a fraction. Numbers that should be small take "+" and "<="; occupancy, which should
+be large, takes "-" and ">=".
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _RULE = re.compile(
 
 
 class Rule(NamedTuple):
-    """How far a number may be from the baseline's.
+    """Allowed difference between a number and its baseline.
 
     Attributes:
-        text: the rule as it is written: `+8`, `+10 %`, `<= baseline`.
-        amount: how much more, or fewer, is allowed, in millionths.
-        percent: whether the amount is a part of the baseline's number, in percent.
-        most: whether it is the most that is allowed, not the least.
+        text: the rule as written: `+8`, `+10 %`, `<= baseline`.
+        amount: allowed increase or decrease, in millionths.
+        percent: True if the amount is a percentage of the baseline.
+        most: True for an upper limit, False for a lower limit.
     """
 
     text: str
@@ -38,14 +38,14 @@ class Rule(NamedTuple):
     most: bool
 
     def allows(self, value: int, before: int) -> bool:
-        """Tell whether a number is within the rule, where the baseline has `before`."""
+        """Return True if `value` satisfies the rule, given the baseline `before`."""
         change = self.amount * (before if self.percent else 100)  # in units of 1e-8
         difference = (value - before) * 10**8
         return difference <= change if self.most else difference >= -change
 
 
 def parse_rule(text: str, field: str) -> Rule | None:
-    """Return the rule that a text gives for a field of `Resources`, None if it gives none."""
+    """Parse a rule for a field of `Resources`; return None if the text is not one."""
     match = _RULE.fullmatch(text)
     if match is None or (match["part"] and not match["percent"]):
         return None
@@ -61,6 +61,6 @@ def parse_rule(text: str, field: str) -> Rule | None:
 
 
 def rules_for(field: str) -> tuple[str, ...]:
-    """Return an example of each rule that a field takes."""
+    """Return an example of each rule that a field accepts."""
     more = field in MORE_IS_BETTER
     return ("-8", "-10 %", ">= baseline") if more else ("+8", "+10 %", "<= baseline")

@@ -1,8 +1,8 @@
-"""One text for one value: canonical JSON, labelled keys, SHA-256 digests.
+"""Canonical encodings of values: JSON, labeled keys, SHA-256 digests.
 
-A key is the SHA-256 over a schema line and then, for each field in order of its label,
-`len(label):label len(value):value`, lengths in ASCII decimal of the bytes after them. So no two
-different sets of fields give the same input.
+A key is the SHA-256 of a schema line followed by one line for each field, sorted by label:
+`len(label):label len(value):value`. The lengths are in bytes, in ASCII decimal, so different sets
+of fields never give the same input.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 KEY_SCHEMA = b"pallasc key 1\n"
 
 
-# Made once: `json.dumps` would make another one for each value.
+# Built once: with these options, `json.dumps` builds an encoder for each call.
 _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 )
@@ -32,7 +32,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def plain(value: object) -> str:
-    """Return a scalar as it is written in an id: `1024`, `true`, `null`, `bf16`."""
+    """Return a scalar as written in an id: `1024`, `true`, `null`, `bf16`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -52,9 +52,9 @@ def digest(data: bytes) -> str:
 
 
 def labelled_key(fields: Mapping[str, bytes | str]) -> str:
-    """Return the key over the labelled `fields`, in hexadecimal."""
+    """Return the key of the labeled `fields`, in hexadecimal."""
     try:
-        # Most values are text of which each character is one byte: those take the quick way.
+        # Fast path: most values are ASCII text, where character counts equal byte counts.
         lines = [f"{len(k)}:{k} {len(v)}:" + v for k, v in sorted(fields.items())]  # type: ignore[operator]
         data = "\n".join([*lines, ""]).encode("ascii")
     except (UnicodeEncodeError, TypeError):
@@ -63,7 +63,7 @@ def labelled_key(fields: Mapping[str, bytes | str]) -> str:
 
 
 def _labelled(label: str, value: bytes | str) -> bytes:
-    # The names of files need not be UTF-8: their bytes count, which Python decodes to surrogates.
+    # File names may not be UTF-8; surrogateescape restores their original bytes.
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     name = label.encode("utf-8", "surrogateescape")
     return b"%d:%s %d:%s\n" % (len(name), name, len(raw), raw)

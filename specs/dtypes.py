@@ -1,8 +1,8 @@
-"""Element types of arrays: those that JAX 0.10 to 0.12 has, under short names.
+"""Element types of arrays: the dtypes of JAX 0.10 to 0.12, under short names.
 
-The short names are those that JAX prints in its own notation, without the underscore in the
-float kinds of eight bits and fewer: `bf16`, `i4`, `f8e4m3fn`. JAX's and NumPy's names
-(`bfloat16`, `int4`, `float8_e4m3fn`) and JAX's notation (`f8_e4m3fn`) are accepted as well.
+The short names follow JAX's own notation, but floats of eight bits or fewer have no underscore:
+`bf16`, `i4`, `f8e4m3fn`. JAX's and NumPy's names (`bfloat16`, `int4`, `float8_e4m3fn`) and JAX's
+notation (`f8_e4m3fn`) are also accepted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class DType(NamedTuple):
     Attributes:
         name: the canonical short name, `bf16`.
         jax_name: the attribute of `jax.numpy`, `bfloat16`.
-        bits: bits that one element takes in a device buffer. Types under eight bits are packed,
-            `bool` takes a whole byte.
+        bits: bits per element in a device buffer. Types under eight bits are packed; `bool` takes a
+            whole byte.
     """
 
     name: str
@@ -70,14 +70,14 @@ ALIASES: dict[str, str] = {
     **{dtype.jax_name: dtype.name for dtype in DTYPES.values()},
     **{f"{name[:2]}_{name[2:]}": name for name in DTYPES if name[0] == "f" and "e" in name},
 }
-"""Other accepted spellings and the canonical name of each."""
+"""Other accepted spellings, mapped to the canonical names."""
 
 
 def parse_dtype(text: str) -> DType:
-    """Return the element type that a name stands for.
+    """Return the element type with this name or alias.
 
     Raises:
-        SpecError: no element type has that name; the hint has the nearest spelling.
+        SpecError: the name is unknown; the hint suggests the nearest spelling.
     """
     dtype = DTYPES.get(ALIASES.get(text, text))
     if dtype is None:

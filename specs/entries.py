@@ -25,22 +25,22 @@ from pallasc.specs.user_files import read_regular
 
 _ATTRIBUTES = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MOST_BYTES = 16 * 2**20
-"""Size of a module that is looked into; names in larger ones are left to the import."""
+"""Largest module that is parsed; names in larger ones are checked when imported."""
 
 _DYNAMIC = frozenset(("globals", "setattr", "exec", "locals", "vars"))
-"""Functions that may bind names which reading does not show."""
+"""Functions that may bind names that parsing does not reveal."""
 _ENUMS = frozenset(("object", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
-"""Base classes that give a class no attribute that one would name."""
+"""Base classes that add no attributes an entry point would name."""
 
 _FORM = "Write package.module:function, or file.py:function."
 
 
 class Entry(NamedTuple):
-    """The two halves of an entry point.
+    """An entry point, split at the colon.
 
     Attributes:
         source: the module, or the path of the file relative to the spec's folder.
-        attribute: what to take from it, dotted.
+        attribute: dotted name in the source.
     """
 
     source: str
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Return whether the source is a file and not a module."""
+        """Return True if the source is a file, not a module."""
         return self.source.endswith(".py")
 
     def __str__(self) -> str:
@@ -56,10 +56,10 @@ class Entry(NamedTuple):
 
 
 def parse_entry(text: str) -> Entry:
-    """Split an entry point into its halves and normalise the path of a file.
+    """Split an entry point at the colon and normalize the path of a file.
 
     Raises:
-        SpecError: it is not in one of the two forms.
+        SpecError: the text has neither form.
     """
     source, colon, attribute = text.partition(":")
     if not colon or _ATTRIBUTES.fullmatch(attribute) is None:
@@ -72,15 +72,14 @@ def parse_entry(text: str) -> Entry:
 
 
 def check_entry(entry: Entry, base_dir: str) -> None:
-    """Check that an entry point exists, by reading files; nothing is imported.
+    """Check that an entry point exists by reading source files, without importing them.
 
-    What only shows when the module runs (names made by `setattr`, modules made at run time) is
-    left to the import.
-
-    A module is looked for in the spec's folder first, as workers do, unless it is one of Python's.
+    Names that appear only at run time (created by `setattr`, or in generated modules) are checked
+    when imported. As in workers, the spec's folder is searched first, except for modules of the
+    standard library.
 
     Raises:
-        SpecError: the file, the module or the name does not exist; the hint has the nearest one.
+        SpecError: the file, module, or name does not exist; the hint has the nearest one.
     """
     find = _existing if entry.is_file else _find_module
     path = find(entry.source, base_dir)
@@ -89,10 +88,10 @@ def check_entry(entry: Entry, base_dir: str) -> None:
 
 
 def check_data_file(text: str, base_dir: str) -> str:
-    """Return the normalised relative path of a data file that exists.
+    """Return the normalized relative path of a data file that exists.
 
     Raises:
-        SpecError: it is absolute, or there is no such file.
+        SpecError: the path is absolute, or the file does not exist.
     """
     relative = normal_path(text)
     _existing(relative, base_dir)
@@ -100,10 +99,10 @@ def check_data_file(text: str, base_dir: str) -> str:
 
 
 def normal_path(text: str) -> str:
-    """Return a path below a spec's folder in its normal form.
+    """Normalize a path relative to a spec's folder.
 
     Raises:
-        SpecError: it is absolute.
+        SpecError: the path is absolute or contains a backslash.
     """
     if posixpath.isabs(text) or "\\" in text:
         raise SpecError(
@@ -131,8 +130,8 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _find_module(module: str, base_dir: str) -> Path | None:
-    top, *rest = module.split(".")  # parents are found, not imported
-    # Workers have Python's own modules loaded before they look into the spec's folder.
+    top, *rest = module.split(".")  # parent packages are located, not imported
+    # In workers, standard library modules are loaded before the spec's folder is searched.
     own = top in sys.stdlib_module_names
     spec = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
     if spec is None:
@@ -159,10 +158,11 @@ def _find_module(module: str, base_dir: str) -> Path | None:
 
 
 def _find(name: str, folders: list[str]) -> ModuleSpec | None:
-    """Find a module in folders as Python does, with the finders of editable installs."""
+    """Find a module in folders as Python does, including the finders of editable installs."""
     for finder in sys.meta_path:
         if finder is PathFinder:
-            # By its last part: for a namespace it would look for the parent in `sys.modules`.
+            # Pass the last component only: PathFinder looks up a namespace's parent in
+            # `sys.modules`.
             spec = PathFinder.find_spec(name.rpartition(".")[2], folders)
         else:
             find = getattr(finder, "find_spec", None)
@@ -207,12 +207,12 @@ def _no_such_name(where: str, name: str, names: frozenset[str]) -> SpecError:
 
 
 class _Outline(NamedTuple):
-    """The names that reading a module shows.
+    """The names that parsing a module reveals.
 
     Attributes:
-        names: those of the module.
-        members: those of each class that has no others: of one without bases, or of an `Enum`.
-        assigned: names of attributes that something in the module assigns to.
+        names: names at module level.
+        members: members of each class that cannot have others: no bases, or only `Enum` classes.
+        assigned: attribute names that are assigned anywhere in the module.
     """
 
     names: frozenset[str]
@@ -221,7 +221,7 @@ class _Outline(NamedTuple):
 
 
 def _outline(path: Path) -> _Outline | None:
-    """Return the names of a module, None where they only show when it runs."""
+    """Return the names in a module, or None if they are known only at run time."""
     try:
         status = path.stat()
     except OSError:
@@ -231,7 +231,7 @@ def _outline(path: Path) -> _Outline | None:
 
 @lru_cache(maxsize=256)
 def _read_outline(path: Path, *state: int) -> _Outline | None:
-    """Return the outline of a module; `state` identifies what its file holds."""
+    """`state` identifies the file's content for the cache."""
     try:
         tree = ast.parse(read_regular(str(path), most_bytes=_MOST_BYTES))
         names = frozenset(_bound(tree))
@@ -252,19 +252,19 @@ def _read_outline(path: Path, *state: int) -> _Outline | None:
             bound[node.id] += 1
         elif isinstance(node, ast.ClassDef):
             bound[node.name] += 1
-    # What is bound twice, in two branches or by a decorating call, may be either.
+    # A name bound twice, in two branches or by a decorating call, could be either.
     sure = {n: own for n, own in members.items() if bound[n] == 1 and "*" not in own}
     return _Outline(names, sure, frozenset(assigned))
 
 
 def _is_closed(node: ast.ClassDef) -> bool:
-    """Return whether the attributes of a class are those of its body and of `object` alone."""
+    """Return True if the class body and `_ENUMS` provide all attributes of a class."""
     bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
     return not node.keywords and not node.decorator_list and set(bases) <= _ENUMS
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement of a module's own level binds, and those inside it."""
+    """Yield the names bound by a module-level statement, including nested statements."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
         return

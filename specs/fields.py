@@ -1,7 +1,7 @@
-"""The fields of a spec, once: what each holds, how it is checked, how the schema describes it.
+"""Building blocks of spec fields: their types, checks, and JSON schema.
 
-A `Kind` says both what a loader accepts and what the JSON schema says, so that an editor and
-the loader agree. Both loaders, YAML and Python, read through these tables.
+A `Kind` defines both the values that a loader accepts and their JSON schema, so that editors and
+the loader agree. The YAML and Python loaders share these definitions.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from pallasc.specs.spelling import one_of, shortened, show, suggestion
 from pallasc.specs.templates import Scalar, is_template, parse_template, typed
 
 Schema = dict[str, object]
-"""A piece of JSON schema."""
+"""A fragment of a JSON schema."""
 
 PathParts = tuple[str | int, ...]
 """Keys and indices from the root of a document to a value."""
 
 
 Locate = Callable[[PathParts, bool], Location]
-"""Returns the place of a value in the user's file, or of the key that leads to it."""
+"""Returns the location of a value in the user's file, or of its key if the flag is set."""
 
 
 class Place(NamedTuple):
     """A value's position in a document, for messages.
 
     Attributes:
-        locate: finds places in the document.
+        locate: maps a path to its location in the document.
         path: from the root of the document to the value.
-        origin: what a label begins with, the kernel's name.
-        skip: how many parts of the path `origin` stands for.
-        base_dir: the spec's folder, where entry points are looked for; None where none are.
+        origin: prefix of labels, the kernel's name.
+        skip: number of leading path parts that `origin` replaces.
+        base_dir: the spec's folder, to look up entry points; None to skip the lookup.
     """
 
     locate: Locate
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
     @property
     def location(self) -> Location:
-        """Return the place of the value."""
+        """Return the location of the value."""
         return self.locate(self.path, False)
 
     def child(self, part: str | int) -> Place:
@@ -70,7 +70,7 @@ class Place(NamedTuple):
         return SpecError(text, location=where, hint=hint)
 
     def unknown(self, what: str, word: str, known: Mapping[str, object] | list[str]) -> SpecError:
-        """Return the error for a key of this mapping that nothing is known about."""
+        """Return the error for an unknown key of this mapping."""
         where = self.locate((*self.path, word), True)
         text = f"unknown {what} {show(word)}."
         label = f"{self.label}: " if self.label else ""
@@ -79,14 +79,14 @@ class Place(NamedTuple):
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Give errors without a place of their own the place and label of this value."""
+        """Add the location and label of this value to errors without a location."""
         try:
             yield
         except SpecError as error:
             raise self.blame(error) from None
 
     def blame(self, error: SpecError) -> SpecError:
-        """Return an error with the place and label of this value, unless it has its own."""
+        """Add this value's location and label to an error, unless it already has a location."""
         return error if error.location is not None else self.error(error.message, error.hint)
 
 
@@ -95,10 +95,10 @@ _Read = TypeVar("_Read", covariant=True)
 
 
 class Kind(Protocol[_Read]):
-    """What a field holds."""
+    """The type of a field: checks values and describes them as JSON schema."""
 
     def read(self, value: object, at: Place) -> _Read:
-        """Return the value checked and normalised, or raise `SpecError`."""
+        """Check and normalize a value, or raise `SpecError`."""
 
     def schema(self) -> Schema:
         """Return the JSON schema of the values that `read` accepts."""
@@ -119,7 +119,7 @@ class Field(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Text of one pattern."""
+    """Text that matches a pattern."""
 
     what: str
     pattern: str = r".+"
@@ -170,7 +170,7 @@ class Flag:
 
 
 class Number(NamedTuple):
-    """A number with a lower bound, or, where allowed, a template that gives one."""
+    """A number with a lower bound, or a template for one if `template` is set."""
 
     whole: bool
     least: int = 0
@@ -178,11 +178,11 @@ class Number(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Return the words for what is expected."""
+        """Return the description of the expected value for messages."""
         return f"a {'whole number' if self.whole else 'number'} of at least {self.least}"
 
     def read(self, value: object, at: Place) -> int | float | str:
-        """Return the number, or the template, unfilled."""
+        """Return the number, or the unfilled template."""
         if self.template and isinstance(value, str) and is_template(value):
             with at.blamed():
                 parse_template(value)
@@ -220,7 +220,7 @@ class ScalarKind:
 
 
 class ListOf(NamedTuple, Generic[_Item]):
-    """A list whose items are of one kind, unless allowed none of them twice."""
+    """A list whose items are of one kind; duplicates need `repeats`."""
 
     item: Kind[_Item]
     what: str
@@ -260,7 +260,7 @@ class ListOf(NamedTuple, Generic[_Item]):
 
 
 class MapOf(NamedTuple, Generic[_Item]):
-    """A mapping from names that the user chooses to values of one kind."""
+    """A mapping from user-chosen names to values of one kind."""
 
     key: Text
     item: Kind[_Item]
@@ -326,7 +326,7 @@ class Record(NamedTuple):
 
 
 def finite(value: object, at: Place) -> None:
-    """Refuse infinities and NaN, which JSON does not have."""
+    """Reject infinities and NaN, which JSON cannot represent."""
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         raise at.error(
             f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."

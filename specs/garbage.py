@@ -1,4 +1,4 @@
-"""Python's garbage collector, out of the way while thousands of lasting objects are made."""
+"""Pause Python's garbage collector while thousands of long-lived objects are created."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_past() -> Iterator[None]:
-    """Switch the cyclic garbage collector off, and exempt all objects made so far for good.
+    """Disable the cyclic garbage collector, then permanently exempt all existing objects.
 
-    It would walk all new objects again and again. The code inside must make no cyclic garbage.
+    The collector would traverse the new objects again and again. The code inside must create no
+    cyclic garbage.
     """
     was_enabled = gc.isenabled()
     gc.disable()

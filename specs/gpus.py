@@ -1,11 +1,11 @@
-"""Architectures, drivers and models of GPUs: one row for each, with all that pallasc knows of it.
+"""GPU architectures, drivers, and models: one row for each, with all their data.
 
-Figures of the models are those of OpenXLA's target specs where that folder has the model
-(`xla/backends/gpu/target_config/specs`, read in 2026); those of L40S, GH200, Jetson Thor, and
-GB10 are from NVIDIA's data sheets, from deviceQuery, and from the table of compute capabilities in
-the CUDA programming guide, as are the figures of the architectures. What an architecture has is in
-the PTX ISA ("Target ISA Notes" of each instruction), and its driver in the table "CUDA Toolkit and
-Corresponding Driver Versions" of the CUDA release notes.
+The figures of models come from OpenXLA's target specs if these include the model
+(`xla/backends/gpu/target_config/specs`, read in 2026). The figures of L40S, GH200, Jetson Thor, and
+GB10, and of all architectures, come from NVIDIA's data sheets, deviceQuery, and the table of
+compute capabilities in the CUDA programming guide. The features of architectures come from the PTX
+ISA ("Target ISA Notes" of each instruction), and the drivers from the table "CUDA Toolkit and
+Corresponding Driver Versions" in the CUDA release notes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LINUX_DRIVERS: Mapping[tuple[int, int], str] = MappingProxyType(
         (13, 0): "580.65.06",
     }
 )
-"""The Linux driver of each CUDA release that an architecture or a toolkit may need."""
+"""Minimum Linux driver for each CUDA release that an architecture or a toolkit may need."""
 
 Feature = Literal[
     "clusters", "tma", "setmaxnreg", "griddepcontrol", "cluster_cancel", "wgmma", "tcgen05"
 ]
-"""What kernels may need beyond sm_80: clusters of blocks, asynchronous copies by TMA, or the
-instructions of this name; `cluster_cancel` is `clusterlaunchcontrol`."""
+"""Features beyond sm_80: thread block clusters, asynchronous copies by TMA, or the instructions
+with this name; `cluster_cancel` is `clusterlaunchcontrol`."""
 
 _AMPERE: frozenset[Feature] = frozenset()
 _HOPPER: frozenset[Feature] = frozenset({"clusters", "tma", "setmaxnreg", "griddepcontrol"})
@@ -42,17 +42,18 @@ _BLACKWELL: frozenset[Feature] = _HOPPER | {"cluster_cancel"}
 
 
 class Architecture(NamedTuple):
-    """An architecture.
+    """A GPU architecture.
 
     Attributes:
         name: with its suffix, `sm_90a`, as Mosaic GPU compiles for it.
-        model: what the bare name stands for; "" where pallasc does not compile for it; the row
-            then describes GPUs that may have to run the code of another architecture.
-        driver: the first CUDA driver API that knows it, of `LINUX_DRIVERS`; 12.0 for all before.
-        blocks_per_sm: blocks that one multiprocessor holds.
-        features: what it has beyond sm_80.
-        reserved_smem_bytes: shared memory that a cubin's sections count for the system.
-        embedded: it cannot run the code of others with its major number.
+        model: the model that the bare name means, or "" if pallasc does not compile for it. Such a
+            row describes GPUs that may have to run the code of another architecture.
+        driver: first CUDA driver API version that supports it, a key of `LINUX_DRIVERS`; 12.0 also
+            stands for all earlier versions.
+        blocks_per_sm: maximum resident blocks per multiprocessor.
+        features: features beyond sm_80.
+        reserved_smem_bytes: shared memory reserved for the system, included in a cubin's sections.
+        embedded: True if it cannot run code of other architectures with its major number.
     """
 
     name: str
@@ -65,14 +66,14 @@ class Architecture(NamedTuple):
 
     @property
     def capability(self) -> tuple[int, int]:
-        """Return the compute capability, (9, 0) of `sm_90a`."""
+        """Return the compute capability, (9, 0) for `sm_90a`."""
         return capability(self.name)
 
 
 IN_NO_KEY = frozenset({"name", "model", "blocks_per_sm", "embedded"})
-"""Columns that decide no artifact: `name` is in keys as capability and suffix; `model` says which
-figures stand for a bare architecture, and keys have these; how many blocks fit is for reports, and
-what embedded GPUs can run is for the choice of a variant at a launch."""
+"""Columns that do not affect artifacts and are in no key. Keys have the capability and suffix
+instead of `name`, and the figures of the model instead of `model`. `blocks_per_sm` is for reports;
+`embedded` is for choosing a variant at launch."""
 
 _ROWS = (
     Architecture("sm_80", "a100-sxm", (12, 0), 32, _AMPERE, 0, embedded=False),
@@ -92,22 +93,22 @@ _ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model of GPU with the figures that reach the compiler.
+    """A GPU model with the figures that the compiler uses.
 
     Attributes:
         name: the model, `h100-sxm`.
         arch: the architecture with its suffix, `sm_90a`.
         sm_count: streaming multiprocessors.
-        smem_optin_bytes: shared memory one block may ask for.
+        smem_optin_bytes: maximum shared memory of one block (opt-in).
         smem_per_sm_bytes: shared memory of one multiprocessor.
-        threads_per_sm: resident threads of one multiprocessor.
+        threads_per_sm: maximum resident threads of one multiprocessor.
         fpus_per_sm: single-precision units of one multiprocessor.
-        memory_bandwidth_bytes_per_s: peak of the device memory.
+        memory_bandwidth_bytes_per_s: peak bandwidth of the device memory.
         l2_bytes: size of the L2 cache.
         clock_ghz: boost clock.
         memory_bytes: size of the device memory.
-        description: the device's name: of a built-in model as OpenXLA's specs have it, of one
-            that a spec adds as the driver gives it. `device_names` has all names.
+        description: device name, from OpenXLA's specs for a built-in model, from the driver for a
+            model that a spec adds. `device_names` has all names.
     """
 
     name: str
@@ -125,40 +126,40 @@ class Target:
 
     @property
     def major(self) -> int:
-        """Return the major number of the compute capability, 9 of `sm_90a`."""
+        """Return the major number of the compute capability, 9 for `sm_90a`."""
         return capability(self.arch)[0]
 
     @property
     def minor(self) -> int:
-        """Return the minor number of the compute capability, 0 of `sm_90a`."""
+        """Return the minor number of the compute capability, 0 for `sm_90a`."""
         return capability(self.arch)[1]
 
     @property
     def suffix(self) -> str:
-        """Return `a` for an accelerated architecture, else nothing."""
+        """Return `a` for an accelerated architecture, else an empty string."""
         return _parts(self.arch)["suffix"]
 
     @property
     def features(self) -> frozenset[Feature]:
-        """Return what the architecture has beyond sm_80."""
+        """Return the architecture's features beyond sm_80."""
         row = ARCHITECTURES.get(capability(self.arch))
         return row.features if row else _AMPERE
 
     def figures(self) -> dict[str, str | int | float]:
-        """Return the fields that decide the compilation: all but the model's name."""
+        """Return the fields that affect compilation: all but the model's name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
 
     def facts(self) -> dict[str, object]:
-        """Return what this module tells a compilation about the architecture.
+        """Return the data in this module, beyond the figures, that a compilation depends on.
 
-        Keys hold these values instead of this file, so a new row or a comment changes no key. They
-        are all columns of its row but those `IN_NO_KEY`.
+        Keys contain these values instead of this file, so a new row or a comment changes no key.
+        They are all columns of the architecture's row except `IN_NO_KEY`.
         """
         reserved = reserved_smem_bytes(10 * self.major + self.minor)
         row = ARCHITECTURES.get(capability(self.arch)) or Architecture(
             self.arch, "", (12, 0), 0, _AMPERE, reserved, embedded=False
         )
-        # The driver is that of the architecture, or of the toolkit's major version.
+        # The driver may be required by the architecture or by the toolkit's major version.
         drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {row.driver}
         return {
             **{name: value for name, value in row._asdict().items() if name not in IN_NO_KEY},
@@ -173,7 +174,7 @@ def target_of_record(record: Mapping[str, object]) -> Target:
     """Return the model that a record was compiled for.
 
     Raises:
-        CorruptError: a field is missing, unknown, or of another type.
+        CorruptError: a field is missing, unknown, or has the wrong type.
     """
     expected = {field.name for field in fields(Target)}
     for name in sorted(expected ^ record.keys()):
@@ -196,21 +197,21 @@ def _parts(arch: str) -> re.Match[str]:
 
 
 def capability(arch: str) -> tuple[int, int]:
-    """Return the compute capability of an architecture, (9, 0) of `sm_90a`.
+    """Return the compute capability of an architecture, (9, 0) for `sm_90a`.
 
     Raises:
-        SpecError: the name is not that of an architecture.
+        SpecError: not the name of an architecture.
     """
     parts = _parts(arch)
     return int(parts["major"]), int(parts["minor"])
 
 
 def reserved_smem_bytes(sm: int) -> int:
-    """Return the shared memory that sections of a cubin count for the system.
+    """Return the shared memory reserved for the system, included in a cubin's sections.
 
     Args:
-        sm: 10 × major + minor of the compute capability; one that no row describes is like the
-            newest before it.
+        sm: 10 × major + minor of the compute capability. Without a row for it, the newest older row
+            is used.
     """
     older = [row for row in ARCHITECTURES.values() if row.capability <= divmod(sm, 10)]
     return older[-1].reserved_smem_bytes if older else 0
@@ -398,15 +399,15 @@ _BUILT_IN = (
 ARCHITECTURES: Mapping[tuple[int, int], Architecture] = MappingProxyType(
     {row.capability: row for row in _ROWS}
 )
-"""Every architecture that something is known of, by its compute capability."""
+"""All known architectures, by compute capability."""
 
 MOST_BLOCKS_PER_SM = max(row.blocks_per_sm for row in _ROWS)
-"""For an architecture that no row describes."""
+"""Used for architectures without a row."""
 
 DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
     {row.name: row.model for row in _ROWS if row.model}
 )
-"""Every architecture that is compiled for, and the model that its bare name stands for."""
+"""The architectures that pallasc compiles for, and the model that each bare name means."""
 
 MODELS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _BUILT_IN})
 """Every built-in model by name, older architectures first."""
@@ -422,16 +423,16 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""What drivers call models that OpenXLA's target specs call otherwise, as the files have it that
-vLLM and SGLang name after devices (`device_name=NVIDIA_H200.json`). The memory that GH200's names
-tell is the CPU's. Max-Q editions, which have another clock, and H200 NVL are not these models."""
+"""Driver names of models that have another name in OpenXLA's target specs, as in the files that
+vLLM and SGLang name after devices (`device_name=NVIDIA_H200.json`). The memory sizes in GH200's
+names are the CPU's. Max-Q editions, which have another clock, and H200 NVL are different models."""
 
 FIGURES: tuple[str, ...] = tuple(
     field.name for field in fields(Target) if field.name not in ("name", "arch", "description")
 )
-"""The fields of a target that are numbers; all are positive."""
+"""The numeric fields of a target; all are positive."""
 
 
 def device_names(description: str) -> tuple[str, ...]:
-    """Return what drivers call the model that has this description, which is one of the names."""
+    """Return all driver names of the model with this description, including the description."""
     return (description, *_OTHER_NAMES.get(description, ()))

@@ -1,7 +1,7 @@
-"""Attributes that are computed when they are asked for, and kept.
+"""Attributes that are computed on first access and cached.
 
-Those of `functools` hold a lock meanwhile in Python 3.11, one for all instances: a fork while
-another thread computes would stop the child.
+In Python 3.11, `functools.cached_property` holds one lock for all instances while it computes. A
+fork while another thread computes would deadlock the child.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _Value = TypeVar("_Value")
 
 
 class cached_property(Generic[_Value]):
-    """A property whose value is kept with the object; two threads may both compute it.
+    """A property whose value is cached on the object; two threads may both compute it.
 
     Args:
-        func: returns the value, given the object.
+        func: computes the value from the object.
     """
 
     def __init__(self, func: Callable[[Any], _Value]) -> None:
@@ -36,6 +36,6 @@ class cached_property(Generic[_Value]):
     def __get__(self, instance: object | None, owner: type) -> cached_property[_Value] | _Value:
         if instance is None:
             return self
-        # setdefault: all threads get the first value, should several have computed one.
+        # setdefault: all threads get the first value, even if several computed one.
         value: _Value = vars(instance).setdefault(self._name, self.func(instance))
         return value

@@ -1,7 +1,7 @@
-"""The lock file `pallasc.lock`: which artifact each variant had, and what compiled it.
+"""The lock file `pallasc.lock`: the artifact of each variant, and what compiled it.
 
-Schema 4, or 3 where no kernel is tuned, UTF-8, YAML; this is what is written, byte for byte,
-lines in the order of their keys:
+The writer emits exactly these bytes: UTF-8 YAML, lines sorted by key, schema 4, or 3 if no kernel
+is tuned:
 
     lock      = notes "schema: " ( "3" | "4" ) LF "toolchain:" ( " {}" LF | LF { component } )
                 [ "tables:" LF table { table } ] "variants:" ( " {}" LF | LF { variant } )
@@ -14,38 +14,38 @@ lines in the order of their keys:
                 [ "smem_bytes: " n ", " ] [ "occupancy: " n ", " ] [ "cubin_bytes: " n ", " ],
                 less the comma at the end
     key       = plain text, where letters, digits, spaces and -_.,=@+/*()[] are enough
-              | text in double quotes, YAML's escapes for what cannot be printed
+              | text in double quotes, with YAML escapes for unprintable characters
     text      = text in double quotes
     digest    = 64 lower-case hexadecimal digits
-    seconds   = digits [ "." digits ], of which two count
+    seconds   = digits [ "." digits ], two significant digits
 
-A key longer than 1000 characters, which YAML does not take so, becomes "  ? key" LF "  : {…}" LF.
+YAML limits such keys: one with more than 1000 characters becomes "  ? key" LF "  : {…}" LF.
 
 * a variant's key is its id, such as `matmul[m=1024]@h100-sxm`
-* `action` is the action key: what was compiled, for which target, with what; `artifact` is the
-  digest of the artifact's record, which names every blob by its digest; `request` is the request
-  key, which tells that a spec has changed where nothing is known of its sources
-* `resources` are the numbers of `specs/resources.py` that are known of the artifact: rules of a
-  budget compare with them, and `pallasc diff` shows them, where nothing else is there
-* `cost` is how long the variant took to compile; `--shard` divides by it, nothing else reads it. It
-  stays as it is while a new time is within a factor of two, or half a second, or every update would
-  change each line
-* a table's key is a kernel and a target, `matmul@h100-sxm`, and its digest is over `tune` of the
-  spec, and all rows that the kernel has for that model (`tuned_digest_text` in `specs/tuning.py`):
-  which variants are used where, and what was measured
-* a component is something that all action keys depend on, by its label in the identity of the
-  toolchain; its digest counts, its version is there for people
+* `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
+  the digest of the artifact's record, which names every blob by digest; `request` is the request
+  key, which shows that a spec changed if nothing is known of its sources
+* `resources` are the known numbers of `specs/resources.py` for the artifact: budget rules compare
+  with them, and `pallasc diff` shows them if nothing else is available
+* `cost` is the variant's compile time; only `--shard` uses it, to divide the work. It does not
+  change while a new time is within a factor of two, or half a second; otherwise every update would
+  change every line
+* a table's key is a kernel and a target, `matmul@h100-sxm`. Its digest covers the spec's `tune`
+  field and all rows of the kernel for that model (`tuned_digest_text` in `specs/tuning.py`): which
+  variants are used where, and their measurements
+* a component is an input of all action keys, under its label in the toolchain's identity; its
+  digest counts, its version is for people
 
-One variant is one line, so that changes are small and merge. There is no checksum over the file,
-which any two branches would change both: every line is digests, and what does not fit them fails.
-What is read may be any YAML with the same content, of the kind that specs are written in; the form
-above is read without a YAML parser (`specs/loading/lock_file.py`).
+Each variant is one line, so that diffs are small and merge. The file has no checksum, which any two
+branches would both change: every line consists of digests, and a mismatch fails. The reader accepts
+any YAML with the same content, with the same restrictions as specs; it reads the form above without
+a YAML parser (`specs/loading/lock_file.py`).
 
 History:
     1  the first version.
-    2  costs; a lock of schema 1 is read, and is one without them.
-    3  resources; older locks are read, and are ones without them.
-    4  tables; only where there are any, so that other locks stay as they are.
+    2  adds costs; a lock of schema 1 is read as one without them.
+    3  adds resources; older locks are read as locks without them.
+    4  adds tables; used only if there are any, so that other locks do not change.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from pallasc.specs.resources import Resources
 from pallasc.specs.user_files import replace_file
 
 LOCK_FILE = Path("pallasc.lock")
-"""Where the lock is, unless `--lock` names another file."""
+"""Default path of the lock; `--lock` overrides it."""
 
 LOCK_SCHEMA, TABLES_SCHEMA = 3, 4
-"""What is written where no kernel is tuned, and where one is."""
+"""Schemas written without and with tuned kernels."""
 
 READ_SCHEMAS = (1, 2, LOCK_SCHEMA, TABLES_SCHEMA)
 NOTES = (
@@ -75,18 +75,18 @@ OWN = "pallasc"
 """The label of pallasc's own modules."""
 
 VARIABLE = "variable "
-"""What labels of environment variables begin with."""
+"""Prefix of the labels of environment variables."""
 
 DIGEST = "[0-9a-f]{64}"
 _WORD = r"A-Za-z0-9_\-.,=@+/*()\[\]"
 PLAIN = rf"[A-Za-z_](?:[{_WORD} ]*[{_WORD}])?"
 _LONGEST_KEY = 1000
-"""YAML allows 1024 characters up to the colon."""
+"""YAML allows 1024 characters before the colon."""
 
 _NEAR = 2
 _NEAR_S = 0.5
-"""Times of one variant differ by so much between machines, and between runs on a busy one; the
-first one of a kernel that a process compiles takes some tenths of a second longer."""
+"""Compile times of one variant vary this much between machines, and between runs on a busy one; the
+first kernel that a process compiles takes some tenths of a second longer."""
 
 _LEAST_COST_S = 0.01
 _MOST_COST_S = 90_000.0
@@ -95,7 +95,7 @@ _PLAIN_KEY = re.compile(PLAIN)
 
 
 class Entry(NamedTuple):
-    """What the lock says of a variant: its action key, its artifact's digest, its request key."""
+    """A variant's entry in the lock: action key, digest of the artifact, request key."""
 
     action: str
     artifact: str
@@ -111,11 +111,12 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The content of a lock file: components by label; the others by the variants' ids.
+    """The content of a lock file.
 
-    A cost is a compile time in seconds; a variant whose time is unknown has none. Variants of a
-    lock that an older pallasc wrote have no resources. Of a tuned kernel
-    there is the digest of its rows and of `tune` of its spec, by kernel and target.
+    Components are keyed by label; variants, costs, and resources by variant id; tables by kernel
+    and target. A cost is a compile time in seconds; variants of unknown compile time have none.
+    Locks written by older versions of pallasc have no resources. A table is the digest of a tuned
+    kernel's rows and of its spec's `tune` field.
     """
 
     toolchain: Mapping[str, Component] = field(default_factory=dict)
@@ -130,15 +131,15 @@ ChangeKind = Literal["added", "changed", "dropped", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a variant differs from its entry in a lock.
+    """Difference between a variant and its entry in a lock.
 
     Attributes:
-        kind: `added` where the lock lacks it, `dropped` where the specs do, `unknown` where only a
-            compilation could tell.
+        kind: `added` if the lock lacks it, `dropped` if the specs lack it, `unknown` if only a
+            compilation can decide.
         variant: its id.
         before: its entry, None if it is added.
-        after: what the entry would be, None if it is dropped or unknown.
-        reason: why, where that is known.
+        after: its new entry, None if it is dropped or unknown.
+        reason: the cause, if known.
     """
 
     kind: ChangeKind
@@ -209,10 +210,10 @@ def _escaped(letter: str) -> str:
 
 
 def write_lock(path: Path, lock: Lock) -> None:
-    """Write a lock file in one step: whoever reads it meanwhile sees the old one or the new one.
+    """Write a lock file in one step: a reader sees either the old file or the new one.
 
     Raises:
-        SpecError: it cannot be written; the old one is still there.
+        SpecError: the file cannot be written; the old one remains.
     """
     data = lock_text(lock).encode()
     replace_file(path, data, make_folder=False, hint="Give --lock another path.")
@@ -221,12 +222,12 @@ def write_lock(path: Path, lock: Lock) -> None:
 def compare(
     before: Mapping[str, Entry], after: Mapping[str, Entry], *, whole: bool
 ) -> list[Change]:
-    """Return how entries differ from those of a lock, by id.
+    """Return the changes from a lock's entries to the current ones, sorted by id.
 
     Args:
-        before: the lock's.
-        after: those of the variants as they are now.
-        whole: whether `after` is everything, so that what it lacks is dropped.
+        before: entries of the lock.
+        after: current entries.
+        whole: True if `after` is complete, so that entries missing from it were dropped.
     """
     changes = [
         Change("changed" if name in before else "added", name, before.get(name), entry)
@@ -240,10 +241,10 @@ def compare(
 
 
 def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
-    """Return a lock with the entries of `new`; others stay unless `new` is the whole of it.
+    """Return a lock updated with `new`; other entries remain unless `new` is complete (`whole`).
 
-    Where the toolchain is the same by its digests, the words for it stay too. So do costs that are
-    nearly the same, and those of variants for which `new` has none.
+    If the toolchains have the same digests, the old version texts remain. An old cost remains if
+    the new one is close to it, or if `new` has none.
     """
     retained = {} if whole else lock.variants
     same = not differing(lock.toolchain, new.toolchain)
@@ -263,35 +264,35 @@ def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
 
 
 def tuned_in(variants: Iterable[str]) -> set[str]:
-    """Return the names that tables of some variants have: `matmul@h100-sxm` for each of that."""
+    """Return the keys that the tables of some variants would have, such as `matmul@h100-sxm`."""
     ends = ((name.partition("@")[0], name.rpartition("@")[2]) for name in variants)
     return {table_key(kernel.partition("[")[0], target) for kernel, target in ends}
 
 
 def table_key(kernel: str, target: str) -> str:
-    """Return the name of how a kernel is tuned for a target."""
+    """Return the key of a kernel's table for a target."""
     return f"{kernel}@{target}"
 
 
 def changed_tables(
     before: Mapping[str, str], after: Mapping[str, str], names: Iterable[str]
 ) -> list[str]:
-    """Return which tuned kernels differ from those of a lock, by kernel and target.
+    """Return the keys of the tables that differ from the lock's.
 
     Args:
-        before: the lock's tables.
-        after: those of the specs.
-        names: what is compared.
+        before: tables of the lock.
+        after: tables of the specs.
+        names: the keys to compare.
     """
     return sorted(name for name in names if before.get(name) != after.get(name))
 
 
 def settled_cost(before_s: float | None, now_s: float) -> float:
-    """Return the cost that a lock records: the old one while the new time is near it.
+    """Return the cost to record in a lock: the old one if the new time is close to it.
 
     Args:
         before_s: the cost in the lock, None if it has none.
-        now_s: how long compiling took now.
+        now_s: the new compile time.
     """
     if before_s is not None:
         is_near = before_s / _NEAR <= now_s <= before_s * _NEAR
@@ -301,7 +302,7 @@ def settled_cost(before_s: float | None, now_s: float) -> float:
 
 
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
-    """Return the labels of the components that differ in their digests."""
+    """Return the labels of the components whose digests differ."""
     labels = {*locked, *now}
     return sorted(label for label in labels if _digest(locked, label) != _digest(now, label))
 
@@ -312,7 +313,7 @@ def _digest(components: Mapping[str, Component], label: str) -> str | None:
 
 
 def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
-    """Say in clauses how the toolchain of a lock differs from this one; none if it does not."""
+    """Describe in clauses how the toolchain of a lock differs from this one."""
     versions: dict[tuple[str, str], list[str]] = {}
     contents: dict[str, list[str]] = {}
     others: list[str] = []
@@ -339,13 +340,13 @@ def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -
 
 
 def _versions(labels: list[str], before: str, after: str) -> str:
-    """Say which versions differ; of lists of them, only those that do."""
+    """In lists of versions, name only those that differ."""
     first, second = before.split(", "), after.split(", ")
     was = ", ".join(part for part in first if part not in second)
     now = ", ".join(part for part in second if part not in first)
     if not was:
         return f"compiled without {now}"
-    names = [label for label in labels if not label.endswith("packages")]  # which name themselves
+    names = [label for label in labels if not label.endswith("packages")]  # versions list names
     what = f"{listed(names)} {was}" if names else was
     if not now:
         return f"compiled with {what}, which {'are' if ', ' in was else 'is'} not installed"

@@ -1,8 +1,8 @@
-"""A folder that is made as a whole, and replaced as a whole where nobody has touched it.
+"""Folders that are written and replaced as a whole, unless somebody has edited them.
 
-`MARKER` in it names all other files with their SHA-256. A folder with a file that it does not name,
-or whose content is another, holds work of somebody's and is refused. The new folder is complete
-before it takes the place of the old one.
+`MARKER` lists all other files with their SHA-256. A folder with an unlisted or changed file
+contains somebody's work and is not replaced. The new folder is complete before it replaces the old
+one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
     """Write a folder in one step.
 
     Args:
-        folder: its place; what is there must be empty, or made like this and unchanged.
-        files: relative path and content of each file; written as they come.
+        folder: its path; an existing folder must be empty, or written by this function and
+            unchanged.
+        files: relative path and content of each file, written as they are yielded.
 
     Raises:
-        SpecError: something else is there, and it is left alone; or it cannot be written.
+        SpecError: the folder has other content, which is kept, or it cannot be written.
     """
     place = Path(os.path.realpath(folder))
     _check_replaceable(folder, place)
@@ -61,7 +62,7 @@ def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def _exchange(made: Path, place: Path) -> None:
-    """Put a folder into a place; what was there is back where that fails."""
+    """Move a folder into place; restore the old one on failure."""
     old = made.with_name(f"{made.name}.old")
     with suppress(FileNotFoundError):
         place.rename(old)
@@ -98,7 +99,7 @@ def _digest(path: Path) -> str:
 
 
 def _digests(place: Path) -> Mapping[str, str] | None:
-    """Return what the marker of a folder says; None where it has none that can be read."""
+    """Return the digests in a folder's marker, or None if it has no valid marker."""
     marker = place / MARKER
     if not marker.is_file():
         return None

@@ -1,8 +1,8 @@
 """Static data of pytree nodes as text.
 
-A node of a type that was registered with JAX has children, which are arrays or nodes, and static
-data, which decides what is traced. A launch plan keeps that as text, so that a node with other data
-is not taken for it.
+A pytree node of a type registered with JAX has children, which are arrays or nodes, and static
+data, which affects tracing. A launch plan stores the static data as text, so that a node with
+different data does not match.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def static_text(value: Any) -> str:
     """Return text that is equal for equal static data, in every process.
 
     Raises:
-        SpecError: there is none, since its text is only an address in memory.
+        SpecError: the value has no such text, only an address in memory.
     """
     if isinstance(value, Enum):
         return f"{type(value).__name__}.{value.name}"
@@ -39,7 +39,7 @@ def static_text(value: Any) -> str:
 
 
 def _named(value: Any) -> str | None:
-    """Return the name of a function or type, or of a dtype; types of JAX stand for their dtypes."""
+    """Return the name of a function, type, or dtype; JAX's types have the name of their dtype."""
     if all(hasattr(value, name) for name in ("itemsize", "kind", "name")):
         return str(value.name)
     for name in ("__qualname__", "__name__"):

@@ -1,8 +1,8 @@
-"""Text from strangers, made fit for terminals and the logs of CI services.
+"""Untrusted text made safe for terminals and CI logs.
 
-Names, messages and output come from specs, stores, bundles, kernels and exceptions. A terminal
-obeys escape sequences in them, a reader is misled by characters that change the direction of text,
-and a CI service carries out lines that look like its commands:
+Names, messages, and output come from specs, stores, bundles, kernels, and exceptions. Terminals
+execute escape sequences, characters that change the direction of text mislead readers, and CI
+services execute lines that look like commands:
 
 * GitHub: `::name …::` at the start of a line, `##[name]` anywhere in it
   (https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands)
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-# Control sequences (colours, cursor movement), titles and other strings, and two-letter escapes.
+# Control sequences (colors, cursor movement), titles and other strings, two-letter escapes.
 _ESCAPE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-Z\\-~]", re.DOTALL
 )
@@ -21,9 +21,9 @@ _COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
 _MARKER = re.compile(r"##(?=\[|vso\[|teamcity\[)", re.IGNORECASE)
 _BIDIRECTIONAL = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _TAGS = range(0xE0000, 0xE0080)
-"""Copies of ASCII that nothing shows."""
+"""Invisible copies of ASCII."""
 UNDECODED = {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
-"""Bytes of a file's name that are not UTF-8, as Python decodes them and as they are shown."""
+"""Bytes in file names that are not UTF-8: Python's surrogates, and the text to show."""
 _CHANGED: dict[int, str | None] = {
     **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
     **dict.fromkeys((*_BIDIRECTIONAL, *_TAGS)),
@@ -34,11 +34,11 @@ _CHANGED: dict[int, str | None] = {
 
 
 def printable(text: str) -> str:
-    r"""Return text with what a terminal or a CI service would obey removed.
+    r"""Remove everything that a terminal or a CI service would execute.
 
-    Escape sequences, control characters and direction marks are removed, bytes of file names that
-    are not UTF-8 become `\xe9`, other halves of surrogate pairs are replaced; lines end in a line
-    feed. Commands of CI services get a space: `: :error` and `## [`.
+    Escape sequences, control characters, and direction marks are removed. Bytes of file names that
+    are not UTF-8 become `\xe9`; other surrogates are replaced. Lines end in a line feed. Commands
+    of CI services get a space: `: :error` and `## [`.
     """
     if not text.isprintable():
         text = _ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n").translate(_CHANGED)

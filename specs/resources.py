@@ -1,4 +1,4 @@
-"""What a variant takes of the machine, in six numbers: what a lock keeps and gates compare."""
+"""Resource usage of a variant in six numbers, recorded in locks and compared with budgets."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 
 class Resources(NamedTuple):
-    """The resources of a variant; None for what is not known.
+    """Resource usage of a variant; None for unknown.
 
-    Of several kernels each number is that of the kernel that takes most.
+    With several kernels, each number is the one of the most demanding kernel.
 
     Attributes:
-        registers: registers of a thread.
-        spill_bytes: bytes of spill stores and spill loads of a thread together.
-        stack_bytes: stack frame of a thread.
-        smem_bytes: static and dynamic shared memory of a block.
-        occupancy: warps that a multiprocessor holds at once, of the launch that has fewest.
-        cubin_bytes: size of all cubins of the variant.
+        registers: registers per thread.
+        spill_bytes: bytes of spill stores plus spill loads per thread.
+        stack_bytes: stack frame per thread.
+        smem_bytes: static plus dynamic shared memory per block.
+        occupancy: resident warps per multiprocessor, the minimum over all launches.
+        cubin_bytes: total size of the variant's cubins.
     """
 
     registers: int | None = None
@@ -38,4 +38,4 @@ WORDS = {
 """Words for each number, as in "takes 40 registers"."""
 
 MORE_IS_BETTER = frozenset({"occupancy"})
-"""The numbers of which a variant should have many; of the others few."""
+"""Numbers that should be high; the others should be low."""

@@ -1,4 +1,4 @@
-"""The two central records: a spec as its author declares it, and a variant of it to compile."""
+"""The two central records: a spec as declared by its author, and a variant to compile."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
     """An argument: an array, `null`, or lists and mappings of them.
 
-    A mapping with `$tuple` is a tuple; one with `$call` is the pytree node that the call gives, and
-    only there scalars stand for themselves.
+    A mapping with `$tuple` is a tuple. A mapping with `$call` is the pytree node that the call
+    returns; only inside it do scalars stand for themselves.
     """
 
     Args = dict[str, ArgTree] | list[ArgTree]
@@ -32,31 +32,31 @@ else:
     ArgTree = Args = Tune = Tuning = Any  # for msgspec, which has no recursive types
 
 MOST_DEVICES = 256
-"""Devices of a mesh."""
+"""Maximum number of devices in a mesh."""
 
 Mesh = tuple[tuple[str, int], ...]
-"""Axes and their sizes; empty for one device."""
+"""Names and sizes of the axes; empty for one device."""
 
 
 class Tolerance(Struct, frozen=True):
-    """How far a kernel may be from its reference: `|a - b| <= atol + rtol * |b|`."""
+    """Allowed difference between a kernel and its reference: `|a - b| <= atol + rtol * |b|`."""
 
     rtol: int | float | None = None
     atol: int | float | None = None
 
 
 class Budget(Struct, frozen=True):
-    """What a variant may use: numbers, rules relative to a baseline, or None for no limit.
+    """Resource limits of a variant: numbers, rules relative to a baseline, or None for no limit.
 
-    A rule is text as `budget_rules` normalises it: `+8`, `+10 %`, `<= baseline`.
+    Rules are text, normalized by `budget_rules`: `+8`, `+10 %`, `<= baseline`.
 
     Attributes:
-        registers: registers of a thread.
-        spill_bytes: bytes of spill stores and spill loads of a thread together.
-        stack_bytes: stack frame of a thread.
-        smem_bytes: static and dynamic shared memory of a block.
-        occupancy: the fewest warps that a multiprocessor may hold at once.
-        cubin_bytes: size of all cubins of the variant.
+        registers: registers per thread.
+        spill_bytes: bytes of spill stores plus spill loads per thread.
+        stack_bytes: stack frame per thread.
+        smem_bytes: static plus dynamic shared memory per block.
+        occupancy: minimum number of resident warps per multiprocessor.
+        cubin_bytes: total size of the variant's cubins.
     """
 
     registers: int | str | None = None
@@ -67,16 +67,16 @@ class Budget(Struct, frozen=True):
     cubin_bytes: int | str | None = None
 
     def rules(self) -> list[str]:
-        """Return the fields that are relative to a baseline."""
+        """Return the fields whose limit is relative to a baseline."""
         return [field for field in self.__struct_fields__ if isinstance(getattr(self, field), str)]
 
 
 class Row(NamedTuple):
-    """Values of parameters that a file gives together.
+    """Values of parameters that a file lists together.
 
     Attributes:
-        values: by parameter; every row of a spec has the same ones.
-        location: place of the row.
+        values: by parameter; all rows of a spec have the same parameters.
+        location: position of the row.
     """
 
     values: dict[str, Value]
@@ -84,12 +84,13 @@ class Row(NamedTuple):
 
 
 class Check(Struct, frozen=True):
-    """What `pallasc check` runs in place of a variant: its spec's small sizes, filled in.
+    """A variant with its spec's small sizes, which `pallasc check` runs instead.
 
     Attributes:
         params, args, static, mesh, tolerance: as in `Variant`.
-        seed: of the inputs, None where the spec does not say.
-        names_args: the spec names arguments of a check, so that its parameters do not tell all.
+        seed: seed of the inputs, None if the spec has none.
+        names_args: True if the spec names arguments of the check, so that `params` alone do not
+            identify it.
     """
 
     params: tuple[tuple[str, Scalar], ...]
@@ -102,7 +103,7 @@ class Check(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True, eq=False):
-    """A kernel as its author declares it; templates in it are checked but not filled.
+    """A kernel as declared by its author; its templates are checked but not filled in.
 
     Attributes:
         name: the kernel.
@@ -110,25 +111,25 @@ class Spec(Struct, frozen=True, eq=False):
         args: arrays in their notation, by name or by position.
         static: static keyword arguments, `$call` and `$ref` nodes included.
         matrix: values of each parameter.
-        rows: what a file gives, each row with every combination of the matrix.
+        rows: rows of a file; each is combined with the whole matrix.
         table: the file that the rows come from, relative to `base_dir`.
-        include: further points, each a full one.
-        exclude: partial points whose matches are dropped.
-        tune: which parameters change only the speed; None where nothing is tuned.
+        include: additional points, each complete.
+        exclude: partial points; the points they match are dropped.
+        tune: the parameters that change only the speed; None if nothing is tuned.
         targets: names of targets.
-        models: the models that the spec file adds.
-        reference: entry of the function that gives the right result.
+        models: models that the spec file adds.
+        reference: entry point of the reference function, which gives the correct result.
         tolerance: `rtol` and `atol`, numbers or templates.
         budget: limits by name, numbers or templates.
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
-        env: names of environment variables that it gets to see.
-        mesh: axes of the devices that run the kernel together, with sizes, numbers or templates.
-        check: values of parameters that `pallasc check` takes instead, `$args`, `$seed`,
+        env: names of environment variables that the kernel can see.
+        mesh: axes of the devices that run the kernel together; sizes are numbers or templates.
+        check: values of parameters that `pallasc check` uses instead, plus `$args`, `$seed`,
             `$tolerance`.
-        vmap: the kernel that does the same to a batch, for `jax.vmap`; None where there is none.
-        location: where it is declared.
-        base_dir: absolute folder of the spec file; no part of any key.
-        locations: places of the fields, by dotted path (`args.a`, `exclude.0`).
+        vmap: kernel that does the same for a batch, for `jax.vmap`; None if there is none.
+        location: position of the declaration.
+        base_dir: absolute folder of the spec file; not part of any key.
+        locations: positions of the fields, by dotted path (`args.a`, `exclude.0`).
     """
 
     name: str
@@ -160,11 +161,11 @@ class Spec(Struct, frozen=True, eq=False):
 
     @property
     def axes(self) -> dict[str, tuple[Value, ...]]:
-        """Return the values of each parameter of the matrix, then of those that are tuned."""
+        """Return the values of each matrix parameter, then of each tuned parameter."""
         return self.matrix if self.tune is None else {**self.matrix, **self.tune.over}
 
     def where(self, *path: str | int) -> Location:
-        """Return the place of a field, or of the nearest thing around it that has one."""
+        """Return the position of a field, or of its nearest ancestor that has one."""
         for length in range(len(path), 0, -1):
             place = self.locations.get(".".join(map(str, path[:length])))
             if place is not None:
@@ -173,28 +174,28 @@ class Spec(Struct, frozen=True, eq=False):
 
 
 class Variant(Struct, frozen=True, eq=False):
-    """One point of a spec's matrix on one target: everything filled in.
+    """One point of a spec's matrix on one target, with everything filled in.
 
     Attributes:
         name: the kernel.
-        params: parameters of this point and what their values are called (`templates`), in the
-            order of the matrix.
+        params: parameters of this point with the labels of their values (see `templates`), in
+            matrix order.
         target: the model it is compiled for.
         entry: as in `Spec`.
         args: the arrays; a mapping is passed by name, a list by position.
         static: static keyword arguments, `$call` and `$ref` nodes kept, keys sorted.
         reference: as in `Spec`.
-        tolerance: how far results may differ, None when the spec does not say.
-        budget: what the variant may use.
+        tolerance: allowed difference of results, None if the spec has none.
+        budget: resource limits.
         files: as in `Spec`, sorted.
-        location: where the kernel is declared.
+        location: position of the kernel's declaration.
         base_dir: as in `Spec`.
         mesh: axes and sizes of the devices that run it together; empty for one device.
         env: as in `Spec`, sorted.
-        check: what is checked in its place, None for the variant itself.
+        check: the variant to check instead, None to check this one.
         vmap: as in `Spec`.
-        tuning: what a table says of it, None where nothing is tuned and where a worker reads it.
-        locations: as in `Spec`; empty where a worker reads it.
+        tuning: its data from a table; None if nothing is tuned, and in workers.
+        locations: as in `Spec`; empty in workers.
     """
 
     name: str
@@ -220,18 +221,18 @@ class Variant(Struct, frozen=True, eq=False):
         return isinstance(other, Variant) and _without_places(self) == _without_places(other)
 
     def where(self, path: str) -> Location:
-        """Return the place of a field, `static.tile`, or of the nearest thing around it."""
+        """Return the position of a field such as `static.tile`, or of its nearest ancestor."""
         while path and path not in self.locations:
             path = path.rpartition(".")[0]
         return self.locations[path] if path else self.location
 
     @property
     def id(self) -> str:
-        """Return `matmul[m=1024,n=4096]@h100-sxm`, its name for people."""
+        """Return the id for people, `matmul[m=1024,n=4096]@h100-sxm`."""
         return variant_id(self.name, self.params, self.target.name)
 
     def for_check(self) -> Variant:
-        """Return the variant that is checked in the place of this one: it has no budget."""
+        """Return the variant to check instead of this one; it has no budget."""
         if self.check is None:
             return self
         own = self.check
@@ -247,10 +248,10 @@ class Variant(Struct, frozen=True, eq=False):
         )
 
     def request(self) -> dict[str, object]:
-        """Return all that decides the compilation as plain data, mappings sorted by key.
+        """Return everything that affects compilation as plain data, mappings sorted by key.
 
-        The kernel's name, its place, the folder, reference, tolerance, budget, check, vmap and
-        tuning are not in it.
+        Excluded are the kernel's name and location, the folder, reference, tolerance, budget,
+        check, vmap, and tuning.
         """
         return {
             "args": plain_args(self.args),
@@ -263,7 +264,7 @@ class Variant(Struct, frozen=True, eq=False):
         }
 
     def arrays(self) -> Iterator[tuple[str, ArraySpec]]:
-        """Yield every array with its path, `a` or `cache.0`, in the order of the spec."""
+        """Yield each array with its path, `a` or `cache.0`, in the order of the spec."""
         yield from _leaves(self.args, ())
 
 
@@ -310,10 +311,10 @@ def _leaves(tree: Args | ArgTree, path: tuple[str, ...]) -> Iterator[tuple[str, 
 
 
 def check_devices(sizes: Mapping[str, int]) -> None:
-    """Check how many devices a mesh has.
+    """Check the number of devices in a mesh.
 
     Raises:
-        SpecError: too few for a mesh, or too many.
+        SpecError: there are too few or too many devices.
     """
     devices = math.prod(sizes.values())
     if not 2 <= devices <= MOST_DEVICES:
@@ -324,10 +325,10 @@ def check_devices(sizes: Mapping[str, int]) -> None:
 
 
 def checked_mesh(mesh: Mapping[str, int] | None) -> Mesh:
-    """Return the mesh of these axes.
+    """Return the mesh with these axes.
 
     Raises:
-        SpecError: an axis has no name or no size, or the devices are too many.
+        SpecError: an axis has no name or no size, or the number of devices is out of range.
     """
     if not mesh:
         return ()

@@ -1,4 +1,4 @@
-"""Words in messages: what a misspelt one may have been, how values are shown."""
+"""Spelling suggestions and the display of values in messages."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pallasc.specs.canonical import plain
 
 _LISTED = 12
 _LONGEST = 200
-"""Characters of words that are compared, which takes the product of their lengths."""
+"""Longest word that is compared; a comparison costs the product of the lengths."""
 
 _MOST_COMPARED = 20_000
 _NEAR = 0.65
-"""The least ratio of `difflib`: one wrong letter of three is near, two of five are not."""
+"""Minimum ratio of `difflib`: one wrong letter in three is near, two in five are not."""
 _SHORTEST_ABBREVIATION = 3
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is closest to `word`, or None when nothing is close."""
+    """Return the known word closest to `word`, or None if none is close."""
     import difflib
 
     candidates = itertools.islice(known, _MOST_COMPARED)
@@ -33,7 +33,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _abbreviates(short: str, word: str) -> bool:
-    """Tell whether the letters of `short` stand in a word in this order: `regs`, `registers`."""
+    """Return True if a word contains the letters of `short` in order: `regs`, `registers`."""
     letters = iter(word)
     return (
         len(short) >= _SHORTEST_ABBREVIATION
@@ -43,12 +43,12 @@ def _abbreviates(short: str, word: str) -> bool:
 
 
 def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> str | None:
-    """Return the hint for an unknown word: the nearest one, else the list of known ones.
+    """Return the hint for an unknown word: the nearest known one, else a list of them.
 
     Args:
-        word: what the user wrote.
-        known: what could have been meant.
-        otherwise: the word before the list when nothing is near.
+        word: the user's text.
+        known: the valid words.
+        otherwise: introduces the list if no word is near.
     """
     words = sorted(set(known))
     near = nearest(word, words)
@@ -63,12 +63,12 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> 
 def values_text(
     values: Iterable[object], asked: object = None, *, text: Callable[[object], str] = plain
 ) -> str:
-    """Return `64, 128, 256` for a message: sorted, numbers by size, the rest of many counted.
+    """Return `64, 128, 256` for a message: sorted, numbers by size, a long list cut with a count.
 
     Args:
-        values: what there is; equal ones of one type are listed once.
-        asked: what is not among them; of many numbers, those nearest to it are listed.
-        text: how one of them is written.
+        values: the available values; equal values of one type are listed once.
+        asked: the value that is not among them; of many numbers, the nearest to it are listed.
+        text: formats a value.
     """
     different = list({(type(value), value): value for value in values}.values())
     numbers = [value for value in different if isinstance(value, int | float)]
@@ -89,12 +89,12 @@ def one_of(words: Sequence[str]) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return text, its end cut off where it is long."""
+    """Cut text that is longer than 80 characters."""
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def show(value: object) -> str:
-    """Return a value as a message shows it: in the words of YAML, short."""
+    """Return a short form of a value for messages, in YAML's words."""
     if isinstance(value, str):
         text = repr(value)
         return text if len(text) <= 80 else f"{text[:77]}…{text[0]}"

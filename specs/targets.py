@@ -1,4 +1,4 @@
-"""Targets: what the names of architectures and of models of GPUs in specs stand for."""
+"""Resolution of target names in specs: GPU architectures and models."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NONE: Mapping[str, Target] = MappingProxyType({})
 def resolve_target(
     name: str, extra: Mapping[str, Target] = _NONE, *, location: Location | None = None
 ) -> Target:
-    """Return the model that a name stands for; an architecture stands for its default model.
+    """Return the model with this name; an architecture means its default model.
 
     Args:
         name: a model (`h200`) or an architecture (`sm_90a`).
         extra: models that the user's spec adds.
-        location: place of the name, if it is in a spec.
+        location: position of the name, if it is in a spec.
 
     Raises:
-        SpecError: no such target, or an architecture without the suffix that it needs.
+        SpecError: the target is unknown, or the architecture lacks its suffix.
     """
     target = extra.get(name) or MODELS.get(DEFAULT_MODELS.get(name, name))
     if target is not None:
@@ -35,10 +35,10 @@ def resolve_target(
 
 
 def check_arch(name: str, *, location: Location | None = None) -> str:
-    """Return the name when it is an architecture that Mosaic GPU compiles for.
+    """Return the name if it is an architecture that Mosaic GPU compiles for.
 
     Raises:
-        SpecError: it is not; the hint has the right name.
+        SpecError: it is not; the hint has the correct name.
     """
     if name in DEFAULT_MODELS:
         return name
@@ -57,14 +57,14 @@ def make_model(
     like: str | None = None,
     known: Mapping[str, Target] = _NONE,
 ) -> Target:
-    """Return a model of the user's own.
+    """Return a user-defined model.
 
     Args:
-        name: what it is called in specs.
-        figures: the fields of `Target` that differ from the model it is like.
-        arch: its architecture; that of `like` when left out.
-        like: the model that gives the other figures; the default one of `arch` when left out.
-        known: models of the user that `like` may name.
+        name: its name in specs.
+        figures: the fields of `Target` that differ from the base model.
+        arch: its architecture; the default is the architecture of `like`.
+        like: the base model; the default is the default model of `arch`.
+        known: user-defined models that `like` may name.
 
     Raises:
         SpecError: the name is taken, or neither `arch` nor `like` is given.
@@ -93,8 +93,8 @@ def _unknown_target(name: str, extra: Mapping[str, Target], location: Location |
 def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | None:
     """Return the hint for an unknown name.
 
-    It has the architecture written in another way, else the names that begin with `name`, else
-    those that `name` begins with, else the nearest.
+    The first of these that exists is suggested: the architecture in another spelling, the names
+    that begin with `name`, the names that `name` begins with, the nearest name.
     """
     text = name.lower()
     like = re.fullmatch(_LIKE_ARCH, text)

@@ -5,15 +5,15 @@ Grammar:
     expression := name ("." field)* | integer | expression ("+" | "-" | "*" | "//" | "%") expression
                 | "-" expression | "(" expression ")"
 
-`{tiles.m}` is a field of a parameter that is a mapping.
+`{tiles.m}` is a field of a parameter whose value is a mapping.
 
-A template that is one brace pair and nothing else keeps the type of its value; any other gives
-text. Arithmetic is over whole numbers only and is evaluated over the syntax tree, never by Python.
+A template that is just one pair of braces keeps the type of its value; any other gives text.
+Arithmetic is limited to whole numbers and evaluated over the syntax tree, not by Python.
 
-What a variant's id and its record hold of a parameter's value is its label, which is a scalar: the
-value itself; the `$name` of a mapping; or a list or mapping in one line without spaces, its keys
-sorted: `[64,128]`, `{tile_m:64,tile_n:128}`. Where that line is long, the label is `#` and the
-first eight digits of the SHA-256 of the value's canonical JSON.
+Ids and records show a parameter's value by its label, which is a scalar: the value itself; the
+`$name` of a mapping; or a list or mapping in one line without spaces, keys sorted: `[64,128]`,
+`{tile_m:64,tile_n:128}`. If that line is too long, the label is `#` and the first eight digits of
+the SHA-256 of the value's canonical JSON.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from pallasc.specs.canonical import canonical_json, digest, plain
 from pallasc.specs.spelling import shortened, show, suggestion
 
 Scalar = str | int | float | bool | None
-"""What an id shows as it is."""
+"""A value that an id shows unchanged."""
 
 
 if TYPE_CHECKING:
     Value = Scalar | list["Value"] | dict[str, "Value"]
-    """JSON-like data: what a parameter can be."""
+    """JSON-like data: a possible value of a parameter."""
 else:
     Value = Any  # for msgspec, which reads annotations and has no recursive types
 
 NAME = "$name"
-"""The key that names a mapping, and is not part of its value."""
+"""The key that names a mapping; not part of the mapping's value."""
 
 _LONGEST_LABEL = 48
 
 _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
 _LONGEST_EXPRESSION = 200
 LONGEST_TEMPLATE = 10_000
-"""Characters of text with braces, before and after they are filled."""
+"""Maximum length of text with braces, before and after filling."""
 _LARGEST_NUMBER = 2**63
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -67,11 +67,11 @@ class Expression(NamedTuple):
     names: tuple[str, ...]
 
     def value(self, params: Mapping[str, Value]) -> Value:
-        """Evaluate over the parameters; a name or a field gives its value unchanged.
+        """Evaluate with these parameters; a name or a field keeps the type of its value.
 
         Raises:
-            SpecError: a parameter is unknown, has no such field or is not a whole number, or a
-                division by zero.
+            SpecError: a parameter is unknown, lacks a field, or is not a whole number, or the
+                expression divides by zero.
         """
         for name in self.names:
             if name not in params:
@@ -86,10 +86,10 @@ class Expression(NamedTuple):
         return _evaluate(body, params, self.text)
 
     def text_of(self, params: Mapping[str, Value]) -> str:
-        """Evaluate to text, as a part of longer text.
+        """Evaluate to text, for insertion into longer text.
 
         Raises:
-            SpecError: as `value`, or it is a list or a mapping.
+            SpecError: as for `value`, or the value is a list or a mapping.
         """
         value = self.value(params)
         if isinstance(value, list | dict):
@@ -101,19 +101,19 @@ class Expression(NamedTuple):
 
 
 class Template(NamedTuple):
-    """Text with expressions in it, checked but not yet filled."""
+    """Text with expressions, checked but not filled in."""
 
     text: str
     parts: tuple[str | Expression, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the parameters it uses, in order of appearance."""
+        """Return the parameters used, in order of appearance."""
         names = [n for part in self.parts if isinstance(part, Expression) for n in part.names]
         return tuple(dict.fromkeys(names))
 
     def fill(self, params: Mapping[str, Value]) -> Value:
-        """Return the text with values in place, or the value itself when nothing is around it.
+        """Return the text with values filled in, or the value itself for a single expression.
 
         Raises:
             SpecError: an expression cannot be evaluated.
@@ -127,7 +127,7 @@ class Template(NamedTuple):
 
 
 def parse_template(text: str) -> Template:
-    """Read text with braces.
+    """Parse text with braces.
 
     Raises:
         SpecError: braces are unbalanced or hold no expression, or the text is too long.
@@ -157,7 +157,7 @@ def _parse_parts(text: str) -> Template:
 
 
 def is_template(text: str) -> bool:
-    """Return whether text holds a brace."""
+    """Return True if the text contains a brace."""
     return "{" in text or "}" in text
 
 
@@ -264,11 +264,11 @@ def _bounded(value: int, text: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """One value that a parameter can have.
+    """One possible value of a parameter.
 
     Attributes:
-        label: its name for people.
-        content: what templates see.
+        label: name for people.
+        content: the value that templates see.
         key: equal for equal values of equal type and name.
     """
 
@@ -278,7 +278,7 @@ class Choice:
 
 
 Point = dict[str, Choice]
-"""One value for each parameter."""
+"""One choice for each parameter."""
 
 
 def choice_of(value: Value) -> Choice:
@@ -300,7 +300,7 @@ def label_of(value: Value) -> Scalar:
 
 
 def contents(point: Point) -> dict[str, Value]:
-    """Return what templates see of a point."""
+    """Return the values of a point as templates see them."""
     return {name: choice.content for name, choice in point.items()}
 
 
@@ -323,7 +323,7 @@ def _line(value: Value) -> str:
 
 
 def typed(value: object) -> str:
-    """Return text that is equal for equal values of equal type: 1, 1.0, true and '1' differ."""
+    """Return text that is equal for equal values of equal type: 1, 1.0, true, and '1' differ."""
     if isinstance(value, dict):
         return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
     if isinstance(value, list):

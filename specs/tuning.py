@@ -1,9 +1,9 @@
-"""Tuned kernels: what a spec says of it, the rows of a table, what a compiled variant carries.
+"""Tuned kernels: the `tune` field of specs, rows of tables, and the data in compiled variants.
 
 A kernel is a family of variants: its shapes and dtypes come from the matrix, and `tune.over` adds
-parameters that change only its speed. A row of a table says which of these is used for a **key**,
-the values of `tune.by`, on one model of GPU. A parameter with buckets stands in keys by the value
-that its bucket is named after, `pow2` by powers of two, else by the edges that the spec lists.
+parameters that change only its speed. A table row selects values of the tuned parameters for a
+**key**, the values of `tune.by`, on one GPU model. A parameter with buckets appears in keys as the
+value that names its bucket: a power of two (`pow2`), or one of the edges listed in the spec.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from pallasc.specs.templates import Scalar, Value
 from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, as_whole
 
 POW2 = "pow2"
-"""The buckets that end at powers of two."""
+"""Buckets that end at powers of two."""
 
 Buckets = Literal["pow2"] | tuple[int, ...]
-"""How whole numbers are put together: by powers of two, or by ascending edges."""
+"""Grouping of whole numbers: by powers of two, or by ascending edges."""
 
 Rounding = Literal["up", "down"]
-"""To which end of its bucket a number belongs."""
+"""The end of the bucket that a number is rounded to."""
 
 How = Literal["row", "bucket", "default"]
-"""What a variant is chosen by: the row of its key, that of its bucket, or for want of both."""
+"""How a variant is chosen: by the row of its key, by the row of its bucket, or by default."""
 
 _LARGEST = 2**63 - 1
 
 
 class Measured(NamedTuple):
-    """What was measured of a variant.
+    """Measurements of a variant.
 
     Attributes:
         us: median time of a launch, in microseconds.
         spread_percent: interquartile range of the times, in percent of the median.
-        rounds: how many rounds were measured.
-        device: the GPU's name, as its driver gives it.
-        driver: the driver's version, `580.95.05`; empty where it is not known.
-        clock_mhz: the SM clock while it ran, median, in MHz; None where it is not known.
-        date: when, `2026-11-23`; empty where it is not known.
+        rounds: number of measured rounds.
+        device: name of the GPU, as reported by its driver.
+        driver: version of the driver, `580.95.05`; empty if unknown.
+        clock_mhz: median SM clock during the launches, in MHz; None if unknown.
+        date: date of the measurement, `2026-11-23`; empty if unknown.
     """
 
     us: float
@@ -57,16 +57,16 @@ class Measured(NamedTuple):
     date: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """Return the figures, without those that are not known."""
+        """Return the known figures."""
         named = zip(self._fields, self, _UNKNOWN, strict=True)
         return {name: value for name, value, unknown in named if value != unknown}
 
     @classmethod
     def from_json(cls, value: object) -> Measured:
-        """Return the figures from JSON.
+        """Parse figures from JSON.
 
         Raises:
-            LookupError, TypeError, ValueError: they are something else.
+            LookupError, TypeError, ValueError: the data is malformed.
         """
         data = as_object(value)
         clock = data.get("clock_mhz")
@@ -82,22 +82,22 @@ class Measured(NamedTuple):
 
 
 _UNKNOWN = (None, 0.0, 0, "", "", None, "")
-"""The value of each field of `Measured` that is left out where a table is written."""
+"""Values of the fields of `Measured` that tables omit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table: what is used for a key on one model of GPU.
+    """A row of a table: the parameters used for a key on one GPU model.
 
     Attributes:
         gpu: the model, `h100-sxm`.
-        key: a value of each parameter of `by`, in its order; of one with buckets that of the
-            bucket, or an exact value.
+        key: a value of each parameter of `by`, in order; for a parameter with buckets, the bucket's
+            value or an exact value.
         use: the label of each parameter of `over`.
-        artifact: digest of the artifact that was measured, a note; None if unknown, in bundles too.
+        artifact: digest of the measured artifact, informational; None if unknown, and in bundles.
         source: origin of a row that `pallasc tune pick` did not write, `tokamax 0.0.17`.
         measured: its figures, None if nothing was measured.
-        place: its place in its table, None if it is not from one.
+        place: position in its table, None if it is not from one.
     """
 
     gpu: str
@@ -111,16 +111,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tune:
-    """`tune` of a spec.
+    """The `tune` field of a spec.
 
     Attributes:
-        over: values of each parameter that is tuned.
-        by: parameters of the matrix that decide which of them is best.
-        buckets: how values of some of these are put together.
-        rounding: to which end of its bucket a value belongs.
-        pad: where an array may be longer than a call's: of a parameter, the dimension of each array
-            that it is, by the array's path in the launch plan.
-        default: the label of each parameter of `over` where no row fits; None: such a call fails.
+        over: values of each tuned parameter.
+        by: parameters of the matrix that decide which values are best.
+        buckets: grouping of the values of some of these parameters.
+        rounding: the end of its bucket that a value is rounded to.
+        pad: dimensions in which an array may be longer than a call's: for a parameter, the padded
+            dimension of each array, by the array's path in the launch plan.
+        default: the label of each parameter of `over` if no row fits; without a default such a call
+            fails.
         table: the file of the rows, relative to the spec's folder.
     """
 
@@ -135,18 +136,17 @@ class Tune:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a variant of a tuned kernel carries into a bundle.
+    """Tuning data that a variant carries into a bundle.
 
     Attributes:
         by, buckets, rounding, pad: as in `Tune`.
-        over: the parameters that are tuned.
-        is_default: it is used where no row fits.
-        rows: the rows that choose it, in the order of the table; its own parameters give what they
-            use.
-        rank: its place among the points of its key, from 1, by what is known without a GPU; 0 in
-            bundles that are no job for `pallasc tune run`.
+        over: the tuned parameters.
+        is_default: True if it is used when no row fits.
+        rows: the rows that choose it, in table order; its own parameters are their `use`.
+        rank: its position among the points of its key, from 1, estimated without a GPU; 0 in
+            bundles that are not jobs for `pallasc tune run`.
         sharing: number of variants that its row chooses; 0 in bundles.
-        table: all rows of the kernel, those of other models too; none in bundles.
+        table: all rows of the kernel, including those for other models; empty in bundles.
         default: as in `Tune`; None in bundles.
     """
 
@@ -167,11 +167,11 @@ class Tuning:
         return tuple(params[name] for name in self.by)
 
     def bucket_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...] | None:
-        """Return the key of a point's bucket, None where a value is beyond the last edge."""
+        """Return the key of a point's bucket, None if a value is beyond the last edge."""
         return bucket_key(self.key_of(params), self.by, self.buckets, self.rounding)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a bundle's entry has it, without what is as usual."""
+        """Return the form used in a bundle's entry, without default values."""
         buckets = {name: own if own == POW2 else list(own) for name, own in self.buckets.items()}
         rows = [_row_json(row) for row in self.rows]
         usual: dict[str, object] = {
@@ -190,14 +190,14 @@ class Tuning:
 
     @classmethod
     def from_json(cls, value: object, params: Mapping[str, Scalar]) -> Tuning:
-        """Return it from an entry of a bundle.
+        """Parse the form used in a bundle's entry.
 
         Args:
-            value: what the entry has.
+            value: the data in the entry.
             params: the variant's parameters.
 
         Raises:
-            LookupError, TypeError, ValueError: it is something else.
+            LookupError, TypeError, ValueError: the data is malformed.
         """
         data = as_object(value)
         by = tuple(map(as_text, as_list(data["by"])))
@@ -229,12 +229,12 @@ class Tuning:
 def chosen_by(
     tuning: Tuning, params: Mapping[str, Scalar], is_here: Callable[[Row], bool]
 ) -> tuple[How, Row | None] | None:
-    """Return by what a variant is chosen where some of the rows hold, None where it is not.
+    """Return how the given rows choose a variant, None if they do not.
 
     Args:
-        tuning: what the variant carries.
+        tuning: the variant's tuning data.
         params: its parameters.
-        is_here: tells whether a row is for the GPU in question.
+        is_here: returns True for rows for the GPU in question.
     """
     default: tuple[How, Row | None] | None = ("default", None) if tuning.is_default else None
     rows = [row for row in tuning.rows if is_here(row)]
@@ -253,20 +253,20 @@ def chosen_by(
 
 
 def is_for(row: Row, names: Collection[str]) -> bool:
-    """Tell whether a row is for a GPU with one of these names, as drivers or targets have them."""
+    """Return True if a row is for a GPU with one of these names, of drivers or targets."""
     if row.measured is not None and row.measured.device in names:
         return True
     return not names_of(row.gpu).isdisjoint(names)
 
 
 def names_of(target: str) -> set[str]:
-    """Return what a model is called: its own name, and those of its device where it is known."""
+    """Return all names of a model: its own, and its device's names if known."""
     model = MODELS.get(target)
     return {target} if model is None else {target, *device_names(model.description)}
 
 
 def _typed(key: Sequence[Scalar]) -> tuple[object, ...]:
-    """Return a key in which 1 and true are two."""
+    """Return a key in which 1 and true differ."""
     return tuple((type(value), value) for value in key)
 
 
@@ -275,7 +275,7 @@ def check_padding(
     params: Mapping[str, Scalar],
     shapes: Mapping[str, Sequence[int]],
 ) -> None:
-    """Check where the arrays of a variant may be longer than a call's.
+    """Check the dimensions in which a variant's arrays may be longer than a call's.
 
     Args:
         pad: as in `Tune`.
@@ -283,8 +283,8 @@ def check_padding(
         shapes: the shape of each of its arrays, inputs and outputs, by path.
 
     Raises:
-        ValueError: a parameter is not a positive whole number, no array has that path or
-            dimension, or an array is padded in two of its dimensions.
+        ValueError: a parameter is not a positive whole number, no array has that path or dimension,
+            or an array is padded in two of its dimensions.
     """
     padded: dict[str, str] = {}
     for name, places in pad.items():
@@ -314,7 +314,7 @@ def bucket_key(
     buckets: Mapping[str, Buckets],
     rounding: Rounding,
 ) -> tuple[Scalar, ...] | None:
-    """Return the key of the bucket that an exact key falls into, None where there is none."""
+    """Return the key of the bucket that contains an exact key, None if there is none."""
     values: list[Scalar] = []
     for name, value in zip(by, key, strict=True):
         own = buckets.get(name)
@@ -329,7 +329,7 @@ def bucket_key(
 
 
 def bucket(value: int, buckets: Buckets, rounding: Rounding) -> int | None:
-    """Return the value that a number's bucket is named after, None where it is in none."""
+    """Return the value that names the bucket of a number, None if no bucket contains it."""
     if isinstance(buckets, str):
         if value < 1:
             return None
@@ -343,10 +343,10 @@ def bucket(value: int, buckets: Buckets, rounding: Rounding) -> int | None:
 
 
 def buckets_from(value: object) -> Buckets:
-    """Return buckets from JSON.
+    """Parse buckets from JSON.
 
     Raises:
-        TypeError, ValueError: it is something else.
+        TypeError, ValueError: the data is malformed.
     """
     if value == POW2:
         return "pow2"
@@ -359,29 +359,29 @@ def buckets_from(value: object) -> Buckets:
 
 
 def key_text(by: Sequence[str], key: Sequence[Scalar]) -> str:
-    """Return a key as messages show it: `m=1024, dtype=bf16`."""
+    """Return a key for messages: `m=1024, dtype=bf16`."""
     return ", ".join(f"{name}={plain(value)}" for name, value in zip(by, key, strict=True))
 
 
 def use_text(use: Mapping[str, Scalar]) -> str:
-    """Return what a row uses as messages show it: `tile_m=64, stages=4`."""
+    """Return the parameters that a row uses for messages: `tile_m=64, stages=4`."""
     return key_text(tuple(use), tuple(use.values()))
 
 
 def row_order(row: Row) -> tuple[object, ...]:
-    """Return what rows are sorted by: the model, then the key; numbers go before text."""
+    """Return the sort key of a row: the model, then its key; numbers come before text."""
     return (row.gpu, *((isinstance(v, str), v if isinstance(v, str) else 0, _number(v))
                        for v in row.key))  # fmt: skip
 
 
 def tuned_digest_text(tuning: Tuning, rows: Sequence[Row]) -> str:
-    """Return what the lock's digest of how a kernel is tuned is over: canonical JSON of all of it.
+    """Return the text covered by a tuned kernel's digest in the lock, as canonical JSON.
 
-    These are `tune` of its spec and the rows. Of `over` there are the names: its values are in the
-    ids of variants, which the lock has.
+    It has the spec's `tune` field and the rows, but only the names of `over`: its values are in the
+    ids of variants, which the lock also has.
 
     Args:
-        tuning: what a variant of it carries.
+        tuning: tuning data of one of the kernel's variants.
         rows: the rows of its table for one model.
     """
     listed = [
@@ -393,10 +393,10 @@ def tuned_digest_text(tuning: Tuning, rows: Sequence[Row]) -> str:
 
 
 def as_number(value: object) -> float:
-    """Return a number that is not negative.
+    """Check and return a non-negative number.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is anything else.
     """
     if type(value) not in (int, float) or not value >= 0:  # type: ignore[operator]
         raise TypeError(f"expected a number from 0, got {repr(value)[:80]}")
@@ -423,10 +423,10 @@ def _row_from(value: object, length: int, use: dict[str, Scalar]) -> Row:
 
 
 def as_scalar(value: object) -> Scalar:
-    """Return the value of a parameter.
+    """Check and return the value of a parameter.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is anything else.
     """
     if value is None or isinstance(value, str | int | float | bool):
         return value

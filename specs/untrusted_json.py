@@ -1,6 +1,6 @@
-"""JSON from strangers: bounded in size, depth and numbers, and checked for the types expected.
+"""Untrusted JSON: bounded in size, depth, and numbers, with checks of the expected types.
 
-The functions `as_…` return a value as the type that it has to have, and raise TypeError otherwise.
+The functions `as_…` return a value if it has the required type, and raise TypeError otherwise.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pallasc.errors import CorruptError
 _MOST_DEEP = 64
 _LEAST, _LARGEST = -(2**63), 2**64
 _SUSPECT = re.compile(rb"\d{19}|\d[eE]")
-"""Found in every number that is out of bounds."""
+"""Matches every number that is out of bounds, and some that are not."""
 
 
 def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
 
 
-# Made once: `json.loads` would make another one for each value.
+# Built once: with these options, `json.loads` builds a decoder for each call.
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def parse_json(data: bytes) -> object:
-    """Return the value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
         CorruptError: it is not JSON, is nested deeper than 64 levels, or has a number beyond 64
@@ -38,7 +38,7 @@ def parse_json(data: bytes) -> object:
         value: object = _DECODER.decode(data.decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{data[:60]!r} is not JSON: {error}") from error
-    # Two counts rule most texts out, which is faster than a look at each of their values.
+    # These two counts clear most texts, which is faster than visiting each value.
     if data.count(b"[") + data.count(b"{") >= _MOST_DEEP or _SUSPECT.search(data):
         _check(value)
     return value
@@ -71,7 +71,7 @@ def as_object(value: object) -> Mapping[str, object]:
 
 
 def as_list(value: object) -> Sequence[object]:
-    """Return a JSON array; records that were just compiled have tuples."""
+    """Return a JSON array; freshly compiled records have tuples."""
     if not isinstance(value, list | tuple):
         raise _unexpected("a list", value)
     return value
@@ -85,7 +85,7 @@ def as_text(value: object) -> str:
 
 
 def as_whole(value: object) -> int:
-    """Return a whole number; true and false are none."""
+    """Return a whole number; true and false do not count as numbers."""
     if type(value) is not int:
         raise _unexpected("a whole number", value)
     return value
@@ -103,5 +103,5 @@ def _unexpected(what: str, value: object) -> TypeError:
 
 
 def fault(error: Exception) -> str:
-    """Return what is wrong with JSON whose reading raised an error."""
+    """Return a description of an error that was raised while reading JSON."""
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)

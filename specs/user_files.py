@@ -1,6 +1,6 @@
-"""Files of the user's: read if they are regular and of bounded size, replaced in one step.
+"""User files: read if they are regular and of bounded size, replaced in one step.
 
-And where this user's settings lie.
+Also finds the folder of the user's settings.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _KINDS = (
 
 
 def read_regular(file: str, *, most_bytes: int) -> bytes:
-    """Return the content of a regular file; nothing else is opened, as it might block.
+    """Return the content of a regular file; other kinds are not opened, since they may block.
 
     Raises:
-        SpecError: there is no such file, it is something else, it is larger than `most_bytes`, or
-            it cannot be read.
+        SpecError: the file does not exist, is not a regular file, is larger than `most_bytes`, or
+            cannot be read.
     """
     try:
         check_regular(file)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         descriptor = os.open(file, flags)
         with open(descriptor, "rb") as stream:
-            # It may have become something else since it was checked.
+            # The file may have been replaced since the check.
             _check_kind(file, os.fstat(descriptor))
             content = stream.read(most_bytes + 1)
     except FileNotFoundError:
@@ -48,10 +48,10 @@ def read_regular(file: str, *, most_bytes: int) -> bytes:
 
 
 def check_regular(file: str) -> None:
-    """Check that a path leads to a regular file.
+    """Check that a path is a regular file.
 
     Raises:
-        SpecError: it is a directory, a named pipe, a socket or a device.
+        SpecError: it is a directory, a named pipe, a socket, or a device.
         OSError: its status cannot be read.
     """
     _check_kind(file, os.stat(file))
@@ -70,7 +70,7 @@ def replace_file(
     make_folder: bool = True,
     hint: str = "Give another path.",
 ) -> None:
-    """Write a file in one step; arguments and errors as for `replacing`."""
+    """Write a file in one step; see `replacing` for arguments and errors."""
     with replacing(path, make_folder=make_folder, hint=hint) as file:
         file.write(data)
 
@@ -79,15 +79,15 @@ def replace_file(
 def replacing(
     path: str | os.PathLike[str], *, make_folder: bool = True, hint: str = "Give another path."
 ) -> Iterator[BinaryIO]:
-    """Open a file that is written in one step; it keeps its mode, and a link stays a link.
+    """Open a file that is replaced in one step; its mode and symbolic links are kept.
 
     Args:
         path: the file.
-        make_folder: make the folder that it is in.
-        hint: of the error.
+        make_folder: create its parent folder.
+        hint: hint of the error.
 
     Raises:
-        SpecError: it cannot be written, and its old content is still there.
+        SpecError: the file cannot be written; the old content remains.
     """
     place = Path(os.path.realpath(path))
     temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
@@ -98,7 +98,7 @@ def replacing(
             with temporary.open("xb") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())  # or a crash after the rename may leave it empty
+                os.fsync(file.fileno())  # otherwise a crash after the rename may leave it empty
             with suppress(FileNotFoundError):
                 temporary.chmod(stat.S_IMODE(place.stat().st_mode))
             temporary.replace(place)
@@ -114,7 +114,7 @@ def config_folder() -> Path:
     A relative `$XDG_CONFIG_HOME` is ignored, as the XDG base directory specification asks.
 
     Raises:
-        RuntimeError: it is not set, and this user has no home folder.
+        RuntimeError: the variable is unset or relative, and this user has no home folder.
     """
     named = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(named) if os.path.isabs(named) else Path.home() / ".config"

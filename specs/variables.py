@@ -1,7 +1,7 @@
-"""Environment variables of compiling processes: those with a value of their own, and what may vary.
+"""Environment variables of compiling processes: the fixed ones, and those that may vary.
 
-The tables serve `compiler/toolchain/setup`, which says what becomes of each variable, and the
-field `env` of a spec.
+These tables are used by `compiler/toolchain/setup`, which decides the fate of each variable, and by
+the `env` field of specs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIXED = {
     "USER": "pallasc",
 }
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where a worker looks for programs, the assembler's folder aside."""
+"""Search path of workers for programs, in addition to the assembler's folder."""
 DROPPED = frozenset(
     {
         "BAZEL_TEST",
@@ -30,7 +30,7 @@ DROPPED = frozenset(
         "LANGUAGE",
         "LOCALTIME",
         "MAKEFLAGS",
-        # JAX sets these itself when it is imported, so they are there where the caller has done so.
+        # JAX sets these itself on import, so they are set if the caller imported JAX.
         "MOSAIC_GPU_CUDA_ROOT",
         "MOSAIC_GPU_NVSHMEM_BC_PATH",  # kernels that use it are refused
         "MOSAIC_GPU_NVSHMEM_SO_PATH",
@@ -58,10 +58,10 @@ WHERE_MODULES_LIE = frozenset(
     }
 )
 PLACES = WHERE_MODULES_LIE | {"LD_LIBRARY_PATH", "NIX_LD", "NIX_LD_LIBRARY_PATH"}
-"""What a worker's process needs, and kernels do not see."""
+"""Variables that a worker's process needs and kernels cannot see."""
 
 DECLARABLE = frozenset({"LOGNAME", "TERM", "USER"})
-"""Variables with a fixed value that decide nothing but what kernels make of them."""
+"""Variables with a fixed value that affect only kernels that read them."""
 
 EXPECTED = frozenset(
     {
@@ -70,11 +70,11 @@ EXPECTED = frozenset(
     }
 )  # fmt: skip
 EXPECTED_PREFIXES = ("LC_", "PYTHON")
-"""Who uses it, in which terminal and which language: that is the same for every kernel."""
+"""Variables that describe the user, the terminal, and the language; the same for all kernels."""
 
 
 def why_not_declared(name: str) -> str:
-    """Return why a spec cannot declare a variable, "" if it can."""
+    """Return why a spec cannot declare a variable, or "" if it can."""
     if name in DECLARABLE:
         return ""
     if name in FORCED or name in FIXED or name in ("PATH", "TMPDIR"):

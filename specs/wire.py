@@ -1,6 +1,6 @@
-"""Specs and variants as plain JSON, to carry them between processes of one version.
+"""Specs and variants as plain JSON, to pass them between processes of one version.
 
-Mappings keep their order, so do not sort the keys of the text. Nothing of this is stored.
+Mappings keep their order, so do not sort the keys of the text. This form is never stored.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
 
 
 def spec_from_json(data: Mapping[str, Any]) -> Spec:
-    """Return the spec that `spec_to_json` was given.
+    """Return the spec that was passed to `spec_to_json`.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the data is malformed.
     """
     spec = msgspec.convert(data, Spec)
     if spec.tune is None:
@@ -36,7 +36,7 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
 
 
 def variant_to_json(variant: Variant) -> dict[str, object]:
-    """Return a variant as plain data; what tables say of it stays behind."""
+    """Return a variant as plain data, without its table data and positions."""
     args = plain_args(variant.args, in_order=True)
     check = variant.check
     if check is not None:
@@ -47,10 +47,10 @@ def variant_to_json(variant: Variant) -> dict[str, object]:
 
 
 def variant_from_json(data: Mapping[str, Any]) -> Variant:
-    """Return the variant that `variant_to_json` was given.
+    """Return the variant that was passed to `variant_to_json`.
 
     Raises:
-        SpecError, ValueError: it is something else.
+        SpecError, ValueError: the data is malformed.
     """
     check = data["check"]
     if check is not None:

@@ -1,1 +1,1 @@
-"""Tuned kernels: points planned, measured against each other, and picked as rows of a table."""
+"""Tuned kernels: points are planned, measured against each other, and picked as rows of a table."""

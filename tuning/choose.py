@@ -1,13 +1,13 @@
 """The smallest set of configurations that serves every key within the limit.
 
 Configurations are columns, keys are rows. A column covers the rows for which it is within the
-limit. The number of columns counts first; of sets of one size, the set with the smallest geometric
-mean of losses, as swaps of one column find it. All ties go to the first column.
+limit. The number of columns matters first; among sets of one size, swaps of single columns minimize
+the geometric mean of the losses. All ties go to the first column.
 
 The smallest cover is found by branch and bound (Beasley, "An algorithm for set covering problem",
-European Journal of Operational Research 31, 1987), which starts with the cover of the greedy
-algorithm (Chvátal, "A greedy heuristic for the set-covering problem", 1979). The search ends after
-a fixed number of nodes, and the best cover so far is taken.
+European Journal of Operational Research 31, 1987), starting with the cover of the greedy algorithm
+(Chvátal, "A greedy heuristic for the set-covering problem", 1979). The search ends after a fixed
+number of nodes and returns the best cover so far.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 UNSERVED = 1e6
-"""Loss of a key for which no chosen configuration was measured; more than all other losses."""
+"""Loss of a key for which no chosen configuration was measured; larger than any other loss."""
 
 MOST_NODES = 100_000
-"""Nodes of the search: some seconds at most, with hundreds of columns and thousands of rows."""
+"""Nodes of the search: at most a few seconds with hundreds of columns and thousands of rows."""
 
 _MOST_ROUNDS = 20
-"""Rounds of swaps; each makes the sum smaller, and they end by themselves after a few."""
+"""Maximum number of swap rounds; each reduces the sum, and they usually end after a few."""
 
 Losses = Mapping[int, float]
 """log(time / best time) of each configuration that was measured for a key."""
@@ -33,7 +33,7 @@ class Cover(NamedTuple):
 
     Attributes:
         chosen: their indices, ascending.
-        is_smallest: whether no smaller set covers as much; False if the search ended early.
+        is_smallest: True if no smaller set covers as much; False if the search ended early.
     """
 
     chosen: tuple[int, ...]
@@ -41,12 +41,12 @@ class Cover(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The configurations that are used.
+    """The configurations to use.
 
     Attributes:
         columns: their indices, ascending.
         of_key: the configuration of each key, None if no chosen one was measured for it.
-        is_smallest: whether fewer cannot be within the limit for every key; False if unknown.
+        is_smallest: True if fewer cannot be within the limit for every key; False if unknown.
     """
 
     columns: tuple[int, ...]
@@ -61,13 +61,13 @@ def choose(
     *,
     most: int | None = None,
 ) -> Chosen:
-    """Return the configurations that are used, and the configuration of each key.
+    """Choose the configurations to use, and the configuration of each key.
 
     Args:
         losses: losses of each key by configuration.
         within: configurations within the limit for each key.
         count: number of configurations.
-        most: number that may be used; if the limit needs more, keys lose more.
+        most: maximum number to use; if the limit needs more, keys lose more.
     """
     masks = [0] * count
     for row, own in enumerate(within):
@@ -91,7 +91,7 @@ def _fastest(losses: Losses, columns: Iterable[int], within: Collection[int]) ->
 
 
 def _closest(losses: Sequence[Losses], count: int, most: int) -> list[int]:
-    """Return at most `most` columns, each the one that saves most after those before it."""
+    """Return at most `most` columns, each the one that saves most after the previous ones."""
     lost, chosen = [UNSERVED] * len(losses), list[int]()
 
     def saved(column: int) -> float:
@@ -110,7 +110,7 @@ def _closest(losses: Sequence[Losses], count: int, most: int) -> list[int]:
 def _swapped(
     losses: Sequence[Losses], masks: Sequence[int], columns: Iterable[int]
 ) -> tuple[int, ...]:
-    """Return as many columns with a smaller loss, found by swaps; rows in `masks` stay covered."""
+    """Reduce the loss by swapping columns; their number stays, and so do the rows in `masks`."""
     chosen = list(columns)
     by_column: list[dict[int, float]] = [{} for _ in masks]
     for row, own in enumerate(losses):
@@ -137,14 +137,14 @@ def smallest_cover(columns: Sequence[int], *, most_nodes: int = MOST_NODES) -> C
     """Return a smallest set of columns that covers every row that any column covers.
 
     Args:
-        columns: the rows of each, as bits; columns are preferred in this order.
-        most_nodes: nodes after which the search ends.
+        columns: the rows of each column, as bits; earlier columns are preferred.
+        most_nodes: the search ends after this many nodes.
     """
     best, nodes = greedy_cover(columns), 0
     rows = _deciding_rows(columns)
 
     def visit(left: Sequence[int], usable: int, taken: tuple[int, ...]) -> None:
-        """Search covers of the rows that are left; each row is the mask of its columns."""
+        """Search covers of the remaining rows; each row is the mask of its columns."""
         nonlocal best, nodes
         nodes += 1
         if len(taken) + _least(left, usable) >= len(best) or nodes > most_nodes:
@@ -156,14 +156,14 @@ def smallest_cover(columns: Sequence[int], *, most_nodes: int = MOST_NODES) -> C
         gains = {i: sum(own >> i & 1 for own in left) for i in _bits(row & usable)}
         for index in sorted(gains, key=lambda i: (-gains[i], i)):
             visit([own for own in left if not own >> index & 1], usable, (*taken, index))
-            usable &= ~(1 << index)  # all covers with this column were seen
+            usable &= ~(1 << index)  # all covers with this column have been visited
 
     visit(rows, (1 << len(columns)) - 1, ())
     return Cover(tuple(sorted(best)), nodes <= most_nodes)
 
 
 def greedy_cover(columns: Sequence[int]) -> tuple[int, ...]:
-    """Return columns that cover every row, each the one that covered most of the rest."""
+    """Return columns that cover every row, each the one that covers most of the remaining rows."""
     left, chosen = _union(columns), []
     while left:
         best = max(range(len(columns)), key=lambda i: ((columns[i] & left).bit_count(), -i))
@@ -177,7 +177,7 @@ def greedy_cover(columns: Sequence[int]) -> tuple[int, ...]:
 
 
 def _deciding_rows(columns: Sequence[int]) -> list[int]:
-    """Return the rows, as masks of their columns, whose covers cover all other rows as well."""
+    """Return rows, as masks of their columns; a cover of these covers all other rows, too."""
     rows = {
         sum(1 << i for i, column in enumerate(columns) if column >> row & 1)
         for row in _bits(_union(columns))
@@ -190,7 +190,7 @@ def _deciding_rows(columns: Sequence[int]) -> list[int]:
 
 
 def _least(rows: Sequence[int], usable: int) -> int:
-    """Return a lower bound of the columns that rows need: rows that share no column."""
+    """Return a lower bound on the columns that rows need: count rows that share no column."""
     count = seen = 0
     for row in rows:
         if not row & usable & seen:

@@ -1,30 +1,30 @@
-"""The next step of a contest, and how sure it is that one point is slower than another.
+"""The next step of a contest, and how certain it is that one point is slower than another.
 
-`decide` is a pure function of what was measured so far, so a run that was cut goes on where it was.
-One point is the leader, and every other is compared with it; a leader stays until another is known
+`decide` is a pure function of the measurements so far, so an interrupted run continues where it
+stopped. One point is the leader, and every other point is compared with it until another is known
 to be faster. Points that are known to be slower are dropped, and so are points that are tied with
-the leader if others wait for their place. The leader is at most `within` slower than any dropped
-point: it only gives way to a faster one.
+the leader if others are waiting. The leader is at most `within` slower than any dropped point,
+since only a faster point replaces it.
 
-Only a sign counts of each round: whether a ratio of two times was above a limit. Times of one round
-are neighbors, so a drift of clocks or temperature is in both and does not change the sign; a single
-time that was disturbed counts no more than any other.
+Each round counts only as a sign: whether the ratio of two times was above a limit. The times of one
+round are measured close together, so a drift of clocks or temperature affects both and does not
+change the sign; a single disturbed time counts no more than any other.
 
-The test is against "the ratio is above the limit in at most half of the rounds", and may be looked
-at after every round. Its measure is the likelihood of the signs so far, averaged over all shares
-from a half to one, relative to their likelihood at a half:
+The null hypothesis is "the ratio is above the limit in at most half of the rounds", and the test
+may be evaluated after every round. The test statistic is the likelihood of the signs so far,
+averaged over all probabilities from a half to one, relative to their likelihood at a half:
 
     e(n, s) = sum of binomial(n + 1, k) for k from 0 to s, over (n + 1) * binomial(n, s)
 
-for s signs in n rounds. If the claim is false, this is a supermartingale that starts at 1, so the
-chance that it ever reaches 1 / alpha is at most alpha. Sources: J. Ville, Étude critique de la
-notion de collectif, 1939 (the inequality); H. Robbins, Statistical methods related to the law of
-the iterated logarithm, Annals of Mathematical Statistics 41, 1970 (the mixture); A. Ramdas,
-P. Grünwald, V. Vovk and G. Shafer, Game-theoretic statistics and safe anytime-valid inference,
+for s signs in n rounds. Under the null hypothesis, this is a supermartingale that starts at 1, so
+the probability that it ever reaches 1 / alpha is at most alpha. Sources: J. Ville, Étude critique
+de la notion de collectif, 1939 (the inequality); H. Robbins, Statistical methods related to the law
+of the iterated logarithm, Annals of Mathematical Statistics 41, 1970 (the mixture); A. Ramdas, P.
+Grünwald, V. Vovk and G. Shafer, Game-theoretic statistics and safe anytime-valid inference,
 Statistical Science 38, 2023 (the name, e-process).
 
-In a contest of n points two claims are made of each but the best, and all of these are right
-together with a chance of at least 1 - alpha if each needs e >= 2 (n - 1) / alpha (Bonferroni).
+A contest of n points makes two claims about each point but the best. All of them are correct with a
+probability of at least 1 - alpha if each requires e >= 2 (n - 1) / alpha (Bonferroni).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import NamedTuple
 from pallasc.tuning.results import Contest, PointResults
 
 ALPHA = 0.01
-"""The chance that a contest drops its best point, or takes one further from it than it says."""
+"""Probability that a contest drops its best point, or accepts a point outside the stated limit."""
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -48,8 +48,8 @@ def evidence(signs: int, rounds: int) -> float:
     """Return the natural logarithm of e(rounds, signs).
 
     Args:
-        signs: in how many rounds the ratio was above the limit.
-        rounds: of how many.
+        signs: number of rounds in which the ratio was above the limit.
+        rounds: total number of rounds.
     """
     ways = way = 1
     for k in range(signs):
@@ -59,7 +59,7 @@ def evidence(signs: int, rounds: int) -> float:
 
 
 def threshold(points: int) -> float:
-    """Return the evidence that a claim needs in a contest of so many points."""
+    """Return the evidence that a claim needs in a contest with this number of points."""
     return math.log(2 * max(1, points - 1) / ALPHA)
 
 
@@ -67,11 +67,11 @@ class Pair(NamedTuple):
     """A point compared with the leader.
 
     Attributes:
-        rounds: in how many rounds both were measured.
+        rounds: number of rounds in which both were measured.
         ratio: median of its time relative to the leader's; 1 without a round.
-        slower: it is known to be slower than the leader.
-        faster: it is known to be faster.
-        close: the leader is known to be slower than it by no more than a limit, if at all.
+        slower: True if it is known to be slower than the leader.
+        faster: True if it is known to be faster.
+        close: True if the leader is known not to be slower than it by more than the limit.
     """
 
     rounds: int
@@ -82,12 +82,12 @@ class Pair(NamedTuple):
 
 
 def compare(ratios: Sequence[float], *, within: float, points: int) -> Pair:
-    """Return what is known of a point.
+    """Compare a point with the leader.
 
     Args:
         ratios: its time relative to the leader's, in each round that had both.
         within: the limit of `close`: 0.01 for one percent.
-        points: how many points compete.
+        points: number of competing points.
     """
     rounds, needed = len(ratios), threshold(points)
 
@@ -104,12 +104,12 @@ def compare(ratios: Sequence[float], *, within: float, points: int) -> Pair:
 
 
 def is_surely_within(ratios: Sequence[float], percent: float, *, points: int) -> bool:
-    """Return whether a variant is surely at most so much slower than another.
+    """Return True if one variant is certainly at most `percent` slower than another.
 
     Args:
         ratios: its time over the other's, in each round that had both.
         percent: how much slower it may be.
-        points: how many points competed.
+        points: number of points that competed.
     """
     below = sum(ratio < 1 + percent / 100 for ratio in ratios)
     return bool(ratios) and evidence(below, len(ratios)) >= threshold(points)
@@ -121,14 +121,14 @@ LEAST_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a contest ends.
+    """The rules for ending a contest.
 
     Attributes:
         within: points are tied if the leader is slower by no more than this: 0.01 for 1 percent.
         rounds: after this many rounds, the median of ratios decides between two points.
-        seconds: time for the points of a key; starts again after a retry of failed ones.
-        together: how many points take part in a round at most.
-        seed: chooses the order of the points in each round.
+        seconds: time for the points of a key; starts again when failed points are retried.
+        together: maximum number of points in a round.
+        seed: determines the order of the points in each round.
     """
 
     within: float = 0.01
@@ -139,7 +139,7 @@ class Rules:
 
 
 class Drop(NamedTuple):
-    """A point takes part no more: it was compared with another, and why."""
+    """A point that leaves the contest, the point it was compared with, and the reason."""
 
     id: str
     by: str
@@ -147,14 +147,14 @@ class Drop(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """The points of the next round, in the order in which they are measured."""
+    """The points of the next round, in the order of their measurement."""
 
     round: int
     ids: tuple[str, ...]
 
 
 class Done(NamedTuple):
-    """The contest ends; `winner` is None if no point is valid."""
+    """The end of the contest; `winner` is None if no point is valid."""
 
     winner: str | None
     why: str
@@ -164,12 +164,12 @@ Decision = Drop | Measure | Done
 
 
 def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
-    """Return what happens next.
+    """Decide on the next step.
 
     Args:
-        contest: what is known; points that were not launched yet may be missing there.
-        order: the ids of all points, the likeliest first.
-        rules: when it ends.
+        contest: the results so far; points that were not launched yet may be missing.
+        order: the ids of all points, most promising first.
+        rules: when the contest ends.
     """
     alive = [name for name in order if _is_alive(contest.points.get(name))]
     if not alive:
@@ -202,8 +202,8 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
 def find_leader(contest: Contest, measured: Sequence[str]) -> str | None:
     """Return the point that others are compared with, None before the first round.
 
-    It is what the last point was compared with that was dropped; before that, and where that has
-    failed, what was fastest in its own first rounds.
+    It is the point that the last dropped point was compared with. Before any was dropped, or if
+    that one has failed, it is the fastest in its own first rounds.
     """
     if contest.leaders and contest.leaders[-1] in measured:
         return contest.leaders[-1]
@@ -230,7 +230,7 @@ def _why_none(contest: Contest) -> str:
 def _window(
     alive: Sequence[str], measured: Sequence[str], leader: str | None, rules: Rules
 ) -> list[str]:
-    """Return who takes part in the next round: the leader, who has begun, then who has not."""
+    """Return the points of the next round: the leader, those already measured, then new ones."""
     begun = [leader, *(name for name in measured if name != leader)] if leader else []
     fresh = [name for name in alive if name not in begun]
     return [*begun, *fresh][: max(2, rules.together)]
@@ -243,7 +243,7 @@ def _next_round(contest: Contest, window: Sequence[str], rules: Rules) -> Measur
 
 
 def _slower(leader: str, pairs: dict[str, Pair], rules: Rules) -> Drop | None:
-    """Return a point that is slower than another: the leader, if it is, else any."""
+    """Return a point that is slower than another: the leader if possible, else any."""
     faster = {name: pair.ratio for name, pair in pairs.items() if pair.faster}
     if faster:
         best = min(faster, key=faster.__getitem__)
@@ -266,20 +266,19 @@ def _slower(leader: str, pairs: dict[str, Pair], rules: Rules) -> Drop | None:
 def _out_of_time(
     contest: Contest, leader: str, pairs: dict[str, Pair], fresh: int, rules: Rules
 ) -> Done:
-    """Return the fastest by the median: of ratios, or of times if two share no round."""
+    """Return the fastest by median: of ratios, or of times if two share no round."""
     leader_us = contest.points[leader].median_us
     ratios = {
         name: pair.ratio if pair.rounds else contest.points[name].median_us / leader_us
         for name, pair in pairs.items()
     }
-    # The leader is the first, so it is taken where others are as fast.
+    # The leader comes first, so it wins if others are equally fast.
     best = min([leader, *sorted(ratios)], key=lambda name: ratios.get(name, 1.0))
     left = f", and {fresh} points were not measured" if fresh else ""
     return Done(best, f"the fastest by the median after {rules.seconds:g} s{left}")
 
 
 def _why_done(contest: Contest, leader: str, points: int, rules: Rules) -> str:
-    """Return the reason why the winner is the winner."""
     pairs = [
         compare(
             contest.ratios(own.id, own.dropped_by or leader), within=rules.within, points=points

@@ -1,8 +1,8 @@
 """Measure a job: each contest, from its first process to its winner.
 
-Everything that is known is in the file of results, so a run that was cut goes on where it was. A
-round is written when it is complete; a round that was cut does not count. Before the first round
-all points are launched, and those lose whose results are not what most of them give.
+The file of results contains everything that is known, so an interrupted run continues where it
+stopped. A round is written when it is complete; an interrupted round does not count. Before the
+first round, all points are launched, and points whose results differ from the majority's are lost.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pallasc.tuning.results import Contest, ResultsFile
 
 
 class Listener(Protocol):
-    """Hears how far a run is."""
+    """Receives the progress of a run."""
 
     def began(self, match: Match, number: int, total: int) -> None:
-        """A contest begins or goes on; it is the `number`th of `total`."""
+        """A contest begins or continues; it is the `number`th of `total`."""
 
     def measured(self, match: Match, contest: Contest) -> None:
         """A round is over."""
@@ -41,13 +41,13 @@ class Run:
     """A run of a job.
 
     Attributes:
-        file: where results go, and what is known already.
+        file: the file for results, with earlier results.
         setup: how processes launch and measure.
         rules: when a contest ends.
         conditions: reads the state of the GPU.
-        referee: gives inputs of a contest and judges outputs.
-        listener: hears how far it is.
-        clock: seconds from some moment on.
+        referee: provides the inputs of a contest and judges outputs.
+        listener: receives the progress.
+        clock: returns seconds since a fixed moment.
     """
 
     file: ResultsFile
@@ -59,7 +59,7 @@ class Run:
     clock: Callable[[], float] = time.monotonic
 
     def retry_failed(self, matches: Sequence[Match]) -> None:
-        """Open every contest again that has failed points; what they failed with stays in the file.
+        """Reopen every contest with failed points; the reasons of their failures stay in the file.
 
         Raises:
             SpecError: the results cannot be written.
@@ -71,10 +71,10 @@ class Run:
                 self._add(match, "retry", ids=failed)
 
     def all(self, matches: Sequence[Match]) -> None:
-        """Run every contest that is not done; if there is none, nothing is written.
+        """Run every contest that is not done; if all are done, nothing is written.
 
         Raises:
-            DeviceError: the GPU cannot be used any more.
+            DeviceError: the GPU can no longer be used.
             SpecError: the results cannot be written.
         """
         why = "failed"
@@ -119,10 +119,10 @@ class Run:
             points.close()
 
     def _vote(self, match: Match, points: Points, referee: OutputReferee) -> None:
-        """Launch all points before any is measured, and lose those that differ from most.
+        """Launch all points before any is measured, and lose points that differ from the majority.
 
-        A vote that was cut is taken again, and so is one of which a point is tried again; those
-        take part that were outvoted before.
+        An interrupted vote is repeated, and so is a vote if one of its points is retried; points
+        that were outvoted before take part again.
         """
         known = dict(self._contest(match).points)
         if all(name in known and not known[name].again for name in match.entries):
@@ -142,7 +142,7 @@ class Run:
                 self._note(match, name, "ok", "")
 
     def _launched(self, match: Match, points: Points, voters: Sequence[str]) -> list[str]:
-        """Launch points for a vote; return those that were not lost."""
+        """Launch points for a vote; return the points that were not lost."""
         launched = []
         points.start(voters)
         for number, name in enumerate(voters, 1):
@@ -151,14 +151,14 @@ class Run:
                 launched.append(name)
             except PointError as error:
                 self._lose(match, name, error)
-            if len(voters) > self.rules.together:  # they cannot stay, so the next may start
+            if len(voters) > self.rules.together:  # they cannot all stay, so start the next ones
                 points.end(name)
                 points.start(voters[number:])
         return launched
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
-        """Measure each point once; those that are lost are noted, and the others count."""
-        # All processes are started before the first is asked to launch: that is most of the time.
+        """Measure each point once; lost points are recorded, and the others count."""
+        # Start all processes before the first launch, since starting takes most of the time.
         in_order = [name for name in match.entries if name in decision.ids]
         points.start(in_order)
         lost = [name for name in in_order if not self._prepared(match, points, name)]
@@ -167,7 +167,7 @@ class Run:
         times_us, spent_s = {}, self._contest(match).spent_s
         for name in decision.ids:
             try:
-                points.launch(name)  # where it had to make room for another
+                points.launch(name)  # in case it had to make room for another
                 began_s = self.clock()
                 times_us[name] = points.time_us(name)
                 spent_s += self.clock() - began_s
@@ -180,7 +180,7 @@ class Run:
         self.listener.measured(match, self._contest(match))
 
     def _prepared(self, match: Match, points: Points, name: str) -> bool:
-        """Launch a point that this run has not launched; return whether it may be measured."""
+        """Launch a point that this run has not launched; return True if it can be measured."""
         if points.was_launched(name):
             return True
         try:
@@ -191,10 +191,10 @@ class Run:
         return True
 
     def _lose(self, match: Match, name: str, error: PointError, *, outvoted: bool = False) -> None:
-        """Note a point that is lost; the run ends if its process cannot be ended.
+        """Record a lost point; the run ends if its process cannot be killed.
 
         Raises:
-            DeviceError: it does not end; the next run does not meet the point again.
+            DeviceError: the process does not end; the next run skips the point.
         """
         self._note(match, name, "failed", error.why, outvoted=outvoted)
         self.listener.failed(match, name, error.why)

@@ -1,14 +1,14 @@
 """Rows of a table from results: as few configurations as are within the limit for every key.
 
-Results of several files are put together; the rounds of a contest that several files have all
-count. A key of `tune.by` may have several contests, one for each combination of the parameters of
-the matrix that are not in `by`; a row must be good in all of them.
+Results of several files are merged; the rounds of a contest in several files all count. A key of
+`tune.by` may have several contests, one for each combination of the matrix parameters that are not
+in `by`; a row must be good in all of them.
 
-A bucket gets one row, which is also the row of the exact key that the bucket is named after. It
-uses the configuration that is within the limit for most of its keys, and for that key among them;
-a key that it does not suit gets its own row. If calls may be padded, a bucket has a row only if
-the key that it is named after was measured, as calls are padded to it. A bucket's old row stays
-while a key that uses it was not measured, and serves the keys that it suits.
+A bucket gets one row, which is also the row of the exact key that names the bucket. It uses the
+configuration that is within the limit for most of its keys, including that key; a key that it does
+not suit gets its own row. If calls may be padded, a bucket has a row only if the key that names it
+was measured, because calls are padded to it. A bucket's old row stays while a key that uses it is
+not measured, and serves the keys that it suits.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from pallasc.tuning.results import Contest, PointResults, Results
 Key = tuple[Scalar, ...]
 
 ChangeKind = Literal["added", "changed", "measured", "dropped", "same"]
-"""What happened to a row; `measured`: new figures or another artifact of the same variant."""
+"""Change of a row; `measured`: new figures or another artifact of the same variant."""
 
 
 class TunedKernel(NamedTuple):
     """A tuned kernel of the specs.
 
     Attributes:
-        tune: `tune` of its spec.
-        ids: ids of all its points on the model that was measured.
+        tune: the `tune` field of its spec.
+        ids: ids of all its points on the measured model.
         rows: rows of its table, for all models.
-        keys: keys of all these points; None if unknown, and any key may be one.
+        keys: keys of all these points; if None, they are unknown, and any key is allowed.
     """
 
     tune: Tune
@@ -56,8 +56,8 @@ class Option(NamedTuple):
 
     Attributes:
         use: the label of each parameter of `over`.
-        loss: log(its time / best time), at least 0; in the contest where it is largest.
-        is_within: whether it is surely within the limit in every contest.
+        loss: log(its time / best time), at least 0; the largest over all contests.
+        is_within: True if it is certainly within the limit in every contest.
         artifact: digest of the measured artifact.
         measured: its figures.
     """
@@ -77,7 +77,7 @@ class MeasuredKey(NamedTuple):
     use: str = ""
 
     def is_within(self, use: str) -> bool:
-        """Return whether a configuration is within the limit for it."""
+        """Return True if a configuration is within the limit for this key."""
         return use in self.options and self.options[use].is_within
 
     @property
@@ -87,7 +87,7 @@ class MeasuredKey(NamedTuple):
 
 
 class RowChange(NamedTuple):
-    """A change of a row: as it is now, or as it was if it is dropped; None before a new row."""
+    """A change of a row: the new row, or the dropped one; `before` is None for an added row."""
 
     kind: ChangeKind
     row: Row
@@ -101,15 +101,15 @@ class Picked:
     Attributes:
         name: the kernel.
         gpu: the model that its points were compiled for and measured on.
-        keys: the measured keys, in canonical order.
-        rows: rows that are written.
-        changes: what happens to each row of the table.
+        keys: the measured keys in canonical order.
+        rows: rows to write.
+        changes: the change of each row of the table.
         served: keys that have a row.
-        unserved: keys for which no configuration in use was measured.
-        unfinished: keys that were not measured to the end.
+        unserved: keys for which no used configuration was measured.
+        unfinished: keys that were not measured completely.
         without: keys for which no configuration has valid times in all contests.
-        is_smallest: whether fewer configurations cannot be within the limit for every key.
-        default: the configuration that loses least if it has to do for every key.
+        is_smallest: True if fewer configurations cannot be within the limit for every key.
+        default: the configuration that loses least if it must serve every key.
         unknown: number of measured points that the spec does not have.
     """
 
@@ -128,19 +128,19 @@ class Picked:
 
     @property
     def uses(self) -> list[dict[str, Scalar]]:
-        """The configurations that are used, in canonical order."""
+        """The used configurations, in canonical order."""
         found = {own.use: own.option.use for own in self.served}
         return [found[name] for name in sorted(found)]
 
     @property
     def configurations(self) -> dict[str, dict[str, Scalar]]:
-        """The configurations that were measured, by `use_id`, in canonical order."""
+        """The measured configurations by `use_id`, in canonical order."""
         found = {name: own.use for key in self.keys for name, own in key.options.items()}
         return dict(sorted(found.items()))
 
     @property
     def beyond(self) -> list[Key]:
-        """The keys that lose more than the limit, or may."""
+        """The keys that lose, or may lose, more than the limit."""
         return [own.key for own in self.served if not own.option.is_within]
 
     def loss_percent(self) -> tuple[float, float]:
@@ -161,17 +161,17 @@ def pick(
     *,
     most: int | None = None,
 ) -> list[Picked]:
-    """Return the decision on each kernel that results have, by name.
+    """Decide on each kernel in the results, sorted by name.
 
     Args:
         files: the results; their order does not matter.
         kernels: tuned kernels of the specs by name.
-        percent: limit of how much slower than the best of a key a configuration may be.
-        most: number of configurations that a kernel may use; keys then lose more if they must.
+        percent: how much slower than the best of a key a configuration may be.
+        most: maximum number of configurations for a kernel; keys then lose more if necessary.
 
     Raises:
         CorruptError: the end of a file is missing.
-        SpecError: the results do not fit each other or the specs.
+        SpecError: the results do not match each other or the specs.
     """
     _check_files(files)
     files = sorted(files, key=_file_order)
@@ -184,11 +184,11 @@ def pick(
 
 
 def with_model(file: Results, models: Iterable[Target]) -> Results:
-    """Return results with the name of their model, if only the specs know that GPU.
+    """Add the name of the model to results if only the specs know that GPU.
 
     Args:
         file: the results.
-        models: models of the specs; a description is the name that the driver gives the GPU.
+        models: models of the specs; a description is the GPU's name in the driver.
     """
     if file.start.model is None:
         for model in models:
@@ -201,7 +201,7 @@ def with_model(file: Results, models: Iterable[Target]) -> Results:
 
 
 def _check_files(files: Sequence[Results]) -> None:
-    """Check that files are whole, of one model of GPU, and fit each other."""
+    """Check that files are complete, for one GPU model, and compatible."""
     first = files[0]
     for file in files:
         if file.torn:
@@ -253,7 +253,7 @@ def _check_same_artifacts(files: Sequence[Results]) -> None:
 
 
 def _check_apart(files: Sequence[Results]) -> None:
-    """Check that no round is in two files: it would count twice."""
+    """Check that no round is in two files, where it would count twice."""
     seen: dict[str, int] = {}
     for place, file in enumerate(files):
         for contest in file.contests.values():
@@ -312,7 +312,7 @@ def _file_order(file: Results) -> str:
 
 @dataclass(slots=True)
 class _Joined:
-    """A contest with the rounds of every file that has it, numbered from the first file on."""
+    """A contest with the rounds of all files that have it, numbered from the first file on."""
 
     points: dict[str, PointResults] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
@@ -342,7 +342,7 @@ class _Joined:
         self.done = self.done and bool(contest.done)
 
     def options(self, over: Iterable[str], percent: float) -> dict[str, Option]:
-        """Return the options of the valid points: compared with the winner, if there is one."""
+        """Return the options of the valid points, compared with the winner if there is one."""
         valid = [own for own in self.points.values() if own.times_us and not own.failed]
         if not valid:
             return {}
@@ -399,7 +399,7 @@ def _measure_keys(
 
 
 def _worst(contests: Sequence[Mapping[str, Option]]) -> dict[str, Option]:
-    """Return the options that all contests of a key have; the figures are the first's."""
+    """Return the options that all contests of a key have, with figures from the first one."""
     shared = sorted(name for name in contests[0] if all(name in own for own in contests))
     return {
         name: contests[0][name]._replace(
@@ -420,7 +420,6 @@ def _picked(
     percent: float,
     most: int | None,
 ) -> Picked:
-    """Fill in what is decided on a kernel."""
     _measure_keys(files, picked, kernel, percent)
     names = list(picked.configurations)
     place = {name: index for index, name in enumerate(names)}
@@ -441,7 +440,7 @@ def _picked(
 
 
 def _add_rows(picked: Picked, served: Sequence[MeasuredKey], kernel: TunedKernel) -> None:
-    """Set the rows, and the keys with the configurations that they use."""
+    """Set the rows, and the configurations that the keys use."""
     tune = kernel.tune
     kept = _kept_rows(picked.gpu, [own.key for own in served], kernel)
     known = {_text(own.key) for own in served} | kept.keys()
@@ -472,9 +471,9 @@ def _add_rows(picked: Picked, served: Sequence[MeasuredKey], kernel: TunedKernel
 
 
 def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
-    """Return the configuration of a bucket: the key that it is named after may use it.
+    """Return the configuration of a bucket: one that the key naming the bucket may use.
 
-    Of these, the one that is within the limit for most keys, then the one that loses least.
+    Of these, it is the one within the limit for most keys, then the one that loses least.
     """
     end = next((own for own in group if own.key == around), None)
 
@@ -489,10 +488,10 @@ def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
 
 
 def _kept_rows(gpu: str, measured: Collection[Key], kernel: TunedKernel) -> dict[str, Row]:
-    """Return the old rows of buckets that stay, by the text of their keys.
+    """Return the old rows of buckets to keep, by the text of their keys.
 
-    A bucket's row is replaced if the key that it is named after was measured; if the spec has no
-    such key, if all keys were measured that have no other row.
+    A bucket's row is replaced if the key that names it was measured. If the spec has no such key,
+    it is replaced if all keys without another row were measured.
     """
     tune, done = kernel.tune, set(map(_text, measured))
     own = {_text(row.key): row for row in kernel.rows if row.gpu == gpu and tune.buckets}
@@ -511,10 +510,10 @@ def _kept_rows(gpu: str, measured: Collection[Key], kernel: TunedKernel) -> dict
 
 
 def _changes(picked: Picked, old: Sequence[Row]) -> list[RowChange]:
-    """Return the changes of all rows of a kernel, in the order of a table.
+    """Return the changes of all rows of a kernel, in table order.
 
-    Rows of other models stay, and rows of keys and buckets that nothing was decided on. A measured
-    key that uses its bucket's row has no other row.
+    Rows of other models stay, and so do rows of keys and buckets without a decision. A measured key
+    that uses its bucket's row has no other row.
     """
     before = {_row_id(row.gpu, row.key): row for row in old}
     written = {_row_id(row.gpu, row.key): row for row in picked.rows}
@@ -546,7 +545,7 @@ def _row_id(gpu: str, key: Key) -> str:
 
 
 def _text(key: Key) -> str:
-    """Return text that tells keys apart; 1 and true differ."""
+    """Return a distinct text for each key; 1 and true differ."""
     return canonical_text(list(key))
 
 

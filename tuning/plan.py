@@ -1,7 +1,7 @@
 """Plan a job: compile all points, drop the ones not worth measuring, write the rest as a bundle.
 
-The bundle has the ranks of points, and values that results are compared with. It has no rows of
-tables: a job is where new ones come from.
+The bundle has the ranks of points, and reference values for their results. It has no table rows,
+because the job is to produce them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.collect import Selection
 
 _LISTED = 3
-"""Different errors of a key that its message names."""
+"""Number of different errors of a key that its message lists."""
 
 
 @dataclass(slots=True)
@@ -42,10 +42,10 @@ class Planned:
     """A planned job.
 
     Attributes:
-        report: of the build.
+        report: the report of the build.
         points: its points, in the order of the report's results.
-        samples: reference values of the points that are kept, by id.
-        untuned: names of kernels that were left out, as they have no `tune`.
+        samples: reference values of the kept points, by id.
+        untuned: names of kernels that were left out because they have no `tune`.
         written: the job; None if the build was interrupted, or no point is left.
     """
 
@@ -70,7 +70,7 @@ class Planned:
 
     @property
     def lost(self) -> list[list[tuple[Variant, Point]]]:
-        """The keys of which no point is left."""
+        """The keys for which no point is left."""
         return [own for own in self.keys if not any(point.rank for _, point in own)]
 
     @property
@@ -80,7 +80,7 @@ class Planned:
 
 
 def tuning_of(variant: Variant) -> Tuning:
-    """Return how the kernel of a variant is tuned; it must be."""
+    """Return the tuning data of a variant, whose kernel must be tuned."""
     if variant.tuning is None:
         raise ValueError(f"{variant.id} is not of a tuned kernel")
     return variant.tuning
@@ -102,15 +102,15 @@ def plan_job(
         selection: all points, and their specs.
         output: the file of the job; an existing one is replaced atomically.
         store: the store to read and to add to.
-        options: how points are compiled.
-        share: how many of a key's points are kept at most, from 0 to 1.
-        most: the same as a number.
+        options: options for the compilation.
+        share: maximum share of a key's points to keep, from 0 to 1.
+        most: maximum number of a key's points to keep.
         on_event: callback for the progress of the build.
 
     Raises:
         SpecError: no kernel is tuned, or the file cannot be written.
         ToolError: the toolchain is incomplete.
-        NotCachedError: something has to be compiled, and must not be.
+        NotCachedError: a point needs compilation, which is not allowed.
         CorruptError: an artifact is damaged.
     """
     if output.is_dir() or not output.name:
@@ -126,7 +126,7 @@ def plan_job(
     if planned.report.interrupted:
         return planned
     for result in planned.report.failed:
-        if isinstance(result.error, ToolError | NotCachedError):  # of this machine, not of a point
+        if isinstance(result.error, ToolError | NotCachedError):  # caused by this machine
             raise result.error
     planned.points = _points(planned.report.results)
     prune(planned.points, share=share, most=most)
@@ -168,7 +168,7 @@ def _points(results: Sequence[VariantResult]) -> list[Point]:
 
 
 def _failure(result: VariantResult) -> tuple[Kind, str]:
-    """Return the rule that a failure falls under, and its first line."""
+    """Return the rule for a failure, and the first line of its message."""
     message = result.error.message if result.error is not None else ""
     text = one_line(message.splitlines()[0]) if message else "it failed"
     if isinstance(result.error, BudgetError):
@@ -191,13 +191,13 @@ def _item(result: VariantResult, rank: int, samples: Samples) -> Item:
 
 
 def counts(points: Sequence[Point]) -> Mapping[Kind, int]:
-    """Return how many points each rule dropped, in the order of the rules."""
+    """Return the number of points that each rule dropped, in the order of the rules."""
     rules = [point.rule for point in points]
     return {kind: rules.count(kind) for kind in KINDS if kind in rules}
 
 
 def lost_error(own: Sequence[tuple[Variant, Point]]) -> CompileError:
-    """Return the error of a key of which no point is left."""
+    """Return the error for a key that has no point left."""
     variant, tuning = own[0][0], tuning_of(own[0][0])
     place = f"{variant.name} {key_text(tuning.by, tuning.key_of(dict(variant.params)))}".rstrip()
     totals = [f"{n} {KINDS[kind]}" for kind, n in counts([point for _, point in own]).items()]

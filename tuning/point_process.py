@@ -1,7 +1,7 @@
-"""The process of one point: it launches one variant, and measures it when asked to.
+"""The process of one point: it launches one variant, and measures it on request.
 
-Started as `python -P -m pallasc.tuning.point_process PARENT ANSWERS`. It ends when the run does,
-even if the run is killed. The two exchange JSON objects, one per line, in turn:
+Started as `python -P -m pallasc.tuning.point_process PARENT ANSWERS`. It ends with the run, even if
+the run is killed. The two exchange JSON objects, one per line, in turn:
 
     run:     {"op": "open", "device"}: begin to use a GPU
     process: {}
@@ -10,10 +10,10 @@ even if the run is killed. The two exchange JSON objects, one per line, in turn:
     process: {"sizes": [bytes of each output]}
     run:     {"op": "time", "repeats", "cold"}: measure
     process: {"us": time of a launch}
-    process: {"error", "code"}, in place of any answer: the reason, and the driver's code or 0
+    process: {"error", "code"}, instead of any answer: the reason, and the driver's code or 0
 
-`inputs` and `outputs` are descriptors of shared memory: one per input, and one for all outputs, one
-after the other. The process has no other output, and ends at the end of its input.
+`inputs` and `outputs` are descriptors of shared memory: one for each input, and one for all
+outputs, stored one after the other. The process has no other output, and ends when its input ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 NO_ROOM = frozenset({2, 46})
-"""The driver's codes if there is no memory for another process, or only one may use the GPU."""
+"""The driver's codes for lack of memory for another process, and for exclusive use of the GPU."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -48,7 +48,7 @@ def encode(message: Mapping[str, object]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, object]:
-    """Return the message on a line.
+    """Parse the message on a line.
 
     Raises:
         ValueError: it is not a JSON object.
@@ -63,7 +63,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer until there are no more requests."""
+    """Answer requests until there are no more."""
     parent, answers = map(int, arguments)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -76,21 +76,21 @@ def main(arguments: Sequence[str]) -> None:
             code = error.code if isinstance(error, DriverError) else 0
             answer = {"error": error.message, "code": code}
         os.write(answers, encode(answer))
-    # Nothing is left to do, and freeing memory after an error of the GPU may take long.
+    # Exit without cleanup: freeing memory after a GPU error may take long.
     os._exit(0)
 
 
 class _State:
-    """The GPU and the point that were opened and loaded so far."""
+    """The opened GPU and the loaded point."""
 
     device: Device
     point: Point
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Do what is asked.
+        """Execute a request.
 
         Raises:
-            PallascError: it cannot be done.
+            PallascError: it failed.
         """
         match request["op"]:
             case "open":
@@ -119,7 +119,7 @@ class Point:
         return [array.pointer for array in (*self.inputs, *self.results)]
 
     def first_launch(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Launch once and write the outputs to where the request says."""
+        """Launch once and write the outputs to the descriptor in the request."""
         self.route.enqueue(0, self.device.ordinal, self._pointers)
         arrays = {"input": self.inputs, "result": self.results}
         sizes = []
@@ -130,9 +130,9 @@ class Point:
         return {"sizes": sizes}
 
     def time_us(self, request: Mapping[str, Any]) -> float:
-        """Return what a launch takes: the mean of several without the fastest and slowest quarter.
+        """Return the time of a launch: the mean of several without the fastest and slowest quarter.
 
-        The clock of events has steps that a median of few launches would keep.
+        Event timestamps have discrete steps, which a median of few launches would keep.
         """
         from pallasc.runtime.timing import time_launches
 
@@ -151,7 +151,7 @@ class Point:
 
 
 def _load(request: Mapping[str, Any], device: Device) -> Point:
-    """Return the variant that a request names, its inputs filled.
+    """Load the variant in a request and fill its inputs.
 
     Raises:
         PallascError: it cannot be launched on this GPU.
@@ -165,7 +165,7 @@ def _load(request: Mapping[str, Any], device: Device) -> Point:
     _check(bundle.digest, request)
     entry = bundle.select(request["name"], request["params"], request["target"])
     route = Route([Candidate(entry.name, dict(entry.params), bundle.artifact(entry))])
-    route.program(device.ordinal)  # what cannot run is refused before anything is allocated
+    route.program(device.ordinal)  # reject an unsuitable GPU before allocating
     signature: Signature = route.signature
     inputs = []
     for binding, descriptor in zip(signature.inputs, request["inputs"], strict=True):

@@ -1,7 +1,7 @@
-"""The points of a job: what competes on a GPU, and a process for each point.
+"""The points of a job: the contests on a GPU, and a process for each point.
 
-A process is asked with a time limit, and killed with everything that it started. The run itself
-makes no context on the GPU, so that no error of a kernel can reach it.
+Requests to a process have a time limit; a process is killed together with everything that it
+started. The run itself creates no context on the GPU, so that no error of a kernel can reach it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from pallasc.tuning.results import ContestKey, contest_key
 _MODULE = "pallasc.tuning.point_process"
 _MOST_BYTES = 4096
 _KILL_S = 30.0
-"""A process that is not dead after this time hangs in the driver."""
+"""A process that is still alive after this time hangs in the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The points that compete for one key, the likeliest first.
+    """The points that compete for one key, most promising first.
 
     Attributes:
         kernel: the kernel.
         by: the parameters of the key.
         key: their values.
-        at: values of the matrix's parameters that are not in `by`.
+        at: values of the matrix parameters that are not in `by`.
         entries: the points, by id.
     """
 
@@ -57,7 +57,7 @@ class Match:
 
     @property
     def contest_key(self) -> ContestKey:
-        """The key of its results."""
+        """The key of its contest in the results."""
         return contest_key(self.kernel, self.key, self.at)
 
     @property
@@ -67,15 +67,15 @@ class Match:
         return f"{self.kernel} {key_text(names, values)}".rstrip()
 
     def subject(self) -> dict[str, object]:
-        """Return what each line of its results has."""
+        """Return the fields that every line of its results has."""
         own: dict[str, object] = {"kernel": self.kernel, "key": list(self.key)}
         return {**own, "at": self.at} if self.at else own
 
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
-    """Return what competes on a GPU, by kernel and key, small numbers first.
+    """Return the contests of a job on a GPU, sorted by kernel and key, small numbers first.
 
-    Of variants of one point for several models, the one for this model is taken, else the first.
+    If a point has variants for several models, the variant for this model is used, else the first.
 
     Raises:
         SpecError: the bundle is not a job.
@@ -149,12 +149,12 @@ def _likeliest(entry: Entry) -> tuple[int, bool, str]:
 
 
 class PointError(Exception):
-    """A point cannot be measured, and its process has ended or is of no more use.
+    """A point that cannot be measured; its process has ended or can no longer be used.
 
     Args:
         why: the reason.
         code: the driver's error code, 0 for other reasons.
-        stuck: why its process cannot be ended, None if it has ended.
+        stuck: the error if its process cannot be killed, else None.
     """
 
     def __init__(self, why: str, code: int = 0, stuck: DeviceError | None = None) -> None:
@@ -165,16 +165,16 @@ class PointError(Exception):
 
 
 class PointProcess:
-    """A process for one point; it starts at once.
+    """A process for one point, started immediately.
 
     Args:
         name: the variant's id.
-        timeout_s: how long an answer may take.
-        descriptors: memory that it reads.
+        timeout_s: time limit for an answer.
+        descriptors: shared memory that it reads.
 
     Attributes:
         name: as given.
-        outputs: descriptor of memory that it may write.
+        outputs: descriptor of shared memory that it writes.
     """
 
     def __init__(self, name: str, timeout_s: float, descriptors: Sequence[int]) -> None:
@@ -201,10 +201,10 @@ class PointProcess:
             os.close(requests)
 
     def ask(self, message: Mapping[str, object]) -> dict[str, object]:
-        """Return the answer to a message.
+        """Send a message and return the answer.
 
         Raises:
-            PointError: it says that it cannot, it ended, or the time is over; then it is killed.
+            PointError: the process reported an error, ended, or timed out; it is then killed.
         """
         try:
             self._requests.write(encode(message))
@@ -224,7 +224,7 @@ class PointProcess:
         return answer
 
     def read_outputs(self, sizes: Sequence[int]) -> list[bytes]:
-        """Return what it wrote: outputs of these sizes, one behind the other; they are removed."""
+        """Return its outputs, given their sizes, and remove them from the shared memory."""
         with open(self.outputs, "rb", closefd=False) as file:
             file.seek(0)
             outputs = [file.read(size) for size in sizes]
@@ -232,11 +232,11 @@ class PointProcess:
         return outputs
 
     def _line(self) -> bytes:
-        """Return the next line of the process.
+        """Return the next line from the process.
 
         Raises:
-            EOFError: it has ended.
-            TimeoutError: the time is over.
+            EOFError: the process has ended.
+            TimeoutError: the time limit is over.
         """
         line, deadline_s = b"", time.monotonic() + self._timeout_s
         poll = select.poll()
@@ -252,7 +252,7 @@ class PointProcess:
         return line
 
     def _killed(self) -> DeviceError | None:
-        """End the process; return why it does not end."""
+        """Kill the process; return the error if it does not end."""
         try:
             self.kill()
         except DeviceError as error:
@@ -260,7 +260,7 @@ class PointProcess:
         return None
 
     def kill(self) -> None:
-        """End the process and all of its session; it can be called again.
+        """Kill the process and its whole session; repeated calls do nothing.
 
         Raises:
             DeviceError: it does not end.
@@ -270,7 +270,7 @@ class PointProcess:
         os.close(self._answers)
         self._answers = -1
         with suppress(ProcessLookupError):
-            # It is not waited for yet, so the number is still its own.
+            # The process was not waited for yet, so its id cannot have been reused.
             os.killpg(self._process.pid, signal.SIGKILL)
         try:
             self._process.wait(_KILL_S)
@@ -287,7 +287,7 @@ class PointProcess:
             os.close(self.outputs)
 
     def _ending(self) -> str:
-        """Return how a process ended by itself, with the last line that it wrote."""
+        """Describe how a process ended by itself, with the last line that it wrote."""
         code = self._process.returncode
         if code is None:
             return "its process gives no answers any more"
@@ -308,9 +308,9 @@ class Setup:
     Attributes:
         bundle: the job.
         ordinal: the GPU.
-        timeout_s: how long a process may take to start, to launch, or to measure.
-        repeats: launches that are measured in a round.
-        cold: the L2 cache is emptied before each.
+        timeout_s: time limit for starting, launching, or measuring.
+        repeats: measured launches per round.
+        cold: True to clear the L2 cache before each launch.
     """
 
     bundle: Bundle
@@ -323,17 +323,17 @@ class Setup:
 class Points:
     """The points of a contest that have processes.
 
-    As many live at a time as the GPU has memory for: if there is no room for another process, the
-    one that was asked longest ago makes room.
+    As many processes run at a time as fit in the GPU's memory: if there is no room for another one,
+    the least recently used one is ended.
 
     Args:
-        match: what competes.
-        setup: how.
-        referee: gives inputs and judges outputs.
-        most: how many live at a time at most.
+        match: the competing points.
+        setup: settings of launches and measurements.
+        referee: provides inputs and judges outputs.
+        most: maximum number of processes at a time.
 
     Attributes:
-        ready: the points that are launched; the one that was asked last is the last.
+        ready: the launched points, the most recently used one last.
     """
 
     def __init__(self, match: Match, setup: Setup, referee: OutputReferee, most: int) -> None:
@@ -347,17 +347,17 @@ class Points:
         self.ready: dict[str, PointProcess] = {}
 
     def start(self, names: Sequence[str]) -> None:
-        """Start processes for points that have none, as far as there is room."""
+        """Start processes for points that have none, as long as there is room."""
         for name in names:
             if len(self.ready) + len(self._starting) < self._most and not self._has(name):
                 self._process(name)
 
     def was_launched(self, name: str) -> bool:
-        """Return whether a point was launched once, and its outputs were right."""
+        """Return True if a point was launched once and its outputs were correct."""
         return name in self._judged
 
     def launch(self, name: str) -> None:
-        """Launch a point that has no process, the first time to judge its outputs.
+        """Launch a point that has no process; the first launch also judges its outputs.
 
         Raises:
             PointError: it cannot be launched, or its outputs are wrong.
@@ -375,7 +375,7 @@ class Points:
                 self._most = len(self.ready)
 
     def time_us(self, name: str) -> float:
-        """Return what a launch of a point that is ready takes now, in microseconds.
+        """Measure the current time of a launch of a ready point, in microseconds.
 
         Raises:
             PointError: it failed, or took too long.
@@ -398,7 +398,7 @@ class Points:
                 processes.pop(name).kill()
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes and free the inputs."""
         try:
             for name in (*self.ready, *self._starting):
                 self.end(name)
@@ -415,7 +415,7 @@ class Points:
         return Signature.of(self._setup.bundle.artifact(self._match.entries[name]).plan)
 
     def _process(self, name: str) -> PointProcess:
-        """Return the process of a point that was not launched yet."""
+        """Return the process of a point that was not launched yet, starting it if necessary."""
         process = self._starting.get(name)
         if process is None:
             inputs = self._input_memory(name, self._signature(name))
@@ -458,7 +458,7 @@ class Points:
             ) from None
 
     def _input_memory(self, name: str, signature: Signature) -> list[int]:
-        """Return descriptors of memory with the inputs of a point, which others share."""
+        """Return descriptors of shared memory with the inputs of a point; points can share them."""
         key = tuple((own.path, own.dtype, own.shape, own.layout) for own in signature.inputs)
         if key not in self._inputs:
             self._inputs[key] = []

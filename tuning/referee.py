@@ -1,6 +1,6 @@
 """Judge the outputs of points: by reference values of the job, and by a vote of the points.
 
-Reference values cover some elements; outputs of the points of a key are compared in all of them.
+Reference values cover some elements; outputs of a key's points are compared in full.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Points that give the same, and the outputs of the first of them.
+    """Points with the same results, and the outputs of the first of them.
 
     Attributes:
-        ids: of the points.
+        ids: ids of the points.
         bindings: the outputs.
         outputs: their bytes.
-        tolerance: within which results are equal, None without a reference.
+        tolerance: `rtol` and `atol` for equal results, None without a reference.
     """
 
     ids: list[str]
@@ -35,7 +35,7 @@ class _Group:
     tolerance: tuple[float, float] | None
 
     def difference(self, outputs: Sequence[bytes], whose: str) -> str:
-        """Return the first difference of other outputs from these in words, "" for none."""
+        """Describe the first difference between these outputs and others, "" if there is none."""
         from pallasc.compiler.references.comparison import compare_outputs
 
         for binding, data, own in zip(self.bindings, outputs, self.outputs, strict=True):
@@ -52,9 +52,9 @@ class OutputReferee:
 
     Attributes:
         bundle: the job.
-        seed: chooses inputs if there are no reference values.
+        seed: seed of the inputs if there are no reference values.
         make_inputs: returns the inputs of a point, as `pallasc run` makes them.
-        groups: who gives the same as whom, of the points that agree with the reference.
+        groups: points with the same results, among those that agree with the reference.
     """
 
     bundle: Bundle
@@ -70,7 +70,7 @@ class OutputReferee:
         return [value.data for value in made]
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
-        """Return how outputs differ from the reference values, "" if they do not."""
+        """Describe how outputs differ from the reference values, "" if they do not."""
         reference = self.bundle.reference(entry)
         for number, (binding, data) in enumerate(zip(signature.outputs, outputs, strict=True)):
             if why := _reference_difference(binding, data, reference, number):
@@ -79,7 +79,7 @@ class OutputReferee:
         return ""
 
     def outvoted(self) -> dict[str, str]:
-        """Return the points that are not of the largest group, all if two are the largest."""
+        """Return the points outside the largest group; all points if two groups are the largest."""
         sizes = [len(group.ids) for group in self.groups]
         most, count = max(sizes, default=0), sum(sizes)
         largest = [group for group in self.groups if len(group.ids) == most]
@@ -112,7 +112,7 @@ class OutputReferee:
         outputs: Sequence[bytes],
         reference: Reference | None,
     ) -> None:
-        """Add a point to the first group whose first point gives the same, else to a new one."""
+        """Add a point to the first group with the same results, else to a new one."""
         for group in self.groups:
             if not group.difference(outputs, ""):
                 group.ids.append(name)
@@ -122,7 +122,7 @@ class OutputReferee:
 
 
 def _of_two(reference: Reference) -> tuple[float, float]:
-    """Return `rtol` and `atol` within which any two results are that agree with a reference."""
+    """Return `rtol` and `atol` for comparing two results that both agree with a reference."""
     rtol = 2 * reference.rtol / max(0.5, 1 - reference.rtol)
     return rtol, (2 + rtol) * reference.atol
 
@@ -144,13 +144,13 @@ def _reference_difference(
 def _text(
     binding: Binding, compared: Comparison, whose: str, positions: Sequence[int] | None = None
 ) -> str:
-    """Return the first difference of an output in words, "" if there is none.
+    """Describe the first difference of an output, "" if there is none.
 
     Args:
         binding: the output.
         compared: the differences.
-        whose: what the expected value is introduced with.
-        positions: which elements were compared, None for all.
+        whose: introduces the expected value.
+        positions: the compared elements, None for all.
     """
     if compared.first is None:
         return ""

@@ -1,7 +1,7 @@
 """Results of `pallasc tune run`: lines of JSON, each with a check, in the order of the run.
 
-Schema 1, ASCII, only appended to; each line is canonical JSON (`specs/canonical.py`) and is synced
-to the disk before the next thing is measured:
+Schema 1, ASCII, append-only; each line is canonical JSON (`specs/canonical.py`) and is synced to
+the disk before the next measurement:
 
     results = start { start | point | times | dropped | done | retry | end }
     line    = object with "kind" and "check" LF
@@ -18,18 +18,18 @@ to the disk before the next thing is measured:
     subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
 
 * `check` is the first 16 hexadecimal digits of the SHA-256 of the line's canonical JSON without it
-* a start is the first line, and the first of each resumption: same job, device and schema. The
-  driver and the date of a contest are of the last one before its last round
-* a **contest** is what competes: the points of a key on one GPU. `key` has the values of `tune.by`,
-  exact; `at` has those of the matrix's other parameters, if there are any
-* of several points with one id the last counts: one that was launched may fail in a later round.
-  Then the points that were dropped by comparison with it, `by`, take part again
-* `outvoted` has a point whose results are not those of most points of its key
-* a retry opens a contest again, done or not: its points, all of which failed, are launched
-  again, and their earlier times count. Their earlier failures stay in the file
-* rounds of a contest ascend from 1 without a gap; a line has the times of all that were alive
+* a start is the first line, and the first of each resumption: same job, device, and schema. The
+  driver and the date of a contest come from the last start before its last round
+* a **contest** compares the points of a key on one GPU. `key` has the exact values of `tune.by`;
+  `at` has the values of the matrix's other parameters, if there are any
+* if several point lines have one id, the last one counts: a launched point may fail in a later
+  round. Then the points that were dropped by comparison with it, `by`, take part again
+* `outvoted` marks a point whose results differ from most points of its key
+* a retry reopens a contest, done or not: its points, all of which failed, are launched again, and
+  their earlier times count. Their earlier failures stay in the file
+* rounds of a contest ascend from 1 without a gap; a line has the times of all remaining points
 * `driver` is NVIDIA's version, `580.95.05`, empty if unknown
-* a last line without a line feed was cut: it does not count, and a warning says so
+* a last line without a line feed is incomplete: it does not count, and causes a warning
 
 Schema 1 is the first.
 """
@@ -72,15 +72,16 @@ class PointResults:
     Attributes:
         id: the variant's id.
         params: its parameters.
-        target: what it was compiled for.
-        artifact: digest of the artifact that was launched.
-        failed: why it has no valid times, "" if it has; its earlier times do not count.
+        target: the model that it was compiled for.
+        artifact: digest of the launched artifact.
+        failed: why it has no valid times, "" if it has; a failed point's earlier times do not
+            count.
         dropped: why it was not measured to the end, "" if it was.
         dropped_by: the id of the point that it was compared with.
-        times_us: its time in each round that it took part in, in microseconds.
-        outvoted: it failed as its results are not those of most points.
-        again: it is to be launched again, and was not yet.
-        failed_before: why it failed each time before it was tried again.
+        times_us: its time in each of its rounds, in microseconds.
+        outvoted: True if it failed because its results differ from most points.
+        again: True if it is to be launched again, and was not yet.
+        failed_before: the reason of each failure before a retry.
     """
 
     id: str
@@ -103,7 +104,7 @@ class PointResults:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The conditions of a round: None and () if unknown; and its line's `check`."""
+    """The conditions of a round, None or () if unknown, and the `check` of its line."""
 
     check: str
     clock_mhz: int | None = None
@@ -113,20 +114,20 @@ class Round:
 
 @dataclass(slots=True)
 class Contest:
-    """The points of a key, compared.
+    """A comparison of the points of a key.
 
     Attributes:
         kernel: the kernel.
         key: the exact values of `tune.by`.
-        at: values of the matrix's parameters that are not in `by`.
-        points: by their ids, in the order of the file.
+        at: values of the matrix parameters that are not in `by`.
+        points: the points by id, in the order of the file.
         leaders: the points that others were compared with when they were dropped, in this order.
         rounds: conditions of each round, by its number.
-        spent_s: how long it was measured.
-        retried_s: how long it had been when failed points were last tried again.
+        spent_s: time spent on measurements.
+        retried_s: `spent_s` at the last retry of failed points.
         winner: the id of the best point; None if none is valid, or it is not done.
         done: why it ended, "" if it has not.
-        start: of the run that measured its last round, None before there is one.
+        start: start of the run that measured its last round, None before the first round.
     """
 
     kernel: str
@@ -147,7 +148,7 @@ class Contest:
         return [point for point in self.points.values() if point.times_us and not point.failed]
 
     def ratios(self, one: str, other: str) -> list[float]:
-        """Return what a point took relative to another, in each round that had both."""
+        """Return the time of a point relative to another, in each round that had both."""
         a, b = self.points[one].times_us, self.points[other].times_us
         return [a[number] / b[number] for number in sorted(a.keys() & b.keys())]
 
@@ -165,7 +166,7 @@ class Start:
     settings: Mapping[str, object]
 
     def to_json(self) -> dict[str, object]:
-        """Return the record of the file."""
+        """Return the record for the file."""
         named = {name: getattr(self, name) for name in self.__slots__}
         return {"kind": "start", "schema": RESULTS_SCHEMA, **named}
 
@@ -179,12 +180,12 @@ class Results:
     """The contents of a file of results.
 
     Attributes:
-        file: its path, as messages show it.
-        start: of the last run.
-        contests: in the order of the file.
-        ended: why the last run ended, "" if it was cut.
-        torn: what was dropped at the end of the file, "" for nothing.
-        whole_bytes: the length of the file without that.
+        file: its path for messages.
+        start: start of the last run.
+        contests: the contests, in the order of the file.
+        ended: why the last run ended, "" if it was interrupted.
+        torn: remark on an incomplete last line, which was dropped; "" for none.
+        whole_bytes: length of the file without that line.
     """
 
     file: str
@@ -200,9 +201,9 @@ class Results:
         return [p for each in self.contests.values() for p in each.points.values() if p.failed]
 
     def measured(self, contest: Contest, point: PointResults) -> Measured:
-        """Return the figures of a point that has times, as a row of a table has them.
+        """Return the figures of a point with times, in the form of a table row.
 
-        The driver and the date are those of the run that measured its contest, not of one that
+        The driver and the date come from the run that measured its contest, not from a run that
         found it done.
         """
         start = contest.start or self.start
@@ -233,18 +234,18 @@ def _check_of(record: Mapping[str, object]) -> str:
 
 
 def read_results(path: Path) -> Results:
-    """Return the contents of a file of results.
+    """Read a file of results.
 
     Raises:
         SpecError: it cannot be read, is something else, or has another schema.
-        CorruptError: a line does not match its check or the grammar, or one file has the results of
+        CorruptError: a line does not match its check or the grammar, or the file has the results of
             two jobs or two GPUs.
     """
     return parse_results(read_regular(str(path), most_bytes=_MOST_BYTES), str(path))
 
 
 def parse_results(data: bytes, shown: str) -> Results:
-    """Return the contents of a file of results; see `read_results`."""
+    """Parse a file of results; see `read_results`."""
     whole, _, tail = data.rpartition(b"\n")
     lines = whole.split(b"\n") if len(tail) < len(data) else []
     results: Results | None = None
@@ -267,7 +268,7 @@ def parse_results(data: bytes, shown: str) -> Results:
 
 
 def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) -> ContestKey:
-    """Return the key by which a contest is found; 1 and true differ."""
+    """Return the key of a contest; 1 and true differ."""
     return kernel, canonical_json([list(key), dict(at)]).decode()
 
 
@@ -279,7 +280,7 @@ def _not_results(shown: str) -> SpecError:
 
 
 def _record(line: bytes, shown: str, number: int) -> Mapping[str, object]:
-    """Return the record of a line without its check; the first must be a start."""
+    """Parse a line and remove its check; the first line must be a start."""
     try:
         record = dict(as_object(parse_json(line)))
         kind, check = as_text(record["kind"]), as_text(record.pop("check"))
@@ -289,7 +290,7 @@ def _record(line: bytes, shown: str, number: int) -> Mapping[str, object]:
         raise
     if number == 1 and kind != "start":
         raise _not_results(shown)
-    # Another schema may have other checks.
+    # Another schema may define the check differently.
     if kind == "start" and record.get("schema") != RESULTS_SCHEMA:
         raise SpecError(
             f"the results have schema {record.get('schema')!r}, and this pallasc reads "
@@ -304,7 +305,7 @@ def _record(line: bytes, shown: str, number: int) -> Mapping[str, object]:
 
 @contextmanager
 def _naming(place: Location) -> Iterator[None]:
-    """Turn an error of a line into one that names it."""
+    """Add the location of a line to its errors."""
     hint = "Restore the file, or remove this line and those after it, and measure again."
     try:
         yield
@@ -328,7 +329,6 @@ def _start(record: Mapping[str, object]) -> Start:
 
 
 def _started(start: Start, results: Results | None, shown: str) -> Results:
-    """Return the results with a run that starts."""
     if results is None:
         return Results(shown, start)
     first = results.start
@@ -339,10 +339,10 @@ def _started(start: Start, results: Results | None, shown: str) -> Results:
 
 
 def add_record(record: Mapping[str, object], results: Results) -> None:
-    """Add what a line says, other than a start, to what the lines before it said.
+    """Update results with the record of a line, other than a start.
 
     Raises:
-        LookupError, TypeError, ValueError: it does not fit.
+        LookupError, TypeError, ValueError: the record is malformed or contradicts earlier ones.
     """
     kind = as_text(record["kind"])
     if kind == "end":
@@ -439,17 +439,17 @@ def _point(contest: Contest, name: object) -> PointResults:
 _HINT = "Give -o another path."
 
 _LIKE_BEFORE = ("cold", "repeats", "seed")
-"""Settings that change what a time is of: rounds with others cannot be compared."""
+"""Settings that change the meaning of a time: rounds with other settings cannot be compared."""
 
 
 class ResultsFile:
-    """A file of results that a run adds to.
+    """A file of results that a run appends to.
 
     Attributes:
-        results: what it holds, always the same as reading it would give.
-        resumed: it had results already.
-        remark: what to know of the results that it had, "" for nothing.
-        changed: this run has written to it.
+        results: its content, always the same as reading it would give.
+        resumed: True if it already had results.
+        remark: a remark on the results that it had, "" for none.
+        changed: True if this run has written to it.
     """
 
     def __init__(
@@ -471,7 +471,7 @@ class ResultsFile:
         self.changed = start is None
 
     def add(self, record: Mapping[str, object]) -> None:
-        """Write a record, and note it; after an error nothing is written any more.
+        """Write a record and add it to the results; after an error, nothing more is written.
 
         Raises:
             SpecError: it cannot be written.
@@ -500,11 +500,11 @@ class ResultsFile:
 def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
     """Open the file that a run writes: a new one, or the file of a run of the same job and GPU.
 
-    A last line that was cut is removed. A whole file gets its next start with the first record, and
-    none if nothing is left to do.
+    An incomplete last line is removed. A complete file gets its next start with the first record,
+    and none if nothing is left to do.
 
     Raises:
-        SpecError: the file has something else, and stays as it is; another run writes it, or it
+        SpecError: the file has something else, and is not changed; another run is writing it; or it
             cannot be written.
         CorruptError: it is damaged.
     """
@@ -534,10 +534,10 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
 
 
 def check_start(found: Start, wanted: Start, shown: str) -> str:
-    """Check that a run may go on in a file: same job, same GPU, times of the same kind.
+    """Check that a run may continue in a file: same job, same GPU, comparable times.
 
     Returns:
-        A remark on the results that are there, "" for none.
+        A remark on the existing results, "" for none.
 
     Raises:
         SpecError: the file has something else.
@@ -569,7 +569,7 @@ def check_start(found: Start, wanted: Start, shown: str) -> str:
 
 
 def _option(name: str, value: object) -> str:
-    """Return an option as it was given: `with --repeats 8`, `without --cold`."""
+    """Return an option as the user gave it: `with --repeats 8`, `without --cold`."""
     if isinstance(value, bool):
         return f"{'with' if value else 'without'} --{name}"
     return f"without --{name}" if value is None else f"with --{name} {value}"
@@ -592,7 +592,7 @@ def _append(descriptor: int, data: bytes) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make sure that a new file is found again after a crash."""
+    """Sync the folder, so that a new file survives a crash."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

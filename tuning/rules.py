@@ -1,28 +1,28 @@
-"""Choose the points of a key that are worth measuring, by what is known without a GPU.
+"""Choose the points of a key that are worth measuring, using data available without a GPU.
 
-Points of a key, the same values of `tune.by` on one target, are judged against each other:
+Points of a key, which have the same values of `tune.by` on one target, compete:
 
-* a point that did not compile, breaks its budget, or takes more shared memory than a block may have
+* a point that did not compile, exceeds its budget, or uses more shared memory than a block can have
   is dropped
-* of points with one artifact the first is kept
-* a point whose threads spill more than `MOST_MORE_SPILLS` bytes more than the least of its key is
-  dropped. No number of bytes is too many by itself: for large head dimensions, Tokamax's fastest
-  configurations of attention spill kilobytes, and the others spill more
-* of the rest the best by rank are kept, at most a share of all points of the key
+* of points with the same artifact, the first is kept
+* a point whose threads spill over `MOST_MORE_SPILLS` bytes more than the least of its key is
+  dropped. There is no absolute limit: for large head dimensions, Tokamax's fastest configurations
+  of attention spill kilobytes, and the others spill more
+* of the rest, the best by rank are kept, at most a share of all points of the key
 
-The default of the spec, and what its table uses already, are kept if they compile: new points are
-compared with them. They count within the share, but one more is kept in any case.
+The default of the spec, and the points that its table already uses, are kept if they compile: new
+points are compared with them. They count toward the share, but at least one more is kept.
 
-A rank comes from a score: a sum of weights times logarithms of figures relative to the other points
-of the key. It is no time: it has no unit, and scores of two keys cannot be compared. The weights
-were fitted, by pairwise logistic regression, to the winners that Tokamax 0.0.17 publishes for H100
-and B200, half of the sampled shapes; `bench/tune_pruning.py` judges them by the others. They prefer
-large tiles, so that a grid has few blocks, but few spills; deep pipelines that fill shared memory;
-and one tile per block over persistent blocks. Instructions, bytes, warps, operations of a tile and
-the bound changed little, and have no weight.
+A rank comes from a score: a weighted sum of the logarithms of figures relative to the other points
+of the key. A score is not a time: it has no unit, and scores of two keys cannot be compared. The
+weights were fitted, by pairwise logistic regression, to the winners that Tokamax 0.0.17 publishes
+for H100 and B200, on half of the sampled shapes; `bench/tune_pruning.py` evaluates them on the
+other half. They prefer large tiles, so that a grid has few blocks, but few spills; deep pipelines
+that fill shared memory; and one tile per block over persistent blocks. Instructions, bytes, warps,
+operations per tile, and the bound had little effect, and have no weight.
 
-A point may launch several kernels. The work of all launches is added up; the needs of a
-multiprocessor are those of the launch with the longest bound, as that one decides the time.
+A point may launch several kernels. The work of all launches is added up; the demands on a
+multiprocessor come from the launch with the longest bound, which dominates the time.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
 from pallasc.specs.artifacts.artifact import Artifact
 
 _INIT = b"mbarrier.init"
-"""Initializes a barrier in shared memory; Mosaic writes one for each, and no loop."""
+"""Initializes a barrier in shared memory; Mosaic emits one for each barrier, without a loop."""
 
 
 class Facts(NamedTuple):
     """The figures of a point; None if unknown, with the reason in the metrics.
 
     Attributes:
-        digest: of its artifact.
-        spill_bytes: spill stores and loads of a thread, of all its kernels.
-        smem_bytes: shared memory of a block.
-        warps_per_sm: warps that a multiprocessor holds at once.
-        waves: how often the grid fills all multiprocessors.
-        instructions: of the machine code, each once.
-        tile_flops: operations of tensor cores in one round of its longest loop that has any.
+        digest: digest of its artifact.
+        spill_bytes: spill stores and loads per thread, over all its kernels.
+        smem_bytes: shared memory per block.
+        warps_per_sm: resident warps per multiprocessor.
+        waves: number of times that the grid fills all multiprocessors.
+        instructions: number of machine instructions, each counted once.
+        tile_flops: tensor core operations in one iteration of the loop that has the most.
         mbarriers: barriers in shared memory; a pipeline has some for each stage.
-        load_bytes: what is copied or loaded from global memory, caches included.
-        store_bytes: what is stored to it.
-        bound_s: the least time by bytes and operations.
+        load_bytes: bytes copied or loaded from global memory, caches included.
+        store_bytes: bytes stored to global memory.
+        bound_s: lower bound of the time by bytes and operations.
     """
 
     digest: str
@@ -77,8 +77,8 @@ def facts_of(artifact: Artifact, launches: Sequence[KernelMetrics]) -> Facts:
     """Return the figures of a point.
 
     Args:
-        artifact: what it was compiled into.
-        launches: the numbers of its launches.
+        artifact: its artifact.
+        launches: the metrics of its launches.
 
     Raises:
         CorruptError: the artifact is damaged.
@@ -107,12 +107,12 @@ def facts_of(artifact: Artifact, launches: Sequence[KernelMetrics]) -> Facts:
 
 
 def _known(launches: Sequence[KernelMetrics]) -> Sequence[KernelMetrics]:
-    """Return the launches whose work can be known: XLA's kernels have no PTX, and do little."""
+    """Return the launches with known work: XLA's kernels have no PTX, and do little."""
     return [launch for launch in launches if launch.origin == "mosaic"] or launches
 
 
 def _tile_flops(launches: Sequence[KernelMetrics]) -> int | None:
-    """Return the operations of the loop that has most of them, None if none has any."""
+    """Return the operations of the loop that has the most, None if none has any."""
     loops = [loop for launch in launches for loop in launch.loops or ()]
     return max((loop.tensor_flops for loop in loops if loop.tensor_flops), default=None)
 
@@ -136,27 +136,27 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 class _Term(NamedTuple):
-    """A weight, and its figure; None if that is unknown."""
+    """A weight and its figure; the figure is None if unknown."""
 
     weight: float
     figure: Callable[[Facts], float | None]
 
 
 _FREE_SPILLS = 64
-"""Spills that hardly count: added to them before the logarithm."""
+"""Spills that hardly matter: added to the spills before the logarithm."""
 
 TERMS: Mapping[str, _Term] = {
     "mbarriers": _Term(-0.9, lambda facts: 1 + facts.mbarriers),
     "smem_bytes": _Term(-1.0, lambda facts: facts.smem_bytes or None),
     "spill_bytes": _Term(0.8, lambda facts: _FREE_SPILLS + (facts.spill_bytes or 0)),
-    # Blocks that the GPU holds at once may do several tiles each: their number says nothing.
+    # Blocks in a single wave may process several tiles each, so their number means nothing.
     "tiles": _Term(1.8, lambda facts: None if _is_one_wave(facts) else facts.waves),
     "one wave": _Term(1.2, lambda facts: math.e if _is_one_wave(facts) else 1.0),
 }
 
 
 def scores(facts: Sequence[Facts]) -> list[float]:
-    """Return a number for each point of a key; the lowest is the best."""
+    """Return a score for each point of a key; the lowest is the best."""
     totals = [0.0] * len(facts)
     for term in TERMS.values():
         for number, value in enumerate(_relative([term.figure(own) for own in facts])):
@@ -166,7 +166,7 @@ def scores(facts: Sequence[Facts]) -> list[float]:
 
 
 def _relative(values: Sequence[float | None]) -> list[float]:
-    """Return logarithms relative to the mean of the known; what is not known counts as that."""
+    """Return logarithms relative to the mean of the known values; unknown values become 0."""
     logarithms = [None if value is None else math.log(value) for value in values]
     known = [value for value in logarithms if value is not None]
     mean = math.fsum(known) / len(known) if known else 0.0
@@ -186,7 +186,7 @@ KINDS: Mapping[Kind, str] = {
     "spills": "spilled more than others",
     "rank": "ranked behind the others",
 }
-"""Why points are dropped, in the order of the rules, as the summary counts them."""
+"""Reasons for dropping points, in the order of the rules, as the summary counts them."""
 
 MOST_MORE_SPILLS = 1024
 """Bytes per thread, stores and loads. Tokamax's published winners for H100 spill up to 668 more
@@ -199,16 +199,16 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class Point:
-    """A point, and what the rules decide on it.
+    """A point and the decision of the rules.
 
     Attributes:
         id: the variant's id.
-        key: equal for the points that are alternatives.
+        key: equal for points that are alternatives.
         facts: its figures; None if there is no artifact.
-        stays: whether it is kept in any case, if it compiled.
-        rule: the rule that drops it, None if it is kept; given if there is no artifact.
+        stays: True if it is kept in any case, provided it compiled.
+        rule: the rule that drops it, None if it is kept; set in advance if there is no artifact.
         why: the reason in words.
-        rank: its place in its key, from 1; 0 if it is dropped.
+        rank: its rank in its key, from 1; 0 if it is dropped.
     """
 
     id: str
@@ -231,8 +231,8 @@ def prune(
 
     Args:
         points: the points of all keys, in the order of the specs.
-        share: how many of a key's points are kept at most, from 0 to 1.
-        most: the same as a number.
+        share: maximum share of a key's points to keep, from 0 to 1.
+        most: maximum number of a key's points to keep.
     """
     keys: dict[Key, list[Point]] = {}
     for point in points:
@@ -244,13 +244,13 @@ def prune(
 
 
 def limit(count: int, share: float, most: int | None) -> int:
-    """Return how many of a key's points are kept at most, one in any case."""
+    """Return the maximum number of a key's points to keep, at least one."""
     part = max(1, math.floor(count * share + 1e-9))
     return part if most is None else min(part, most)
 
 
 def _drop_equal(points: Sequence[Point]) -> None:
-    """Drop points with the artifact of another one: of one that stays, else of the first."""
+    """Drop points with the artifact of another one: one that stays, else the first."""
     first: dict[str, Point] = {}
     for point in sorted(points, key=lambda point: not point.stays):
         other = first.setdefault(_facts(point).digest, point)
@@ -270,7 +270,7 @@ def _drop_spilling(points: Sequence[Point]) -> None:
 
 
 def _rank(points: Sequence[Point], at_most: int) -> None:
-    """Rank the points that stay and the best of the others, one at least; drop the rest."""
+    """Rank the points that stay and the best of the others, at least one; drop the rest."""
     found = scores([_facts(point) for point in points])
     ordered = [points[number] for _, number in sorted(zip(found, range(len(points)), strict=True))]
     staying = sum(point.stays for point in points)

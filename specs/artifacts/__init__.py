@@ -1,1 +1,1 @@
-"""What a compilation makes: cubins, launch plans, and the record that names them."""
+"""The result of a compilation: cubins, launch plans, and the record that names them."""

@@ -1,16 +1,16 @@
-"""The artifact: one record that names everything a compiled variant consists of, by digest.
+"""The artifact: one record that lists all parts of a compiled variant by digest.
 
 Record, schema 1, canonical JSON (`specs/canonical.py`); its SHA-256 is the artifact's digest:
 
 * `schema`: 1
 * `target`: the model's figures (`specs/gpus.py`), `name` included
-* `toolchain`: versions of jax, jaxlib, plugin and assembler; digests of what compiles
+* `toolchain`: versions of jax, jaxlib, plugin, and assembler; digests of the compiling components
 * `minimum_driver`: `cuda` ("13.0", the driver API) and `linux` ("580.65.06", the driver package)
 * `plan`: the launch plan (`specs/artifacts/plan.py`)
-* `kernels`: one entry for each kernel that is launched, see `KernelResources`
-* `blobs`: digest -> size in bytes, for cubins, PTX and constants
+* `kernels`: one entry for each launched kernel, see `KernelResources`
+* `blobs`: digest -> size in bytes, for cubins, PTX, and constants
 
-Neither names, folders nor times are in it: the same compilation gives the same digest everywhere.
+It has no variant names, folders, or times: the same compilation gives the same digest everywhere.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ ARTIFACT_SCHEMA = 1
 
 
 class ArtifactRecord(TypedDict):
-    """The JSON of an artifact, as far as `Artifact` has checked it."""
+    """JSON of an artifact, with the types that `Artifact` checks."""
 
     schema: int
     target: Mapping[str, str | int | float]
@@ -50,14 +50,14 @@ class KernelResources:
     Attributes:
         name: the kernel in its cubin.
         cubin: digest of the cubin.
-        ptx: digest of its PTX, None for kernels of XLA's, which come without.
+        ptx: digest of its PTX, None for XLA's kernels, which come without PTX.
         origin: "mosaic" or "xla".
-        registers: registers of a thread.
-        stack_bytes: stack frame of a thread.
-        spill_store_bytes, spill_load_bytes: of a thread; None where there is a stack frame and the
-            assembler's report could not be had.
-        static_smem_bytes, dynamic_smem_bytes: shared memory of a block.
-        barriers: named barriers of a block.
+        registers: registers per thread.
+        stack_bytes: stack frame per thread.
+        spill_store_bytes, spill_load_bytes: per thread; None if there is a stack frame and the
+            assembler's report is missing.
+        static_smem_bytes, dynamic_smem_bytes: shared memory per block.
+        barriers: named barriers per block.
     """
 
     name: str
@@ -74,25 +74,25 @@ class KernelResources:
 
     @property
     def smem_bytes(self) -> int:
-        """Static and dynamic shared memory together."""
+        """Static plus dynamic shared memory."""
         return self.static_smem_bytes + self.dynamic_smem_bytes
 
     @property
     def spill_bytes(self) -> int | None:
-        """Spill stores and loads together, or None."""
+        """Spill stores plus spill loads, None if unknown."""
         if self.spill_store_bytes is None or self.spill_load_bytes is None:
             return None
         return self.spill_store_bytes + self.spill_load_bytes
 
 
 class LaunchSize(NamedTuple):
-    """What a launch takes of a multiprocessor, beside its kernel's resources.
+    """Resources that a launch uses on a multiprocessor, in addition to its kernel's.
 
     Attributes:
         kernel: the kernel in its cubin.
         cubin: digest of the cubin.
-        block: threads of a block.
-        dynamic_smem_bytes: dynamic shared memory of a block.
+        block: dimensions of a block, in threads.
+        dynamic_smem_bytes: dynamic shared memory per block.
     """
 
     kernel: str
@@ -105,13 +105,14 @@ class Artifact:
     """A compiled variant: its record, and a function that reads its blobs.
 
     Args:
-        record: the artifact's JSON, which is checked as far as `ArtifactRecord` says.
-        read_blob: returns the bytes with a digest. They are checked here.
+        record: the artifact's JSON, checked against `ArtifactRecord`.
+        read_blob: returns the bytes for a digest; they are checked here.
 
     Attributes:
-        find_source_lines: reads the source lines that a bundle has of it; None outside of bundles.
-        find_ptx: finds the PTX of the kernels that come without, by the digest of their cubin; None
-            where nothing is known of how it was compiled, as of a bundle or an entry of the store.
+        find_source_lines: reads the source lines that a bundle has for it; None outside of bundles.
+        find_ptx: finds the PTX of the kernels that come without it, by the digest of their cubin;
+            None if it is unknown how the artifact was compiled, as for one from a bundle or the
+            store.
 
     Raises:
         CorruptError: the record has another schema, or lacks a field.
@@ -132,11 +133,11 @@ class Artifact:
     def deferred(
         self, load: Callable[[], Mapping[str, object]], *, digest: str | None = None
     ) -> "Artifact":
-        """Return the same artifact without its record in memory; kernels, sizes and digest stay.
+        """Return the same artifact without its record in memory; kernels, sizes, and digest stay.
 
         Args:
-            load: returns the record again where somebody asks for it.
-            digest: the artifact's digest, where it is known already.
+            load: loads the record again when it is needed.
+            digest: the artifact's digest, if it is already known.
 
         Raises:
             CorruptError: the record's kernels are damaged.
@@ -147,7 +148,7 @@ class Artifact:
         other.__dict__["kernels"] = self.kernels
         other.__dict__["cubin_bytes"] = self.cubin_bytes
         other.__dict__["digest"] = digest or self.digest
-        with contextlib.suppress(CorruptError):  # whoever asks for them is told
+        with contextlib.suppress(CorruptError):  # raised again when they are needed
             other.__dict__["launch_sizes"] = self.launch_sizes
         return other
 
@@ -171,7 +172,7 @@ class Artifact:
 
     @cached_property
     def plan(self) -> "LaunchPlan":
-        """The launch plan, checked."""
+        """The checked launch plan."""
         from pallasc.specs.artifacts.plan import plan_from_json
 
         plan = plan_from_json(self.record["plan"])
@@ -182,7 +183,7 @@ class Artifact:
 
     @cached_property
     def launch_sizes(self) -> tuple[LaunchSize, ...]:
-        """What each launch of the plan takes; the rest of the plan is neither read nor checked."""
+        """Size of each launch in the plan; the rest of the plan is neither read nor checked."""
         try:
             steps = map(as_object, as_list(self.record["plan"]["steps"]))
             launches = [step for step in steps if step["kind"] == "launch"]
@@ -219,7 +220,7 @@ class Artifact:
 
     @property
     def source_lines(self) -> "SourceLines | None":
-        """The source lines that its bundle has of it, None where there are none.
+        """The source lines in its bundle, None if there are none.
 
         Raises:
             CorruptError: they are damaged.
@@ -247,19 +248,19 @@ class Artifact:
 
     @cached_property
     def cubin_bytes(self) -> int:
-        """Size of all its cubins."""
+        """Total size of its cubins."""
         return sum(self.blob_bytes(key) for key in {kernel.cubin for kernel in self.kernels})
 
     @property
     def spill_bytes(self) -> int:
-        """The bytes that the kernel which spills most spills; 0 where that is not known."""
+        """Spill bytes of the kernel that spills most; 0 if unknown."""
         return max((kernel.spill_bytes or 0 for kernel in self.kernels), default=0)
 
     def blob(self, key: str) -> bytes:
         """Return the bytes with the digest `key`.
 
         Raises:
-            CorruptError: the artifact does not name it, or what was read is something else.
+            CorruptError: the artifact does not list it, or the bytes have another digest.
         """
         self.blob_bytes(key)
         data = self._read_blob(key)
@@ -268,11 +269,11 @@ class Artifact:
         return data
 
     def cubin(self, kernel: str | None = None) -> bytes:
-        """Return the cubin of a kernel, of the first one where none is named."""
+        """Return the cubin of a kernel, by default of the first one."""
         return self.blob(self._kernel(kernel).cubin)
 
     def ptx(self, kernel: str | None = None) -> str:
-        """Return the PTX of a kernel, "" for one of XLA's."""
+        """Return the PTX of a kernel, "" for XLA's kernels."""
         key = self._kernel(kernel).ptx
         return self.blob(key).decode() if key else ""
 
@@ -281,10 +282,10 @@ class Artifact:
         return {key: self.blob(key) for key in self.record["blobs"]}
 
     def blob_bytes(self, key: str) -> int:
-        """Return the size that the record gives for the digest `key`.
+        """Return the recorded size of the blob with the digest `key`.
 
         Raises:
-            CorruptError: the artifact does not name it.
+            CorruptError: the artifact does not list it.
         """
         size = self.record["blobs"].get(key)
         if type(size) is not int:
@@ -299,7 +300,7 @@ class Artifact:
 
 
 def _checked(record: object) -> ArtifactRecord:
-    """Return a record if its parts have their types; kernels and plan are checked when read."""
+    """Check the types in a record; kernels and plan are checked when they are read."""
     if not isinstance(record, Mapping) or not isinstance(record.get("blobs", {}), Mapping):
         raise CorruptError("the artifact's record is not a JSON object with blobs")
     schema = record.get("schema")

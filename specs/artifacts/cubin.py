@@ -1,19 +1,19 @@
-"""Read a cubin: its architecture, its kernels, their parameters and resources, its PTX.
+"""Parse a cubin: its architecture, its kernels, their parameters and resources, its PTX.
 
-A cubin is an ELF file for machine 190 (EM_CUDA). Of ELF, 64-bit little-endian files are read, laid
-out as in the System V ABI (gABI 4.1, chapters 4 and 5), as far as cubins and Mosaic's host objects
-need it. Every offset and length is checked against the bytes at hand. Read from a cubin:
+A cubin is an ELF file for machine 190 (EM_CUDA). The parser supports 64-bit little-endian ELF
+files, laid out as in the System V ABI (gABI 4.1, chapters 4 and 5), as far as cubins and Mosaic's
+host objects need it. Every offset and length is checked against the available bytes. It reads:
 
-* `e_flags`, the SM: bits 8 to 15 where `e_ident[EI_ABIVERSION]` is 8 (CUDA 12.8 and later), bits 0
-  to 7 where it is 7. The suffix "a" is not in it: sm_90 and sm_90a look alike.
-* `.nv.info` and `.nv.info.<kernel>`: attributes `format:1 attribute:1 size-or-value:2 payload`, as
-  `cuobjdump -elf` prints them under the names EIATTR_…; the numbers used here are below.
-* `.nv.shared.<kernel>`: its size is the static shared memory, from sm_90 on with the 1024 bytes in
-  front that the system keeps for itself.
+* `e_flags`, the SM: bits 8 to 15 if `e_ident[EI_ABIVERSION]` is 8 (CUDA 12.8 and later), bits 0 to
+  7 if it is 7. The suffix "a" is missing: sm_90 and sm_90a look alike.
+* `.nv.info` and `.nv.info.<kernel>`: attributes `format:1 attribute:1 size-or-value:2 payload`,
+  which `cuobjdump -elf` prints under the names EIATTR_…; the numbers used here are below.
+* `.nv.shared.<kernel>`: its size is the static shared memory; from sm_90 on, it includes 1024 bytes
+  reserved for the system.
 * `.note.nv.tkinfo`: a note for each tool that made the file: `namesz descsz type "NVIDIA Corp"`,
-  then `version:4` and five offsets of 4 bytes (object, tool, version, build, options) into the
-  strings after them. What ptxas made has one; nvlink and libnvJitLink ("nvlink", "nvJIT API") put
-  one of their own in front. CUDA 12 writes them from sm_100 on.
+  then `version:4` and five 4-byte offsets (object, tool, version, build, options) into the strings
+  that follow. Output of ptxas has one note; nvlink and libnvJitLink ("nvlink", "nvJIT API") insert
+  another note before it. CUDA 12 writes notes from sm_100 on.
 * `.nv_debug_ptx_txt`: the PTX, its lines separated by zero bytes.
 """
 
@@ -28,9 +28,9 @@ from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.gpus import ARCHITECTURES, LINUX_DRIVERS, reserved_smem_bytes
 
 ELF = b"\x7fELF\x02\x01"
-"""How such a file begins."""
+"""The first bytes of a 64-bit little-endian ELF file."""
 _HEADER_BYTES = 64
-# SHT_NOBITS, and the type that `.nv.merc.nv.shared.…` has: a size, and no bytes in the file.
+# SHT_NOBITS, and the type of `.nv.merc.nv.shared.…`: sections with a size but no bytes.
 NO_BITS = (8, 0x70000015)
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -46,7 +46,7 @@ _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # the 16 bits after the attribute are the length of a payload, else a value
 
-_LONGEST_VERSION = 7  # a longer one of the driver API does not fit into its number
+_LONGEST_VERSION = 7  # a longer version of the driver API does not fit into its number
 _TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
@@ -55,7 +55,7 @@ _Attributes = list[tuple[int, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section: `content` is empty where the file holds none."""
+    """A section; `content` is empty if the file has no bytes for it."""
 
     name: str
     kind: int
@@ -65,7 +65,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One entry of the symbol table; `section` 0 means that the file does not define it."""
+    """An entry of the symbol table; `section` 0 means that the symbol is undefined."""
 
     name: str
     section: int
@@ -73,7 +73,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """A parsed file; `size` is how many bytes it takes, from its own headers."""
+    """A parsed ELF file; `size` is its length in bytes, computed from its headers."""
 
     machine: int
     abi_version: int
@@ -82,11 +82,11 @@ class Elf:
     size: int
 
     def section(self, name: str) -> Section | None:
-        """Return the first section called `name`, or None."""
+        """Return the first section with this name, or None."""
         return next((section for section in self.sections if section.name == name), None)
 
     def symbols(self) -> list[Symbol]:
-        """Return the symbol table, the empty first entry included."""
+        """Return the symbol table, including the empty first entry."""
         table, names = self.section(".symtab"), self.section(".strtab")
         if table is None or names is None:
             return []
@@ -98,10 +98,10 @@ class Elf:
 
 
 def parse_elf(data: bytes) -> Elf:
-    """Parse the ELF file that `data` starts with; bytes after it are ignored.
+    """Parse the ELF file at the start of `data`; bytes after it are ignored.
 
     Raises:
-        CorruptError: it is not such a file, or it ends too early.
+        CorruptError: it is not such a file, or it is truncated.
     """
     if not data.startswith(ELF) or len(data) < _HEADER_BYTES:
         raise CorruptError("not a 64-bit little-endian ELF file")
@@ -154,7 +154,7 @@ def _text(table: bytes, start: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel: where it lies in the parameter space and its size, in bytes."""
+    """A kernel parameter: its offset in the parameter space and its size, in bytes."""
 
     offset: int
     size: int
@@ -162,7 +162,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel as its cubin describes it; memory in bytes, registers of a thread."""
+    """A kernel as its cubin describes it; memory in bytes, registers per thread."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -174,7 +174,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that made a cubin: its name ("ptxas"), its version ("13.5.37"), its options."""
+    """A tool that made a cubin: its name ("ptxas"), version ("13.5.37"), and options."""
 
     name: str
     version: str
@@ -183,11 +183,11 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """The parsed cubin.
+    """A parsed cubin.
 
-    `sm` is 10 × major + minor (90 for sm_90a); `toolkit` is the CUDA version of the assembler,
-    ("13.5"), or "" where the file does not say; `ptx` is "" where it carries none; `tools` are
-    those that made it, the last first.
+    `sm` is 10 × major + minor (90 for sm_90a). `toolkit` is the CUDA version of the assembler
+    ("13.5"), or "" if the file lacks it. `ptx` is "" if the cubin contains none. `tools` are the
+    tools that made it, the last one first.
     """
 
     sm: int
@@ -200,7 +200,7 @@ class Cubin:
         """Return a kernel.
 
         Raises:
-            CorruptError: the cubin has none of this name.
+            CorruptError: the cubin has no kernel with this name.
         """
         if name not in self.kernels:
             listed = ", ".join(self.kernels) or "none"
@@ -208,7 +208,7 @@ class Cubin:
         return self.kernels[name]
 
     def check_arch(self, arch: str) -> None:
-        """Check that it is for the architecture of its artifact, `sm_90a`.
+        """Check that the cubin is for the architecture of its artifact, `sm_90a`.
 
         Raises:
             CorruptError: it is for another one.
@@ -218,7 +218,7 @@ class Cubin:
 
     @property
     def driver_package(self) -> str:
-        """The driver package that its toolkit needs at least."""
+        """The minimum driver package for its toolkit."""
         try:
             return minimum_driver(toolkit=self.toolkit, sm=self.sm)["linux"]
         except CompileError:
@@ -226,13 +226,13 @@ class Cubin:
 
 
 def parse_cubin(data: bytes) -> Cubin:
-    """Parse the cubin `data`.
+    """Parse a cubin.
 
     Raises:
-        CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
+        CorruptError: it is not a cubin, or contains wrong lengths or offsets.
     """
     elf = _parse(data)
-    # CUDA 12.8 moved the SM number within e_flags, and counted the ABI version up.
+    # CUDA 12.8 moved the SM number within e_flags and incremented the ABI version.
     sm = (elf.flags >> 8) & 0xFF if elf.abi_version >= 8 else elf.flags & 0xFF
     totals = _attributes(elf.section(".nv.info"))
     names = [symbol.name for symbol in elf.symbols()]
@@ -247,18 +247,19 @@ def parse_cubin(data: bytes) -> Cubin:
 
 
 def tools_of(data: bytes) -> tuple[Tool, ...]:
-    """Return the tools that made the cubin `data`, the last first.
+    """Return the tools that made a cubin, the last one first.
 
     Raises:
-        CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
+        CorruptError: it is not a cubin, or contains wrong lengths or offsets.
     """
     return _tools(_parse(data))
 
 
 def other_maker(tools: Sequence[Tool], ptxas: str) -> str:
-    """Return the tool that made a cubin if it is not ptxas of the version `ptxas`, else "".
+    """Return the tool that made a cubin if it is not ptxas of version `ptxas`, else "".
 
-    nvlink only joins what an assembler made. A cubin that names no tool may be from CUDA 12.
+    nvlink is ignored: it only joins the output of an assembler. A cubin that names no tool may be
+    from CUDA 12.
     """
     by_ptxas = [tool for tool in tools if tool.name == "ptxas"]
     others = [tool for tool in tools if tool.name not in ("ptxas", "nvlink")]
@@ -334,7 +335,6 @@ def _toolkit(elf: Elf) -> str:
 
 
 def _tools(elf: Elf) -> tuple[Tool, ...]:
-    """Return the tools that the notes name."""
     note = elf.section(_TOOL_NOTES)
     raw = note.content if note else b""
     tools, at = [], 0
@@ -372,7 +372,7 @@ def _ptx(elf: Elf) -> str:
 
 
 def api_version(text: str) -> int | None:
-    """Return a version of CUDA as the driver has it, 12080 for "12.8"; None for other text."""
+    """Return a CUDA version as the driver encodes it, 12080 for "12.8"; None for other text."""
     major, _, minor = text.partition(".")
     if not (major.isdecimal() and minor.isdecimal()) or len(text) > _LONGEST_VERSION:
         return None
@@ -380,11 +380,11 @@ def api_version(text: str) -> int | None:
 
 
 def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
-    """Return `cuda` (driver API) and `linux` (driver package) that a cubin needs.
+    """Return the minimum `cuda` (driver API) and `linux` (driver package) for a cubin.
 
-    "Minor Version Compatibility" in the CUDA compatibility guide: a cubin of toolkit 13.x runs on
-    every driver for CUDA 13, one of 12.x on every driver from CUDA 12 on; an architecture needs the
-    driver that brought it.
+    According to "Minor Version Compatibility" in the CUDA compatibility guide, a cubin of toolkit
+    13.x runs on every driver for CUDA 13, and a cubin of 12.x on every driver from CUDA 12 on. An
+    architecture needs the first driver that supports it.
 
     Args:
         toolkit: CUDA version of the assembler, "13.5".

@@ -1,8 +1,9 @@
-"""Write an artifact as a flat plan: one block of bytes, which C reads and launches.
+"""Write an artifact as a flat plan: one block of bytes that C code reads and launches.
 
-The format's grammar and version history are `runtime/native/flat_plan.h`; each table there is
-written here by one `struct.Struct`, field by field in the same order. Equal artifacts give equal
-bytes. What the reader would refuse is refused here, so that a plan that was written opens.
+The format's grammar and version history are in `runtime/native/flat_plan.h`. Each table in it is
+written here by one `struct.Struct`, with the same fields in the same order. Equal artifacts give
+equal bytes. Anything that the reader would reject is rejected here, so that every written plan can
+be opened.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from pallasc.specs.artifacts.tensor_maps import (
 from pallasc.specs.dtypes import parse_dtype
 
 FLAT_VERSION = 1
-"""The format's version."""
+"""Version of the format."""
 
 _MAGIC = b"PALLASC\n"
 _NONE = 0xFFFFFFFF
@@ -66,7 +67,7 @@ _ROWS = {
     "blobs": "<32s2Q2I",
     "data": "<B",
 }
-"""The tables in their order, each with the fields of an entry."""
+"""The tables in order, with the fields of an entry."""
 
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
 _FILL, _COPY, _LAUNCHES = 0, 1, 2
@@ -88,14 +89,14 @@ def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
     """Return an artifact as a flat plan.
 
     Args:
-        artifact: what was compiled.
-        name: what messages call it, `matmul[m=1024]@h100-sxm`.
-        inside: the cubins and constants lie inside; else they are named by digest only, and who
-            opens the plan provides them.
+        artifact: the compiled artifact.
+        name: its name for messages, `matmul[m=1024]@h100-sxm`.
+        inside: include the cubins and constants; otherwise the plan has only their digests, and the
+            program that opens it provides them.
 
     Raises:
         CorruptError: the artifact is damaged.
-        UnsupportedError: it runs on several devices, or is beyond a limit of the format.
+        UnsupportedError: it runs on several devices, or exceeds a limit of the format.
     """
     try:
         return _Writer(artifact, name, inside=inside).write()
@@ -105,13 +106,13 @@ def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
 
 @dataclass(slots=True)
 class _Table:
-    """A table: its bytes, and how many entries it has."""
+    """The bytes of a table; its length is the number of entries."""
 
     row: struct.Struct
     data: bytearray = field(default_factory=bytearray)
 
     def add(self, *values: int | bytes) -> int:
-        """Add an entry; return its number."""
+        """Add an entry and return its number."""
         number = len(self)
         try:
             self.data += self.row.pack(*values)
@@ -126,7 +127,7 @@ class _Table:
 
 
 class _Writer:
-    """One flat plan that is being written."""
+    """Writes one flat plan."""
 
     def __init__(self, artifact: Artifact, name: str, *, inside: bool) -> None:
         self._artifact = artifact
@@ -140,7 +141,6 @@ class _Writer:
         self._tables = {name: _Table(struct.Struct(row)) for name, row in _ROWS.items()}
 
     def write(self) -> bytes:
-        """Return the block."""
         plan = self._plan
         if plan.device_count != 1:
             raise UnsupportedError(
@@ -175,14 +175,14 @@ class _Writer:
         return _HEAD.pack(_MAGIC, FLAT_VERSION, header_bytes, total, digest) + rest
 
     def _string(self, text: str) -> int:
-        """Return the number of a text."""
+        """Return the offset of a string, adding it if it is new."""
         if text not in self._strings:
             if "\0" in text:
                 raise CorruptError(f"a name of the artifact contains a zero: {text!r}")
             table = self._tables["strings"]
             try:
                 data = text.encode()
-            except UnicodeEncodeError as error:  # half of a surrogate pair, as JSON may have it
+            except UnicodeEncodeError as error:  # an unpaired surrogate, which JSON can contain
                 raise CorruptError(f"a name of the artifact is not Unicode: {text!r}") from error
             self._strings[text] = len(table)
             table.data += data + b"\0"
@@ -216,7 +216,7 @@ class _Writer:
         self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob, 0)
 
     def _blob(self, digest: str) -> int:
-        """Return the number of a cubin or constant."""
+        """Return the number of a cubin or constant, adding it if it is new."""
         if digest not in self._blobs:
             size, offset = self._artifact.blob_bytes(digest), 0
             if self._inside:
@@ -266,7 +266,7 @@ class _Writer:
         if isinstance(step, Launch):
             steps.add(_LAUNCHES, self._add_launch(step), 0, 0, 0, 0, 0, 0)
         elif not step.size:
-            return  # as the runtime leaves it out
+            return  # the runtime skips it as well
         elif isinstance(step, Fill):
             self._check_target(step.buffer)
             steps.add(_FILL, step.buffer, 0, step.width, step.offset, 0, step.size, step.value)
@@ -307,7 +307,7 @@ class _Writer:
         )
 
     def _kernel(self, launch: Launch) -> int:
-        """Return the number of a launch's kernel, whose parameters are those of its cubin."""
+        """Return the number of a launch's kernel; its parameters must match the cubin."""
         cubin_number, cubin = self._cubin(launch.cubin)
         own = cubin.kernel(launch.kernel)
         sizes = [parameter.size for parameter in own.parameters]

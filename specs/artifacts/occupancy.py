@@ -1,8 +1,8 @@
-"""How many blocks of a launch a multiprocessor holds at once, and what limits them.
+"""Occupancy: the blocks of a launch that a multiprocessor holds at once, and their limits.
 
-From the CUDA Occupancy Calculator: registers are given to warps in units of 256, and suffice for a
-multiple of 4 warps, one for each part of a multiprocessor; from compute capability 8.0 on each
-block takes 1,024 bytes of shared memory for the system.
+From the CUDA Occupancy Calculator: registers are allocated to warps in units of 256, and the number
+of warps is a multiple of 4, one for each partition of a multiprocessor. From compute capability 8.0
+on, each block uses 1,024 bytes of shared memory for the system.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _RESERVED_SMEM_BYTES = 1024
 def blocks_by_limit(
     launch: Launch | LaunchSize, kernel: KernelResources, target: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Return how many blocks of a launch each resource of a multiprocessor suffices for.
+    """Return how many blocks of a launch each resource of a multiprocessor allows.
 
-    The resources are "registers", "shared memory", "threads" and "blocks"; the least is what fits.
+    The resources are "registers", "shared memory", "threads", and "blocks"; the minimum fits.
 
     Args:
         launch: the launch.
-        kernel: what its kernel takes.
-        target: the model. Of an architecture that is not known, the most blocks of any count.
+        kernel: resources of its kernel.
+        target: the model. An unknown architecture gets the highest limit on blocks.
 
     Raises:
         CorruptError: the target lacks a number.
@@ -53,10 +53,10 @@ def blocks_by_limit(
 
 
 def model_figure(target: Mapping[str, Any], name: str) -> int:
-    """Return a number that an artifact's record has of its model, such as `sm_count`.
+    """Return a figure of the model in an artifact's record, such as `sm_count`.
 
     Raises:
-        CorruptError: it has none, or something else.
+        CorruptError: the figure is missing or malformed.
     """
     figure = target.get(name)
     if type(figure) is not int or figure < 0:
@@ -67,7 +67,7 @@ def model_figure(target: Mapping[str, Any], name: str) -> int:
 def blocks_per_sm(
     launch: Launch | LaunchSize, kernel: KernelResources, target: Mapping[str, Any]
 ) -> int:
-    """Return how many blocks of a launch one multiprocessor of a model holds.
+    """Return the number of blocks of a launch that one multiprocessor holds.
 
     Raises:
         CorruptError: the target lacks a number.
@@ -76,7 +76,7 @@ def blocks_per_sm(
 
 
 def warps_of_block(launch: Launch | LaunchSize) -> int:
-    """Return how many warps a block of a launch has."""
+    """Return the number of warps in a block of a launch."""
     return -(-math.prod(launch.block) // _WARP_THREADS)
 
 

@@ -1,16 +1,16 @@
-"""The launch plan: everything needed to run a compiled function, as data.
+"""The launch plan: all data needed to run a compiled function.
 
-A plan is an ordered list of steps over numbered buffers. Offsets and sizes are bytes. It knows
-nothing of JAX or XLA.
+A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. It does
+not depend on JAX or XLA.
 
-Its JSON form, schema 1, is an object with the fields of `LaunchPlan`, each data class in it an
-object with its fields; every step and parameter also has its `kind`. Left out where they would be
-empty, 0 or None:
+Its JSON form, schema 1, is an object with the fields of `LaunchPlan`; each data class in it is an
+object with its fields, and every step and parameter also has its `kind`. These are omitted if they
+are empty, 0, or None:
 
-* `mesh`, where one device runs the plan alone; with it a launch may have a `peer_table`, a
-  parameter the kind "peers", a tensor map `peers`
-* `parameters`, where the arrays tell the order of the function's parameters
-* `profiles`, where no kernel is profiled
+* `mesh`, if one device runs the plan alone; with a mesh, a launch can have a `peer_table`, a
+  parameter the kind "peers", and a tensor map `peers`
+* `parameters`, if the arrays determine the order of the function's parameters
+* `profiles`, if no kernel is profiled
 * `layout` of an array that is row-major
 * `size` of a pointer whose array extends to the end of the buffer
 """
@@ -33,27 +33,27 @@ MAP_BYTES = 128
 """Size of a tensor map (`CUtensorMap`)."""
 
 PEER_HEAD_WORDS = 4
-"""Words of a table of peers in front of its addresses."""
+"""Words in a table of peers before its addresses."""
 
 MULTICAST = -1
-"""Stands for a rank where a tensor map shows the multicast address."""
+"""Replaces a rank if a tensor map covers the multicast address."""
 
 PROFILE_HEAD_WORDS = 3
-"""Words of a trace in front of its events."""
+"""Words in a trace before its events."""
 
 PROFILE_EXIT = 1 << 31
-"""The bit of a trace's event that is set where a region is left."""
+"""Bit of an event in a trace that is set at the end of a region."""
 
 _LEFT_OUT = {"mesh", "parameters", "profiles", "layout", "size", "peers", "peer_table"}
-"""Fields that are not written where they have their default."""
+"""Fields that are omitted if they have their default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """One allocation on the device.
 
-    `role` says who provides it: the caller (`input`, `output`), the artifact (`constant`, its bytes
-    under `digest`) or the runtime (`temporary`).
+    `role` determines who provides it: the caller (`input`, `output`), the artifact (`constant`, its
+    bytes under `digest`), or the runtime (`temporary`).
     """
 
     role: Role
@@ -64,11 +64,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """An array of the function's signature: its path in the pytree, and the buffer it lies in.
+    """An array of the function's signature: its path in the pytree, and its buffer.
 
-    `x: dtype[shape]`, row-major unless `layout` lists its dimensions from the minor one; that only
-    inputs have. An output whose buffer has the role `input` is that input, updated in place or
-    passed through.
+    The array is `dtype[shape]`, row-major unless `layout` lists its dimensions from minor to major;
+    only inputs have a layout. An output whose buffer has the role `input` is that input, updated in
+    place or passed through.
     """
 
     path: str
@@ -79,12 +79,12 @@ class Binding:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The steps between elements, in elements."""
+        """Strides in elements."""
         return strides_of(self.shape, self.layout)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that it takes on the device.
+        """Size on the device in bytes.
 
         Raises:
             CorruptError: its dtype is unknown.
@@ -129,12 +129,13 @@ class Im2col(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """The arguments of `cuTensorMapEncodeTiled` or `…Im2col`, less the address.
+    """The arguments of `cuTensorMapEncodeTiled` or `…Im2col`, without the address.
 
-    Dimensions are minor first, as the driver takes them; `strides` are bytes and leave out the
-    minor dimension. `dtype` names a `CUtensorMapDataType` in lower case ("float16"), `interleave`
-    and `swizzle` are bytes (0 is none), `l2_promotion` too. Over several devices, `peers` says for
-    each rank on which rank the buffer lies, or -1 for its multicast address; None is the own one.
+    Dimensions are minor first, as the driver expects; `strides` are in bytes and omit the minor
+    dimension. `dtype` is a `CUtensorMapDataType` in lower case ("float16"). `interleave`,
+    `swizzle`, and `l2_promotion` are in bytes (0 is none). With several devices, `peers` has for
+    each rank the rank whose buffer is used, or -1 for its multicast address; None is the device's
+    own buffer.
     """
 
     buffer: int
@@ -156,7 +157,7 @@ class TensorMap:
 class Pointer:
     """A kernel parameter: the 8-byte address `buffer + offset` of an array.
 
-    `size` is the array's, in bytes, and 0 where the array extends to the end of the buffer.
+    `size` is the array's size in bytes, or 0 if the array extends to the end of the buffer.
     """
 
     buffer: int
@@ -166,9 +167,9 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A kernel parameter passed by value: `size` bytes, `data` with `tensor_maps` laid over it.
+    """A kernel parameter passed by value: `size` bytes, `data` overlaid with `tensor_maps`.
 
-    `data` is hexadecimal, or empty where the maps (offset, map; 128 bytes each) fill everything.
+    `data` is hexadecimal, or empty if the maps (offset, map; 128 bytes each) fill the parameter.
     """
 
     size: int
@@ -178,33 +179,33 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """A kernel parameter: the 8-byte address of the launch's table of peers, on the device."""
+    """A kernel parameter: the 8-byte device address of the launch's table of peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTable:
-    """The table in which a kernel over several devices finds the memory of its peers.
+    """The table through which a kernel on several devices finds the memory of its peers.
 
-    Whoever launches it writes the table, an array of 64-bit words. `rank` is the number of a device
-    in the mesh, row-major.
+    The launcher writes the table, an array of 64-bit words. `rank` is the number of a device in the
+    mesh, row-major.
 
     ========================== ===================================================================
     word                       holds
     ========================== ===================================================================
     0                          the rank of the device that the table is for
-    1, 2, 3                    nothing that a kernel reads
+    1, 2, 3                    not read by kernels
     4 + ranks * a + r          the address of array `a` on rank `r`
-    4 + ranks * arrays + a     the multicast address of array `a`, 0 where it has none
+    4 + ranks * arrays + a     the multicast address of array `a`, 0 if it has none
     ========================== ===================================================================
 
     Attributes:
-        ranks: how many devices there are.
-        arrays: the arrays of the table in order, each a buffer and a byte offset.
-        symmetric: numbers of the arrays that must lie in memory which all devices can reach, at
-            the same place of an allocation each has made; empty where any memory of a peer does.
-        multicast: the kernel reads or writes multicast addresses (`multimem`), so the devices must
-            share a multicast object.
-        barrier: the devices have to wait for each other before they launch.
+        ranks: number of devices.
+        arrays: the arrays in table order, each a buffer and a byte offset.
+        symmetric: numbers of the arrays that must be in memory that all devices can reach, at the
+            same offset in an allocation made by each device; empty if any memory of a peer works.
+        multicast: True if the kernel reads or writes multicast addresses (`multimem`), so that the
+            devices must share a multicast object.
+        barrier: True if the devices must wait for each other before they launch.
     """
 
     ranks: int
@@ -215,7 +216,7 @@ class PeerTable:
 
     @property
     def words(self) -> int:
-        """Length of the table."""
+        """Length of the table in words."""
         return PEER_HEAD_WORDS + (self.ranks + 1) * len(self.arrays)
 
 
@@ -224,11 +225,11 @@ Parameter = Pointer | Bytes | Peers
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch `kernel` of the cubin with this `digest`.
+    """Launch `kernel` of the cubin with the digest `cubin`.
 
-    `grid` counts blocks, also with a cluster; `cluster` None means no cluster attribute;
-    `pdl` sets the attribute programmatic stream serialization. `origin` is "mosaic" or "xla".
-    `peer_table` is there where the kernel reaches other devices.
+    `grid` is in blocks, even with a cluster; `cluster` None means no cluster attribute; `pdl` sets
+    the attribute programmatic stream serialization. `origin` is "mosaic" or "xla". `peer_table` is
+    set if the kernel accesses other devices.
     """
 
     kernel: str
@@ -244,10 +245,10 @@ class Launch:
     peer_table: PeerTable | None = None
 
     def check_parameters(self, sizes: Sequence[int], source: str) -> None:
-        """Check that its parameters have the sizes that the kernel takes, as `source` says.
+        """Check that the parameters have the sizes that the kernel expects according to `source`.
 
         Raises:
-            CorruptError: they have others.
+            CorruptError: the sizes differ.
         """
         passed = [each.size if isinstance(each, Bytes) else 8 for each in self.parameters]
         if passed != list(sizes):
@@ -262,29 +263,29 @@ Step = Fill | Copy | Launch
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The traces of one launch: where a profiled kernel leaves what it measured of itself.
+    """The traces of one launch, written by a profiled kernel.
 
-    `CompilerParams(profile_space=…)` makes every warp, or every warpgroup, of a kernel write down
-    when it entered and left which region. The words of one such trace, 32 bits each:
+    `CompilerParams(profile_space=…)` makes every warp, or every warpgroup, of a kernel record when
+    it enters and leaves each region. A trace consists of these 32-bit words:
 
     ====== ==========================================================================
     word   holds
     ====== ==========================================================================
-    0      the global timer when the kernel began, nanoseconds, its lower half
+    0      lower half of the global timer at the start of the kernel, nanoseconds
     1      the multiprocessor that it ran on
-    2      how many of the words after it are used
-    3 …    in pairs: the region, with the highest bit set where it was left, then the
-           multiprocessor's clock, cycles, its lower half
+    2      number of words used after this one
+    3 …    pairs of words: the region, with the highest bit set at its end, then the
+           lower half of the multiprocessor's clock, in cycles
     ====== ==========================================================================
 
-    A buffer holds the traces of block 0, of block 1 and so on; blocks are counted with x slowest.
+    A buffer has the traces of block 0, block 1, and so on; in the order of blocks, x is slowest.
 
     Attributes:
         launch: number of the launch among the plan's launches.
-        buffer: a temporary that holds nothing else.
-        words: 32-bit words of a trace.
-        traces: traces of a block.
-        names: names of the regions, by their numbers.
+        buffer: a temporary that is used for nothing else.
+        words: 32-bit words per trace.
+        traces: traces per block.
+        names: names of the regions by number.
     """
 
     launch: int
@@ -296,13 +297,13 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Buffers, signature and steps of one compiled function.
+    """Buffers, signature, and steps of a compiled function.
 
-    `input_tree` and `output_tree` give the pytrees as JSON: a list or object whose leaves are
-    indices into `inputs` or `outputs`, None where the caller passes or gets None. `mesh` names the
-    axes and sizes of the devices that run the plan together, each on buffers of its own.
-    `parameters` has the names in `input_tree` in the order of the function's signature, and is
-    empty where their arrays tell the order: where no name without arrays goes before one with some.
+    `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
+    into `inputs` or `outputs`, or None if the caller passes or gets None. `mesh` has the axes and
+    sizes of the devices that run the plan together, each on its own buffers. `parameters` has the
+    names in `input_tree` in the order of the function's signature. It is empty if the arrays
+    determine the order: if no name without arrays precedes a name with arrays.
     """
 
     buffers: tuple[Buffer, ...]
@@ -317,7 +318,7 @@ class LaunchPlan:
 
     @property
     def device_count(self) -> int:
-        """How many devices run the plan together."""
+        """Number of devices that run the plan together."""
         return math.prod(size for _, size in self.mesh)
 
     @property
@@ -359,10 +360,10 @@ def _to_json(value: Any) -> Any:
 
 
 def plan_from_json(data: object) -> LaunchPlan:
-    """Return the plan that `plan_to_json` wrote.
+    """Parse a plan written by `plan_to_json`.
 
     Raises:
-        CorruptError: a field is missing, unknown, of another type, or a buffer does not exist.
+        CorruptError: a field is missing, unknown, or of the wrong type, or a buffer does not exist.
     """
     try:
         known = {field.name for field in fields(LaunchPlan)}
@@ -375,10 +376,10 @@ def plan_from_json(data: object) -> LaunchPlan:
 
 
 def check_ranges(plan: LaunchPlan) -> None:
-    """Check that every reference of the plan lies inside an existing buffer.
+    """Check that every reference in the plan is inside an existing buffer.
 
     Raises:
-        CorruptError: one does not, or sizes contradict each other.
+        CorruptError: one is not, or sizes contradict each other.
     """
     for what, buffer, offset, size in _references(plan):
         if not 0 <= buffer < len(plan.buffers):
@@ -393,7 +394,7 @@ def check_ranges(plan: LaunchPlan) -> None:
 
 
 def _references(plan: LaunchPlan) -> Iterator[tuple[str, int, int, int]]:
-    """Yield each reference to a buffer: who refers to it, its number, an offset, and a size."""
+    """Yield each reference to a buffer: its description, buffer number, offset, and size."""
     for array in (*plan.inputs, *plan.outputs):
         yield f"array {array.path}", array.buffer, 0, array.size_bytes
     for index, step in enumerate(plan.steps):

@@ -1,8 +1,8 @@
-"""Data classes in JSON that strangers may have written: each field has the type that it declares.
+"""Data classes from untrusted JSON: each field is checked against its declared type.
 
-A `Natural` is from 0 and a `Positive` from 1, both below 2^63. Of a union of data classes, the
-field `kind` has the class's name in lower case. A module with such classes does not import
-`annotations` from `__future__`: to evaluate types that are text would take milliseconds.
+A `Natural` is at least 0 and a `Positive` at least 1; both are below 2^63. In a union of data
+classes, the field `kind` has the class's name in lower case. A module with such classes must not
+import `annotations` from `__future__`: evaluating types from text would take milliseconds.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
 
 def read(kind: Any, data: object) -> Any:
-    """Return the value that JSON stands for.
+    """Convert JSON to a value of a type.
 
     Args:
-        kind: its type: a data class, a `TypedDict`, a tuple, which JSON has as a list, a list, a
+        kind: the type: a data class, a `TypedDict`, a tuple, which is a list in JSON, a list, a
             union, or a plain type.
         data: the JSON.
 
     Raises:
-        LookupError, TypeError: it has another type, or a field is missing or unknown.
+        LookupError, TypeError: the data has another type, or a field is missing or unknown.
     """
     return _reader(kind)(data)
 

@@ -1,4 +1,4 @@
-"""The resources of an artifact, as a lock keeps them, and the budgets that they are held to."""
+"""Resources of an artifact, as recorded in a lock, and checks against budgets."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pallasc.specs.resources import MORE_IS_BETTER, WORDS, Resources
 from pallasc.specs.spec import Budget
 
 Kernels = Sequence[tuple[str, Resources]]
-"""The name of each kernel, and what it takes."""
+"""Name and resources of each kernel."""
 
 _Figures = Mapping[str, Any]
 
 
 def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resources:
-    """Return what an artifact takes of each resource.
+    """Return the resources of an artifact.
 
     Args:
         artifact: the artifact.
-        target: the figures of its model where they are known; None reads them from its record.
+        target: the figures of its model if known; None reads them from its record.
 
     Raises:
         CorruptError: its plan or its target is damaged.
@@ -34,7 +34,7 @@ def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resource
 
 
 def kernels_of(artifact: Artifact) -> Kernels:
-    """Return the name of each kernel of an artifact, and what it takes; no cubin is its own.
+    """Return the name and resources of each kernel; kernels can share a cubin: no `cubin_bytes`.
 
     Raises:
         CorruptError: the artifact's plan or target is damaged.
@@ -59,12 +59,13 @@ def check_budget(
     """Return the error for all limits that the artifact exceeds, None if there are none.
 
     Args:
-        artifact: what was compiled.
+        artifact: the compiled artifact.
         budget: its limits.
-        before: its resources in the baseline; a rule whose number is not known holds.
-        kernels: those of each kernel in the baseline, if known: then a rule is for each kernel that
-            has one of its name there. Else it is for the kernel that takes most.
-        baseline: what the baseline is called, for messages.
+        before: its resources in the baseline; a rule for an unknown number holds.
+        kernels: the resources of each kernel in the baseline, if known: a rule then compares each
+            kernel with the one of its name there, or with `before` if there is none. Otherwise it
+            compares the most demanding kernel.
+        baseline: name of the baseline for messages.
 
     Raises:
         CorruptError: the artifact's plan or target is damaged.
@@ -92,12 +93,12 @@ def check_budget(
 def _compared(
     artifact: Artifact, field: str, before: Resources, kernels: Kernels
 ) -> Iterator[tuple[str, int | None, int | None]]:
-    """Yield what a limit is held to: a kernel, its number, and the number in the baseline."""
+    """Yield each kernel that a limit applies to, its number, and the number in the baseline."""
     whole = getattr(before, field)
     if not kernels:
         yield *_worst(artifact, field), whole
         return
-    # Kernels of one name follow each other in the order of their first launch.
+    # Kernels with the same name are in the order of their first launch.
     known: dict[str, list[int | None]] = defaultdict(list)
     for name, taken in reversed(kernels):
         known[name].append(getattr(taken, field))
@@ -108,7 +109,7 @@ def _compared(
 def _worst(
     artifact: Artifact, field: str, target: _Figures | None = None
 ) -> tuple[str, int | None]:
-    """Return the kernel that takes most of a resource, and its number, None if it is unknown."""
+    """Return the most demanding kernel for a resource and its number, None if unknown."""
     if field == "cubin_bytes":
         return "", artifact.cubin_bytes
     if field == "occupancy":
@@ -118,7 +119,7 @@ def _worst(
 
 
 def _residents(artifact: Artifact, target: _Figures | None = None) -> list[tuple[str, int]]:
-    """Return each launch's kernel, and how many of its warps a multiprocessor holds."""
+    """Return the kernel of each launch, and its resident warps per multiprocessor."""
     residents = []
     for launch in artifact.launch_sizes:
         figures = artifact.target if target is None else target
@@ -135,7 +136,6 @@ def _allows(limit: int | str, number: int, before: int | None, field: str) -> bo
 
 
 def _taken_text(kernel: str, field: str, number: int) -> str:
-    """Return `k takes 40 registers`."""
     if field == "cubin_bytes":
         return f"the cubins take {number} bytes"
     if field == "occupancy":

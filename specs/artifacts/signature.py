@@ -1,6 +1,6 @@
-"""What the caller of a plan passes: which arrays, in which order, where they may lie.
+"""The caller's view of a plan: its arrays, their order, and rules for their addresses.
 
-A call's arguments, by position, by name, in lists and dicts, are bound to the arrays.
+Binds the arguments of a call, given by position or by name, in lists and dicts, to the arrays.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pallasc.specs.artifacts.trees import flatten
 from pallasc.specs.spelling import suggestion
 
 Source = tuple[Literal["input", "result"], int]
-"""Where an output comes from: the input with a number, or the memory passed for a result."""
+"""Origin of an output: the input with this number, or the memory passed for this result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Inputs and outputs of a plan, as the caller sees them.
+    """Inputs and outputs of a plan as the caller sees them.
 
     Attributes:
-        inputs: the arrays that are passed, in order.
-        outputs: the arrays that come back.
-        sources: of each output, whether it is an input or in `results`.
+        inputs: the arrays that the caller passes, in order.
+        outputs: the arrays that the caller gets.
+        sources: origin of each output: an input, or an entry of `results`.
         results: the arrays that need memory: outputs that are neither an input nor another output.
         updated: numbers of the inputs that are updated in place.
         buffers: numbers of the buffers of inputs and results, in that order.
-        alignments, sizes_bytes: what their addresses are a multiple of, how long they are.
+        alignments, sizes_bytes: required alignment and size of each of them, in bytes.
         input_tree, output_tree, parameters: as in the plan.
     """
 
@@ -52,8 +52,8 @@ class Signature:
         """Return the signature of a plan.
 
         Raises:
-            CorruptError: an array is smaller than the buffer it stands for, or does not say where
-                an output comes from.
+            CorruptError: an array is smaller than its buffer, or the origin of an output is
+                unknown.
         """
         inputs = {binding.buffer: number for number, binding in enumerate(plan.inputs)}
         results: dict[int, Binding] = {}
@@ -82,14 +82,14 @@ class Signature:
 
     @property
     def passed(self) -> tuple[Binding, ...]:
-        """Inputs, then results: whatever has an address."""
+        """Inputs, then results: all arrays that have an address."""
         return (*self.inputs, *self.results)
 
     def check_addresses(self, name: str, pointers: Sequence[int]) -> None:
-        """Check alignment and overlap.
+        """Check alignment and overlap of the arrays.
 
         Raises:
-            ArgumentError: an array lies where it may not.
+            ArgumentError: an array is misaligned or overlaps another one.
         """
         sizes = self.sizes_bytes
         for pointer, alignment, size in zip(pointers, self.alignments, sizes, strict=True):
@@ -118,7 +118,7 @@ class Signature:
 
 
 def misaligned_text(path: str, address: int, alignment: int) -> str:
-    """Return how far an array lies from where it may start."""
+    """Return a message about a misaligned array."""
     return (
         f"{path} starts at {address:#x}, misaligned by {address % alignment} bytes: the kernel "
         f"requires multiples of {alignment}"
@@ -156,7 +156,7 @@ def _overlapping(name: str, written: Binding, other: Binding, is_result: bool) -
 
 
 class Missing:
-    """Stands for an argument that was not given."""
+    """Marks an argument that was not given."""
 
     def __repr__(self) -> str:
         return "<missing>"
@@ -170,9 +170,9 @@ class Arguments:
 
     Args:
         name: the kernel.
-        signature: what it takes.
-        params: names of matrix parameters that may be given too.
-        others: what else may be given by name, for suggestions.
+        signature: its signature.
+        params: names of matrix parameters that are also accepted.
+        others: other names that are accepted, for suggestions.
     """
 
     def __init__(
@@ -189,16 +189,16 @@ class Arguments:
         self._params = list(params)
 
     def takes(self, name: str) -> bool:
-        """Tell whether something can be given by this name."""
+        """Return True if the kernel accepts an argument with this name."""
         return name in self._params or any(name == own for own, _ in self._trees)
 
     def bind(
         self, positional: Sequence[Any], named: Mapping[str, object]
     ) -> tuple[list[Any], dict[str, object]]:
-        """Return the arrays, and what is left: parameters of the matrix.
+        """Return the arrays, and the other arguments: parameters of the matrix.
 
         Raises:
-            ArgumentError: there are too many or too few, or a name is unknown.
+            ArgumentError: there are too many or too few, one is given twice, or a name is unknown.
         """
         values = list(positional)
         if len(values) > len(self._trees):
@@ -218,7 +218,7 @@ class Arguments:
     def _flat(self, values: Sequence[Any]) -> list[Any]:
         leaves: dict[int, Any] = {}
         for number, ((name, tree), value) in enumerate(zip(self._trees, values, strict=True)):
-            if type(tree) is int and value is not MISSING:  # the usual case, without a generator
+            if type(tree) is int and value is not MISSING:  # the common case, without a generator
                 leaves[tree] = value
                 continue
             label = name or f"argument {number}"
@@ -246,9 +246,9 @@ class Arguments:
 def input_names(signature: Signature | LaunchPlan) -> list[tuple[str | None, Any]]:
     """Return the parameters of the function: name, and the tree of array numbers below it.
 
-    Names are None where the function takes its arrays by position. JSON keeps no order of names,
-    so they are sorted by their arrays, which follow the function; those without any come last,
-    where the plan does not say otherwise.
+    Names are None if the function takes its arrays by position. JSON does not preserve the order of
+    names, so they are sorted by their arrays, which are in the function's order. Names without
+    arrays come last, unless the plan has another order.
     """
     tree = signature.input_tree
     if not isinstance(tree, Mapping):

@@ -1,27 +1,27 @@
-"""The companion record of an artifact: the user's source lines of its machine code and PTX.
+"""The companion record of an artifact: the source lines of its machine code and PTX.
 
-An artifact has no source lines, so that it is the same wherever its source lies. They stand in a
-record beside it, which holds only for code with the digests in it. The record, schema 1, is
-canonical JSON (`specs/canonical.py`); `n` is a whole number:
+An artifact has no source lines, so it does not depend on the location of its source. The source
+lines are in a separate record, which is valid only for code with the digests in it. The record,
+schema 1, is canonical JSON (`specs/canonical.py`); `n` is a whole number:
 
 * `schema`: 1
-* `files`: the files that frames are in: `[{"name", "place", "digest", "text"}]`. `place` is
-  "spec", and `name` relative to the spec's folder, or "installed", and `name` relative to a folder
-  of installed packages; `digest` is the SHA-256 of the whole file, `text` the part of it that is
-  shown: `[[n, [line, …]], …]`, `n` the number of the first line
-* `frames`: `[[file, line, function], …]`, `file` a number in `files`, from 0; `function` may be ""
+* `files`: the files of the frames: `[{"name", "place", "digest", "text"}]`. `place` is "spec" if
+  `name` is relative to the spec's folder, and "installed" if it is relative to a folder of
+  installed packages; `digest` is the SHA-256 of the whole file, `text` the lines to show: `[[n,
+  [line, …]], …]`, where `n` is the number of the first line
+* `frames`: `[[file, line, function], …]`, where `file` is an index in `files`; `function` may be ""
 * `stacks`: `[[frame, …], …]`, the innermost frame first
-* `kernels`: one entry for each kernel with source lines, Mosaic's:
-  * `name`: of the kernel, `code`: SHA-256 of its machine code, `ptx`: SHA-256 of its PTX
-  * `ptx_lines`: the line of the PTX that each instruction is from, 0 for none, as runs
-  * `ptx_stacks`: the stack of each line of the PTX, from 1, 0 for none, as runs
+* `kernels`: one entry for each kernel with source lines; only Mosaic's kernels have them:
+  * `name`: the kernel; `code`: SHA-256 of its machine code; `ptx`: SHA-256 of its PTX
+  * `ptx_lines`: the PTX line of each instruction, 0 for none, as runs
+  * `ptx_stacks`: the stack of each PTX line, from 1, 0 for none, as runs
   * `shared_memory`: see `SharedMemory`: `[{"what", "name", "type", "bytes", "offset", "stack"}]`
 
-Runs are `[count, value, count, value, …]`. Neither times nor absolute paths are in it.
+Runs are `[count, value, count, value, …]`. The record has no times and no absolute paths.
 
-`ptx_rows` reads from a cubin which line of its PTX each instruction is from. `.nv_debug_line_sass`
-has them, as a line number program (DWARF 3, 6.2) whose only file is the PTX in
-`.nv_debug_ptx_txt`. Its addresses count from the start of the kernel's code.
+`ptx_rows` reads the PTX line of each instruction from a cubin. The section `.nv_debug_line_sass`
+has them, as a line number program (DWARF 3, 6.2) whose only file is the PTX in `.nv_debug_ptx_txt`.
+Its addresses are relative to the start of the kernel's code.
 """
 
 import itertools
@@ -42,16 +42,16 @@ _MOST_RUNS = 2**24
 Place = Literal["spec", "installed"]
 
 INSTRUCTION_BYTES = 16
-"""Of each instruction, on all architectures that Mosaic compiles for."""
+"""Size of each instruction on all architectures that Mosaic compiles for."""
 PTX_LINES = ".nv_debug_line_sass"
 _PTX = ".nv_debug_ptx_txt"
 _HEAD = struct.Struct("<IHIBBbBB")
 _AFTER_LENGTHS = 10
-"""The bytes up to the end of the header's own length, which it does not count."""
+"""Bytes up to the end of the header's length field, which that length does not include."""
 
 
 class Frame(NamedTuple):
-    """A line of the user's source, and the function that it is in, "" outside of functions."""
+    """A line of the user's source and its function, "" outside of functions."""
 
     file: str
     line: int
@@ -62,7 +62,7 @@ class Frame(NamedTuple):
 
 
 Stack = tuple[Frame, ...]
-"""Frames, the innermost first."""
+"""Frames, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class SourceFile:
 
     Attributes:
         name: relative to the spec's folder, or to a folder of installed packages.
-        place: which of both.
+        place: the kind of that folder.
         digest: SHA-256 of the file.
-        text: the lines that are shown, by their number.
+        text: the lines to show, by number.
     """
 
     name: str
@@ -89,11 +89,11 @@ class SharedMemory:
     Attributes:
         what: "scratch", "reduction", "barrier", "tensor memory address", "profile", "alignment" or
             "other".
-        name: the parameter that it is given as, "" where there is none.
-        type: its shape and dtype, "f16[2, 64, 64]"; of barriers how many, "[2]"; "" for none.
+        name: the kernel parameter for it, "" if there is none.
+        type: its shape and dtype, "f16[2, 64, 64]"; for barriers their number, "[2]"; "" for none.
         bytes: its size, without alignment.
-        offset: where it begins in dynamic shared memory; None where that is not known.
-        stack: the number of the stack of what allocates it, from 1; 0 for none.
+        offset: its offset in dynamic shared memory; None if unknown.
+        stack: stack number of the code that allocates it, from 1; 0 for none.
     """
 
     what: str
@@ -109,13 +109,12 @@ class KernelLines:
     """The source lines of a kernel.
 
     Attributes:
-        name: of the kernel.
+        name: the kernel.
         code: SHA-256 of its machine code, the section `.text.<name>` of its cubin.
         ptx: SHA-256 of its PTX.
-        ptx_lines: the line of the PTX that each instruction of the machine code is from; 0 for
-            none.
-        ptx_stacks: the number of the stack of each line of the PTX, from 1; 0 for none.
-        shared_memory: who takes how many bytes.
+        ptx_lines: the PTX line of each machine instruction; 0 for none.
+        ptx_stacks: the stack number of each PTX line, from 1; 0 for none.
+        shared_memory: the parts of its shared memory.
     """
 
     name: str
@@ -127,11 +126,11 @@ class KernelLines:
 
     @property
     def stacks(self) -> tuple[int, ...]:
-        """The number of the stack of each instruction of the machine code, 0 for none.
+        """The stack number of each machine instruction, 0 for none.
 
-        Lines of PTX without a location of their own belong to the location before them, as to the
-        assembler: braces around inline assembly, moves that LLVM adds. What comes before the first
-        location, the kernel's own, belongs to it.
+        As in the assembler, a PTX line without a location inherits the location before it: braces
+        around inline assembly, moves that LLVM adds. Lines before the first location, which is the
+        kernel's own, inherit that one.
         """
         first = next(filter(None, self.ptx_stacks), 0)
         inherited = [first, *self.ptx_stacks[1:]]
@@ -147,8 +146,8 @@ class SourceLines:
 
     Attributes:
         kernels: the kernels with source lines.
-        stacks: the stacks that their numbers name; number 1 comes first.
-        files: the files that frames are in.
+        stacks: the stacks that stack numbers refer to; number 1 comes first.
+        files: the files of the frames.
     """
 
     kernels: tuple[KernelLines, ...]
@@ -156,7 +155,7 @@ class SourceLines:
     files: tuple[SourceFile, ...] = field(repr=False)
 
     def of(self, kernel: str, code: str) -> KernelLines | None:
-        """Return the lines of a kernel with this machine code, None where they are of another."""
+        """Return the lines of a kernel, None if they are for other machine code."""
         wanted = (kernel, code)
         return next((each for each in self.kernels if (each.name, each.code) == wanted), None)
 
@@ -169,7 +168,7 @@ class SourceLines:
         return next((each for each in self.files if each.name == name), None)
 
     def text(self, frame: Frame) -> str:
-        """Return the source line of a frame, "" where the record does not have it."""
+        """Return the source line of a frame, "" if the record lacks it."""
         file = self.file(frame.file)
         return "" if file is None else file.text.get(frame.line, "")
 
@@ -200,7 +199,7 @@ def to_json(lines: SourceLines) -> bytes:
 
 
 def from_json(data: bytes) -> SourceLines:
-    """Return the source lines in a record.
+    """Parse a record of source lines.
 
     Raises:
         CorruptError: it is not a record of this schema.
@@ -225,7 +224,7 @@ def _source_lines(body: Mapping[str, object]) -> SourceLines:
         for file, line, function in read(tuple[tuple[Natural, Natural, str], ...], body["frames"])
     ]
     stacks = read(tuple[tuple[Natural, ...], ...], body["stacks"])
-    # In JSON, a kernel has runs in place of the values. A few bytes can stand for any number.
+    # In JSON, a kernel has runs instead of values. A few bytes can expand to any number.
     kernels: tuple[KernelLines, ...] = read(tuple[KernelLines, ...], body["kernels"])
     runs = [runs for kernel in kernels for runs in (kernel.ptx_lines, kernel.ptx_stacks)]
     if any(len(each) % 2 for each in runs) or sum(sum(each[::2]) for each in runs) > _MOST_RUNS:
@@ -258,7 +257,7 @@ def _file(value: object) -> SourceFile:
 
 
 def _excerpts(text: Mapping[int, str]) -> list[list[object]]:
-    """Return numbered lines as runs of consecutive ones."""
+    """Group numbered lines into runs of consecutive lines."""
     found: list[tuple[int, list[str]]] = []
     for number in sorted(text):
         if not found or found[-1][0] + len(found[-1][1]) != number:
@@ -278,17 +277,17 @@ def _unrolled(runs: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Row(NamedTuple):
-    """An address, in bytes from the start of the kernel, from which on a line holds."""
+    """An address, in bytes from the start of the kernel, and the line that starts there."""
 
     address: int
     line: int
 
 
 def ptx_rows(elf: Elf) -> tuple[Row, ...]:
-    """Return the rows by address; () where the cubin has none. Lines count as in `Cubin.ptx`.
+    """Return the rows by address, () if the cubin has none; lines are numbered as in `Cubin.ptx`.
 
-    The PTX of a cubin begins with an empty line for each comment that the assembler took out;
-    `Cubin.ptx` is without them, its lines begin with 1.
+    In a cubin, the PTX begins with an empty line for each comment that the assembler removed.
+    `Cubin.ptx` omits these lines, and its first line is 1.
 
     Raises:
         CorruptError: the program is damaged.
@@ -304,7 +303,7 @@ def ptx_rows(elf: Elf) -> tuple[Row, ...]:
 
 
 def lines_of_code(rows: tuple[Row, ...], code_bytes: int) -> list[int]:
-    """Return the line of each instruction, 0 for none."""
+    """Return the PTX line of each instruction, 0 for none."""
     lines: list[int] = []
     following = iter([*rows, Row(1 << 63, 0)])
     line, then = 0, next(following)
@@ -347,7 +346,7 @@ class _Program:
                 return result - (1 << shift) if is_signed and byte & 0x40 else result
 
     def rows(self, unit: int, base: int, span: int, first: int, lengths: bytes) -> Iterator[Row]:
-        """Yield address and line of each row, in the order of the program."""
+        """Yield the address and line of each row, in program order."""
         address, line = 0, 1
         while self._at < self._end:
             opcode = self._byte()

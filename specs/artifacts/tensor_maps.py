@@ -1,4 +1,4 @@
-"""The rules of the driver for tensor maps, by which plans are checked when made and when loaded.
+"""The driver's rules for tensor maps; plans are checked when they are built and when loaded.
 
 Rules of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"): rank 1 to 5,
 byte strides divisible by 16 and below 2^40, sizes at most 2^32, box at most 256 in each dimension,
@@ -19,9 +19,9 @@ ELEMENT_BYTES = {
     "uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4,
     "uint64": 8, "int64": 8, "float64": 8,
 }  # fmt: skip
-"""Element types by the driver's names, and their sizes."""
+"""Sizes of element types, by the driver's names."""
 
-# The driver's numbers, of the enumerations `CUtensorMap…`.
+# Values of the driver's enumerations `CUtensorMap…`.
 DTYPES = {
     "uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5, "float16": 6,
     "float32": 7, "float64": 8, "bfloat16": 9,

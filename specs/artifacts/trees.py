@@ -1,12 +1,11 @@
-"""Pytrees of a launch plan: arguments taken apart into arrays, and results put together.
+"""Pytrees of a launch plan: arguments are flattened to arrays, and results are rebuilt.
 
-A tree is a number (an array), None, a list of trees, or an
-object that names what it was:
+A tree is a number (an array), None, a list of trees, or an object that names its original type:
 
 * `{"dict": {key: tree}}`, `{"tuple": [tree]}`
 * `{"namedtuple": name, "fields": {field: tree}}`; the fields are in the order of their arrays, and
-  `order` lists them where one without arrays goes before one with some
-* `{"node": name, "children": [tree]}` for a type that was registered with JAX. That of an argument
+  `order` lists them if a field without arrays precedes a field with some
+* `{"node": name, "children": [tree]}` for a type that was registered with JAX. For an argument, it
   has `keys`, the names of its children, and may have `static`, its static data as text
   (`specs/nodes.py`).
 """
@@ -26,19 +25,19 @@ from pallasc.specs.nodes import static_text
 from pallasc.specs.spelling import an
 
 Node = Mapping[str, object]
-"""An object in a tree of a plan."""
+"""An object in the tree of a plan."""
 
 
 def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each array, given a tree and a value of the same structure.
+    """Yield number and value of each array, given a tree and a value with the same structure.
 
-    A list, a tuple or a node may be given as a list or tuple, a named tuple also as an object with
-    its fields. A node may be given as an object of a type of its name with equal static data, or
-    as a mapping of its children.
+    A list, a tuple, or a node can be given as a list or tuple, and a named tuple also as an object
+    with its fields. A node can be given as an object of a type with its name and equal static data,
+    or as a mapping of its children.
 
     Raises:
         ArgumentError: the structures differ.
-        CorruptError: it is not a tree of a plan.
+        CorruptError: it is not the tree of a plan.
     """
     if type(tree) is int:
         yield tree, value
@@ -51,10 +50,10 @@ def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
 
 
 def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
-    """Return the tree with arrays in place of their numbers; nodes become tuples.
+    """Replace the numbers in a tree with arrays; nodes become tuples.
 
     Raises:
-        CorruptError: it is not a tree of a plan.
+        CorruptError: it is not the tree of a plan.
     """
     if tree is None or type(tree) is int:
         return None if tree is None else leaves[tree]
@@ -70,7 +69,7 @@ def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
 
 
 def is_flat(tree: Any) -> bool:
-    """Tell whether a tree is one array, or a tuple or list of arrays."""
+    """Return True if a tree is one array, or a tuple or list of arrays."""
     if type(tree) is int:
         return True
     if tree is None:
@@ -80,12 +79,12 @@ def is_flat(tree: Any) -> bool:
 
 
 def children_of(tree: Any) -> list[Any]:
-    """Return the trees in a tree that is neither an array nor None."""
+    """Return the children of a tree that is neither an array nor None."""
     return [child for _, child in _node(tree)[1]]
 
 
 def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:
-    """Return what a tree was, and what is in it by key."""
+    """Return the original type of a tree, and its children by key."""
     if isinstance(tree, list):
         return "list", [(str(n), item) for n, item in enumerate(tree)]
     if isinstance(tree, Mapping):
@@ -100,7 +99,6 @@ def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:
 
 
 def _keys(tree: Node, count: int) -> list[str]:
-    """Return the names of the children of a tuple or a node."""
     keys = tree.get("keys") if "node" in tree else None
     if keys is None:
         return [str(number) for number in range(count)]
@@ -110,7 +108,7 @@ def _keys(tree: Node, count: int) -> list[str]:
 
 
 def _order(tree: Node, fields: Node) -> list[str]:
-    """Return the fields of a named tuple in their order, which JSON does not keep."""
+    """Return the fields of a named tuple in order, which JSON does not preserve."""
     named = tree.get("order")
     if named is not None:
         if not isinstance(named, list) or sorted(map(str, named)) != sorted(fields):
@@ -123,7 +121,6 @@ _FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "ch
 
 
 def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield key, tree and value of each child."""
     kind, children = _node(tree)
     if kind == "dict":
         if not isinstance(value, Mapping) or set(map(str, value)) != {key for key, _ in children}:
@@ -144,15 +141,15 @@ def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_row(value: Any) -> bool:
-    """Tell whether a value is a plain list or tuple."""
+    """Return True for a plain list or tuple; a named tuple does not count."""
     return isinstance(value, list | tuple) and not hasattr(value, "_fields")
 
 
 def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
-    """Return the children of a value in place of a node.
+    """Return the children of a value that is passed for a node.
 
     Raises:
-        ArgumentError: it is another node, or cannot be taken apart.
+        ArgumentError: it is another node, or cannot be flattened.
     """
     name, static = str(tree["node"]), tree.get("static")
     listed = ", ".join(keys)
@@ -187,8 +184,8 @@ def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
 
 
 def _registered(value: Any, path: str) -> tuple[list[Any], str | None] | None:
-    """Return children and static data of a node, None where JAX does not know its type."""
-    # A type that is registered has imported JAX; importing it here would cost a second.
+    """Return children and static data of a node, None if JAX does not know its type."""
+    # If its type is registered, JAX was imported; importing it here would take a second.
     tree_util: Any = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is None or tree_util.all_leaves([value]):
         return None

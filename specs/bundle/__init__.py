@@ -1,1 +1,1 @@
-"""Bundles: many compiled variants in one file that travels in a wheel."""
+"""Bundles: many compiled variants in one file that ships in a wheel."""

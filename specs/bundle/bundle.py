@@ -1,4 +1,4 @@
-"""A bundle as its users see it: kernels by name, variants by key, artifacts."""
+"""An open bundle: kernels by name, variants by key, artifacts."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 _CALLED = {Kind.LINES: "source lines", Kind.REFERENCE: "reference values"}
 _MOST_NAMED = 200
-"""Variants that are compared with a misspelt one."""
+"""Maximum number of variants that are compared with a misspelled one."""
 
 
 def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
-    """Open a bundle: a path, which is read in part, or the bytes of one.
+    """Open a bundle: a path, which is read on demand, or its bytes.
 
     Raises:
-        CorruptError: it is not a bundle, has another major version, is cut off or damaged.
+        CorruptError: it is not a bundle, has another major version, is truncated, or is damaged.
         SpecError: the file cannot be read.
     """
     if isinstance(file, bytes):
@@ -62,25 +62,26 @@ def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
 
 
 class Bundle:
-    """An open bundle; `with` closes it. Its artifacts need it open for as long as they are read.
+    """An open bundle; `with` closes it. It must stay open while its artifacts are read.
 
-    Every method raises CorruptError, with the name of the file, where what it reads is damaged.
+    Every method raises CorruptError, with the name of the file, if the data that it reads is
+    damaged.
 
     Args:
         source: its bytes.
         name: its name in messages.
 
     Attributes:
-        reader: the parts of the bundle, as they lie in the file.
+        reader: the parts of the bundle as stored in the file.
         name: the path that it was opened from.
-        signatures: its signatures, which nobody has checked.
+        signatures: its signatures, not yet checked.
     """
 
     def __init__(self, source: Source, name: str) -> None:
         self.reader = Reader(source, name)
         self.name = name
         body_end = self.reader.head.body_end
-        # One byte more than there may be shows that there are too many.
+        # Reading one byte more than the limit shows that there are too many.
         tail = Extent(body_end, min(source.size - body_end, MAX_SIGNATURES_BYTES + 1))
         with self.reader.naming():
             self.signatures: tuple[Signature, ...] = parse_signatures(self.reader.read(tail))
@@ -103,29 +104,29 @@ class Bundle:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return self.reader.source.size
 
     @property
     def digest(self) -> str:
-        """Digest of what it holds; compression and provenance do not change it."""
+        """Digest of its content; compression and provenance do not change it."""
         return self.reader.head.content.hex()
 
     @property
     def root(self) -> str:
-        """Digest of the head, which covers the whole file but the signatures."""
+        """Digest of the head, which covers the whole file except the signatures."""
         return self.reader.head.root.hex()
 
     @property
     def codec(self) -> Mapping[str, object]:
-        """What compressed it: level and version of the zstd library."""
+        """The codec that compressed it: level and version of the zstd library."""
         with self.reader.naming():
             codec = self.reader.catalog.info.get("codec")
         return codec if isinstance(codec, Mapping) else {}
 
     @property
     def provenance(self) -> tuple[Provenance, ...]:
-        """The sources that it was made from; several where bundles were merged."""
+        """The sources that it was made from; several if bundles were merged."""
         head = self.reader.head
         with self.reader.naming():
             data = self.reader.read(head.provenance)
@@ -134,7 +135,7 @@ class Bundle:
             return parse_provenance(data)
 
     def names(self) -> list[str]:
-        """Return the names of the kernels, sorted; one page is read for each."""
+        """Return the sorted names of the kernels; one page is read for each."""
         names = []
         number = 0
         with self.reader.naming():
@@ -153,9 +154,9 @@ class Bundle:
         """Yield entries in the order of their keys.
 
         Args:
-            name: only those of this kernel; nothing else is read.
-            target: only those for this model.
-            arch: only those for this architecture.
+            name: only entries of this kernel; no others are read.
+            target: only entries for this model.
+            arch: only entries for this architecture.
         """
         prefix = b"" if name is None else name.encode("utf-8", "replace") + b"\0"
         if name is not None and target is not None:
@@ -172,12 +173,12 @@ class Bundle:
             number += 1
 
     def find(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry | None:
-        """Return the entry of a variant, None where there is none.
+        """Return the entry of a variant, None if there is none.
 
         Args:
             name: the kernel.
             params: all its parameters, in any order.
-            target: a model, or an architecture, which stands for its default model.
+            target: a model, or an architecture, which means its default model.
         """
         key = entry_key(name, DEFAULT_MODELS.get(target, target), params)
         with self.reader.naming():
@@ -187,7 +188,7 @@ class Bundle:
         return None
 
     def select(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry:
-        """Return the entry of a variant; arguments as for `find`.
+        """Return the entry of a variant; see `find` for the arguments.
 
         Raises:
             SelectionError: there is none; the hint lists variants that exist.
@@ -203,13 +204,13 @@ class Bundle:
         raise SelectionError(f"{self.name} has no variant {variant}.", hint=hint)
 
     def artifact(self, entry: Entry) -> Artifact:
-        """Return the artifact of an entry as it ships; its blobs are read when they are asked for.
+        """Return the artifact of an entry as it ships; its blobs are read on demand.
 
-        Where debug sections or PTX were left out, its digest is not `entry.digest`, and the PTX of
-        its kernels is None.
+        If debug sections or PTX were left out, its digest differs from `entry.digest`, and the PTX
+        of its kernels is None.
 
         Raises:
-            CorruptError: entry, record and blobs do not belong together.
+            CorruptError: entry, record, and blobs do not match.
         """
         with self.reader.naming():
             record, rows = self._parts(entry)
@@ -222,22 +223,22 @@ class Bundle:
         return artifact
 
     def record(self, entry: Entry) -> ArtifactRecord:
-        """Return the artifact's record as it was compiled: `entry.digest` is over it."""
+        """Return the artifact's record as it was compiled; its digest is `entry.digest`."""
         with self.reader.naming():
             return self._record(entry)
 
     def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
-        """Return what ships for each blob of the record, by its digest there; None if left out."""
+        """Return the shipped blob for each digest in the record, None for one that was left out."""
         with self.reader.naming():
             return self._parts(entry)[1]
 
     def rows(self, entry: Entry) -> list[BlobRow]:
-        """Return the rows of all blobs that an entry names, each once."""
+        """Return the rows of all blobs of an entry, each once."""
         with self.reader.naming():
             return [self.reader.row(number) for number in dict.fromkeys(entry.numbers)]
 
     def reference(self, entry: Entry) -> Reference | None:
-        """Return the values to compare results of an entry with, None where there are none.
+        """Return the reference values for an entry's results, None if there are none.
 
         Raises:
             CorruptError: they are damaged, or not for results of this entry.
@@ -251,7 +252,7 @@ class Bundle:
             return parse_reference(data, [output.shape for output in entry.outputs])
 
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
-        """Yield entries, all by default, as items to write another bundle from."""
+        """Yield entries, by default all, as items for writing another bundle."""
         for entry in self.entries() if entries is None else entries:
             with self.reader.naming():
                 record, rows = self._parts(entry)
@@ -269,7 +270,7 @@ class Bundle:
     def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
         """Return the trusted keys that signed the bundle, at least one.
 
-        The signatures cover all that is read afterwards.
+        The signatures cover everything that is read afterwards.
 
         Raises:
             CorruptError: it is not signed, not by a trusted key, or a signature is wrong.
@@ -278,10 +279,10 @@ class Bundle:
         return check_signatures(self.signatures, self.reader.head.root, trusted, self.name)
 
     def check_policy(self, policy: Policy) -> list[PublicKey]:
-        """Return the keys that signed the bundle as a policy demands.
+        """Return the keys that signed the bundle, as a policy requires.
 
         Raises:
-            CorruptError: one is missing or wrong.
+            CorruptError: a signature is missing or wrong.
             ToolError: the cryptography package is missing.
         """
         return policy.check(self.signatures, self.reader.head.root, self.name)
@@ -295,7 +296,7 @@ class Bundle:
         return None if row is None else self._content(row)
 
     def _beside(self, number: int | None, kind: Kind) -> bytes | None:
-        """Return the content of a blob of a kind that no record names."""
+        """Return the content of a blob that is not part of a record."""
         if number is None:
             return None
         with self.reader.naming():
@@ -313,7 +314,7 @@ class Bundle:
             return from_json(data)
 
     def _record(self, entry: Entry) -> ArtifactRecord:
-        """Return the record of an entry, as it was compiled.
+        """Return the record of an entry as it was compiled.
 
         Raises:
             CorruptError: it is not the record of this entry.
@@ -331,7 +332,7 @@ class Bundle:
         return record
 
     def _parts(self, entry: Entry) -> tuple[ArtifactRecord, dict[str, BlobRow | None]]:
-        """Return the record of an entry, and what ships for each of the record's blobs."""
+        """Return the record of an entry, and the shipped blob for each of the record's blobs."""
         record = self._record(entry)
         if len(record["blobs"]) != len(entry.blobs):
             raise _mismatch(entry)
@@ -340,7 +341,7 @@ class Bundle:
 
 
 def minimum_driver(record: ArtifactRecord) -> Mapping[str, str]:
-    """Return `cuda` and `linux` of the driver that a record asks for; empty if it asks for none."""
+    """Return `cuda` and `linux` of a record's minimum driver; empty if it has none."""
     return record.get("minimum_driver") or {}
 
 
@@ -397,10 +398,10 @@ def _shipped_record(
 
 
 def _check(entry: Entry, artifact: Artifact, shipped: Mapping[str, BlobRow]) -> None:
-    """Check that an artifact as it ships is what its entry and the blob table say.
+    """Check that a shipped artifact matches its entry and the blob table.
 
     Raises:
-        CorruptError: it is not, or the artifact is damaged.
+        CorruptError: it does not, or the artifact is damaged.
     """
     if kinds_of(artifact) != {key: row.kind for key, row in shipped.items()}:
         raise _mismatch(entry)

@@ -7,12 +7,12 @@
     pallasc/, pallasc/export/  the C library's sources
     pallasc/include/           its headers for programs
 
-The same variants give the same bytes. Names in a bundle are data from strangers. As names of files
-and identifiers they are letters, digits and few signs, the first digits of a digest after them
-where that makes two names one; within literals and comments they are made harmless.
+The same variants give the same bytes. Names in a bundle are untrusted. File names and identifiers
+made from them have only letters, digits, and a few other characters, followed by the first digits
+of a digest if two names would be the same; in literals and comments, names are escaped.
 
-Sizes are data from strangers, too: many variants may share a blob that is tiny while it is
-compressed. So the bytes to write are added up from what the bundle declares before any is written.
+Sizes are untrusted as well: many variants may share a blob that is tiny when compressed. So the
+sizes that the bundle declares are added up before anything is written.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ LIBRARY_SOURCES = (
     *("export/tvm_ffi.c", "flat_plan.h", "include/pallasc.h", "launch.c", "map_rules.c"),
     *("plan.c", "plan.h", "prepare.c", "prepare.h", "sha256.c", "sha256.h", "text.c", "text.h"),
 )
-"""What programs need of the C library's sources; the others are for Python and JAX."""
+"""The C library's sources that programs need; the others are for Python and JAX."""
 
 _PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
-"""Where else an export has them: beside the other header that programs include."""
+"""Different places in an export: next to the other header that programs include."""
 
 _TARGETS_OF_CMAKE = frozenset(
     (
@@ -59,7 +59,7 @@ _TARGETS_OF_CMAKE = frozenset(
         *("test", "zero_check"),
     )
 )
-"""Targets that CMake, CTest or CPack make, in lower case."""
+"""Targets that CMake, CTest, or CPack define, in lower case."""
 
 _SYSTEM_LIBRARIES = frozenset(
     (
@@ -67,7 +67,7 @@ _SYSTEM_LIBRARIES = frozenset(
         *("nvrtc", "pthread", "resolv", "rt", "tsan", "ubsan", "util"),
     )
 )
-"""Libraries that a program may link by these names."""
+"""Libraries that a program may link under these names."""
 
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -76,14 +76,14 @@ _LONGEST_PLAN = 100
 _LONGEST_NAME = 40
 _DIGITS = 16
 _LEAST_FILE_BYTES = 4096
-"""What a small file takes on disk."""
+"""Disk space used by a small file."""
 
 
 def check_size(bundle: Bundle, entries: Sequence[Entry], most_bytes: int | None) -> None:
     """Add up the sizes that a bundle declares, before any of it is read.
 
     Raises:
-        SpecError: it is more than `most_bytes`.
+        SpecError: the total is more than `most_bytes`.
     """
     total = 0
     for number, entry in enumerate(entries, 1):
@@ -104,9 +104,9 @@ class CVariant:
     Attributes:
         entry: its entry.
         artifact: its artifact.
-        file: the file of its flat plan, in the folder.
-        chosen_by: what chose it of its tuned kernel's variants, None where it was the only one.
-        size: bytes of its flat plan, once it is written.
+        file: the file of its flat plan in the folder.
+        chosen_by: how it was chosen among its tuned kernel's variants, None if it was the only one.
+        size: size of its flat plan in bytes, set when the plan is written.
     """
 
     entry: Entry
@@ -117,7 +117,7 @@ class CVariant:
 
     @property
     def signature(self) -> Signature:
-        """Its arrays; not kept, as there may be many."""
+        """Its arrays; not cached, as there may be many variants."""
         return Signature.of(self.artifact.plan)
 
 
@@ -128,8 +128,8 @@ class CKernel:
     Attributes:
         name: its name.
         function: the C function that launches it.
-        variants: the variants that it chooses among.
-        left_out: how many variants are not there because a table chooses others.
+        variants: the variants that it selects from.
+        left_out: number of variants that are left out because a table selects others.
     """
 
     name: str
@@ -148,20 +148,20 @@ def export_c(
     version: str,
     most_bytes: int | None = DEFAULT_MOST_BYTES,
 ) -> list[CKernel]:
-    """Write the folder.
+    """Write the folder of an export.
 
     Args:
         bundle: the bundle to read.
         entries: the variants to write.
-        folder: the folder to write; it is replaced where nobody has changed it.
-        name: name of the library, with which its functions begin.
+        folder: the folder to write; an existing export is replaced if nobody has changed it.
+        name: name of the library; its functions begin with it.
         native: the folder of the C library's sources.
         version: version of pallasc.
-        most_bytes: the most bytes to write, None for any number.
+        most_bytes: maximum number of bytes to write, None for no limit.
 
     Raises:
-        SpecError: names collide, variants cannot be told apart, there is too much, or the folder
-            cannot be written.
+        SpecError: names collide, C cannot distinguish two variants, there are too many bytes, or
+            the folder cannot be written.
         ToolError: the C library's sources are missing.
         CorruptError: the bundle is damaged.
         UnsupportedError: a variant cannot be a flat plan.
@@ -200,13 +200,13 @@ def export_c(
 
 
 def name_from(file: str) -> str:
-    """Return the name of a library that a bundle's file suggests."""
+    """Derive the name of a library from a bundle's file name."""
     own = _FOREIGN.sub("_", file.removesuffix(".pallasc"))[:_LONGEST_NAME]
     return "kernels" if _why_not(own) else own
 
 
 def _why_not(name: str) -> str:
-    """Return why a name cannot be a library's, "" where it can."""
+    """Return why a name cannot be a library's name, "" if it can."""
     if not _IDENTIFIER.fullmatch(name) or len(name) > _LONGEST_NAME:
         return (
             f"must begin with a letter and go on with at most {_LONGEST_NAME - 1} letters, digits "
@@ -232,11 +232,11 @@ def _source(native: Path, name: str) -> bytes:
 
 
 def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
-    """Return the entries that are used on their models, and what chose each.
+    """Return the entries that are used on their models, and how each was chosen.
 
-    Only rows can choose: of variants for the same target and arrays that differ only in what was
-    tuned, the one that `chosen_by` names is taken; where it names none or several, all of them are.
-    A variant that is alone needs no row.
+    Only rows can choose: among variants for the same target and arrays that differ only in tuned
+    parameters, the one that `chosen_by` selects is used, or all of them if it selects none or
+    several. A single variant needs no row.
     """
     groups: dict[object, dict[How | None, list[Entry]]] = {}
     for entry in entries:
@@ -250,7 +250,6 @@ def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
 
 
 def _untuned(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
-    """Return the parameters of an entry without those that were tuned."""
     over = () if entry.tuning is None else entry.tuning.over
     return tuple(item for item in entry.params if item[0] not in over)
 
@@ -295,11 +294,11 @@ def _kernels(
 
 
 def _check_distinct(entries: Sequence[Entry]) -> None:
-    """Refuse variants of one kernel that only parameters tell apart: C passes none."""
+    """Reject variants of one kernel that differ only in parameters: C passes none."""
     seen: dict[object, Entry] = {}
     for entry in entries:
         first = seen.setdefault((entry.arch, entry.inputs), entry)
-        # Of several models of an architecture C takes the likest, whose own rows then count.
+        # Among models of one architecture, C uses the most similar one, and only its rows count.
         is_other = first.target != entry.target
         own, others = (_untuned(e) if is_other else e.params for e in (entry, first))
         if dict(own) != dict(others):
@@ -321,7 +320,6 @@ def _plan_file(variant: str, taken: set[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a string of C."""
     return '"' + "".join(map(_escaped, text.encode("utf-8", "backslashreplace"))) + '"'
 
 
@@ -331,7 +329,7 @@ def _escaped(byte: int) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return a text that cannot end a comment, or begin one."""
+    """Return a text that cannot end or begin a comment."""
     plain = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /")
 
@@ -363,7 +361,7 @@ int {kernel.function}_prepare(int device, const pallasc_tensor *arrays, size_t c
 
 
 def _source_text(name: str, kernels: Sequence[CKernel]) -> str:
-    """Return the tables and functions of a library, whose flat plans are written."""
+    """Return the tables and functions of a library; its flat plans must be written before."""
     parts = [
         f"""/* Written by `pallasc bundle export --c`. */
 #include "{name}/{name}.h"

@@ -1,9 +1,9 @@
-"""Compress and decompress what a bundle holds; the result of both is bounded before it is made.
+"""Compress and decompress the content of a bundle, with bounds on the size of both results.
 
-A frame has neither magic number nor content size nor checksum: the bundle knows the size and the
-digest of each content, and what format it is in. So its first byte, the descriptor, is 0, and a
-frame that begins otherwise is refused before zstd sees it. With the magic number in front of it, it
-is a frame for any zstd library.
+A frame has no magic number, content size, or checksum: the bundle has the size and the digest of
+each content and knows its format. So the first byte, the descriptor, is 0, and a frame that begins
+otherwise is rejected before zstd sees it. With the magic number prepended, it is a valid frame for
+any zstd library.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     import zstandard
 
 RAW, ZSTD = 0, 1
-"""How a content is stored."""
+"""Codings of a stored content."""
 
 DEFAULT_LEVEL = 19
 LEVELS = range(1, 23)
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
-# The densest block of zstd: 3 bytes of header and 1 that is repeated 128 Ki times.
+# The densest block of zstd: a 3-byte header and 1 byte that is repeated 128 Ki times.
 _MOST_DENSE = 2**15
 _LEAST_WINDOW_BYTES = 2**20
 _SMALL_BYTES = 2**18
@@ -34,14 +34,14 @@ _THREAD = threading.local()
 
 
 def library_version() -> str:
-    """Return the version of the zstd library, on which compressed bytes depend."""
+    """Return the version of the zstd library, which affects the compressed bytes."""
     import zstandard
 
     return ".".join(map(str, zstandard.ZSTD_VERSION))
 
 
 def check_level(level: int) -> int:
-    """Return a level of compression, checked.
+    """Check and return a compression level.
 
     Raises:
         SpecError: zstd has no such level.
@@ -55,14 +55,14 @@ def check_level(level: int) -> int:
 
 
 def most_stored(size: int) -> int:
-    """Return an upper bound on what zstd makes of `size` bytes; larger frames are refused."""
+    """Return an upper bound on the compressed size of `size` bytes; larger frames are rejected."""
     return size + size // 128 + 1024
 
 
 def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, bytes]:
-    """Return how a content is stored, and its stored bytes.
+    """Return the coding of a content and its stored bytes.
 
-    Without a dictionary, it is stored raw where zstd would not make it smaller.
+    Without a dictionary, content that zstd would not make smaller is stored raw.
     """
     stored = compress(content, level, dictionary)
     if dictionary or len(stored) < len(content):
@@ -71,12 +71,12 @@ def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, byt
 
 
 def compress(content: bytes, level: int, dictionary: bytes = b"") -> bytes:
-    """Return the frame of a content.
+    """Compress a content to a frame.
 
     Args:
-        content: what to compress.
-        level: of zstd.
-        dictionary: what the reader has at hand when it decompresses.
+        content: the bytes to compress.
+        level: compression level of zstd.
+        dictionary: bytes that the reader has available when it decompresses.
     """
     import zstandard as zstd
 
@@ -95,12 +95,12 @@ def compress(content: bytes, level: int, dictionary: bytes = b"") -> bytes:
 
 
 def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
-    """Return the content of a frame.
+    """Decompress a frame.
 
     Args:
         stored: the frame.
-        size: bytes of the content.
-        dictionary: as it was compressed with.
+        size: size of the content in bytes.
+        dictionary: the dictionary that it was compressed with.
 
     Raises:
         CorruptError: it is not such a frame, or its content has another size.
@@ -113,7 +113,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
     try:
         decompressor = _small_decompressor() if small else _decompressor(size, dictionary)
         content = decompressor.decompress(
-            # zstd ignores bytes after a frame unless told not to.
+            # By default, zstd ignores bytes after a frame.
             _MAGIC + stored,
             max_output_size=size,
             allow_extra_data=False,
@@ -126,7 +126,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
 
 
 def _small_decompressor() -> zstandard.ZstdDecompressor:
-    """Return this thread's decompressor for small frames; making one takes longer than using it."""
+    """Return this thread's decompressor for small frames; creating one costs more than using it."""
     decompressor: zstandard.ZstdDecompressor | None = getattr(_THREAD, "decompressor", None)
     if decompressor is None:
         decompressor = _THREAD.decompressor = _decompressor(_SMALL_BYTES, b"")
@@ -143,7 +143,7 @@ def _decompressor(size: int, dictionary: bytes) -> zstandard.ZstdDecompressor:
 
 
 def _window_bytes(size: int) -> int:
-    """Return the largest window that a content may ask for, which bounds zstd's own memory."""
+    """Return the largest window allowed for a content, which bounds zstd's memory."""
     return min(max(1 << (size.bit_length() + 1), _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
 
 

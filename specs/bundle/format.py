@@ -1,4 +1,4 @@
-"""The bundle's format: one file, read lazily, every byte of it covered by a digest.
+"""The bundle's format: one file, read on demand, every byte of it covered by a digest.
 
 Numbers are little-endian; `u16`, `u32`, `u64` are unsigned; a digest is a SHA-256, 32 bytes here
 and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonical.py`).
@@ -8,72 +8,73 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
                  catalog_at catalog_bytes provenance_at provenance_bytes
                  content catalog_digest provenance_digest body_digest more root
     magic      = 89 "pallasc"
-    major      = u16                1; another one is refused by its number
-    minor      = u16                2 where a variant is tuned or has reference values, else 1
-                                    where it has source lines, else 0; a reader takes a later
-                                    one and passes over what is new in it
-    head_bytes = u32                bytes of the head; `more` is what later minors add
-    body_end   = u64                where the signatures begin
-    …_at       = u64                counted from the beginning of the file, as all places are
+    major      = u16                1; any other version is rejected
+    minor      = u16                2 if a variant is tuned or has reference values, else 1
+                                    if it has source lines, else 0; a reader accepts a later
+                                    one and ignores its additions
+    head_bytes = u32                bytes of the head; later minors add `more`
+    body_end   = u64                offset of the signatures
+    …_at       = u64                offset from the start of the file, like all offsets
     …_bytes    = u64
-    content    = digest             what the bundle holds, see below
-    root       = digest             of all of the head before it; what signatures sign
+    content    = digest             of the bundle's content, see below
+    root       = digest             of the head before it; signatures sign it
 
     body       = { blob } { page } catalog provenance
-    blob       = raw bytes, or a zstd frame without magic number, content size and checksum (RFC
+    blob       = raw bytes, or a zstd frame without magic number, content size, and checksum (RFC
                  8878, descriptor 00), whose dictionary is the content of its bases, outermost first
-    page       = a zstd frame as above: first the pages of the blob table, then those of entries,
-                 one after the other
+    page       = a zstd frame as above: first the pages of the blob table, then the pages of
+                 entries, without gaps
 
-    catalog    = entries blobs info_bytes u32           three counts and one that is 0
+    catalog    = entries blobs info_bytes u32           three counts and a zero
                  { row }                                of each page of the blob table
                  { row }                                of each page of entries
                  { key_end }                            of each page of entries
                  { key } info
     row        = page_at page_bytes raw_bytes digest    u64 u32 u32; the page's digest as stored
-    key_end    = u32                where the first key of the page ends, among the keys
+    key_end    = u32                end of the first key of the page, relative to the keys
     info       = JSON object: "codec": {"level": number, "zstd": version}
 
-A page holds 64 rows or entries, the last one the rest. Decompressed they are
+A page has 64 rows or entries, the last one the rest. Decompressed, they are
 
     blob page  = first_at { stored } { size } { step } { form } { digest }
-    first_at   = u64                where the first blob of the page lies; each follows the other
+    first_at   = u64                offset of the first blob of the page; the others follow it
     stored     = u32                its bytes in the file
     size       = u32                bytes of its content
-    step       = u32                its base is the blob that many numbers before it; 0: it has none
+    step       = u32                its base is the blob this many numbers before it; 0 for none
     form       = kind + 16 × coding, one byte; kind: 0 record, 1 cubin, 2 PTX, 3 constant,
                  4 source lines, 5 reference values; coding: 0 raw, 1 zstd
     digest     = of its content
 
     entry page = { end } { entry }
-    end        = u32                where the entry ends, counted from the first one's beginning
+    end        = u32                end of the entry, relative to the start of the first one
     entry      = key LF about
     key        = name NUL target NUL params
     params     = JSON object of the matrix's parameters
     about      = JSON object, see `specs/bundle/manifest.py`
 
-Entries are in the order of their keys, as bytes; no two have the same key. So one is found by
-bisecting the keys of the catalog, then those of one page, and only that page is read.
+Entries are sorted by key, as bytes; no two have the same key. To find one, bisect the keys of the
+catalog, then the keys of one page; only that page is read.
 
-**What is compiled and what ships.** `record` in an entry is the number of the artifact's record
+**Compiled and shipped.** `record` in an entry is the number of the artifact's record
 (`specs/artifacts/artifact.py`), byte for byte as the compiler made it, so its digest is the
-artifact's in store and lock. `blobs` says for each blob of the record, in the order of their
-digests, which number it has here, null for one left out (PTX). A cubin without its debug sections
-(`specs/bundle/strip.py`) is another one: the record has the digest of what was compiled, the blob
-table that of what ships. `Bundle.artifact` gives a record in which each digest is of what ships.
+artifact's digest in store and lock. `blobs` has the number here of each blob of the record, in the
+order of their digests, null for one that was left out (PTX). A cubin without its debug sections
+(`specs/bundle/strip.py`) is a different blob: the record has the digest of the compiled cubin, the
+blob table the digest of the shipped one. `Bundle.artifact` returns a record with the shipped
+digests.
 
-**Digests.** `root` covers the head, the head the catalog, the catalog each page, the blob table the
-content of each blob: whatever is read lazily is checked on its way up to `root`. `body_digest` is
-over the whole body as it lies there, for `verify`. `content` is over
+**Digests.** `root` covers the head, the head covers the catalog, the catalog covers each page, and
+the blob table covers the content of each blob: data that is read on demand is checked up to `root`.
+`body_digest` covers the whole body as stored, for `verify`. `content` covers
 
     "pallasc bundle content 1" LF { key LF about LF }
 
-with digests in place of numbers in `about`: bundles with the same content have the same one,
-whatever compressed them.
+with digests instead of numbers in `about`: bundles with the same content have the same digest,
+however they were compressed.
 
-**Determinism.** The body follows from the set of entries, the level and the version of the zstd
-library, which stand in `info`, and from the provenance, which comes last and is not part of
-`content`. Neither order, time, folder nor machine is in it.
+**Determinism.** The body depends only on the set of entries, on the level and the version of the
+zstd library, which are in `info`, and on the provenance, which comes last and is not part of
+`content`. It does not depend on order, time, folder, or machine.
 
     provenance = nothing, or a JSON array of objects, see `specs/bundle/manifest.py`
     signatures = { algorithm key_id root signature }
@@ -81,17 +82,16 @@ library, which stand in `info`, and from the provenance, which comes last and is
     key_id     = digest of the 32 bytes of the public key
     signature  = 64 bytes, over "pallasc bundle 1" LF root
 
-Signatures are in the order of their key ids, at most one of each key. Nothing else changes when a
-bundle is signed.
+Signatures are sorted by key id, at most one for each key. Signing changes nothing else in a bundle.
 
 History:
     1.0  the first version.
-    1.1  source lines (`specs/artifacts/source_lines.py`): a blob of kind 4 that an entry names in
-         `lines`. A bundle without any is written as 1.0; a reader of 1.0 refuses the kind where it
-         comes across it, which is when it verifies.
-    1.2  what a variant of a tuned kernel carries, `tune` of an entry, and reference values
+    1.1  adds source lines (`specs/artifacts/source_lines.py`): a blob of kind 4 that an entry
+         names in `lines`. A bundle without any is written as 1.0; a reader of 1.0 rejects the kind
+         where it reads it, which is when it verifies.
+    1.2  adds the tuning data of a variant, `tune` of an entry, and reference values
          (`specs/bundle/tuned.py`): a blob of kind 5 that an entry names in `reference`. A
-         bundle without any is written as 1.1 or 1.0. An earlier reader passes over `tune`, and so
+         bundle without any is written as 1.1 or 1.0. An earlier reader ignores `tune`, and so
          chooses without rows.
 """
 
@@ -129,11 +129,11 @@ MAX_PROVENANCE_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24
 MAX_BLOB_BYTES = 2**30
 MAX_COUNT = 2**24
-"""Most entries, and most blobs."""
+"""Maximum number of entries, and of blobs."""
 MAX_DEPTH = 8
-"""Most bases that are needed for one blob."""
+"""Maximum number of bases for one blob."""
 MAX_PATH_BYTES = 2**24
-"""Most bytes that these have together."""
+"""Maximum total size of these bases."""
 
 _HEAD = struct.Struct("<8sHHIQQQQQ32s32s32s32s")
 _VERSION = struct.Struct("<8sHHI")
@@ -145,19 +145,19 @@ _PAGE_ROW = struct.Struct("<QII32s")
 
 
 class Extent(NamedTuple):
-    """A part of the file: where it begins, and its size in bytes."""
+    """A part of the file: its offset and its size in bytes."""
 
     at: int
     size: int
 
     @property
     def end(self) -> int:
-        """Where what follows it begins."""
+        """Offset of the first byte after it."""
         return self.at + self.size
 
 
 class Head(NamedTuple):
-    """The head of a bundle, as in the grammar; packing and parsing it fill in `root`."""
+    """The head of a bundle, as in the grammar; packing and parsing compute `root`."""
 
     minor: int
     head_bytes: int
@@ -174,12 +174,12 @@ class Head(NamedTuple):
 
     @property
     def catalog(self) -> Extent:
-        """Place of the catalog."""
+        """Extent of the catalog."""
         return Extent(self.catalog_at, self.catalog_bytes)
 
     @property
     def provenance(self) -> Extent:
-        """Place of the provenance."""
+        """Extent of the provenance."""
         return Extent(self.provenance_at, self.provenance_bytes)
 
 
@@ -200,9 +200,9 @@ class BlobRow:
 
     Attributes:
         number: number of the blob.
-        extent: place of the stored bytes.
+        extent: extent of the stored bytes.
         size: bytes of the content.
-        step: how many numbers before it its base has; 0 where it has none.
+        step: how many numbers before it its base is; 0 if it has none.
         kind: kind of its content.
         coding: `RAW` or `ZSTD`.
         digest: digest of the content.
@@ -218,7 +218,7 @@ class BlobRow:
 
 
 class PageRow(NamedTuple):
-    """Place of a page, its size when decompressed, and the digest of its stored bytes."""
+    """Extent of a page, its decompressed size, and the digest of its stored bytes."""
 
     extent: Extent
     raw_bytes: int
@@ -226,8 +226,8 @@ class PageRow(NamedTuple):
 
 
 def is_bundle(path: Path) -> bool:
-    """Return True if a path is a bundle's, by its name or by how the file begins."""
-    # By name too, so that messages call a truncated or missing bundle a bundle.
+    """Return True if a path is a bundle, by its name or by its first bytes."""
+    # Check the name, too, so that messages call a truncated or missing bundle a bundle.
     if path.suffix == SUFFIX and not path.is_dir():
         return True
     try:
@@ -252,15 +252,15 @@ def pack_head(head: Head) -> bytes:
 
 
 def parse_head(start: bytes, size: int, name: str) -> Head:
-    """Return the head of a file that begins with `start`.
+    """Parse the head of a file that begins with `start`.
 
     Args:
-        start: its first bytes, `MAX_HEAD_BYTES` or all of them.
-        size: bytes of the file.
+        start: the file's first bytes, `MAX_HEAD_BYTES` or all of them.
+        size: size of the file in bytes.
         name: the file's name in messages.
 
     Raises:
-        CorruptError: it is not a bundle, has another major version, is cut off or damaged.
+        CorruptError: it is not a bundle, has another major version, is truncated, or is damaged.
     """
     if not start.startswith(MAGIC):
         raise CorruptError(f"{name} {'is not a bundle' if start else 'is empty'}.")
@@ -307,7 +307,7 @@ def _cut_off(name: str, size: int, expected: int) -> CorruptError:
 
 
 def pack_rows(rows: Sequence[BlobRow]) -> bytes:
-    """Return a page of the table, before it is compressed; the blobs lie one after the other."""
+    """Return an uncompressed page of the table; its blobs must follow each other in the file."""
     numbers = [row.extent.size for row in rows]
     numbers += [row.size for row in rows]
     numbers += [row.step for row in rows]
@@ -317,10 +317,10 @@ def pack_rows(rows: Sequence[BlobRow]) -> bytes:
 
 
 def check_blob_page(page: bytes, count: int) -> bytes:
-    """Return a page of the table if it has `count` rows.
+    """Check that a page of the table has `count` rows, and return it.
 
     Raises:
-        CorruptError: it has not.
+        CorruptError: it does not.
     """
     if len(page) != 8 + count * _BLOB_ROW_BYTES:
         raise CorruptError(f"a page of {len(page)} bytes does not describe {count} blobs")
@@ -331,7 +331,7 @@ def parse_row(page: bytes, number: int) -> BlobRow:
     """Return the row of blob `number` from its page of the table.
 
     Raises:
-        CorruptError: it does not describe a blob.
+        CorruptError: the row does not describe a blob.
     """
     count = len(page) // _BLOB_ROW_BYTES
     at, *numbers = struct.unpack_from(f"<Q{3 * count}I", page)
@@ -378,14 +378,14 @@ def pack_catalog(
 
 
 class Catalog:
-    """A catalog, kept as the bytes that it is stored in.
+    """A catalog in its stored form.
 
     Args:
         data: its bytes.
-        at: its place; all pages and blobs lie before it.
+        at: its offset; all pages and blobs come before it.
 
     Raises:
-        CorruptError: they are not a catalog.
+        CorruptError: the bytes are not a catalog.
     """
 
     def __init__(self, data: bytes, at: int) -> None:
@@ -420,12 +420,13 @@ class Catalog:
         return info
 
     def page(self, index: int) -> PageRow:
-        """Return the row of a page, counted over both kinds.
+        """Return the row of a page; pages of both kinds are numbered together.
 
-        Each page follows the one before it, so that no few bytes are read as a great many pages.
+        Each page must follow the one before it, so that a few bytes cannot be read as a great many
+        pages.
 
         Raises:
-            CorruptError: it cannot be one.
+            CorruptError: the row is invalid.
         """
         place = _COUNTS.size + index * _PAGE_ROW.size
         at, size, raw_bytes, digest = _PAGE_ROW.unpack_from(self._data, place)
@@ -447,10 +448,10 @@ class Catalog:
         return self._data[self._keys_at + start : self._keys_at + end]
 
     def find(self, key: bytes) -> int:
-        """Return the page of entries that holds `key`, or would."""
+        """Return the page of entries that contains `key`, or would contain it."""
         return max(0, bisect_right(range(self.entry_pages), key, key=self.first_key) - 1)
 
 
 def pack_ends(texts: Sequence[bytes]) -> bytes:
-    """Return where each text ends, counted from the beginning of the first one."""
+    """Return the end of each text, relative to the start of the first one."""
     return struct.pack(f"<{len(texts)}I", *accumulate(map(len, texts)))

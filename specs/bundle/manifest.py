@@ -6,17 +6,17 @@
 * `record`: number of the artifact's record among the blobs
 * `blobs`: for each blob of the record, in the order of their digests, its number, or null
 * `driver`: `cuda` and `linux` of the minimum driver, as in the record
-* `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan; after them its layout,
-  where it is not row-major
-* `lines`: number of the source lines among the blobs; only where they ship
+* `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan, followed by its layout
+  if it is not row-major
+* `lines`: number of the source lines among the blobs; only if they ship
 * `order`: the parameters' names in the order of the matrix
 * `reference`: number of its reference values among the blobs (`specs/bundle/tuned.py`); only in
   jobs for `pallasc tune run`
-* `tune`: what decides where it is used; only of tuned kernels
-* `vmap`: the kernel that does the same to a batch, for `jax.vmap`; only where the spec names one
+* `tune`: tuning data, which decides where it is used; only for tuned kernels
+* `vmap`: the kernel that does the same for a batch, for `jax.vmap`; only if the spec names one
 
-`arch`, `driver`, `inputs` and `outputs` repeat what the record says, so that a variant can be
-chosen without reading records; `Bundle.artifact` and `Bundle.verify` compare.
+`arch`, `driver`, `inputs`, and `outputs` repeat data of the record, so that a variant can be chosen
+without reading records; `Bundle.artifact` and `verify` compare them.
 
     tune   = { "by": [name…], "over": [name…], "buckets": {name: "pow2" or [edge…]},
                "pad": {name: {path: dimension}}, "round": "up" or "down", "default": flag,
@@ -25,23 +25,22 @@ chosen without reading records; `Bundle.artifact` and `Bundle.verify` compare.
                "spread_percent": number, "rounds": number, "device": name, "driver": version,
                "clock_mhz": number, "date": text }
 
-What is as usual is left out: no buckets, no padding, "up", false, no rows, 0. A row uses the
-entry's own values of `over`, and its times are of the entry's own artifact, unless `source` says
-where they are from. `rank` counts the points of a key from 1 by what is known without a GPU. All
-variants of a kernel agree on `by`, `over`, `buckets`, `pad` and `round`, on the values of `over` of
-the default, and on what a row of one model and key uses (`specs/bundle/tuned.py`).
+Defaults are omitted: no buckets, no padding, "up", false, no rows, 0. A row uses the entry's own
+values of `over`, and its times are for the entry's own artifact, unless `source` names another
+origin. `rank` numbers the points of a key from 1, as estimated without a GPU. All variants of a
+kernel agree on `by`, `over`, `buckets`, `pad`, and `round`, on the values of `over` of the default,
+and on the values used by the row for a model and key (`specs/bundle/tuned.py`).
 
-**Provenance** is a JSON array, an object for each bundle that was merged, in the order of their
-canonical text. Neither times, folders nor machines are in it, so the same sources give the same
-bytes:
+**Provenance** is a JSON array with an object for each bundle that was merged, sorted by their
+canonical text. It has no times, folders, or machines, so the same sources give the same bytes:
 
-* `builder`: the program that made it, "pallasc 0.2.0"
-* `toolchain`: version of each part of the toolchain, by its name
+* `builder`: the program that made the bundle, "pallasc 0.2.0"
+* `toolchain`: version of each part of the toolchain, by name
 * `specs`: digest of each spec file, by its name relative to the project
-* `commit`: the commit of the sources, null where they are in no repository
-* `dirty`: whether they differed from it, null where that is not known
-* `changed`: names of files that differed, relative to the repository, 20 at the most; left out
-  where there are none
+* `commit`: the commit of the sources, null if they are in no repository
+* `dirty`: true if the sources differed from the commit, null if unknown
+* `changed`: names of files that differed, relative to the repository, at most 20; omitted if there
+  are none
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ from pallasc.specs.untrusted_json import (
 )
 
 MOST_CHANGED = 20
-"""So many names of files that differed are kept."""
+"""Maximum number of recorded names of files that differed."""
 
 _CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 _MAX_RANK = 64
@@ -92,7 +91,7 @@ class Array:
         return f"{self.path}: {array_text(self.dtype, self.shape, self.layout)}"
 
     def to_json(self) -> list[object]:
-        """Return the array as an entry has it."""
+        """Return the form used in an entry."""
         layout = [] if self.layout is None else [self.layout]
         return [self.path, self.dtype, self.shape, *layout]
 
@@ -107,15 +106,15 @@ class Entry:
         target: the model it was compiled for.
         arch: its architecture.
         inputs, outputs: its signature.
-        minimum_driver: `cuda` and `linux`; empty where the artifact does not say.
+        minimum_driver: `cuda` and `linux`; empty if the artifact has none.
         record: number of the artifact's record among the blobs.
-        blobs: number of each of the record's blobs, in the order of their digests; None for those
-            that were left out.
+        blobs: number of each of the record's blobs, in the order of their digests; None for one
+            that was left out.
         digest_of: returns the digest of a blob by its number.
-        vmap: the kernel that does the same to a batch, None where the spec names none.
-        lines: number of its source lines among the blobs, None where none ship.
-        tuning: what decides where it is used, None where the kernel is not tuned.
-        reference: number of its reference values among the blobs, None where none ship.
+        vmap: the kernel that does the same for a batch, None if the spec names none.
+        lines: number of its source lines among the blobs, None if they do not ship.
+        tuning: its tuning data, None if the kernel is not tuned.
+        reference: number of its reference values among the blobs, None if they do not ship.
     """
 
     name: str
@@ -143,17 +142,17 @@ class Entry:
 
     @property
     def id(self) -> str:
-        """Return `matmul[m=1024,n=4096]@h100-sxm`, the variant's id."""
+        """The variant's id, `matmul[m=1024,n=4096]@h100-sxm`."""
         return variant_id(self.name, self.params, self.target)
 
     @property
     def key(self) -> bytes:
-        """The key that finds the entry."""
+        """The key of the entry."""
         return entry_key(self.name, self.target, dict(self.params))
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of all blobs that it names."""
+        """Numbers of all its blobs."""
         named = (self.record, *self.blobs, self.lines, self.reference)
         return [number for number in named if number is not None]
 
@@ -166,12 +165,12 @@ class Item:
         name: the kernel.
         params: parameters and their values, in the order of the matrix.
         artifact: the artifact as it was compiled.
-        vmap: the kernel that does the same to a batch, None where the spec names none.
-        lines: the record of its source lines; None for none.
-        tuning: what decides where it is used, None where the kernel is not tuned.
-        reference: its reference values (`specs/bundle/tuned.py`); None for none.
-        read: returns the bytes of a blob of the artifact as an earlier bundle has them, None where
-            it left them out; by default the artifact is read.
+        vmap: the kernel that does the same for a batch, None if the spec names none.
+        lines: the record of its source lines, None if there are none.
+        tuning: its tuning data, None if the kernel is not tuned.
+        reference: its reference values (`specs/bundle/tuned.py`), None if there are none.
+        read: returns the bytes of a blob of the artifact from an earlier bundle, None if they were
+            left out there; by default, the artifact is read.
     """
 
     name: str
@@ -195,7 +194,7 @@ class Item:
 
 
 def is_name(text: str) -> bool:
-    """Return True if a key can hold a text as the name of a kernel or target."""
+    """Return True if a text can be the name of a kernel or target in a key."""
     return bool(text) and text.isprintable()
 
 
@@ -203,7 +202,7 @@ def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:
     """Return the key of an entry.
 
     Raises:
-        SpecError: a name that a key cannot hold.
+        SpecError: a name cannot be part of a key.
     """
     for text in (name, target):
         if not is_name(text):
@@ -222,13 +221,13 @@ def arrays_of(bindings: Iterable[Binding]) -> tuple[Array, ...]:
 
 
 def pack_entries(entries: Iterable[Entry]) -> bytes:
-    """Return a page of entries, before it is compressed."""
+    """Return an uncompressed page of entries."""
     texts = [entry.key + b"\n" + _about(entry, lambda number: number) for entry in entries]
     return pack_ends(texts) + b"".join(texts)
 
 
 def content_digest(entries: Iterable[Entry]) -> bytes:
-    """Return the digest of a bundle's content, of its entries in the order of their keys."""
+    """Return the digest of a bundle's content, given its entries sorted by key."""
     state = hashlib.sha256(_CONTENT_SCHEMA)
     for entry in entries:
         state.update(entry.key + b"\n" + _about(entry, entry.digest_of) + b"\n")
@@ -236,7 +235,7 @@ def content_digest(entries: Iterable[Entry]) -> bytes:
 
 
 def _about(entry: Entry, name_of: Callable[[int], int | str]) -> bytes:
-    """Return `about` of an entry, with a name for each blob: its number, or its digest."""
+    """Return `about` of an entry; `name_of` returns the name of each blob: its number or digest."""
     about: dict[str, object] = {
         "arch": entry.arch,
         "blobs": [None if number is None else name_of(number) for number in entry.blobs],
@@ -261,10 +260,10 @@ def _about(entry: Entry, name_of: Callable[[int], int | str]) -> bytes:
 
 
 def split_page(page: bytes, count: int) -> list[bytes]:
-    """Return the texts of a page that has `count` entries.
+    """Split a page into the texts of its `count` entries.
 
     Raises:
-        CorruptError: it does not have them.
+        CorruptError: it does not have this many.
     """
     start = count * 4
     if len(page) < start:
@@ -276,7 +275,7 @@ def split_page(page: bytes, count: int) -> list[bytes]:
 
 
 def key_of(text: bytes) -> bytes:
-    """Return the key of an entry's text.
+    """Return the key in an entry's text.
 
     Raises:
         CorruptError: it has none.
@@ -288,7 +287,7 @@ def key_of(text: bytes) -> bytes:
 
 
 def parse_entry(text: bytes, digest_of: Callable[[int], str]) -> Entry:
-    """Return an entry from its text.
+    """Parse an entry.
 
     Args:
         text: its text on the page.
@@ -367,7 +366,7 @@ def _number(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The sources and tools that a bundle was made from; its fields are those of the JSON."""
+    """The sources and tools that a bundle was made from; the fields are the fields of the JSON."""
 
     builder: str = ""
     toolchain: Mapping[str, str] = field(default_factory=dict)
@@ -378,7 +377,7 @@ class Provenance:
 
 
 def differing(origin: Provenance) -> str:
-    """Return a sentence about the sources of a bundle that differ from their commit."""
+    """Return a clause that names the sources of a bundle that differ from their commit."""
     shown = ", ".join(origin.changed[:_MOST_SHOWN])
     more = len(origin.changed) - _MOST_SHOWN
     names = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
@@ -386,10 +385,10 @@ def differing(origin: Provenance) -> str:
 
 
 def pack_provenance(origins: Iterable[Provenance]) -> bytes:
-    """Return the bytes of the provenance in a bundle; none where nothing is said.
+    """Return the bytes of a bundle's provenance; none if there is nothing to record.
 
     Raises:
-        SpecError: there is too much of it.
+        SpecError: they are too many.
     """
     texts = sorted({_provenance_json(origin) for origin in origins})
     data = b"[" + b",".join(texts) + b"]" if texts else b""
@@ -409,10 +408,10 @@ def _provenance_json(origin: Provenance) -> bytes:
 
 
 def parse_provenance(data: bytes) -> tuple[Provenance, ...]:
-    """Return what `pack_provenance` was given; fields of later minor versions are left out.
+    """Parse the provenance of a bundle; fields of later minor versions are dropped.
 
     Raises:
-        CorruptError: it is something else.
+        CorruptError: the data is malformed.
     """
     try:
         return tuple(_origin(as_object(item)) for item in as_list(parse_json(data or b"[]")))

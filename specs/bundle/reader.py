@@ -1,7 +1,7 @@
 """Read the parts of a bundle: entries by number or key, blobs by number.
 
-Opening reads head and catalog, an entry its page, a blob its row and the rows of its bases, and
-their bytes. Each is compared with its digest before it is used, and whatever is wrong is a
+Opening reads the head and the catalog; an entry needs its page, and a blob its row, the rows of its
+bases, and their bytes. All data is compared with its digest before it is used, and every error is a
 CorruptError with the name of the file. Several threads may read at once.
 """
 
@@ -33,11 +33,11 @@ from pallasc.specs.bundle.format import (
 )
 from pallasc.specs.bundle.manifest import Entry, key_of, parse_entry, split_page
 
-# A pipe in the place of a file must not block.
+# A pipe in place of a file must not block.
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
-# How many recent pages and bases are kept. A page of the blob table has 3 KB; a page of entries of
-# a forged bundle may have 4 MB.
+# Number of recent pages and bases that are cached. A page of the blob table has 3 KB; a page of
+# entries in a forged bundle may have 4 MB.
 _MOST_BLOB_PAGES, _MOST_ENTRY_PAGES, _MOST_BASES = 256, 8, 32
 _LARGEST_KEPT_BYTES = 2**18
 
@@ -52,7 +52,7 @@ class MemorySource:
         self.size = len(data)
 
     def read(self, at: int, size: int) -> bytes:
-        """Return `size` bytes from a place."""
+        """Return `size` bytes at an offset."""
         return self._data[at : at + size]
 
     def close(self) -> None:
@@ -60,11 +60,12 @@ class MemorySource:
 
 
 class OpenFile:
-    """The bytes of a bundle in a file, which is read in part.
+    """The bytes of a bundle in a file, read on demand.
 
-    It is not mapped: a process that touches a mapped page after the end of its file is killed, and
-    a file can be cut off at any moment. Replace bundles by renaming; those who have the old one
-    open keep it. Several threads may read at once, and so may a process and those that it forks.
+    The file is not mapped: a process that touches a mapped page after the end of its file is
+    killed, and a file can be truncated at any moment. Replace bundles by renaming; a process that
+    has the old one open keeps it. Several threads may read at once, and so may a process and its
+    forked children.
 
     Raises:
         SpecError: it cannot be read, or is not a file.
@@ -84,10 +85,10 @@ class OpenFile:
             raise self._unreadable("it is not a file")
 
     def read(self, at: int, size: int) -> bytes:
-        """Return `size` bytes from a place.
+        """Return `size` bytes at an offset.
 
         Raises:
-            CorruptError: the file has been cut off since it was opened.
+            CorruptError: the file has been truncated since it was opened.
             SpecError: it was closed, or cannot be read.
         """
         if not self._close.alive:
@@ -97,7 +98,7 @@ class OpenFile:
         data = b""
         while len(data) < size:
             try:
-                # pread has no position that threads and forked processes would share.
+                # pread has no file position, which threads and forked processes would share.
                 more = os.pread(self._descriptor, size - len(data), at + len(data))
             except OSError as error:
                 raise self._unreadable(error.strerror) from error
@@ -107,7 +108,7 @@ class OpenFile:
         return data
 
     def close(self) -> None:
-        """Close the file; doing it again does nothing."""
+        """Close the file; closing it twice does nothing."""
         self._close()
 
     def _unreadable(self, reason: str | None) -> SpecError:
@@ -127,7 +128,7 @@ class Reader:
         name: its name in messages.
 
     Raises:
-        CorruptError: it is not a bundle, has another major version, is cut off or damaged.
+        CorruptError: it is not a bundle, has another major version, is truncated, or is damaged.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -146,7 +147,7 @@ class Reader:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Put the file's name in front of error messages."""
+        """Prefix error messages with the file's name."""
         try:
             yield
         except CorruptError as error:
@@ -156,7 +157,7 @@ class Reader:
             raise CorruptError(message, hint=error.hint) from error
 
     def read(self, extent: Extent) -> bytes:
-        """Return the bytes of a part."""
+        """Return the bytes of an extent."""
         return self.source.read(extent.at, extent.size)
 
     # ---- entries
@@ -253,7 +254,7 @@ class Reader:
         return content
 
     def page(self, index: int) -> bytes:
-        """Return a page, decompressed."""
+        """Return a decompressed page."""
         page = self.catalog.page(index)
         stored = self.read(page.extent)
         if sha256(stored) != page.digest:
@@ -262,9 +263,9 @@ class Reader:
 
 
 def _keep(values: dict[int, _Value], key: int, value: _Value, most: int) -> None:
-    """Keep a value, and drop all others where there are many.
+    """Cache a value; a full cache is cleared first.
 
-    There is no lock that a fork could leave taken: two threads may both make a value.
+    There is no lock that a fork could leave locked: two threads may both create a value.
     """
     if len(values) >= most:
         values.clear()

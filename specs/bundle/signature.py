@@ -1,15 +1,16 @@
-"""Signatures of bundles: Ed25519 over the root, which covers all that a bundle holds.
+"""Signatures of bundles: Ed25519 over the root, which covers the whole content of a bundle.
 
-A public key is written `ed25519:` and its 32 bytes in Base64, one a line; words after it are a
-comment, lines that begin with `#` are too. A private key is PKCS #8 in PEM, which `openssl` reads.
+A file of public keys has one key per line: `ed25519:` and its 32 bytes in Base64, optionally
+followed by a comment. Lines that begin with `#` are comments. A private key is PKCS #8 in PEM,
+which `openssl` can read.
 
-**Trust.** Signatures are demanded by the program (arguments) or by the machine (environment), and
-both demands count: a program may ask for more than the machine, not for less. Keys of the machine
-are those that `PALLASC_TRUSTED_KEYS` names, files or folders with `*.pub`, else those in the folder
+**Trust.** The program (arguments) and the machine (environment) can require signatures, and both
+requirements count: a program can require more than the machine, not less. The machine's keys are in
+the files, or folders with `*.pub`, that `PALLASC_TRUSTED_KEYS` lists, else in the folder
 `pallasc/trusted_keys` below `XDG_CONFIG_HOME` or `~/.config`.
 
-No key is ever looked for in the current folder, where anybody's file may lie: the paths of a
-program are relative to its package or absolute, those of the machine are absolute.
+Keys are never looked up in the current folder, which may contain anybody's files: a program's paths
+are relative to its package or absolute, the machine's paths are absolute.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ _SWITCH = {
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A key that signatures are checked with; `comment` is for people."""
+    """A key to check signatures with; `comment` is for people."""
 
     data: bytes
     comment: str = ""
 
     @property
     def id(self) -> str:
-        """The SHA-256 of its bytes, which messages name."""
+        """The SHA-256 of its bytes, which messages show."""
         return digest(self.data)
 
     def __str__(self) -> str:
@@ -70,8 +71,8 @@ class Signature(NamedTuple):
     """A signature in a bundle.
 
     Attributes:
-        key_id: of the key that it was made with.
-        root: digest of the head that it is for.
+        key_id: id of the key that made it.
+        root: digest of the signed head.
         signature: 64 bytes.
     """
 
@@ -81,10 +82,10 @@ class Signature(NamedTuple):
 
 
 def parse_signatures(data: bytes) -> tuple[Signature, ...]:
-    """Return the signatures from the bytes after a bundle's body.
+    """Parse the signatures after a bundle's body.
 
     Raises:
-        CorruptError: they are cut off, damaged, or of another algorithm.
+        CorruptError: they are truncated, damaged, out of order, or use another algorithm.
     """
     if len(data) % _RECORD.size or len(data) > MAX_SIGNATURES_BYTES:
         raise CorruptError(f"the {len(data)} bytes after its end are not signatures")
@@ -100,7 +101,7 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
 
 
 def pack_signatures(signatures: Iterable[Signature]) -> bytes:
-    """Return the bytes of signatures; of several by one key, the last counts."""
+    """Return the bytes of signatures; if one key has several, the last one counts."""
     by_key = {signature.key_id: signature for signature in signatures}
     if len(by_key) > _MAX_SIGNATURES:
         raise SpecError(f"a bundle has at most {_MAX_SIGNATURES} signatures.")
@@ -115,18 +116,17 @@ def check_signatures(
 ) -> tuple[PublicKey, ...]:
     """Return the trusted keys that signed a bundle, at least one.
 
-    A signature by a key that is not trusted counts for nothing and does no harm; one by a trusted
-    key must be right.
+    Signatures by keys that are not trusted are ignored; signatures by trusted keys must be valid.
 
     Args:
-        signatures: those of the bundle.
+        signatures: the bundle's signatures.
         root: digest of its head.
         trusted: the keys that count.
-        name: what messages call the bundle.
+        name: name of the bundle for messages.
 
     Raises:
-        CorruptError: it is not signed, not by a trusted key, or a signature is for something else:
-            each with its own message.
+        CorruptError: it is not signed, not by a trusted key, or a signature is for something else;
+            each case has its own message.
         ToolError: the cryptography package is missing.
     """
     keys = {key.id: key for key in trusted}
@@ -146,7 +146,7 @@ def check_signatures(
 
 
 def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None:
-    # First the signature, then its root: a genuine one of another bundle gets its own message.
+    # Check the signature before its root: a genuine one of another bundle has its own message.
     if not is_signed(key.data, signature.signature, _MESSAGE + signature.root):
         raise CorruptError(
             f"{name}: the signature by {key.id[:16]} is not valid; it was forged or damaged.",
@@ -165,7 +165,7 @@ def _listed(key_ids: Iterable[str]) -> str:
 
 
 def is_signed(key: bytes, signature: bytes, message: bytes) -> bool:
-    """Tell whether a signature of a message is right, by the 32 bytes of a public key.
+    """Return True if a signature of a message is valid for the 32 bytes of a public key.
 
     Raises:
         ToolError: the cryptography package is missing.
@@ -205,7 +205,7 @@ def public_key(private_key: Ed25519PrivateKey, comment: str = "") -> PublicKey:
 
 
 def private_key_text(private_key: Ed25519PrivateKey, password: bytes | None = None) -> bytes:
-    """Return a private key in PEM, encrypted where there is a password."""
+    """Return a private key in PEM, encrypted if there is a password."""
     from cryptography.hazmat.primitives import serialization
 
     return private_key.private_bytes(
@@ -218,10 +218,10 @@ def private_key_text(private_key: Ed25519PrivateKey, password: bytes | None = No
 
 
 def parse_private_key(data: bytes, file: str, password: bytes | None = None) -> Ed25519PrivateKey:
-    """Return the private key in a PEM file.
+    """Parse the private key in a PEM file.
 
     Raises:
-        SpecError: it holds no key or another kind of key, or the password is wrong.
+        SpecError: the file has no key or another kind of key, or the password is wrong.
         ToolError: the cryptography package is missing.
     """
     _need_cryptography()
@@ -243,10 +243,10 @@ def parse_private_key(data: bytes, file: str, password: bytes | None = None) -> 
 
 
 def parse_public_keys(text: str, file: str) -> tuple[PublicKey, ...]:
-    """Return the public keys of a file.
+    """Parse a file of public keys.
 
     Raises:
-        SpecError: a line is not a key; the place is the line.
+        SpecError: a line is not a key; the location is the line.
     """
     keys = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -276,26 +276,26 @@ Keys = PublicKey | str | os.PathLike[str]
 """A key, its text `ed25519:…`, or the path of a file of keys or of a folder with `*.pub`."""
 
 Folders = Sequence["Traversable"]
-"""The folders of a package, in a zip file perhaps: relative paths of keys are looked for there."""
+"""Folders of a package, possibly in a zip file, that relative paths of keys refer to."""
 
 
 class Demand(NamedTuple):
-    """Keys of which one must have signed, and where they were taken from."""
+    """Keys of which one must have signed, and their origin."""
 
     keys: tuple[PublicKey, ...]
     place: str
 
 
 class Policy(NamedTuple):
-    """The demands of program and machine together; nothing by default."""
+    """The requirements of program and machine together; none by default."""
 
     demands: tuple[Demand, ...] = ()
 
     def check(self, signatures: Sequence[Signature], root: bytes, name: str) -> list[PublicKey]:
-        """Return the keys that signed, one or more of each demand; see `check_signatures`.
+        """Return the keys that signed, at least one for each demand; see `check_signatures`.
 
         Raises:
-            CorruptError: none did, or a signature is wrong.
+            CorruptError: a demand is not met, or a signature is wrong.
             ToolError: the cryptography package is missing.
         """
         signers: list[PublicKey] = []
@@ -314,17 +314,17 @@ def read_policy(
     *,
     beside: Folders = (),
 ) -> Policy:
-    """Return what is demanded.
+    """Return the policy of the program and the machine.
 
     Args:
-        trusted: keys that the program trusts; a signature by one of them is demanded then.
-        beside: the folders of the program's package, for relative paths among `trusted`.
-        require_signature: demand a signature by a key of the machine, or by one of `trusted`. False
-            switches the demand of the program off, never that of the machine.
+        trusted: keys that the program trusts; a signature by one of them is then required.
+        beside: the folders of the program's package, for relative paths in `trusted`.
+        require_signature: require a signature by a key of the machine, or by one of `trusted`.
+            False disables the program's requirement, never the machine's.
 
     Raises:
-        SpecError: a file of keys cannot be read or holds something else, a path is neither
-            absolute nor in the package, or the environment is not understood.
+        SpecError: a file of keys cannot be read or is malformed, a path is neither absolute nor in
+            the package, or a variable of the environment has an unknown value.
     """
     demands = []
     if machine_requires() or (require_signature and trusted is None):
@@ -338,16 +338,16 @@ def read_policy(
 def read_keys(
     trusted: Keys | Iterable[Keys], *, beside: Folders = (), source: str = "a trusted key"
 ) -> tuple[PublicKey, ...]:
-    """Return keys, those in files and folders among them.
+    """Return keys, including those in files and folders.
 
     Args:
         trusted: keys, their texts, and paths.
-        beside: the folders that relative paths are looked for in.
-        source: what named the paths, for messages.
+        beside: the folders that relative paths refer to.
+        source: origin of the paths for messages.
 
     Raises:
-        SpecError: a file cannot be read or holds something else than keys, or a relative path is
-            in none of the folders.
+        SpecError: a file cannot be read or is malformed, or a relative path is in none of the
+            folders.
     """
     if isinstance(trusted, PublicKey):
         return (trusted,)
@@ -359,18 +359,18 @@ def read_keys(
 
 
 def machine_keys() -> tuple[PublicKey, ...]:
-    """Return the keys that this machine trusts; errors as of `read_keys`."""
+    """Return the keys that this machine trusts; errors as for `read_keys`."""
     return _machine_demand().keys
 
 
 def machine_requires() -> bool:
-    """Tell whether this machine demands signatures of bundles.
+    """Return True if this machine requires signatures of bundles.
 
     Raises:
-        SpecError: the environment is not understood.
+        SpecError: the variable of the environment has an unknown value.
     """
     text = os.environ.get(REQUIRE, "")
-    # A misspelt value must not switch the demand off.
+    # A misspelled value must not disable the requirement.
     required = _SWITCH.get(text.strip().lower())
     if required is None:
         raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
@@ -392,7 +392,7 @@ def _machine_demand() -> Demand:
 
 
 def _place(path: str, beside: Folders, source: str) -> Traversable:
-    """Return the file or folder of keys that a path names."""
+    """Return the file or folder of keys at a path."""
     pure = PurePath(path)
     if pure.is_absolute():
         return Path(path)
@@ -413,7 +413,7 @@ def _place(path: str, beside: Folders, source: str) -> Traversable:
 
 
 def _read_file(place: Traversable) -> tuple[PublicKey, ...]:
-    """Return the keys in a file, or in the files `*.pub` of a folder."""
+    """Return the keys in a file, or in the `*.pub` files of a folder."""
     try:
         if place.is_dir():
             files = [file for file in place.iterdir() if file.name.endswith(".pub")]

@@ -1,13 +1,14 @@
-"""Take the debug sections out of a cubin.
+"""Remove the content of a cubin's debug sections.
 
-A debug section is one whose name begins with `.debug_` or `.nv_debug_`, also after `.nv.merc`, and
-the relocations of one; a section that the loader puts into memory (SHF_ALLOC) is not one.
+The name of a debug section begins with `.debug_` or `.nv_debug_`, also after `.nv.merc`;
+relocations of a debug section count as well. A section that is loaded into memory (SHF_ALLOC) never
+counts.
 
-Symbols, relocations and attributes of a cubin refer to sections and to each other by number, so
-none is taken out of a table: **a debug section stays in the section table, empty**. ptxas itself
-writes empty sections (`.rela.text.…`). All other sections keep their bytes, names, flags and
-numbers, and so do the segments; only places in the file change. What must stay together in a
-segment does. Doing it again changes nothing.
+Symbols, relocations, and attributes of a cubin refer to sections and to each other by number, so
+nothing is removed from a table: **a debug section stays in the section table, empty**. ptxas itself
+writes empty sections (`.rela.text.…`). All other sections keep their bytes, names, flags, and
+numbers, and so do the segments; only offsets in the file change. Sections of one segment stay
+together. Stripping twice changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MOST_ALIGNED = 2**16
 
 @dataclass(slots=True)
 class _Section:
-    """One row of the section table."""
+    """A row of the section table."""
 
     name: str
     row: list[int]
@@ -58,7 +59,7 @@ class _Section:
 
 @dataclass(slots=True)
 class _Piece:
-    """Bytes of the file that keep their places to each other."""
+    """Bytes of the file that keep their relative positions."""
 
     start: int
     end: int
@@ -67,10 +68,10 @@ class _Piece:
 
 
 def debug_bytes(cubin: bytes) -> int:
-    """Return how many bytes the debug sections of a cubin have.
+    """Return the total size of a cubin's debug sections in bytes.
 
     Raises:
-        CorruptError: it is not a 64-bit ELF file, or offsets in it do not fit.
+        CorruptError: it is not a 64-bit ELF file, or has wrong offsets.
     """
     return sum(section.size for section in _parse(cubin)[1] if section.is_debug)
 
@@ -79,7 +80,7 @@ def strip_debug(cubin: bytes) -> bytes:
     """Return a cubin without the content of its debug sections.
 
     Raises:
-        CorruptError: it is not a 64-bit ELF file, or offsets in it do not fit.
+        CorruptError: it is not a 64-bit ELF file, or has wrong offsets.
     """
     programs, sections = _parse(cubin)
     debug = [section for section in sections if section.is_debug and section.size]
@@ -115,7 +116,6 @@ def strip_debug(cubin: bytes) -> bytes:
 
 
 def _parse(data: bytes) -> tuple[list[list[int]], list[_Section]]:
-    """Return the rows of the program headers, and the sections."""
     names = [section.name for section in parse_elf(data).sections]
     programs_at, sections_at = _PLACES.unpack_from(data, _PLACES_AT)
     program_bytes, program_count, *_ = _COUNTS.unpack_from(data, _COUNTS_AT)
@@ -137,7 +137,7 @@ def _rows(data: bytes, table: struct.Struct, at: int, count: int) -> list[list[i
 
 
 def _merged(pieces: Iterable[_Piece]) -> list[_Piece]:
-    """Return pieces in the order of the file, those that overlap as one."""
+    """Sort pieces by their position in the file, and merge those that overlap."""
     merged: list[_Piece] = []
     for piece in sorted(pieces, key=lambda piece: (piece.start, piece.end)):
         if merged and piece.start < merged[-1].end:
@@ -149,7 +149,7 @@ def _merged(pieces: Iterable[_Piece]) -> list[_Piece]:
 
 
 def _laid_out(data: bytes, pieces: list[_Piece]) -> bytearray:
-    """Put the pieces one after the other, each as far from its alignment as it was."""
+    """Place the pieces one after the other, each with its old offset modulo its alignment."""
     result = bytearray()
     for piece in pieces:
         result += bytes((piece.start - len(result)) % piece.alignment)
@@ -159,9 +159,9 @@ def _laid_out(data: bytes, pieces: list[_Piece]) -> bytearray:
 
 
 def _moved(pieces: list[_Piece], at: int) -> int:
-    """Return where the byte at a place of the old file lies now.
+    """Return the new position of a byte of the old file.
 
-    An empty section may lie between pieces; it then follows the piece before it.
+    An empty section may be between pieces; it then follows the piece before it.
     """
     place = 0
     for piece in pieces:

@@ -1,19 +1,19 @@
-"""Tuned kernels in a bundle: what their variants agree on, and reference values.
+"""Tuned kernels in a bundle: settings that their variants must agree on, and reference values.
 
-The rows of a table lie in the variants that they choose, so a variant that comes from two bundles
-has the rows of both. Everything said of a kernel as a whole must be the same everywhere, or the
-order in which variants are asked would decide which one a call gets.
+The rows of a table are stored in the variants that they select, so a variant that comes from two
+bundles has the rows of both. Settings of the kernel as a whole must be the same in all variants;
+otherwise, the order of the variants would decide which one a call gets.
 
-Results of a tuned variant are compared with reference values where there is no JAX: a blob of kind
-5 of a bundle that is a job for `pallasc tune run`, canonical JSON:
+Without JAX, results of a tuned variant are compared with reference values. A bundle that is a job
+for `pallasc tune run` has them in a blob of kind 5, as canonical JSON:
 
     reference = { "schema": 1, "seed": number, "rtol": number, "atol": number,
                   "outputs": [ { "positions": [number…], "values": [number or text…] }… ] }
 
-`outputs` has one object for each output of the plan, in its order. `positions` are ascending and
-count elements in row-major order; `values` has what the reference function gives there for inputs
-made from `seed`, as `pallasc run` makes them. What JSON has no number for is text: "nan", "inf",
-"-inf". Outputs have at most 4,096 values each.
+`outputs` has one object for each output of the plan, in order. `positions` are ascending element
+numbers in row-major order; `values` has the reference function's results at these positions for
+inputs made from `seed`, as `pallasc run` makes them. Values without a JSON number are text: "nan",
+"inf", "-inf". Each output has at most 4,096 values.
 
 History:
     1  the first version.
@@ -41,7 +41,7 @@ from pallasc.specs.tuning import (
 from pallasc.specs.untrusted_json import as_list, as_object, as_whole, fault, parse_json
 
 MOST_VALUES = 4096
-"""Most values of one output."""
+"""Maximum number of values of one output."""
 
 _SCHEMA = 1
 _HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
@@ -49,17 +49,16 @@ _NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
-    """Return the tuning of copies of one variant together.
+    """Merge the tuning data of several copies of a variant.
 
-    Of two rows for one model and key the one that was measured last is taken; the lowest rank
-    counts.
+    Of two rows for one model and key, the one that was measured last wins; the lowest rank counts.
 
     Args:
         variant: the variant's id.
-        copies: the tuning of each copy.
+        copies: the tuning data of each copy.
 
     Raises:
-        SpecError: they are tuned in different ways.
+        SpecError: the copies are tuned in different ways.
     """
     tunings = [tuning for tuning in copies if tuning is not None]
     if not tunings:
@@ -74,7 +73,7 @@ def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
 
 
 class Agreement:
-    """Settings, default and rows of each tuned kernel, from the variants seen so far."""
+    """Settings, default, and rows of each tuned kernel, from the variants seen so far."""
 
     def __init__(self) -> None:
         self._settings: dict[str, tuple[str, str]] = {}
@@ -82,7 +81,7 @@ class Agreement:
         self._used: dict[tuple[str, object], str] = {}
 
     def disagreement(self, entry: Entry) -> str | None:
-        """Return how an entry contradicts those before it, None where it does not."""
+        """Return how an entry contradicts earlier ones, None if it does not."""
         tuning = entry.tuning
         if tuning is None:
             return None
@@ -105,10 +104,10 @@ class Agreement:
 
 
 def check_agreement(entries: Iterable[Entry]) -> None:
-    """Check that the variants of each tuned kernel agree on all that is said of it as a whole.
+    """Check that the variants of each tuned kernel agree on its common settings.
 
     Raises:
-        SpecError: two variants say different things, or arrays cannot be padded as one says.
+        SpecError: two variants differ, or arrays cannot be padded as one requires.
     """
     agreement = Agreement()
     for entry in entries:
@@ -127,7 +126,7 @@ def check_agreement(entries: Iterable[Entry]) -> None:
 
 
 def _settings(tuning: Tuning) -> str:
-    """Return the settings that all variants of a kernel have in common, as text."""
+    """Return the settings that all variants of a kernel share, as text."""
     return canonical_text(replace(tuning, is_default=False, rows=(), rank=0).to_json())
 
 
@@ -148,8 +147,8 @@ class Sampled(NamedTuple):
     """Some elements of an output.
 
     Attributes:
-        positions: which, counted in row-major order, ascending.
-        values: what they must be, within the tolerances.
+        positions: their numbers in row-major order, ascending.
+        values: their expected values, within the tolerances.
     """
 
     positions: tuple[int, ...]
@@ -157,11 +156,11 @@ class Sampled(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Values that results are compared with.
+    """Reference values that results are compared with.
 
     Attributes:
-        seed: the number that the inputs are made from.
-        rtol, atol: how far a result may be off: `abs(a - b) <= atol + rtol * abs(b)`.
+        seed: the seed of the inputs.
+        rtol, atol: allowed difference of a result: `abs(a - b) <= atol + rtol * abs(b)`.
         outputs: elements of each output.
     """
 
@@ -172,7 +171,7 @@ class Reference(NamedTuple):
 
 
 def pack_reference(reference: Reference) -> bytes:
-    """Return the bytes of the blob."""
+    """Return the bytes of the blob with reference values."""
     outputs = [
         {"positions": own.positions, "values": list(map(_json, own.values))}
         for own in reference.outputs
@@ -181,7 +180,7 @@ def pack_reference(reference: Reference) -> bytes:
 
 
 def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
-    """Return reference values from the bytes of a blob.
+    """Parse reference values.
 
     Args:
         data: the blob.
@@ -229,5 +228,5 @@ def _value(value: object) -> float:
 
 
 def _json(value: float) -> float | str:
-    # str() of what JSON has no number for is its text here: nan, inf, -inf.
+    # str() of a value without a JSON number is its text here: nan, inf, -inf.
     return value if math.isfinite(value) else str(value)

@@ -1,20 +1,21 @@
-"""Check a whole bundle: `verify` that it is undamaged, sign it then, `audit` what it would ship.
+"""Check a whole bundle: `verify` its integrity, which signing requires, and `audit` its content.
 
-Verifying reads all of it: every byte has its place and matches its digest. An audit changes
-nothing. Kinds of its findings, with the severity of each:
+Verifying reads all of the file: every byte belongs to one part and matches a digest. An audit
+changes nothing. Kinds of its findings, with their severities:
 
 * `target`: there are variants for a target that was not requested (warning), none for one that was
   (error), or a kernel lacks variants for a requested one (warning)
 * `duplicate`: two models of one architecture have the same code (note)
-* `spill`: a kernel spills more than it may (warning), or it is not known whether it does (note)
-* `size`: the bundle or the cubins of a variant have more bytes than they may (error)
-* `driver`: what each architecture needs (note), or that it is newer than is allowed (error)
-* `signature`: it is not signed (warning)
-* `debug`: debug sections, PTX, lines of source or reference values were left in (warning)
+* `spill`: a kernel spills more than allowed (warning), or it is unknown whether it spills (note)
+* `size`: the bundle or the cubins of a variant are larger than allowed (error)
+* `driver`: minimum driver of each architecture (note), or it is newer than allowed (error)
+* `signature`: the bundle is not signed (warning)
+* `debug`: debug sections, PTX, source lines, or reference values were not removed (warning)
 * `architecture`: a cubin is not for the architecture of its variant (error)
-* `provenance`: it was made from files that differ from the commit (warning)
+* `provenance`: the bundle was made from files that differ from the commit (warning)
 * `tuning`: rows and default of a tuned kernel (note), or variants that none of them uses (warning)
-* `lock`: it lacks a variant of the lock file (note), or has another one or another artifact (error)
+* `lock`: the bundle lacks a variant of the lock file (note), or has another variant or another
+  artifact (error)
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ _LEFT_IN = {Kind.PTX: "PTX", Kind.LINES: "source lines", Kind.REFERENCE: "refere
 
 
 def verify(bundle: Bundle) -> None:
-    """Read all of a bundle and compare it with its digests, signatures aside.
+    """Read all of a bundle and compare it with its digests, except for the signatures.
 
     Raises:
-        CorruptError: the first thing that is wrong.
+        CorruptError: the first error found.
     """
     with bundle.reader.naming():
         _verify(bundle)
@@ -60,7 +61,7 @@ def verify(bundle: Bundle) -> None:
 
 def _verify(bundle: Bundle) -> None:
     reader = bundle.reader
-    # What a later minor version adds, to entries or as parts of its own, is not known here.
+    # Additions of a later minor version, to entries or as separate parts, are unknown here.
     is_known = reader.head.minor <= MINOR
     if is_known:
         _check_places(reader)
@@ -81,11 +82,10 @@ def _verify(bundle: Bundle) -> None:
     if len(digests) != reader.catalog.blobs:
         raise CorruptError("it has a blob twice")
     _ = bundle.provenance, bundle.codec
-    _check_body(reader)  # last, as the others say which part is wrong
+    _check_body(reader)  # last, as the other checks find the damaged part
 
 
 def _check_body(reader: Reader) -> None:
-    """Compare the body with its digest."""
     state = hashlib.sha256()
     end = reader.head.body_end
     for at in range(reader.head.head_bytes, end, _CHUNK_BYTES):
@@ -95,7 +95,7 @@ def _check_body(reader: Reader) -> None:
 
 
 def _check_places(reader: Reader) -> None:
-    """Check that every byte belongs to one part."""
+    """Check that every byte belongs to exactly one part."""
     catalog, head = reader.catalog, reader.head
     parts = [reader.row(number).extent for number in range(catalog.blobs)]
     pages = range(catalog.blob_pages + catalog.entry_pages)
@@ -125,7 +125,7 @@ def _check_keys(reader: Reader) -> None:
 
 
 def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
-    """Yield each entry after all that it names was checked; note who uses which blob."""
+    """Yield each entry after checking all of its parts; record a user of each blob."""
     agreement = Agreement()
     for entry in bundle.entries():
         if fault := agreement.disagreement(entry):
@@ -137,7 +137,7 @@ def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
 
 
 def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:
-    """Return the bytes of a bundle with one signature more; one by the same key is replaced.
+    """Add a signature to a bundle and return its bytes; one by the same key is replaced.
 
     Args:
         data: the bytes of a bundle.
@@ -159,12 +159,12 @@ def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an audit found.
+    """A finding of an audit.
 
     Attributes:
-        severity: how bad it is.
-        kind: see the module's text.
-        subject: what it is about: a variant, kernel, target or the bundle.
+        severity: its severity.
+        kind: see the module's docstring.
+        subject: a variant, a kernel, a target, or the bundle.
         message: one sentence.
     """
 
@@ -174,20 +174,20 @@ class Finding:
     message: str
 
     def at_least(self, severity: Severity) -> bool:
-        """Tell whether it is of this severity or a worse one."""
+        """Return True if its severity is this one or a worse one."""
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that a bundle is checked against; None and empty check nothing.
+    """The limits that a bundle is checked against; None and empty values disable a check.
 
     Attributes:
         targets: models or architectures that it is for.
-        bundle_bytes: the most that the file may have.
-        variant_bytes: the most that the cubins of a variant may have, as they ship.
-        spill_bytes: the most that a thread of a kernel may spill.
-        driver: the newest driver API that may be asked for, "12.8".
+        bundle_bytes: maximum size of the file.
+        variant_bytes: maximum size of a variant's cubins, as shipped.
+        spill_bytes: maximum spill bytes per thread of a kernel.
+        driver: newest driver API that may be required, "12.8".
     """
 
     targets: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ class Rules:
 
 
 def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
-    """Return the findings, the worst first.
+    """Return the findings for a bundle, worst first.
 
     Raises:
         CorruptError: the bundle is damaged.
@@ -218,7 +218,7 @@ def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, the worst first."""
+    """Sort findings, worst first."""
     return sorted(
         findings,
         key=lambda f: (-SEVERITIES.index(f.severity), f.kind, f.subject, f.message),
@@ -321,7 +321,7 @@ def _variant(name: str, artifact: Artifact, rules: Rules) -> Iterator[Finding]:
 
 
 def _blobs(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Yield findings about the blobs themselves; each blob is read once."""
+    """Yield findings about blobs; each blob is read once."""
     reader = bundle.reader
     users: dict[int, list[Entry]] = {}
     for entry in entries:
@@ -349,10 +349,10 @@ def _cubin(content: bytes, users: Sequence[Entry]) -> Iterator[Finding]:
 
 
 def compare_with_lock(entries: Iterable[Entry], lock: Lock) -> list[Finding]:
-    """Return where entries and a lock file differ, the worst first.
+    """Return the differences between entries and a lock file, worst first.
 
-    What the entries lack is a note, because a bundle need not hold everything. Digests are of the
-    artifacts as they were compiled, before anything was left out.
+    A missing entry is a note, because a bundle may be incomplete. Digests are for the artifacts as
+    they were compiled, before anything was left out.
     """
     left = dict(lock.variants)
     findings = []

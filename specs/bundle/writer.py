@@ -1,13 +1,13 @@
-"""Write a bundle: the same items give the same bytes, whatever their order.
+"""Write a bundle: the same items give the same bytes in any order.
 
-Contents lie in the order record, cubin, PTX, constant, each after its base, so that what is read
-for one kernel lies close together.
+Contents are stored in the order record, cubin, PTX, constant, each after its base, so that the data
+for one kernel is close together.
 
-**Bases.** Variants of a kernel differ in a few instructions, and cubins of neighbouring
-architectures in not many more. So a content may have a base: it is compressed with the contents on
-the path from the base's root as dictionary. To read it, the path is read and nothing else. Contents
-are compared by their pieces, 16-byte rows of a cubin or items of a text: the pair that shares most
-pieces is joined first, as long as no path gets too long.
+**Bases.** Variants of a kernel differ in a few instructions, and cubins of neighboring
+architectures in not many more. So a content may have a base: its dictionary for compression is the
+content of the base and of the base's own bases. Reading it requires this path and nothing else.
+Contents are compared by their pieces, 16-byte rows of a cubin or items of a text: the pair that
+shares the most pieces is joined first, as long as no path gets too long.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ from pallasc.specs.bundle.tuned import check_agreement, joined
 from pallasc.specs.canonical import canonical_json, digest
 
 LONGEST_PATH = 5
-"""Most bases that are read for one blob; the format allows more."""
+"""Maximum number of bases that are read for one blob; the format allows more."""
 _LARGEST_BYTES = 2**18
-"""Bytes of the largest content that has a base or is one."""
+"""Maximum size of a content that has a base or is one."""
 _ROW_BYTES = 16
 _NEIGHBOURS = (32, 128)
 _MOST_PAIRS = 2**18
@@ -88,9 +88,10 @@ class _Packed:
     Attributes:
         item: the variant.
         record: digest of the artifact's record.
-        shipped: digest of what ships for each of the record's blobs, in the order of their digests.
-        lines, reference: digests of source lines and reference values; None where none ship.
-        blobs: all that ships, by digest.
+        shipped: digest of the shipped content of each of the record's blobs, in the order of their
+            digests there.
+        lines, reference: digests of source lines and reference values; None if they do not ship.
+        blobs: all shipped blobs, by digest.
     """
 
     item: Item
@@ -109,18 +110,18 @@ def build_bundle(
     level: int = DEFAULT_LEVEL,
     provenance: Iterable[Provenance] = (),
 ) -> bytes:
-    """Return the bytes of a bundle.
+    """Build a bundle and return its bytes.
 
     Args:
         items: the variants, in any order.
-        keep_debug: leave debug sections in the cubins.
+        keep_debug: keep debug sections in the cubins.
         keep_ptx: include the PTX, which no launch needs.
         level: compression level of zstd, 1 to 22.
         provenance: the sources and tools that the artifacts were made from.
 
     Raises:
-        SpecError: no such level, two artifacts of one variant, variants of a tuned kernel that
-            disagree, or too much of something.
+        SpecError: the level does not exist, a variant has two artifacts, variants of a tuned kernel
+            disagree, or a limit is exceeded.
         CorruptError: an artifact is damaged.
     """
     check_level(level)
@@ -169,11 +170,11 @@ def _pack(item: Item, *, keep_debug: bool, keep_ptx: bool) -> _Packed:
 
 
 def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
-    """Return the variants in the order of their keys, each once.
+    """Sort the variants by key and merge copies.
 
     Raises:
-        SpecError: two artifacts have the same key, copies of one name different kernels for batches
-            or are tuned differently, or there are too many.
+        SpecError: two artifacts have the same key, copies have different kernels for batches or are
+            tuned differently, or there are too many variants.
     """
     copies: dict[bytes, list[_Packed]] = {}
     for variant in variants:
@@ -192,10 +193,10 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
 
 
 def _joined(copies: Sequence[_Packed]) -> _Packed:
-    """Return the richest copy of a variant, with kernel for batches and rows of any copy.
+    """Return the most complete copy of a variant, with kernel for batches and rows of any copy.
 
     Raises:
-        SpecError: two copies name different kernels for batches, or are tuned differently.
+        SpecError: two copies have different kernels for batches, or are tuned differently.
     """
     richest = max(copies, key=_richness)
     names = sorted({copy.item.vmap for copy in copies if copy.item.vmap is not None})
@@ -210,7 +211,7 @@ def _joined(copies: Sequence[_Packed]) -> _Packed:
 
 
 def _richness(variant: _Packed) -> tuple[int, tuple[str, ...], bytes]:
-    """Return a key by which the copy with debug sections, PTX and the like is the largest.
+    """Return a sort key that is largest for the copy with debug sections, PTX, and the like.
 
     Its other parts make the choice independent of the order of the items.
     """
@@ -220,7 +221,7 @@ def _richness(variant: _Packed) -> tuple[int, tuple[str, ...], bytes]:
 
 
 def _blobs(variants: Iterable[_Packed]) -> dict[str, Blob]:
-    """Return all blobs by digest, similar ones near each other."""
+    """Return all blobs by digest, with similar ones close together."""
     blobs: dict[str, Blob] = {}
     for variant in variants:
         for key, blob in variant.blobs.items():
@@ -263,10 +264,10 @@ def _entry(variant: _Packed, body: _Body) -> Entry:
 
 
 def choose_bases(blobs: Sequence[Blob]) -> list[int | None]:
-    """Return for each blob the index of its base, None where it has none.
+    """Return the index of each blob's base, None if it has none.
 
     Args:
-        blobs: the blobs, similar ones near each other.
+        blobs: the blobs, with similar ones close together.
     """
     bases: list[int | None] = [None] * len(blobs)
     heights = [0] * len(blobs)
@@ -290,7 +291,7 @@ def _path(bases: Sequence[int | None], item: int) -> list[int]:
 
 
 def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
-    """Return pairs of blobs near each other: pieces in common, negative; the first; the second."""
+    """Return pairs of nearby blobs: negative number of common pieces, first, second."""
     pieces = _sampled([_pieces(blob) for blob in blobs])
     fewest, most = _NEIGHBOURS
     near = min(max(_MOST_PAIRS // max(1, len(blobs)), fewest), most)
@@ -303,7 +304,7 @@ def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
 
 
 def _pieces(blob: Blob) -> set[int]:
-    """Return the pieces of a content by their checksums; none for what gets no base."""
+    """Return the checksums of a content's pieces; none if it gets no base."""
     data = blob.data
     if len(data) > _LARGEST_BYTES or blob.kind is Kind.CONSTANT:
         return set()
@@ -316,13 +317,13 @@ def _pieces(blob: Blob) -> set[int]:
 
 
 def _sampled(pieces: list[set[int]]) -> list[set[int]]:
-    """Return a sample of the pieces where there are very many: the same ones of each content."""
+    """Sample the pieces if there are very many: the same ones of each content."""
     each = 1 << max(0, (sum(map(len, pieces)) - 1) // _MOST_PIECES).bit_length()
     return [{piece for piece in own if piece % each == 0} for own in pieces]
 
 
 def in_order(bases: Sequence[int | None]) -> list[int]:
-    """Return the indices in an order in which each comes soon after its base."""
+    """Return the indices in an order in which each one comes soon after its base."""
     children: list[list[int]] = [[] for _ in bases]
     for item, base in enumerate(bases):
         if base is not None:
@@ -340,7 +341,7 @@ def in_order(bases: Sequence[int | None]) -> list[int]:
 
 
 class _Body:
-    """The body of a bundle while it is written."""
+    """The body of a bundle that is being written."""
 
     def __init__(self, level: int) -> None:
         self.numbers: dict[str, int] = {}
@@ -380,7 +381,7 @@ class _Body:
                 self._rows.append(row)
 
     def finish(self, entries: Sequence[Entry], origins: bytes) -> bytes:
-        """Append pages, catalog and provenance, and return the bytes of the bundle."""
+        """Append pages, catalog, and provenance, and return the bytes of the bundle."""
         pages = [self._page(pack_rows(rows)) for rows in _groups(self._rows, BLOBS_PER_PAGE)]
         groups = _groups(entries, ENTRIES_PER_PAGE)
         pages += [self._page(pack_entries(group)) for group in groups]
@@ -423,7 +424,7 @@ class _Body:
 
 
 def _minor(entries: Iterable[Entry]) -> int:
-    """Return the first minor version that has all that the entries need."""
+    """Return the first minor version that supports all entries."""
     minor = MINOR_OF_OLD
     for entry in entries:
         if entry.tuning is not None or entry.reference is not None:

@@ -1,4 +1,4 @@
-"""Make a spec from the fields of one kernel, for both loaders."""
+"""Build a spec from the fields of one kernel; shared by both loaders."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class SpecFile(Struct, frozen=True):
-    """What a spec file gives to each of its kernels, and what is done once for all of them.
+    """Data that all kernels of a spec file share.
 
     Attributes:
         base_dir: absolute folder of the spec file.
-        defaults: fields for kernels that do not give them, already checked.
+        defaults: fields for kernels that omit them, already checked.
         places: place of each default.
-        models: the file's own models.
-        locations: places of the values of defaults, by the default's name.
+        models: models that the file defines.
+        locations: positions of the values in defaults, by the default's name.
         documents: data files that were read, by path.
-        rows: each table of the file and its rows, by the identity of the table.
+        rows: each table of the file and its rows, by the `id()` of the table.
     """
 
     base_dir: str
@@ -47,10 +47,10 @@ class SpecFile(Struct, frozen=True):
 
 
 def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
-    """Check one kernel's fields and return its spec.
+    """Check the fields of one kernel and return its spec.
 
     Raises:
-        SpecError: a field is wrong or missing, or names what does not exist.
+        SpecError: a field is wrong or missing, or refers to something that does not exist.
     """
     own = PARTIAL_KERNEL.read(fields, at)
     values: dict[str, Any] = {**file.defaults, **own}
@@ -68,7 +68,7 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         values["files"] = _data_files(values["files"], places["files"], file.base_dir)
     if "tune" in values:
         values["tune"] = _tune(values, places["tune"])
-    return Spec(  # whose fields are of the kinds that were read
+    return Spec(  # the kinds have checked the types of all fields
         **values,
         location=at.location,
         base_dir=file.base_dir,
@@ -90,14 +90,13 @@ def check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target
     """Check the targets that a spec names.
 
     Raises:
-        SpecError: there is no such target.
+        SpecError: a target does not exist.
     """
     for index, name in enumerate(names):
         resolve_target(name, models, location=at.child(index).location)
 
 
 def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
-    """Return the fields of a spec that a matrix gives."""
     table, known = matrix.table, file.rows
     if table is None:
         return {"matrix": matrix.axes}
@@ -115,7 +114,6 @@ def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
 
 
 def _tune(values: Mapping[str, Any], at: Place) -> Tune:
-    """Return `tune` as a spec has it."""
     fields, over = values["tune"], values["tune"]["over"]
     rows = tuple(row.values for row in values.get("rows", ()))
     given = given_values(values.get("matrix", {}), rows, values.get("include", ()), over)
@@ -136,7 +134,7 @@ def _locations(
     places: Mapping[str, Place],
     file: SpecFile,
 ) -> Mapping[str, Location]:
-    """Return places by dotted path: those of a kernel's own fields, and those of the defaults."""
+    """Return the positions of a kernel's own fields and of the defaults, by dotted path."""
     given: dict[str, Location] = {}
     for name in own:
         given.update(_places(values[name], places[name], (name,)))
@@ -163,6 +161,6 @@ def _places(value: object, at: Place, path: PathParts) -> Iterator[tuple[str, Lo
 
 
 def kernel_place(at: Place, name: object, otherwise: str) -> Place:
-    """Return a kernel's place, which messages call by the kernel's name if it has one."""
+    """Return a kernel's place, labeled with the kernel's name if it has one."""
     origin = name if isinstance(name, str) and name else otherwise
     return at._replace(origin=origin, skip=len(at.path))

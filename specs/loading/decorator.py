@@ -1,7 +1,7 @@
-"""Specs in Python: the decorator `@kernel` and the call `declare`, with the fields that YAML has.
+"""Specs in Python: the decorator `@kernel` and the call `declare`, with the same fields as YAML.
 
-The decorator returns the function as it is. Only while `collect_python` executes the file does
-either declare anything; an ordinary import of the same file only defines functions.
+The decorator returns the function unchanged. Both declare kernels only while `collect_python`
+executes the file; an ordinary import of the same file just defines functions.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Call:
-    """A static argument that a call returns: `$call` of YAML.
+    """A static argument that is the result of a call: `$call` in YAML.
 
     Args:
         target: an entry point, or a function or class that has one.
-        arguments: keyword arguments of the call, as static arguments are.
+        arguments: keyword arguments of the call, in the form of static arguments.
     """
 
     __slots__ = ("arguments", "target")
@@ -49,7 +49,7 @@ class Call:
 
 
 class Ref:
-    """A static argument that is an attribute of a module: `$ref` of YAML.
+    """A static argument that is an attribute of a module: `$ref` in YAML.
 
     Args:
         target: an entry point, or a function or class that has one.
@@ -100,32 +100,32 @@ def kernel(
     vmap: str | None = None,
     tune: Mapping[str, Any] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare the decorated function as a kernel; the fields are those of YAML.
+    """Declare the decorated function as a kernel; the fields are the same as in YAML.
 
     Args:
         args: arrays in their notation, by name or by position: `{"a": "bf16[{m}, 4096]"}`.
-        name: the kernel's name, that of the function when left out.
-        static: static keyword arguments: plain data, `Call` and `Ref`.
+        name: the kernel's name, by default the name of the function.
+        static: static keyword arguments: plain data, `Call`, and `Ref`.
         matrix: values of each parameter.
-        include: further points, each with every parameter.
-        exclude: partial points whose matches are dropped.
+        include: additional points, each with every parameter.
+        exclude: partial points; the points they match are dropped.
         targets: models or architectures.
-        reference: the function that gives the right result.
+        reference: function that gives the correct result.
         tolerance: `rtol` and `atol`.
-        budget: the most that a variant may use.
+        budget: resource limits of a variant.
         files: data files that the kernel reads while it is traced.
-        env: names of environment variables that the kernel gets to see.
+        env: names of environment variables that the kernel can see.
         mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
-        check: values of parameters that `pallasc check` takes instead, `$args`, `$seed` and
+        check: values of parameters that `pallasc check` uses instead, `$args`, `$seed`, and
             `$tolerance`.
-        vmap: name of the kernel that does the same to a batch, for `jax.vmap`.
-        tune: parameters that change only the speed, and the table of the best values.
+        vmap: name of the kernel that does the same for a batch, for `jax.vmap`.
+        tune: parameters that change only the speed, and the table of their best values.
 
     Raises:
-        SpecError: when the function is decorated while its file is being collected, and a field
-            is wrong.
+        SpecError: a field is wrong; raised by the decoration, and only while the file is being
+            collected.
     """
-    # These are the arguments: nothing else is bound yet.
+    # Nothing else is bound yet, so the locals are the arguments.
     fields = {key: value for key, value in locals().items() if value is not None}
     collection = _collections[-1] if _collections else None
     line = _line_in(collection.file, sys._getframe(1)) if collection else None
@@ -140,19 +140,19 @@ def kernel(
 
 
 def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
-    """Declare a function of another file as a kernel.
+    """Declare a function in another file as a kernel.
 
-    What a kernel is compiled from does not include the file that declares it this way. So a variant
-    that is added or renamed there costs itself only, and all others are found again; an edit to a
-    file with `@kernel` has all of its variants lowered again.
+    A kernel declared this way does not depend on the declaring file. Adding or renaming a variant
+    there compiles only that variant, and all others are found in the store; an edit to a file with
+    `@kernel` causes all of its variants to be lowered again.
 
     Args:
         entry: the function, or its entry point: `"kernels.py:matmul"`.
-        fields: as for `kernel`; `args` is required, and `name` is that of the function when left
-            out.
+        fields: as for `kernel`; `args` is required, and `name` defaults to the name of the
+            function.
 
     Raises:
-        SpecError: a field is wrong or unknown, while the file is being collected.
+        SpecError: a field is wrong or unknown; raised only while the file is being collected.
     """
     collection = _collections[-1] if _collections else None
     line = _line_in(collection.file, sys._getframe(1)) if collection else None
@@ -172,10 +172,9 @@ def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
 
 
 def _line_in(file: Path, frame: FrameType | None) -> int | None:
-    """Return the line of a file that a call came from, None where it came from another module.
+    """Return the line in a file that a call came from, None if it came from another module.
 
-    Functions between it and the call, in whatever file, are part of the call; modules that are
-    imported meanwhile are not.
+    The call may pass through functions in any file, but not through the import of another module.
     """
     while frame is not None:
         if Path(frame.f_code.co_filename).resolve() == file:
@@ -187,16 +186,16 @@ def _line_in(file: Path, frame: FrameType | None) -> int | None:
 
 
 def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
-    """Execute a Python spec file and return what it declares, in the order of declaration.
+    """Execute a Python spec file and return its specs, in the order of declaration.
 
-    Runs the user's code in this process: for workers only.
+    This runs user code in the current process: for workers only.
 
     Args:
         path: the file.
-        shown: what to call it in messages, where that is another path.
+        shown: the path to show in messages, if it differs.
 
     Raises:
-        SpecError: the file is missing, raises, declares nothing, or a declaration is wrong.
+        SpecError: the file is missing, raises, declares nothing, or has a wrong declaration.
     """
     collection = _Collection(shown or str(path), Path(path).resolve())
     try:
@@ -204,7 +203,7 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
             load_module(path, fresh=True, shown=shown)
     except SpecError as error:
         error.hint = error.hint or _how_to_call(error.__cause__)
-        # Python 3.13 has the same suggestion.
+        # Python 3.13 makes the same suggestion.
         error.message = error.message.removesuffix(f". {error.hint}")
         raise
     if not collection.specs:
@@ -218,7 +217,7 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
 
 
 def _how_to_call(cause: BaseException | None) -> str | None:
-    """Return a hint where the decorator's own call does not fit."""
+    """Return a hint if the call of the decorator itself is wrong."""
     if not isinstance(cause, TypeError) or not str(cause).startswith(f"{kernel.__name__}() "):
         return None
     if unknown := _UNKNOWN_FIELD.match(str(cause)):
@@ -238,7 +237,7 @@ def _collecting(collection: _Collection) -> Iterator[None]:
 def _declare(
     function: str | Callable[..., Any], fields: dict[str, object], location: Location, file: Path
 ) -> Spec:
-    # All fields have the place of the decorator's call.
+    # All fields have the location of the decorator's call.
     at = Place(lambda path, at_key: location, base_dir=str(file.parent))
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
@@ -277,7 +276,7 @@ def spec_of(
 
 
 def _plain(value: object, at: Place, file: Path) -> object:
-    """Return a field as YAML would have given it."""
+    """Convert a field to the form that YAML gives."""
     if type(value) is str:
         return _complete(value, at)
     if value is None or type(value) in (int, float, bool):
@@ -330,9 +329,9 @@ def _entry_of(function: Callable[..., Any], file: Path, at: Place) -> str:
 
 
 def _is_named(function: Callable[..., Any], module: str, qualname: str) -> bool:
-    """Return False if the name of a function leads to another one.
+    """Return False if the name of a function refers to another one.
 
-    A function is decorated before its name is bound. `jax.vmap(f)` is named like f.
+    A function is decorated before its name is bound. `jax.vmap(f)` has the name of f.
     """
     if isinstance(function, MethodType) and not isinstance(function.__self__, type):
         return False
@@ -345,7 +344,7 @@ def _is_named(function: Callable[..., Any], module: str, qualname: str) -> bool:
 
 
 def _described(value: Any) -> str:
-    """Return the kind and the name of an object, and its line where Python knows it."""
+    """Return the kind and name of an object, with its line if Python knows it."""
     if isinstance(value, type):
         return f"the class {value.__qualname__} of {value.__module__}"
     code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)

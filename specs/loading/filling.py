@@ -1,4 +1,4 @@
-"""Fill a point's parameters into a spec: what no parameter changes is made once and shared."""
+"""Fill a point's parameters into a spec; parts without parameters are built once and shared."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ from pallasc.specs.templates import (
 )
 
 LONGEST_ID = 2000
-"""Characters of an id: as many as an expression may have that chooses it."""
+"""Longest id in characters; expressions that select ids have the same limit."""
 
 _NO_BUDGET = Budget()
 
 Params = Mapping[str, Value]
-"""What templates see of a point."""
+"""Values of a point as templates see them."""
 
 Fill = Callable[[Params], Any]
 
 _MOST_CHARACTERS = 2**28
-"""Of all text that one spec's templates give, so that long values cannot fill the memory."""
+"""Limit for the text that one spec's templates produce, so that long values cannot fill the
+memory."""
 
 
 class Filler(NamedTuple):
@@ -56,20 +57,20 @@ class Filler(NamedTuple):
     fill: Fill | None = None
 
     def __call__(self, params: Params) -> Any:
-        """Return the tree of a point; parts that are equal for all points are one object.
+        """Return the tree for a point; parts that are equal for all points are shared.
 
         Raises:
-            SpecError: a template cannot be filled in, with its place.
+            SpecError: a template cannot be filled in; the error has its location.
         """
         return self.value if self.fill is None else self.fill(params)
 
 
 class Trees:
-    """Makes the fillers of one spec.
+    """Builds the fillers of one spec.
 
     Args:
         at: the place of the spec.
-        base_dir: its folder, for entry points that templates give.
+        base_dir: its folder, to look up entry points from templates.
     """
 
     def __init__(self, at: Place, base_dir: str) -> None:
@@ -82,15 +83,15 @@ class Trees:
         """Return the filler of the static arguments.
 
         Raises:
-            SpecError: what no parameter changes is wrong.
+            SpecError: a part without parameters is wrong.
         """
         return self._tree(tree, ("static",), self._static)
 
     def args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
-        """Return the filler of the arrays at a path; in a `$call`, all else is left as it is.
+        """Return the filler of the arrays at a path; in a `$call`, other values are kept unchanged.
 
         Raises:
-            SpecError: what no parameter changes is wrong.
+            SpecError: a part without parameters is wrong.
         """
         if isinstance(tree, list):
             items = enumerate(tree)
@@ -112,7 +113,7 @@ class Trees:
         return filler if filler.fill is None else Filler(fill=self._blaming(filler.fill, path))
 
     def _blaming(self, fill: Fill, path: PathParts) -> Fill:
-        """Return a function whose errors have a place, which is made for an error alone."""
+        """Add a place to the errors of a function; the place is built only on error."""
 
         def blaming(params: Params) -> Any:
             try:
@@ -151,7 +152,7 @@ class Trees:
         return Filler(fill=lambda params: self._counted(template.fill(params)))
 
     def _entry(self, text: Value) -> str:
-        """Return an entry point that a template gave, checked to exist."""
+        """Return an entry point from a template after checking that it exists."""
         if not isinstance(text, str):
             raise SpecError(f"{show(text)} is not an entry point.")
         if text not in self._entries:
@@ -175,7 +176,7 @@ class Trees:
 
 
 def _array_tree(value: Value, text: str) -> Any:
-    """Return the array, `None`, or the tree of them, that a parameter holds."""
+    """Return the array, `None`, or tree of arrays in a parameter's value."""
     if isinstance(value, list):
         return [_array_tree(item, text) for item in value]
     if isinstance(value, dict):
@@ -200,7 +201,7 @@ def _keyed(parts: dict[str, Filler]) -> Filler:
 
 
 class Filling:
-    """Makes the variants of one spec."""
+    """Builds the variants of one spec."""
 
     def __init__(self, spec: Spec, at: Place) -> None:
         trees = Trees(at, spec.base_dir)
@@ -214,7 +215,7 @@ class Filling:
         self._check_args = None if own is None else trees.args(own, ("check", ARGS_KEY))
 
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
-        """Yield the variants of a point, which differ in the target alone."""
+        """Yield the variants of a point, one for each target."""
         spec, at, params = self._spec, self._at, contents(point)
         made = {
             **self._made(point),
@@ -244,7 +245,7 @@ class Filling:
             yield variant
 
     def _made(self, point: Point) -> dict[str, Any]:
-        """Return the fields of a point's variants that a check has of its own, too."""
+        """Return the fields that a variant and its check both have."""
         spec, at, params = self._spec, self._at, contents(point)
         tolerance = _numbers(spec.tolerance, DIFFERENCE, params, at.child("tolerance"))
         return {
@@ -256,7 +257,7 @@ class Filling:
         }
 
     def _check(self, point: Point) -> Check:
-        """Return what is checked in the place of a point's variants."""
+        """Return the check that runs instead of a point's variants."""
         at, given = self._at.child("check"), dict(self._spec.check)
         seed, tolerance = given.pop(SEED_KEY, None), given.pop(TOLERANCE_KEY, None)
         given.pop(ARGS_KEY, None)
@@ -285,10 +286,10 @@ class Filling:
 
 
 def _check_args(spec: Spec, at: Place) -> dict[str, Value] | list[Value] | None:
-    """Return the arguments of a check, None where it names none.
+    """Return the arguments of a check, None if it has none.
 
     Raises:
-        SpecError: they are not like those of the kernel.
+        SpecError: they do not match the kernel's arguments.
     """
     own = spec.check.get(ARGS_KEY)
     if own is None:
@@ -328,7 +329,6 @@ def _mesh(axes: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
 def _numbers(
     values: Mapping[str, float | str], kind: Number, params: Params, at: Place
 ) -> dict[str, int | float]:
-    """Return numbers with their templates filled in."""
     return {name: _number(value, kind, params, at.child(name)) for name, value in values.items()}
 
 
@@ -337,7 +337,7 @@ def _number(value: object, kind: Number, params: Params, at: Place) -> int | flo
 
 
 def _filled(value: object, params: Params, at: Place) -> object:
-    """Return a number, or what its template gives."""
+    """Return a number, or the value of its template."""
     if not isinstance(value, str):
         return value
     with at.blamed():

@@ -1,7 +1,7 @@
-"""Read lock files, and say where a damaged one is wrong.
+"""Read lock files, and report the position of an error in a damaged one.
 
-One in the form in which it is written is read line by line; ten thousand variants take a moment.
-What an editor or a formatter made of it is read as specs are.
+The form that pallasc writes is read line by line, which is fast even for ten thousand variants.
+Other forms, left by an editor or a formatter, are read like specs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COMPONENT = re.compile(
 )
 _TABLE = re.compile(rf"^  {_KEY}: ({DIGEST})\n", re.MULTILINE)
 _MOST_VALUES = 10_000_000
-"""Values in one lock; it has as many variants as its user compiles."""
+"""Maximum number of values in a lock, which has an entry for each variant its user compiles."""
 
 _ANY_TEXT = Text("text", r"[\s\S]*")
 _DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
@@ -61,7 +61,7 @@ _OPTIONAL = ("tables",)
 
 
 def read_lock(path: Path) -> Lock | None:
-    """Return the lock that a file holds, None if there is no such file.
+    """Read a lock file; return None if it does not exist.
 
     Raises:
         SpecError: it cannot be read, or as `parse_lock`.
@@ -73,7 +73,7 @@ def read_lock(path: Path) -> Lock | None:
         return None
     except OSError as error:
         raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
-    # As text files are read: a line may end in CR LF.
+    # Universal newlines, as for text files.
     text = decoded(content, file, _restore(file)).replace("\r\n", "\n").replace("\r", "\n")
     return parse_lock(text, file)
 
@@ -83,23 +83,23 @@ def _restore(file: str) -> str:
 
 
 def parse_lock(text: str, file: str) -> Lock:
-    """Return the lock that a text holds.
+    """Parse the text of a lock file.
 
     Args:
-        text: what the file holds.
-        file: its name, for messages.
+        text: content of the file.
+        file: its name for messages.
 
     Raises:
-        SpecError: it is damaged, holds something twice, or was written by a later pallasc; the
-            place is the line.
+        SpecError: the lock is damaged, has a duplicate, or was written by a later pallasc; the
+            location is the line.
     """
     return _parse_own_form(text) or _parse_any_form(text, file)
 
 
 def _parse_own_form(text: str) -> Lock | None:
-    """Return the lock of a text in the form that is written, None if it has any other.
+    """Parse the form that pallasc writes; return None for any other form.
 
-    Lines of notes may have changed.
+    The notes may differ.
     """
     lines = text.split("\n", 20)
     notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
@@ -115,7 +115,7 @@ def _parse_own_form(text: str) -> Lock | None:
     variants = {a or b: Entry(*digests) for a, b, *digests, _, _ in rows}
     costs = {a or b: float(cost) for a, b, *_, cost in rows if cost}
     resources = {a or b: _resources(numbers) for a, b, *_, numbers, _ in rows if numbers}
-    # A line that no pattern matched, or a key that is given twice, leaves fewer entries than lines.
+    # A line that no pattern matched, or a duplicate key, leaves fewer entries than lines.
     sections = (head, listed_tables, body)
     lengths = [len(toolchain), len(tables), len(variants)]
     is_complete = lengths == [section.count("\n") for section in sections]
@@ -125,7 +125,7 @@ def _parse_own_form(text: str) -> Lock | None:
 
 
 def _resources(text: str) -> Resources | None:
-    """Return the resources in a line, None where one is given twice or is not known."""
+    """Return the resources in a line, None if one is duplicate or unknown."""
     numbers = [(name, int(value)) for name, value in _NUMBER.findall(text)]
     named = dict(numbers)
     is_known = len(named) == len(numbers) and named.keys() <= {*Resources._fields}
@@ -133,7 +133,7 @@ def _resources(text: str) -> Resources | None:
 
 
 def _parse_any_form(text: str, file: str) -> Lock:
-    """Return the lock of a text in any form that YAML allows."""
+    """Parse a lock in any form that YAML allows."""
     check_merged(text, file, "lock", f"Take either side, then run: {update_command(file)}")
     with _advice(file):
         document = parse_document(text, file, most_values=_MOST_VALUES)
@@ -145,7 +145,7 @@ def _parse_any_form(text: str, file: str) -> Lock:
 
 @contextmanager
 def _advice(file: str) -> Iterator[None]:
-    """Give errors the hint for a generated file."""
+    """Add the hint for a generated file to errors."""
     try:
         yield
     except SpecError as error:

@@ -1,8 +1,8 @@
 """Expand specs into variants: every point of the matrix on every target, in a fixed order.
 
-The points of a spec are rows and combinations of the matrix, less what is excluded, and more. How
-many there may be is counted from sizes before anything is expanded: every count is a product or a
-sum over lengths, and takes no longer than reading the specs did.
+The points of a spec are its rows combined with its matrix, without those in `exclude`, followed by
+those in `include`. Their number is checked before anything is expanded: every count is a product or
+a sum of lengths, and takes no longer than reading the specs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 VARIABLE = "PALLASC_MAX_VARIANTS"
 MOST_VARIANTS = 100_000
-"""Variants that specs expand to, where `$PALLASC_MAX_VARIANTS` says nothing else."""
+"""Limit for the variants of all specs, unless `$PALLASC_MAX_VARIANTS` sets another."""
 VALUES_PER_VARIANT = 100
-"""Values that specs may take to fill in, for each variant that is allowed."""
+"""Limit for the values that specs fill in, per allowed variant."""
 MOST_EXCLUDED_SETS = 100
-"""Different sets of parameters that the points of one `exclude` have."""
+"""Limit for the different sets of parameters that the points of one `exclude` have."""
 
 _Ranks = tuple[int, ...]
-"""How many dimensions each array of a variant has."""
+"""Number of dimensions of each array of a variant."""
 
 
 def expand(
@@ -58,20 +58,20 @@ def expand(
     all_points: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Variant]:
-    """Return the variants of every spec, in the order of specs, matrix and targets.
+    """Return the variants of every spec, in the order of specs, matrix, and targets.
 
-    Of a tuned kernel, whose table is read here, these are the points that a row uses and the
-    default (`tuned_points`).
+    For a tuned kernel, whose table is read here, these are the points that a row uses and the
+    default (see `tuned_points`).
 
     Args:
         specs: the specs.
-        all_points: return every point of tuned kernels, too.
-        tell: called with a remark where points of a tuned kernel are left out or none is.
+        all_points: also return the other points of tuned kernels.
+        tell: receives a remark if points of a tuned kernel are left out, or if all are built for
+            lack of rows.
 
     Raises:
-        SpecError: there are more than specs may expand to; a point, a parameter or a
-            target is wrong, nothing is left to compile, or two variants have the same id; or a
-            table is wrong.
+        SpecError: there are too many variants; a point, a parameter, a target, or a table is wrong;
+            nothing is left to compile; or two variants have the same id.
     """
     specs = list(specs)
     _check_expansion(specs)
@@ -95,7 +95,7 @@ def expand(
 def _tuned(
     specs: list[Spec], *, all_points: bool, tell: Callable[[str], None]
 ) -> TunedPoints | None:
-    """Return what chooses points of tuned kernels, None where there are none."""
+    """Return the selector of tuned points, None if no kernel is tuned."""
     if all(spec.tune is None for spec in specs):
         return None
     from pallasc.specs.loading.tuned_points import TunedPoints
@@ -178,7 +178,9 @@ def _targets(spec: Spec, at: Place) -> list[Target]:
 
 
 def _points_of(spec: Spec, at: Place) -> list[Point]:
-    """Return every point of a spec: rows slowest, the last parameter fastest, `include` at the end.
+    """Return every point of a spec.
+
+    Rows vary slowest and the last parameter fastest; `include` comes last.
 
     Raises:
         SpecError: a point is wrong or repeated, or none is left.
@@ -195,12 +197,11 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
 
 
 class _Axes:
-    """The parameters of a spec, and the values that they have.
+    """The parameters of a spec, and their values.
 
     Attributes:
-        names: the parameters, those of the rows first.
-        rows: what each row gives.
-        choices: the values of each parameter by what may be written for them.
+        names: the parameters, with the rows' parameters first.
+        rows: the choices in each row.
     """
 
     def __init__(self, spec: Spec, at: Place) -> None:
@@ -247,12 +248,12 @@ class _Axes:
                 yield {**row, **dict(zip(names, values, strict=True))}
 
     def known(self, name: str) -> dict[str, Choice]:
-        """Return the values of a parameter by their keys; those with a name by that as well."""
+        """Return the values of a parameter by their keys; named values also by their names."""
         return self._known.get(name, {})
 
 
 def _check_rows(spec: Spec, axes: _Axes) -> None:
-    """Refuse rows that repeat another row."""
+    """Reject rows that repeat another row."""
     seen: dict[tuple[str, ...], int] = {}
     for index, row in enumerate(axes.rows):
         first = seen.setdefault(_identity(row, row), index)
@@ -266,7 +267,7 @@ def _check_rows(spec: Spec, axes: _Axes) -> None:
 
 
 class _Excluded:
-    """The points that `exclude` drops: looked up by the values of each set of parameters."""
+    """The points that `exclude` drops, indexed by the values of each set of parameters."""
 
     def __init__(self, spec: Spec, axes: _Axes, at: Place) -> None:
         self._sets: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
@@ -286,7 +287,7 @@ class _Excluded:
 
 
 def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int) -> str:
-    """Return the key of a value that some point has."""
+    """Return the key of a value; some point must have it."""
     place = at.child(index)
     if not axes.known(name):
         raise place.unknown("parameter", name, _known_names(axes))
@@ -337,7 +338,7 @@ def _identity(point: Point, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _source_of(spec: Spec, name: str, at: Place) -> Place:
-    """Return the place that gives a parameter."""
+    """Return the place that defines a parameter."""
     if spec.tune is not None and name in spec.tune.over:
         return at.child("tune").child("over").child(name)
     if name in spec.matrix:
@@ -346,7 +347,7 @@ def _source_of(spec: Spec, name: str, at: Place) -> Place:
 
 
 def most_variants() -> int:
-    """Return the most variants that specs may expand to.
+    """Return the maximum number of variants that specs may expand to.
 
     Raises:
         SpecError: `$PALLASC_MAX_VARIANTS` is not a positive whole number.
@@ -360,10 +361,10 @@ def most_variants() -> int:
 
 
 def _check_expansion(specs: Iterable[Spec]) -> None:
-    """Check that specs do not expand to more than is allowed.
+    """Check that specs do not expand to too many variants or values.
 
     Raises:
-        SpecError: they do; the message counts.
+        SpecError: they do; the message has the count.
     """
     most = most_variants()
     most_values = most * VALUES_PER_VARIANT
@@ -391,30 +392,30 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
 
 
 def _count_points(spec: Spec) -> int:
-    """Return how many points a spec has before any is excluded."""
+    """Count the points of a spec before any is excluded."""
     axes = [len(values) for values in spec.axes.values()]
     product = max(1, len(spec.rows)) * math.prod(axes)
     return len(spec.include) + (product if spec.matrix or spec.rows or not spec.include else 0)
 
 
 def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
-    """Return how many values are read or made to expand a spec."""
+    """Count the values that are read or created to expand a spec."""
     total = filled = 0
     for tree in (spec.args, spec.static):
         size, anew = _size(tree, sizes)
         total, filled = total + size, filled + anew
     names = len(spec.axes) + (len(spec.rows[0].values) if spec.rows else 0)
     names = names or (len(spec.include[0]) if spec.include else 0)
-    # Fewer sets than this are held against each point.
+    # Each point is compared with at most this many sets.
     sets = min(len(spec.exclude), MOST_EXCLUDED_SETS)
     lists = sum(map(len, spec.axes.values())) + len(spec.exclude) + len(spec.include)
     return total + lists + points * (len(spec.targets) + names + filled + sets)
 
 
 def _size(tree: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many values a tree has, and how many of them are made again for each point.
+    """Count the values in a tree, and those that are created again for each point.
 
-    Kernels of one file share the trees of its defaults: `sizes` holds those that were counted.
+    Kernels in one file share the trees of its defaults: `sizes` caches their counts.
     """
     if isinstance(tree, str):
         return 1, int(is_template(tree))
@@ -432,12 +433,12 @@ def _size(tree: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
 
 
 def _check_batch_arrays(variants: Iterable[Variant]) -> None:
-    """Check that a kernel for batches takes arrays with one more dimension.
+    """Check that a kernel for batches takes arrays with an additional dimension.
 
-    A kernel without variants here is not looked at.
+    A kernel without variants here is not checked.
 
     Raises:
-        SpecError: it takes another number of arrays, or none with a dimension more.
+        SpecError: it takes another number of arrays, or none with an additional dimension.
     """
     variants = list(variants)
     declaring = {own.name: own for own in reversed(variants) if own.vmap is not None}
@@ -464,7 +465,7 @@ def _check_batch_arrays(variants: Iterable[Variant]) -> None:
 
 
 def _is_batch(ranks: _Ranks, batched: _Ranks) -> bool:
-    """Tell whether arrays of these ranks may be a batch; some may have none."""
+    """Return True if arrays of these ranks can be a batch; some arrays may be unbatched."""
     more = [other - own for own, other in zip(ranks, batched, strict=False)]
     return len(ranks) == len(batched) and set(more) <= {0, 1} and 1 in more
 

@@ -1,6 +1,6 @@
-"""Load a Python file of the user's as a module, under a name that no package has.
+"""Load a user's Python file as a module, under a name that no package has.
 
-Executes the user's code: only worker processes do this.
+This executes user code, so only worker processes do it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ _PREFIX = "_pallasc_spec_"
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Always compiles the source: cached bytecode misses a change within one second."""
+    """Always compiles the source: cached bytecode misses an edit within the same second."""
 
     def path_stats(self, path: Any) -> Any:
         raise OSError("no bytecode cache")
 
 
 def module_name(path: str | Path) -> str:
-    """Return the name under which a file is loaded, `_pallasc_spec_<stem>`."""
+    """Return the module name of a loaded file, `_pallasc_spec_<stem>`."""
     return f"{_PREFIX}{Path(path).stem}"
 
 
 def shown_name(module: str) -> str:
-    """Return how messages call a module: a spec's file by its name."""
+    """Return the name of a module for messages; a spec file is shown by its file name."""
     return f"{module.removeprefix(_PREFIX)}.py" if module.startswith(_PREFIX) else module
 
 
 def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = None) -> ModuleType:
-    """Execute a Python file and return its module; the file's folder can be imported from.
+    """Execute a Python file and return its module; its folder becomes importable.
 
     Args:
         path: the file.
-        fresh: execute it again, even if this process has done so before.
-        shown: what to call it in messages, where that is another path.
+        fresh: execute it again, even if this process has already done so.
+        shown: the path to show in messages, if it differs.
 
     Raises:
-        SpecError: there is no such file, or executing it raised; the place is the line in it.
+        SpecError: the file does not exist, or executing it raised; the location is the line in it.
     """
     file = Path(path).resolve()
     name = module_name(file)
@@ -52,7 +52,7 @@ def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = No
         return loaded
     if not file.is_file():
         raise SpecError(f"{shown or path}: there is no such file.")
-    # As `python FILE` does, so that a kernel imports its neighbours.
+    # As `python FILE` does, so that a kernel can import files in the same folder.
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     return _execute(name, file, shown or str(path))
@@ -64,7 +64,7 @@ def _execute(name: str, file: Path, shown: str) -> ModuleType:
     if spec is None:
         raise SpecError(f"{shown}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up while it is executed
+    sys.modules[name] = module  # dataclasses look up their module during execution
     try:
         loader.exec_module(module)
     except SpecError:

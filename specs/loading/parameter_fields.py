@@ -1,4 +1,4 @@
-"""The fields of parameters: values, entry points in them, and the files that values come from."""
+"""Fields for parameters: their values, entry points in values, and files with values."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import NAME, Scalar, Value, is_template, parse_template
 
 NODES = ("$call", "$ref")
-"""Keys of a mapping under `static` that make it more than data."""
+"""Keys that make a mapping under `static` a node instead of data."""
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 class EntryKind(NamedTuple):
-    """An entry point that exists, or where allowed a template that gives one."""
+    """An entry point that exists, or a template for one if `template` is set."""
 
     template: bool = False
 
     def read(self, value: object, at: Place) -> str:
-        """Return the entry point in its normal form, or the template, unfilled."""
+        """Return the normalized entry point, or the unfilled template."""
         if not isinstance(value, str):
             raise expected("an entry point", value, at, "Write package.module:function.")
         with at.blamed():
@@ -55,7 +55,7 @@ class EntryKind(NamedTuple):
 
 
 FILE_KEY, JSON_KEY = "$file", "$json"
-"""The key of a matrix whose points come from a file, and another spelling of it."""
+"""The matrix key for a file with points, and its alternative spelling."""
 
 PARAMETER = Text(
     "the name of a parameter",
@@ -70,12 +70,12 @@ VALUE_NAME = Text(
 
 
 class DataKind(NamedTuple):
-    """JSON-like data with `$call` and `$ref` nodes, and where allowed parameters in braces."""
+    """JSON-like data with `$call` and `$ref` nodes, and with templates if `template` is set."""
 
     template: bool = False
 
     def read(self, value: object, at: Place) -> Value:
-        """Return the data, every node and template in it checked."""
+        """Check every node and template in the data and return it."""
         if isinstance(value, list):
             return [self.read(item, at.child(i)) for i, item in enumerate(value)]
         if isinstance(value, dict):
@@ -90,7 +90,7 @@ class DataKind(NamedTuple):
         return value
 
     def mapping(self, value: Mapping[str, object], at: Place) -> dict[str, Value]:
-        """Return a mapping of data, or a node, its entry point in its normal form."""
+        """Return a mapping of data, or a node with its normalized entry point."""
         for key in value:
             if key.startswith("$") and key not in NODES:
                 hint = suggestion(key, NODES if self.template else (NAME, *NODES))
@@ -109,10 +109,10 @@ class DataKind(NamedTuple):
 
 
 class ParameterKind:
-    """A value of a parameter: a scalar, or a list or a mapping; text in it is not a template."""
+    """A value of a parameter: a scalar, a list, or a mapping; text in it is not a template."""
 
     def read(self, value: object, at: Place) -> Value:
-        """Return the value, every entry point in it in its normal form."""
+        """Return the value with its entry points normalized."""
         if isinstance(value, dict) and NAME in value:
             rest = {key: item for key, item in value.items() if key != NAME}
             name = VALUE_NAME.read(value[NAME], at.child(NAME))
@@ -145,7 +145,7 @@ class PathKind:
 
 
 class SelectKind:
-    """Which fields of a row give which parameters: names, or paths by parameter."""
+    """The fields of a row that give parameters: a list of names, or paths by parameter."""
 
     def read(self, value: object, at: Place) -> dict[str, tuple[str, ...]]:
         """Return the path of each parameter."""
@@ -160,7 +160,7 @@ class SelectKind:
 
 
 class ConditionKind:
-    """The value that a field must have, or a list of them."""
+    """The value that a field must have, or a list of allowed values."""
 
     def read(self, value: object, at: Place) -> tuple[Scalar, ...]:
         """Return the values."""
@@ -174,10 +174,10 @@ class ConditionKind:
 
 
 class KeysKind:
-    """How the keys of rows are written: one word, or the name and the word of each level."""
+    """Notation of the keys of rows: one word, or the name and the word of each level."""
 
     def read(self, value: object, at: Place) -> dict[str, str]:
-        """Return how the key of each level is written, by its name, the outermost first."""
+        """Return the notation of each level's keys, by level name, outermost first."""
         if isinstance(value, str):
             return {"key": _KEY_TEXT.read(value, at)}
         levels = MapOf(_LEVEL, _KEY_TEXT, "levels").read(value, at)
@@ -212,18 +212,18 @@ TABLE_FIELDS = Record(
 
 
 class Table(NamedTuple):
-    """The value of `$file`: a file, and which of its rows give which parameters.
+    """The value of `$file`: a file, and the rows and fields to take from it.
 
     Attributes:
         path: a JSON or YAML file, relative to the spec's folder.
-        rows: where the rows lie in it.
+        rows: path of the rows in the file.
         select: the field of a row that gives each parameter; None for all fields.
-        where: the values that fields of a row must have.
+        where: required values of fields of a row.
         skip: keys of the rows' mapping that are not rows.
-        keys: how the keys of each level of mappings around a row are written, by their names, the
-            outermost first; None for one level, whose key is a number where it is written as one.
-        values: how rows are written.
-        named: the key of the matrix that gives it.
+        keys: notation of the keys for each level of mappings around a row, by level name, outermost
+            first; None for one level, whose key is a number if it is written as one.
+        values: notation of the rows.
+        named: the key of the matrix that has this value.
     """
 
     path: str
@@ -237,17 +237,17 @@ class Table(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """The values of each parameter, in the user's order, and the file that gives more."""
+    """The values of each parameter, in the user's order, and a file with more of them."""
 
     axes: dict[str, tuple[Value, ...]]
     table: Table | None = None
 
 
 class MatrixKind:
-    """Values of each parameter, and a file that gives rows of them."""
+    """Values of each parameter, and a file with rows of them."""
 
     def read(self, value: object, at: Place) -> Matrix:
-        """Return the matrix, every value in it checked."""
+        """Check every value in the matrix and return it."""
         named = [key for key in (FILE_KEY, JSON_KEY) if isinstance(value, dict) and key in value]
         if not isinstance(value, dict) or not named:
             return Matrix(self._axes().read(value, at))
@@ -277,7 +277,7 @@ class MatrixKind:
 
 
 def _check_beside(axes: Mapping[str, object], named: str, path: str, at: Place) -> None:
-    """Refuse fields of a table that stand beside it, where only parameters do."""
+    """Reject fields of a table next to its key, where only parameters are allowed."""
     for key in (field.name for field in TABLE_FIELDS.fields):
         if key in axes and not isinstance(axes[key], list):
             raise at.child(key).error(
@@ -288,19 +288,19 @@ def _check_beside(axes: Mapping[str, object], named: str, path: str, at: Place) 
 
 
 SEED_KEY, TOLERANCE_KEY, ARGS_KEY = "$seed", "$tolerance", "$args"
-"""The keys of `check` that are not parameters."""
+"""Keys of `check` that are not parameters."""
 
 
 class CheckKind(NamedTuple):
-    """What a check runs: values of parameters, arguments, a seed, a tolerance.
+    """The input of a check: values of parameters, arguments, a seed, a tolerance.
 
-    `special` has the kinds of the keys that are not parameters.
+    `special` has the fields for keys that are not parameters.
     """
 
     special: tuple[Field, ...]
 
     def read(self, value: object, at: Place) -> dict[str, Value]:
-        """Return the mapping, each value checked."""
+        """Check each value in the mapping and return it."""
         if not isinstance(value, dict):
             raise expected("a mapping of parameters", value, at, "Write {m: 128, n: 128}.")
         if not value:

@@ -1,7 +1,7 @@
 """The schema of spec files: every field of a kernel and of a file, for YAML and the decorator.
 
-The JSON schema is made from the same tables, so that editors complete and check specs with it. What
-depends on two places at once (an unknown parameter, a duplicate variant) is for the loader alone.
+The JSON schema is generated from the same tables, for editors to complete and check specs. Errors
+that involve two places (an unknown parameter, a duplicate variant) are found only by the loader.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _NUMBER = Number(whole=True, template=True)
 
 
 class LimitKind(NamedTuple):
-    """A whole number, a template that gives one, or a rule relative to a baseline.
+    """A whole number, a template for one, or a rule relative to a baseline.
 
     Attributes:
-        field: the number that is limited, by its name in `Resources`.
+        field: name of the limited number in `Resources`.
     """
 
     field: str
 
     def read(self, value: object, at: Place) -> int | str:
-        """Return the number, the template unfilled, or the rule as it is to be written."""
+        """Return the number, the unfilled template, or the normalized rule."""
         if isinstance(value, str) and is_template(value):
             return str(_NUMBER.read(value, at))
         return self.checked(value, at)
@@ -103,26 +103,27 @@ _BRACES = r"\{[^{}]+\}"
 _LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"
 
 SCHEMA_VERSION = 1
-"""The version of spec files that this release reads. 1: the first."""
+"""Version of spec files that this release reads. 1 is the first."""
 
 _ARRAY_NODES = ("$call", "$tuple")
-"""Keys of a mapping under `args` that make it more than a mapping."""
+"""Keys that make a mapping under `args` a node."""
 
 
 STATIC = DataKind(template=True)
 
 
 class ArrayKind(NamedTuple):
-    """An array in its notation, `null`, or lists, mappings, tuples and nodes of them.
+    """An array in its notation, `null`, or lists, mappings, tuples, and nodes of them.
 
     Attributes:
-        in_call: it is an argument of a `$call`, where what is not an array is as under `static`.
+        in_call: True for arguments of a `$call`, where values other than arrays are as under
+            `static`.
     """
 
     in_call: bool = False
 
     def read(self, value: object, at: Place) -> Value:
-        """Return the tree unchanged, every array in it checked."""
+        """Check every array in the tree and return it unchanged."""
         if isinstance(value, list):
             return self.items(value, at)
         if isinstance(value, dict):
@@ -175,7 +176,7 @@ class ArgsKind:
     """The arguments: arrays by name or by position."""
 
     def read(self, value: object, at: Place) -> dict[str, Value] | list[Value]:
-        """Return the arguments unchanged, every array in them checked."""
+        """Check every array in the arguments and return them unchanged."""
         if isinstance(value, list):
             return ArrayKind().items(value, at)
         if not isinstance(value, dict):
@@ -223,7 +224,7 @@ class VersionKind:
 
 
 class VariableKind:
-    """The name of an environment variable that kernels get to see."""
+    """The name of an environment variable that kernels can see."""
 
     def read(self, value: object, at: Place) -> str:
         """Return the name."""
@@ -249,12 +250,12 @@ TARGET_NAME = Text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write
 
 
 class TargetKind(NamedTuple):
-    """The name of a target; the schema lists the built-in ones for editors to offer."""
+    """The name of a target; the schema lists the built-in ones for completion in editors."""
 
     known: tuple[str, ...]
 
     def read(self, value: object, at: Place) -> str:
-        """Return the name; whether there is such a target is known later, with the models."""
+        """Return the name; its existence is checked later, when the models are known."""
         return TARGET_NAME.read(value, at)
 
     def schema(self) -> Schema:
@@ -321,10 +322,10 @@ KERNEL_FIELDS = (
 """Every field of a kernel, in the order of the reference."""
 
 PARTIAL_KERNEL = Record(tuple(field._replace(required=False) for field in KERNEL_FIELDS))
-"""A kernel whose missing fields may be among the defaults."""
+"""A kernel whose missing fields may be in the defaults."""
 
 DEFAULTS = Record(tuple(field for field in PARTIAL_KERNEL.fields if field.name != "name"))
-"""The fields that may be given once for all kernels of a file."""
+"""Fields that can be set once for all kernels of a file."""
 
 MODEL_FIELDS = (
     Field("arch", TargetKind(tuple(DEFAULT_MODELS)), "Architecture, like sm_90a."),
@@ -358,7 +359,7 @@ class Kernels:
         return value
 
     def schema(self) -> Schema:
-        """Return the schema; what defaults may give is not required of a kernel."""
+        """Return the schema; fields that can have defaults are not required."""
         named = {**PARTIAL_KERNEL.schema(), "required": ["name"]}
         return {"type": "array", "items": named, "minItems": 1}
 
@@ -374,7 +375,7 @@ FILE = Record(FILE_FIELDS)
 
 
 def is_parameter(text: str) -> bool:
-    """Return whether text is one brace pair and nothing else: a parameter that gives an array."""
+    """Return True if the text is a single pair of braces: a parameter that gives an array."""
     if not is_template(text):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Choose variants with an expression, and put other targets in place of a spec's own.
+"""Select variants with an expression, and replace the targets of specs.
 
 Grammar of an expression:
     either := both ("or" both)*
@@ -6,11 +6,11 @@ Grammar of an expression:
     factor := "not" factor | "(" either ")" | term
     term   := parameter "=" pattern | "target=" pattern | "name=" pattern | pattern
 
-In a value, `*` and `?` are wildcards and everything else is itself, so that the text of an array
-is: `q=bf16[32,512]`. A bare pattern with `*`, `?` or `[` is a glob over a kernel's name, or over an
-id, whose brackets are themselves; without them it is any part of the name, whatever its case.
-A term may also be the id of a variant, with or without its target. Quotes keep spaces and
-parentheses in a term: `layout="row major"`.
+In a value, `*` and `?` are the only wildcards, so that an array can be written as it is:
+`q=bf16[32,512]`. A bare pattern with `*`, `?`, or `[` is a glob that matches a kernel's name, or an
+id, whose brackets are literal. Any other pattern matches a part of the name, ignoring case. A term
+may also be the id of a variant, with or without its target. Use quotes for spaces and parentheses
+in a term: `layout="row major"`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pallasc.specs.templates import Scalar
 
 
 class NamedTarget(Protocol):
-    """A target, as an expression sees it."""
+    """A target as an expression sees it."""
 
     @property
     def name(self) -> str:
@@ -44,11 +44,11 @@ class NamedTarget(Protocol):
 
 
 class Selectable(Protocol):
-    """What an expression selects: a variant, an entry of a bundle, a row of a table."""
+    """An item that an expression can select: a variant, an entry of a bundle, a row of a table."""
 
     @property
     def id(self) -> str:
-        """What it is called in full."""
+        """The full id."""
 
     @property
     def name(self) -> str:
@@ -60,17 +60,17 @@ class Selectable(Protocol):
 
     @property
     def target(self) -> NamedTarget:
-        """What it is for."""
+        """The target."""
 
 
 S = TypeVar("S", bound=Selectable)
 Predicate = Callable[[Selectable], bool]
-"""Tells whether something is selected."""
+"""Returns True if an item is selected."""
 
 _TOKEN = re.compile(r'[()]|(?:[^\s()"]|"[^"]*")+|"')
 _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _COMPARISON = re.compile(r"(?P<key>\w*)(?P<sign>==|!=|<=|>=|[<>]|=(?=$)|(?<!\w)=)(?P<value>.*)")
-"""What looks like a term with a parameter, and is none: `n==1`, `n>1`, `n=`, `=1`."""
+"""Matches a malformed comparison: `n==1`, `n>1`, `n=`, `=1`."""
 _GLOB = re.compile(r"[*?\[]")
 _LONGEST = 2000
 _DEEPEST = 100
@@ -81,12 +81,12 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
     """Return the variants that an expression selects, in their order.
 
     Args:
-        variants: variants, or what is like them.
+        variants: variants or other selectable items.
         expression: see the grammar.
-        noun: what they are, for messages.
+        noun: plural noun for the items in messages.
 
     Raises:
-        SpecError: the expression is wrong, or selects none of them.
+        SpecError: the expression is malformed, or selects none of them.
     """
     everything = list(variants)
     parser = _Parser(expression)
@@ -101,13 +101,13 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
 
 
 def retarget(specs: Iterable[Spec], names: Sequence[str]) -> list[Spec]:
-    """Return the specs with other targets in place of their own; no names change nothing.
+    """Return the specs with their targets replaced; without names, nothing changes.
 
-    Where several specs share a name, such as one for each architecture, a target goes to those of
-    them that declare its architecture, and to all where none does.
+    If several specs share a name, such as one for each architecture, a target goes to those that
+    declare its architecture, or to all if none does.
 
     Raises:
-        SpecError: no such target.
+        SpecError: a target does not exist.
     """
     everything = list(specs)
     if not names:
@@ -133,7 +133,7 @@ def _archs(spec: Spec, names: Iterable[str]) -> set[str]:
 
 
 def matches(term: str, variant: Selectable) -> bool:
-    """Return whether one term selects a variant."""
+    """Return True if a term selects a variant."""
     if term == variant.id:
         return True
     assignment = _ASSIGNMENT.fullmatch(term)
@@ -151,7 +151,7 @@ def _matches_name(term: str, variant: Selectable) -> bool:
 
 
 def _fits(text: str, pattern: str) -> bool:
-    """Return whether a pattern fits a text; `*` and `?` are its only wildcards."""
+    """Return True if a pattern matches a text; `*` and `?` are the only wildcards."""
     return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
@@ -172,7 +172,7 @@ def _no_match_hint(terms: list[str], variants: Sequence[Selectable]) -> str | No
 
 
 def _term_hint(term: str, variants: Sequence[Selectable]) -> str:
-    """Return what may have been meant by a term that selects nothing."""
+    """Return a suggestion for a term that selects nothing."""
     assignment = _ASSIGNMENT.fullmatch(term)
     if assignment is not None and not _GLOB.search(assignment["key"]):
         return _value_hint(assignment["key"], assignment["value"], variants)
@@ -189,7 +189,7 @@ def _term_hint(term: str, variants: Sequence[Selectable]) -> str:
 
 
 def _value_hint(key: str, value: str, variants: Sequence[Selectable]) -> str:
-    """Return what may have been meant by `key=value`, and the values that the parameter has."""
+    """Return a suggestion for `key=value`, with the values of the parameter."""
     params = sorted({name for variant in variants for name, _ in variant.params})
     keys = [*params, "target", "name"]
     name = key if key in keys else nearest(key, keys)
@@ -209,7 +209,6 @@ def _value_hint(key: str, value: str, variants: Sequence[Selectable]) -> str:
 
 
 def _number(text: str) -> float | None:
-    """Return the number that a text is, None where it is none."""
     try:
         return float(text)
     except ValueError:
@@ -217,7 +216,7 @@ def _number(text: str) -> float | None:
 
 
 def _array_hint(term: str, variants: Sequence[Selectable]) -> str | None:
-    """Return the hint for a term that names an array in place of a parameter, None for others."""
+    """Return the hint for a term that names an array instead of a parameter, else None."""
     key = term.partition("=")[0] if "=" in term else ""
     params = {name for variant in variants for name, _ in variant.params}
     known = [variant for variant in variants if isinstance(variant, Variant)]  # not of a bundle
@@ -228,7 +227,7 @@ def _array_hint(term: str, variants: Sequence[Selectable]) -> str | None:
 
 
 def _quoted(term: str) -> str:
-    """Return a term as it has to be written: with quotes where it holds spaces or parentheses."""
+    """Return a term with quotes if it contains spaces or parentheses."""
     if not re.search(r"[\s()]", term):
         return term
     key, equals, value = term.partition("=")
@@ -236,7 +235,7 @@ def _quoted(term: str) -> str:
 
 
 class _Parser:
-    """A recursive descent over the tokens of one expression."""
+    """A recursive-descent parser for one expression."""
 
     def __init__(self, text: str) -> None:
         self.text = text

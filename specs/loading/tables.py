@@ -1,10 +1,10 @@
-"""Rows of parameters from a JSON or YAML file: `$file` of a matrix.
+"""Rows of parameters from a JSON or YAML file: `$file` in a matrix.
 
-The rows are a list of them, or a mapping whose values they are; `$key` is a row's key in that
-mapping, a number where it is written as a whole number, and `$value` the row itself. With `keys`
-rows lie under as many mappings as it names, and keys may be JSON text, such as the arguments of a
-call; `$name` is then the key of the level of that name. What a file holds is data: nothing in it is
-a template, and no key in it begins with `$`.
+The rows are a list, or the values of a mapping; `$key` is a row's key in that mapping, a number if
+it is written as a whole number, and `$value` is the row itself. With `keys`, rows are nested in as
+many mappings as it names, and keys may be JSON text, such as the arguments of a call; `$name` is
+then the key of the level with that name. The content of a file is data: nothing in it is a
+template, and none of its keys begins with `$`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MISSING = object()
 
 
 class _Entry(NamedTuple):
-    """A row in the file: where it is, the keys that lead to it by their names, what it holds."""
+    """A row in the file: its path, the keys that lead to it by their names, its content."""
 
     path: PathParts
     keys: Mapping[str, Value]
@@ -47,16 +47,16 @@ class _Entry(NamedTuple):
 def read_rows(
     table: Table, at: Place, base_dir: str, documents: dict[str, Document]
 ) -> tuple[Row, ...]:
-    """Return the rows that `$file` chooses, in the order of the file.
+    """Return the rows that `$file` selects, in the order of the file.
 
     Args:
         table: the value of `$file`.
         at: its place.
         base_dir: the spec's folder.
-        documents: files that were read already, by path; this one is added.
+        documents: files that were already read, by path; this one is added.
 
     Raises:
-        SpecError: the file is missing or wrong, or does not hold what is asked for.
+        SpecError: the file is missing or malformed, or lacks the requested data.
     """
     document = _document(table.path, at.child("path"), base_dir, documents)
     entries = list(_entries(document, table, at))
@@ -98,7 +98,7 @@ def _entries(document: Document, table: Table, at: Place) -> Iterator[_Entry]:
 def _leaves(
     document: Document, path: PathParts, rows: Any, levels: list[tuple[str, str]], at: Place
 ) -> Iterator[tuple[PathParts, dict[str, Value], Any]]:
-    """Yield each row under so many levels: its path, its keys by name, what it holds."""
+    """Yield each row below these levels: its path, its keys by name, its content."""
     if isinstance(rows, list) and _at_end(levels):
         for index, content in enumerate(rows):
             yield (*path, index), {levels[0][0]: index}, content
@@ -122,7 +122,7 @@ def _leaves(
 
 
 def _at_end(levels: list[tuple[str, str]]) -> bool:
-    """Tell whether what is under this level are rows."""
+    """Return True if the items of this level are rows."""
     return len(levels) == 1
 
 
@@ -134,7 +134,6 @@ def _key(key: str, written: str, place: Location) -> Value:
 
 
 def _parsed(text: object, place: Location, called: str) -> Any:
-    """Return the value of JSON text."""
     try:
         value = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -150,7 +149,7 @@ def _parsed(text: object, place: Location, called: str) -> Any:
 
 
 def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[PathParts, Any]:
-    """Return what lies at a path of the document, and the path with its indices as numbers."""
+    """Return the path, its list indices as numbers, and the value at this path in the document."""
     reached: PathParts = ()
     value = document.data
     for part in path:
@@ -169,7 +168,6 @@ def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[Path
 
 
 def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) -> list[_Entry]:
-    """Return the rows whose fields are as `where` says."""
     chosen = entries
     for name, values in (table.where or {}).items():
         place = at.child("where").child(name)
@@ -216,7 +214,6 @@ def _fields_of(entry: _Entry) -> list[str]:
 
 
 def _all_fields(entry: _Entry, at: Place, document: Document) -> dict[str, tuple[str, ...]]:
-    """Return a selection of everything that a row has."""
     if not isinstance(entry.content, dict):
         raise _error(entry, document, f"expected a row, got {show(entry.content)}.", at)
     for name in entry.content:

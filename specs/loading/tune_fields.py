@@ -1,4 +1,4 @@
-"""The fields of `tune`: what is tuned, by what, and where the table of the results lies."""
+"""The fields of `tune`: the tuned parameters, the parameters of keys, and the table's path."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from pallasc.specs.tuning import Buckets, Tune
 
 TABLE_SUFFIX = ".tuned.yaml"
-"""What the names of tables end in; folders that are given as specs skip these files."""
+"""Suffix of table files; a folder of specs skips them."""
 
 _POW2 = "pow2"
 _LARGEST_EDGE = 2**63 - 1
 
 
 class BucketsKind:
-    """How whole numbers are put together: `pow2`, or ascending edges."""
+    """Grouping of whole numbers: `pow2`, or ascending edges."""
 
     def read(self, value: object, at: Place) -> Buckets:
-        """Return the word, or the edges."""
+        """Return `pow2`, or the edges."""
         if value == _POW2:
             return "pow2"
         hint = "Write pow2, or edges such as [128, 1024, 8192]."
@@ -103,15 +103,15 @@ TUNE = Record(TUNE_FIELDS)
 
 
 def made_tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place) -> Tune:
-    """Return `tune` of a kernel, checked against its parameters.
+    """Return the `tune` field of a kernel, checked against its parameters.
 
     Args:
-        fields: what `TUNE` read.
-        given: the values of each parameter of the matrix, its file and `include`.
+        fields: the result of `TUNE.read`.
+        given: the values of each parameter in the matrix, its file, and `include`.
         at: the place of the field.
 
     Raises:
-        SpecError: it names a parameter or a value that does not exist, or one twice.
+        SpecError: a parameter or a value does not exist, or is given twice.
     """
     from pallasc.specs.tuning import Tune
 
@@ -143,7 +143,7 @@ def made_tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: P
 
 
 def table_of(spec_file: str) -> str:
-    """Return the name of the table of a spec file that names none."""
+    """Return the default name of a spec file's table."""
     return f"{PurePath(spec_file).stem}{TABLE_SUFFIX}"
 
 
@@ -225,7 +225,7 @@ def given_values(
     include: tuple[Mapping[str, Value], ...],
     over: Mapping[str, object],
 ) -> dict[str, list[Value]]:
-    """Return the values that each parameter which is not tuned can have, in the points' order."""
+    """Return the possible values of each parameter that is not tuned, in the points' order."""
     given: dict[str, list[Value]] = {}
     for name, value in _named(matrix, rows):
         given.setdefault(name, []).append(value)

@@ -1,8 +1,8 @@
-"""Which points of a tuned kernel are built: those that a row of its table uses, and the default.
+"""Points of a tuned kernel to build: those that a row of its table uses, and the default.
 
-For each point of the matrix on each target, the row of its exact key on the target's model is
-taken, else that of its bucket. Where a target has neither rows nor a default, all of its points are
-built, as they are for `--all-points`.
+For each point of the matrix on each target, the row for its exact key on the target's model
+applies, else the row for its bucket. If a target has neither rows nor a default, all of its points
+are built, as with `--all-points`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pallasc.specs.templates import Point, Scalar, labels, typed
 from pallasc.specs.tuning import Row, Tune, Tuning, bucket_key, key_text, use_text
 
 Tell = Callable[[str], None]
-"""Called with a remark."""
+"""Receives a remark."""
 
 _Key = tuple[Scalar, ...]
 
 
 class TunedPoints:
-    """Chooses the points of tuned kernels.
+    """Selects the points of tuned kernels.
 
     Args:
         specs: all specs of a command.
-        all_points: take every point.
-        tell: called with a remark where points are left out or none is.
+        all_points: select every point.
+        tell: receives a remark if points are left out, or if all are built for lack of rows.
     """
 
     def __init__(self, specs: Iterable[Spec], *, all_points: bool, tell: Tell) -> None:
@@ -46,15 +46,15 @@ class TunedPoints:
     def chosen(
         self, spec: Spec, tune: Tune, points: list[Point], targets: list[Target]
     ) -> Iterator[tuple[Point, list[tuple[Target, Tuning]]]]:
-        """Yield the points of a spec that are built, with their targets and what these carry.
+        """Yield the points of a spec to build, with their targets and tuning data.
 
         Raises:
-            SpecError: the spec's table is wrong, or nothing is left.
+            SpecError: the spec's table is wrong, or no point is left.
         """
         table = self._tables.of(spec, tune)
         rows = () if table is None else self._rows(spec, tune, points, targets, table)
         models = {row.gpu for row in rows}
-        # Nothing says which points of these are used.
+        # For these targets, neither rows nor a default select points.
         is_open = [t for t in targets if tune.default is None and t.name not in models]
         everywhere = {t.name for t in (targets if self._all_points else is_open)}
         tunings = _Tunings(tune, () if table is None else table.rows, rows, points, targets)
@@ -93,9 +93,9 @@ class TunedPoints:
     def _rows(
         self, spec: Spec, tune: Tune, points: list[Point], targets: list[Target], table: Table
     ) -> tuple[Row, ...]:
-        """Return the rows that are a spec's, checked."""
+        """Check and return the rows that apply to a spec."""
         rows = table.rows
-        if not self._tables.is_alone(spec, tune):  # each of these specs has models of its own
+        if not self._tables.is_alone(spec, tune):  # each of these specs has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
         check = _Check(spec, tune, points)
@@ -106,7 +106,7 @@ class TunedPoints:
         return rows
 
     def _remark_left_out(self, spec: Spec, tune: Tune, target: str, keys: list[_Key]) -> None:
-        """Say for which keys of a target nothing is built."""
+        """Report the keys of a target for which nothing is built."""
         if keys:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             self._tell(
@@ -116,11 +116,11 @@ class TunedPoints:
 
 
 class Tables:
-    """The tables that specs name, each read once and held to the names of their kernels.
+    """The tables that specs name, each read once and checked against the names of kernels.
 
     Args:
         specs: the specs that may share them.
-        tell: called with a remark on rows that are of no kernel.
+        tell: receives a remark about rows of unknown kernels.
     """
 
     def __init__(self, specs: Iterable[Spec], tell: Tell = lambda text: None) -> None:
@@ -132,10 +132,10 @@ class Tables:
         self._read: dict[str, dict[str, Table]] = {}
 
     def of(self, spec: Spec, tune: Tune) -> Table | None:
-        """Return the rows of a kernel, None where its table has none.
+        """Return the rows of a kernel, None if its table has none.
 
         Raises:
-            SpecError: the table is wrong, or its parameters are not those of the spec.
+            SpecError: the table is wrong, or its parameters differ from the spec's.
         """
         path, shown = _path(spec, tune), table_shown(spec, tune)
         if path not in self._read:
@@ -153,12 +153,12 @@ class Tables:
         return table
 
     def is_alone(self, spec: Spec, tune: Tune) -> bool:
-        """Tell whether no other spec has rows under the same name in the same table."""
+        """Return True if no other spec has rows under the same name in the same table."""
         sharing = self._sharing.get(_path(spec, tune), ())
         return all(other is spec or other.name != spec.name for other in sharing)
 
     def _check_names(self, tables: Mapping[str, Table], sharing: list[Spec], shown: str) -> None:
-        """Refuse rows of kernels that do not exist; another spec file may have those of its own."""
+        """Reject rows of unknown kernels, unless they may belong to another spec file."""
         known = {spec.name for spec in sharing}
         others = [name for name in tables if name not in known]
         owner = next((spec for spec in sharing if _is_own(spec)), None)
@@ -173,12 +173,12 @@ class Tables:
 
 
 class _Tunings:
-    """What the variants of one spec carry.
+    """Tuning data of the variants of one spec.
 
     Args:
-        tune: how it is tuned.
+        tune: the spec's `tune` field.
         table: the rows of its table.
-        rows: those of them that are for its models.
+        rows: the rows for its models.
         points: all points of the spec.
         targets: its targets.
     """
@@ -207,7 +207,7 @@ class _Tunings:
         self._sharing = Counter(id(row) for row in chosen if row is not None)
 
     def of(self, own: Mapping[str, Scalar], target: Target) -> Tuning:
-        """Return what the variant of a point carries; the point by its labels."""
+        """Return the tuning data of a point's variant, given the point's labels."""
         default = self._tune.default
         is_default = default is not None and typed(self._use(own)) == typed(default)
         row = self._row_of(own, target)
@@ -223,7 +223,7 @@ class _Tunings:
         return {name: own[name] for name in self._tune.over}
 
     def _row_of(self, own: Mapping[str, Scalar], target: Target) -> Row | None:
-        """Return the row that chooses a point: that of its key, else that of its bucket."""
+        """Return the row that selects a point: the row of its key, else of its bucket."""
         tune = self._tune
         key = tuple(own[name] for name in tune.by)
         row = self._rows.get((target.name, typed(key)))
@@ -314,7 +314,7 @@ class _Check:
 
 
 def table_shown(spec: Spec, tune: Tune) -> str:
-    """Return the path of a spec's table as messages show it."""
+    """Return the path of a spec's table for messages."""
     return os.path.join(os.path.dirname(spec.location.file), tune.table)
 
 
@@ -323,7 +323,7 @@ def _path(spec: Spec, tune: Tune) -> str:
 
 
 def _is_own(spec: Spec) -> bool:
-    """Tell whether a spec's table is that of its file alone, by its name."""
+    """Return True if a spec uses the default table of its file."""
     return spec.tune is not None and spec.tune.table == table_of(spec.location.file)
 
 

@@ -1,6 +1,6 @@
-"""Tables of tuned kernels, `*.tuned.yaml`: which variant is used for a key on a model of GPU.
+"""Tables of tuned kernels, `*.tuned.yaml`: the variant to use for a key on a GPU model.
 
-Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows in order:
+The writer emits exactly these bytes: UTF-8 YAML, schema 1, kernels and rows sorted:
 
     table    = notes "schema: 1" LF "kernels:" ( " {}" LF | LF { kernel } )
     notes    = { "#" text LF }
@@ -13,20 +13,20 @@ Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows 
              | "driver: " text | "clock_mhz: " n | "date: " text, in this order, each once at most
     scalar   = null | true | false | number | plain text of letters, digits and _ . - that YAML
                reads as text | text
-    text     = text in double quotes, YAML's escapes for what cannot be printed
-    digest   = 64 lower-case hexadecimal digits, in double quotes where YAML reads a number
+    text     = text in double quotes, with YAML escapes for unprintable characters
+    digest   = 64 lower-case hexadecimal digits, in double quotes if YAML reads them as a number
 
-* `key` has a value of each parameter of `by`, in its order: of one with buckets the value that its
-  bucket is named after, or an exact value, which goes before the bucket's
-* `use` has the value of each parameter that is tuned; a list or a mapping stands by its label
+* `key` has a value for each parameter of `by`, in order; for a parameter with buckets, the value
+  that names the bucket, or an exact value, which takes precedence
+* `use` has the value of each tuned parameter; a list or a mapping is written as its label
   (`specs/templates.py`)
-* `artifact` is a note: the digest of the artifact that was measured. A build warns if the variants
-  that the row chooses compile to other artifacts. `source` is the origin of a row from elsewhere
-* the figures are those of `specs/tuning.Measured`; what is not known is left out
+* `artifact` is informational: the digest of the measured artifact. A build warns if the variants
+  that the row selects compile to other artifacts. `source` is the origin of a row from elsewhere
+* the figures are the fields of `specs/tuning.Measured`; unknown figures are omitted
 
-One row is one line, so that changes are small and can be reviewed. There is no checksum over the
-file, which any two branches would change both.
-What is read may be any YAML with the same content, of the kind that specs are written in.
+Each row is one line, so that changes are small and easy to review. The file has no checksum, which
+any two branches would both change. The reader accepts any YAML with the same content, with the same
+restrictions as specs.
 
 History:
     1  the first version.
@@ -69,7 +69,7 @@ NOTES = (
 
 _MOST_BYTES = 64 << 20
 _MOST_VALUES = 2_000_000
-"""Values in one table; a row has about twenty."""
+"""Maximum number of values in one table; a row has about twenty."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _HINT = "Correct it, or restore the file; pallasc tune pick writes tables."
@@ -79,8 +79,8 @@ class Table(NamedTuple):
     """The rows of one kernel.
 
     Attributes:
-        by: the parameters that keys have values of.
-        rows: the rows, each with its place.
+        by: the parameters of the keys.
+        rows: the rows, each with its position.
     """
 
     by: tuple[str, ...]
@@ -88,7 +88,7 @@ class Table(NamedTuple):
 
     @property
     def places(self) -> tuple[Location | None, ...]:
-        """Return the place of each row."""
+        """Return the position of each row."""
         return tuple(row.place for row in self.rows)
 
 
@@ -130,14 +130,14 @@ _KERNEL = Record(
 
 
 def read_table(path: str | os.PathLike[str], shown: str | None = None) -> dict[str, Table]:
-    """Return the rows of each kernel in a table; none where there is no such file.
+    """Read the rows of each kernel in a table; there are none if the file does not exist.
 
     Args:
         path: the file.
-        shown: what messages call it, the path itself when left out.
+        shown: the path to show in messages, by default `path`.
 
     Raises:
-        SpecError: it cannot be read, is no table, or has two rows for one key.
+        SpecError: the file cannot be read, is not a table, or has two rows for one key.
     """
     if not os.path.lexists(path):
         return {}
@@ -146,14 +146,14 @@ def read_table(path: str | os.PathLike[str], shown: str | None = None) -> dict[s
 
 
 def parse_table(text: str, file: str) -> dict[str, Table]:
-    """Return the rows of each kernel in the text of a table.
+    """Parse the rows of each kernel in the text of a table.
 
     Args:
-        text: what the file holds.
-        file: its name, for messages.
+        text: content of the file.
+        file: its name for messages.
 
     Raises:
-        SpecError: it is no table, or has two rows for one key.
+        SpecError: the text is not a table, or has two rows for one key.
     """
     advice = "Take the rows that are right of both sides, and remove the marks."
     check_merged(text, file, "table", advice)
@@ -170,7 +170,7 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
 
 
 def _checked_top(data: object, at: Place) -> Mapping[str, object]:
-    """Return the kernels of a document."""
+    """Check the top level of a document and return its kernels."""
     if not isinstance(data, dict):
         raise expected("a table of tuned kernels", data, at, _HINT)
     for name in data:
@@ -233,7 +233,7 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
 
 
 def table_text(tables: Mapping[str, Table]) -> str:
-    """Return the text of a table, the same for the same rows in any order."""
+    """Return the text of a table; it does not depend on the order of the rows."""
     lines = [*NOTES, f"schema: {TABLE_SCHEMA}", "kernels:" if tables else "kernels: {}"]
     for name in sorted(tables):
         by, rows = tables[name].by, sorted(tables[name].rows, key=row_order)
@@ -243,10 +243,10 @@ def table_text(tables: Mapping[str, Table]) -> str:
 
 
 def write_table(path: str | os.PathLike[str], tables: Mapping[str, Table]) -> None:
-    """Write a table in one step, and the folder that it is in where there is none.
+    """Write a table in one step, and create its folder if needed.
 
     Raises:
-        SpecError: it cannot be written; the old one is still there.
+        SpecError: it cannot be written; the old one remains.
     """
     replace_file(Path(path), table_text(tables).encode())
 

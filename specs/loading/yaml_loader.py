@@ -1,17 +1,17 @@
-"""Load specs from files and folders: YAML here, Python through whoever may execute it.
+"""Load specs from files and folders: YAML directly, Python through a given collector.
 
-A folder stands for the YAML files in it, other than tables of tuned kernels, and for those Python
-files that declare kernels: that call `pallasc.kernel` or `pallasc.declare` outside of functions.
-They are found by reading; nothing is executed here. Folders inside it are not followed, because
-`tests/` and environments lie there, too; one that has specs is named as skipped.
+A folder stands for its YAML files, except tables of tuned kernels, and for its Python files that
+declare kernels: that call `pallasc.kernel` or `pallasc.declare` outside functions. These are found
+by parsing; nothing is executed here. Subfolders are not searched, because `tests/` and environments
+are among them; a subfolder with specs is reported as skipped.
 
-A project says for all of its kernels, in `pyproject.toml`, which environment variables they get to
-see, as the field of the same name does for one kernel:
+In `pyproject.toml`, a project can list environment variables that all of its kernels can see, like
+the field `env` of one kernel:
 
     [tool.pallasc]
     env = ["KERNEL_TILE"]
 
-The project is the nearest folder with a `pyproject.toml`, from the spec's own upwards.
+The project is the nearest folder with a `pyproject.toml`, from the spec's folder upwards.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _MOST_FOLDERS = 1000
 _MOST_BYTES = 8 << 20
 _MOST_NAMED = 5
 OnSkip = Callable[[str], None]
-"""Called with a sentence for each file that looks like a spec and is not read."""
+"""Called with a sentence for each file that looks like a spec but is not read."""
 
 _PROJECT_KEY = "env"
 
 PythonCollector = Callable[[str], list[Spec]]
-"""Runs a Python spec file, in a process of its own, and returns what it declares."""
+"""Executes a Python spec file in a separate process and returns its specs."""
 
 
 def load_specs(
@@ -59,16 +59,16 @@ def load_specs(
     collect_python: PythonCollector | None = None,
     on_skip: OnSkip = lambda text: None,
 ) -> list[Spec]:
-    """Load every spec of some files and folders, in the order given.
+    """Load all specs in these files and folders, in the given order.
 
     Args:
         paths: YAML files, Python spec files, and folders of both (`spec_files`).
-        collect_python: what to do with Python spec files; None refuses them.
-        on_skip: called for what looks like a spec in a folder and is not read.
+        collect_python: executes Python spec files; without it, they are rejected.
+        on_skip: called for each file in a folder that looks like a spec but is not read.
 
     Raises:
-        SpecError: a file is missing or wrong, a folder has no specs, two files declare a
-            kernel of the same name for the same architecture, or `vmap` names no kernel.
+        SpecError: a file is missing or malformed, a folder has no specs, two files declare a kernel
+            of the same name for the same architecture, or `vmap` names an unknown kernel.
     """
     specs: list[Spec] = []
     owners: dict[str, dict[str | None, Spec]] = {}
@@ -87,21 +87,21 @@ def load_yaml(file: str | Path) -> list[Spec]:
     """Load the specs of one YAML file.
 
     Raises:
-        SpecError: the file is missing or wrong.
+        SpecError: the file is missing or malformed.
     """
     return _read_file(read_document(str(file)), str(Path(file).resolve().parent))
 
 
 def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -> list[Spec]:
-    """Load the specs of YAML text.
+    """Load the specs in YAML text.
 
     Args:
         text: the YAML.
-        file: what to call it in messages.
+        file: its name for messages.
         base_dir: the folder that its paths are relative to.
 
     Raises:
-        SpecError: the text is wrong.
+        SpecError: the text is malformed.
     """
     return _read_file(parse_document(text, file), str(Path(base_dir).resolve()))
 
@@ -115,12 +115,12 @@ def _load(file: str, collect_python: PythonCollector | None) -> list[Spec]:
 
 
 def _archs(spec: Spec) -> list[str | None]:
-    """Return the architectures that a spec declares; None where it leaves its targets open."""
+    """Return the architectures that a spec declares; None stands for a spec without targets."""
     return [resolve_target(name, spec.models).arch for name in spec.targets] or [None]
 
 
 def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
-    """Check that a kernel of another file with this name is for other architectures."""
+    """Check that a kernel with this name in another file is for other architectures."""
     own = _archs(spec)
     shared = [arch for arch in own if arch in owners]
     if shared or (owners and (None in own or None in owners)):
@@ -136,7 +136,7 @@ def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
 
 def _read_file(document: Document, base_dir: str) -> list[Spec]:
     at = Place(document.place, base_dir=base_dir)
-    if isinstance(document.data, dict) and "schema" in document.data:  # before what it changes
+    if isinstance(document.data, dict) and "schema" in document.data:  # first: others depend on it
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
     fields: dict[str, Any] = FILE.read(document.data, at)
     models = _models(fields.get("models", {}), at.child("models"))
@@ -183,13 +183,13 @@ def _models(
 
 
 def _check_batch_names(specs: Iterable[Spec]) -> None:
-    """Check that `vmap` of each spec names a kernel, and the same in all files.
+    """Check that `vmap` of each spec names a kernel, the same one in all files.
 
     Args:
         specs: all specs of a command.
 
     Raises:
-        SpecError: there is no such kernel, or two files name different ones for one kernel.
+        SpecError: the kernel does not exist, or two files name different ones for one kernel.
     """
     specs = list(specs)
     names = list(dict.fromkeys(spec.name for spec in specs))
@@ -214,10 +214,10 @@ def _check_batch_names(specs: Iterable[Spec]) -> None:
 
 
 def _with_project(specs: Iterable[Spec]) -> list[Spec]:
-    """Return specs with what their projects say of them.
+    """Add the environment variables that projects declare to their specs.
 
     Raises:
-        SpecError: a project lists something else than names of variables.
+        SpecError: a project lists something other than names of variables.
     """
     declared: dict[str, tuple[str, ...]] = {}
     result = []
@@ -230,10 +230,10 @@ def _with_project(specs: Iterable[Spec]) -> list[Spec]:
 
 
 def project_env(folder: str) -> tuple[str, ...]:
-    """Return the environment variables that the project around a folder declares.
+    """Return the environment variables declared by the project around a folder.
 
     Raises:
-        SpecError: it lists something else.
+        SpecError: the list is malformed.
     """
     project = project_table(folder)
     if project is None or _PROJECT_KEY not in project.values:
@@ -242,11 +242,11 @@ def project_env(folder: str) -> tuple[str, ...]:
 
 
 def spec_files(paths: Iterable[str | Path], *, on_skip: OnSkip = lambda text: None) -> list[str]:
-    """Return the spec files of some paths, each once, in the order given.
+    """Return the spec files in these paths, each once, in the given order.
 
     Args:
         paths: YAML and Python spec files, and folders.
-        on_skip: called for what looks like a spec in a folder and is not read.
+        on_skip: called for each file in a folder that looks like a spec but is not read.
 
     Raises:
         SpecError: a path does not exist or is not a spec file, or a folder has none.
@@ -308,7 +308,7 @@ def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
 
 
 def _folders_with_specs(folder: Path) -> Iterator[Path]:
-    """Yield the folders below a folder that have specs, hidden ones left out."""
+    """Yield the subfolders that contain specs, except hidden ones."""
     walk = os.walk(folder)
     for number, (place, folders, names) in enumerate(walk):
         if number >= _MOST_FOLDERS:
@@ -332,9 +332,9 @@ def _is_spec(file: Path) -> bool:
 
 
 def _python_kind(file: Path) -> Literal["spec", "unclear"] | None:
-    """Return whether a Python file declares kernels; "unclear" where it may when it runs.
+    """Return "spec" if a Python file declares kernels, "unclear" if it may do so when it runs.
 
-    A file that cannot be parsed counts as a spec if it names pallasc: its error is reported.
+    A file with syntax errors counts as a spec if it mentions pallasc, to report its error.
     """
     content = _content(file)
     if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
@@ -350,7 +350,7 @@ def _python_kind(file: Path) -> Literal["spec", "unclear"] | None:
 
 
 def _content(file: Path) -> bytes:
-    """Return a file's bytes; nothing where it is not a regular file, cannot be read or is huge."""
+    """Return a file's bytes; empty if it is not a regular file, is unreadable, or is huge."""
     try:
         if not file.is_file() or file.stat().st_size > _MOST_BYTES:
             return b""
@@ -360,7 +360,7 @@ def _content(file: Path) -> bytes:
 
 
 def _declaring_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names that the declaring functions have in a module."""
+    """Yield the dotted names of the declaring functions in a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -380,7 +380,7 @@ def _is_call_of(names: set[str], node: ast.AST) -> bool:
 
 
 def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when a module is imported; decorators of functions among them."""
+    """Yield the nodes that run when a module is imported, including decorators of functions."""
     yield node
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,14 +1,13 @@
-"""Read YAML into plain data, with the place of each key and value.
+"""Read YAML into plain data, with the position of each key and value.
 
-The text is YAML, read safely: nothing is constructed but text, numbers, booleans, null, lists
-and mappings. Plain scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads as
-something else (`no`, `1_000`, `010`, `2024-01-01`) are refused, because readers
-disagree about them. Anchors, aliases and `<<` work, up to a number of values in all. A file
-of JSON is read as the YAML that it is.
+YAML is read safely: only text, numbers, booleans, null, lists, and mappings are constructed. Plain
+scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads differently (`no`, `1_000`,
+`010`, `2024-01-01`) are rejected as ambiguous. Anchors, aliases, and `<<` work, up to a total
+number of values. A JSON file is read as YAML.
 
-The parsers of libyaml and PyYAML give one event at a time and do not recurse; PyYAML's composers
-do, and build everything before anybody can count. So nodes are composed here, within bounds.
-Source of the events: YAML 1.1, chapter 3.1.
+The parsers of libyaml and PyYAML yield one event at a time and do not recurse. PyYAML's composers
+do, and build everything before it can be counted, so this module composes nodes itself, within
+bounds. Source of the events: YAML 1.1, chapter 3.1.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from pallasc.specs.spelling import show
 from pallasc.specs.user_files import read_regular
 
 MOST_VALUES = 100_000
-"""Values in one file, aliases counted as often as they are used."""
+"""Maximum number of values in one file; an alias counts each time it is used."""
 
 _DEEPEST = 100
-"""Lists and mappings inside each other."""
+"""Maximum nesting of lists and mappings."""
 
 _PLAIN = "pallasc:plain"
-"""The tag of a scalar without quotes or tag."""
+"""Tag of a scalar without quotes or a tag."""
 
 _TEXT = "tag:yaml.org,2002:str"
 _LIST = "tag:yaml.org,2002:seq"
@@ -41,14 +40,15 @@ _UNTAGGED = (None, "!")
 _CONTROL = ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent")
 
 MOST_BYTES = 8 * 2**20
-"""Size of one file."""
+"""Maximum size of one file."""
 
 _MOST_EXPLAINED = 2**18
-"""Characters that PyYAML's own parser reads again, a hundred times slower, for its messages."""
+"""Longest text, in characters, that PyYAML's own parser reads again for its error messages; it is a
+hundred times slower."""
 
 _LONGEST_NUMBER = 100
 _LONGEST_LINE = 1000
-"""Characters of a line that is looked at for what may be wrong with it."""
+"""Longest line, in characters, that is searched for the cause of an error."""
 
 HALF = "holds half of a character, which cannot be written."
 HALF_HINT = "Write the character itself, or its number: \\U0001f600."
@@ -72,11 +72,11 @@ _AMBIGUOUS = (
 
 
 class Document(Struct):
-    """Plain data and the place of each value and each key in it.
+    """Plain data with the position of each value and each key.
 
     Attributes:
         file: the path as the user gave it.
-        data: what the file holds.
+        data: content of the file.
     """
 
     file: str
@@ -85,7 +85,7 @@ class Document(Struct):
     keys: dict[PathParts, Location] = field(default_factory=dict)
 
     def place(self, path: PathParts, at_key: bool = False) -> Location:
-        """Return the place of a value or of the key that leads to it, or of what is around it."""
+        """Return the position of a value, of its key, or of its nearest ancestor."""
         if at_key and path in self.keys:
             return self.keys[path]
         for length in range(len(path), -1, -1):
@@ -99,17 +99,17 @@ def read_document(file: str, shown: str | None = None) -> Document:
 
     Args:
         file: the path.
-        shown: what messages call it, the path itself when left out.
+        shown: the path to show in messages, by default `file`.
 
     Raises:
-        SpecError: the file cannot be read, or is not YAML of the kind that specs are written in.
+        SpecError: the file cannot be read, or is not YAML in the form that specs allow.
     """
     content = read_regular(file, most_bytes=MOST_BYTES)
     return parse_document(decoded(content, shown or file), shown or file)
 
 
 def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> Document:
-    """Read YAML text of at most so many values; `file` is only for the messages.
+    """Parse YAML text with at most `most_values` values; `file` is for messages only.
 
     Raises:
         SpecError: as `read_document`.
@@ -130,7 +130,7 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
 
 
 def decoded(content: bytes, file: str, hint: str = "Save the file as UTF-8.") -> str:
-    """Return the text of a file, without a byte order mark; `file` and `hint` are for the message.
+    """Decode a file and drop its byte order mark; `file` and `hint` are for the message.
 
     Raises:
         SpecError: it is not UTF-8.
@@ -147,10 +147,10 @@ def decoded(content: bytes, file: str, hint: str = "Save the file as UTF-8.") ->
 
 
 def check_merged(text: str, file: str, what: str, hint: str) -> None:
-    """Check that git has merged a generated file, and left no marks in it.
+    """Check that a generated file has no conflict markers of git.
 
     Raises:
-        SpecError: there are marks.
+        SpecError: there are markers.
     """
     if conflict := _CONFLICT.search(text):
         line = text.count("\n", 0, conflict.start()) + 1
@@ -164,7 +164,7 @@ def _compose(text: str, file: str, most_values: int) -> _Node | None:
 
     _check_directives(text, file)
     if file.endswith(".json"):
-        text = text.replace("\t", " ")  # JSON allows tabs between its tokens, and nowhere else
+        text = text.replace("\t", " ")  # JSON allows tabs only between tokens
     is_short = len(text) <= _MOST_EXPLAINED
     if yaml.__with_libyaml__:
         with contextlib.suppress(*([yaml.YAMLError] if is_short else [])):
@@ -173,14 +173,14 @@ def _compose(text: str, file: str, most_values: int) -> _Node | None:
 
 
 def _check_directives(text: str, file: str) -> None:
-    """Refuse definitions of tags: no tag is allowed, and libyaml compares each with all others."""
+    """Reject definitions of tags: no tag is allowed, and libyaml compares each with all others."""
     if directive := _TAG_DIRECTIVE.search(text):
         line = text.count("\n", 0, directive.end()) + 1
         raise SpecError("tags are not allowed.", location=Location(file, line))
 
 
 def _not_yaml(error: Any, text: str, file: str) -> SpecError:
-    """Return the error for what a parser of YAML refused."""
+    """Convert an error of a YAML parser."""
     if hasattr(error, "problem_mark"):
         mark = error.problem_mark or error.context_mark
         where = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
@@ -210,10 +210,10 @@ def _syntax_hint(text: str, line: int) -> str | None:
 
 
 def join_surrogates(text: str) -> str | None:
-    """Return text with surrogate pairs joined, None where half of a pair stands alone.
+    """Return text with surrogate pairs joined, None if half of a pair is alone.
 
-    JSON escapes a character beyond 16 bits as two (RFC 8259, section 7); Python keeps bytes of a
-    file name that are not UTF-8 as halves.
+    JSON escapes a character beyond 16 bits as two surrogates (RFC 8259, section 7). Python keeps
+    bytes of a file name that are not UTF-8 as single surrogates.
     """
     if text.isascii():
         return text
@@ -224,7 +224,7 @@ def join_surrogates(text: str) -> str | None:
 
 
 def reads_as_text(text: str) -> bool:
-    """Tell whether every reader of YAML takes a plain scalar for text."""
+    """Return True if every YAML reader reads a plain scalar as text."""
     return not (
         text in _NULL
         or text.lower() in {"true", "false"} | _YES | _NO
@@ -237,11 +237,11 @@ class _Node(Struct, eq=False):
     """A scalar, a list, or a mapping.
 
     Attributes:
-        id: `scalar`, `sequence` or `mapping`.
-        tag: what it is said to be.
-        value: text; nodes; or pairs of nodes.
-        line, column: where it starts, from 1.
-        is_flow: written with brackets.
+        id: `scalar`, `sequence`, or `mapping`.
+        tag: the YAML tag.
+        value: text, nodes, or pairs of nodes.
+        line, column: start position, from 1.
+        is_flow: True if written with brackets.
     """
 
     id: str
@@ -263,7 +263,7 @@ class _Composer:
         self._anchors: dict[str, _Node] = {}
 
     def document(self, events: Iterable[Any]) -> _Node | None:
-        """Return the root node of the only document, None where there is none."""
+        """Return the root node of the only document, None if there is none."""
         for event in events:
             self._take(event)
         return self._root
@@ -312,7 +312,7 @@ class _Composer:
 
     def _put(self, event: Any, node: _Node) -> None:
         self._count += 1
-        # Keys are counted here as well; the reader counts exactly.
+        # Keys are also counted here; the reader counts exactly.
         if self._count > 2 * self._most_values + 1:
             message = f"more than {self._most_values} values, aliases counted."
             raise self._error(event, message)
@@ -337,7 +337,7 @@ def _scalar_tag(event: Any) -> str:
 
 
 class _Reader:
-    """Turns nodes into data; counts values, so that aliases cannot multiply without end."""
+    """Converts nodes to data and counts values, so that aliases cannot multiply without end."""
 
     def __init__(self, document: Document, most_values: int) -> None:
         self._document = document
@@ -375,7 +375,7 @@ class _Reader:
             if key_node.tag == _PLAIN and key_node.value == "<<"
             for source in self._merge_sources(value_node)
         ]
-        for source in reversed(sources):  # the first one that has a key decides
+        for source in reversed(sources):  # the first source with a key wins
             merged.update(source)
         self._document.values[path] = self._where(node)
         for key_node, value_node in node.value:

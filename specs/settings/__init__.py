@@ -1,1 +1,1 @@
-"""What a project says in its `pyproject.toml`."""
+"""Settings of a project in its `pyproject.toml`."""

@@ -1,16 +1,16 @@
-"""What a project says for its builds: `[tool.pallasc]` of `pyproject.toml`.
+"""Build settings of a project: `[tool.pallasc]` in `pyproject.toml`.
 
     [tool.pallasc]
-    remote = "s3://kernels/cache"      # the remote store behind the local one
-    remote-write = true                # send what was compiled there
-    remote-signed = "required"         # believe only what a trusted key signed
+    remote = "s3://kernels/cache"      # the remote store, used after the local one
+    remote-write = true                # upload compiled artifacts to it
+    remote-signed = "required"         # accept only entries signed by a trusted key
     cache-salt = "2026-03"             # part of every key
-    executor = "dask://scheduler:8786" # where misses are compiled
+    executor = "dask://scheduler:8786" # compiles misses
 
-The project is the nearest folder with a `pyproject.toml`, from the current folder upwards: where
-the lock file is, too. A build may take specs from several folders and has one remote.
-`cache-salt` takes the variable PALLASC_CACHE_SALT before the project's; a set of entries that
-nobody trusts any more is disowned by changing it.
+The project is the nearest folder with a `pyproject.toml`, from the current folder upwards, as for
+the lock file. A build may take specs from several folders but has one remote. The variable
+PALLASC_CACHE_SALT overrides `cache-salt`. Changing the salt makes all older entries unreachable,
+for example if they can no longer be trusted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pallasc.specs.fields import Choice, Field, Flag, Locate, PathParts, Place, 
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
-"""The variable of the salt, and its label in keys."""
+"""The environment variable of the salt, and its label in keys."""
 
 BUILD_KEYS = (
     "remote", "remote-write", "remote-signed", "cache-salt", "executor", "compiler", "env",
 )  # fmt: skip
-"""The keys of `tool.pallasc` for builds; `specs/loading/yaml_loader` reads `env`, the build hooks
-`compiler`."""
+"""The keys of `tool.pallasc` for builds; `specs/loading/yaml_loader` reads `env`, and the build
+hooks read `compiler`."""
 
 _FILE = "pyproject.toml"
 _TABLE = ("tool", "pallasc")
@@ -51,19 +51,19 @@ FIELDS = (
     Field("executor", Text("the address of a scheduler"), "Where misses are compiled."),
 )
 _SAID = re.compile("|".join(["pallasc]", "env", *(field.name for field in FIELDS)]).encode())
-"""Found in every file that says something of what is read here."""
+"""Matches every file with settings that are read here."""
 
 
 class BuildSettings(NamedTuple):
-    """What a project says for its builds; what it does not say is None or "".
+    """Build settings of a project; an unset one is None or "".
 
     Attributes:
         remote: the URL of the remote store, as written.
-        remote_write: whether builds send there what they compile.
+        remote_write: True if builds upload compiled artifacts to it.
         remote_signed: `required` or `optional`.
         cache_salt: text that is part of every key.
         executor: the scheduler of the cluster that compiles misses, as written.
-        where: the place of each key that is given, for messages.
+        where: location of each key that is set, for messages.
     """
 
     remote: str = ""
@@ -78,7 +78,7 @@ NOTHING_SET = BuildSettings()
 
 
 def toml_lines(file: str, text: str) -> Locate:
-    """Return what finds the lines of keys in a TOML file, which `tomllib` does not report."""
+    """Return a function that finds the lines of keys in a TOML file; `tomllib` has none."""
 
     def locate(path: PathParts, at_key: bool) -> Location:
         start = line = 0
@@ -102,7 +102,7 @@ class ProjectTable(NamedTuple):
 
 
 def project_table(folder: str | Path) -> ProjectTable | None:
-    """Return what the project around a folder says, None where it says nothing.
+    """Return the table of the project around a folder, None if it has no settings.
 
     Raises:
         SpecError: its file cannot be read, or is not TOML.
@@ -124,16 +124,16 @@ def project_table(folder: str | Path) -> ProjectTable | None:
 
 @lru_cache(maxsize=4)
 def _read(file: str, mtime_ns: int, size: int) -> ProjectTable | None:
-    """Return what a file says; several parts of a build ask for it.
+    """Read the table in a file; cached, because several parts of a build use it.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         SpecError: it is not TOML.
     """
     data = Path(file).read_bytes()
     if b"pallasc" not in data or _SAID.search(data) is None:
         return None
-    import tomllib  # most projects say nothing
+    import tomllib  # most projects have no settings
 
     try:
         text = data.decode()
@@ -150,7 +150,7 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     """Return the settings of the project around a folder.
 
     Raises:
-        SpecError: one has a wrong value, or there is no such key.
+        SpecError: a value is wrong, or a key is unknown.
     """
     project = project_table(folder)
     if project is None:
@@ -170,7 +170,7 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
 
 
 def cache_salt(environ: Mapping[str, str], folder: str | Path = ".") -> str:
-    """Return the salt of keys: that of the environment, else that of the project, else "".
+    """Return the salt of keys: from the environment, else from the project, else "".
 
     Raises:
         SpecError: it is not a short printable line, or `pyproject.toml` has another mistake.
