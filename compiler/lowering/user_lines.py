@@ -1,6 +1,6 @@
 """The user's source lines of a kernel's PTX, and the parts of its shared memory.
 
-These alone are what every build imports of the compiler: messages of workers have them.
+This is the only module of the compiler that every build imports, because workers' messages use it.
 """
 
 from __future__ import annotations
