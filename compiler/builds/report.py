@@ -233,7 +233,7 @@ def _more(others: Iterable[object]) -> str:
 
 
 def padding_error(result: VariantResult) -> SpecError | None:
-    """Return an error for a variant whose arrays cannot be padded as its spec requires, else None."""
+    """Return an error if a variant's arrays cannot be padded as its spec requires, else None."""
     tuning, artifact = result.variant.tuning, result.artifact
     if tuning is None or artifact is None:
         return None

@@ -270,7 +270,7 @@ class Listener:
         self.stage, self.importing = stage, importing
 
     def diagnostics(self, modules: Iterable[str] | None = None) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics, including those of importing `modules`; None means all."""
+        """Return the diagnostics, also from the import of `modules`; None means all modules."""
         self._read()
         names = sorted({*(self._imported if modules is None else modules)})
         imported = [each for name in names for each in self._imported.get(name, ())]
