@@ -131,7 +131,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in the block as waiting; past its budget, a build stops using the remote."""
+        """Count the time in the block as waiting; over budget, a build stops using the remote."""
         began_s = time.monotonic()
         try:
             yield
