@@ -1,4 +1,4 @@
-"""Sessions: the use of a store by one build, which is protected from eviction and counted.
+"""Sessions: protect the entries that a build uses from eviction, and count uses.
 
 A lease is a file `leases/` token "-" random that a session creates before it uses anything and
 removes at its end. It holds every record that was used or published since then: the records whose

@@ -140,7 +140,6 @@ def _checked_manifest(reply: Compiled, asked: Compile, key: str) -> Manifest:
 
 
 def _has_changed_here(change: SourceChange, place: Place, sent: SentSources) -> bool:
-    """Return True if a local source differs from the one that was sent."""
     if not change.label:
         return False
     path = place.locate(change.label)

@@ -250,7 +250,6 @@ def _is_namespace(name: str) -> bool:
 
 
 def _combined(names: Iterable[str]) -> ModuleRecord:
-    """Combine the records of several modules."""
     total = ModuleRecord()
     for record in filter(None, map(recorders.records.get, names)):
         # Copy, because another thread of the user's code may add reads.

@@ -559,7 +559,6 @@ _active: set[int] = set()
 
 
 def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, str]]:
-    """Yield a frame and its callers, each with its module."""
     while frame is not None:
         yield frame, module_of(frame.f_globals)
         frame = frame.f_back

@@ -1,6 +1,6 @@
 """The user's source lines of a kernel's PTX, and the parts of its shared memory.
 
-This is the only module of the compiler that every build imports, because workers' messages use it.
+Separate from the rest of the package because every build imports it: workers' messages use it.
 """
 
 from __future__ import annotations

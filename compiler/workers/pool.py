@@ -482,7 +482,6 @@ def _cpu_quota(group: Path) -> float:
 
 
 def _memory_left(group: Path) -> float:
-    """Return the free memory of a control group."""
     limits = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limit = min(_number(group / name) or math.inf for name in limits)
     used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0

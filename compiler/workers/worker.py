@@ -181,7 +181,7 @@ _first_task_ns: list[int] = []
 
 
 def note_task() -> None:
-    """Record that a task begins; the user's files are read only after the first one."""
+    """Record that a task begins; no user file is read before the first one."""
     if not _first_task_ns:
         _first_task_ns.append(time.time_ns() - _GRAIN_NS)
 
