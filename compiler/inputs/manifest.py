@@ -361,7 +361,7 @@ def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) ->
 
 
 def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return labelled fields with long values replaced by their digests."""
+    """Return labeled fields with long values replaced by their digests."""
     return {
         label: value if len(value) <= _LONGEST_FIELD else f"sha256:{digest(value.encode())}"
         for label, value in fields.items()
@@ -369,7 +369,7 @@ def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def fields_text(fields: Mapping[str, str]) -> str:
-    """Return labelled fields as text for a manifest."""
+    """Return labeled fields as text for a manifest."""
     return canonical_text(short_fields(fields))
 
 

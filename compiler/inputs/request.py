@@ -75,7 +75,7 @@ class Requests:
 
 
 def request_fields(variant: Variant, context: Context) -> dict[str, str]:
-    """Return the labelled fields of a request key, as text.
+    """Return the labeled fields of a request key, as text.
 
     Raises:
         ToolError: a declared data file cannot be read.

@@ -101,7 +101,7 @@ class Explainer:
 
 
 def _fields(manifest: Manifest) -> dict[str, str]:
-    """Return the labelled fields of a manifest's request key, {} if they are damaged."""
+    """Return the labeled fields of a manifest's request key, {} if they are damaged."""
     try:
         fields = json.loads(manifest.request)
     except ValueError:

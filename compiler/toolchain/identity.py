@@ -158,7 +158,7 @@ _NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
 
 
 def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
-    """Return the labelled digests of the toolchain, of Python and of pallasc itself."""
+    """Return the labeled digests of the toolchain, of Python and of pallasc itself."""
     identity = {"python": _python(digest)}
     for package in toolchain.packages:
         identity[package.name] = tree_digest(
