@@ -1,9 +1,10 @@
-"""Eviction: limits of a store, and the decision about what goes, without touching anything.
+"""Eviction: limits of a store, and the decision which files to evict. Nothing is changed on disk.
 
-Records and packs go in the order of their last use, as long as there is a reason for the next one
-to go. A blob goes with the last record that names it, and a manifest with the record that it leads
-to. A pack goes whole. What the caller keeps or a running build holds stays, a pack with such a
-record too, even where that leaves the store too large, and is reported with the reason.
+Records and packs are evicted in the order of their last use until the rest fits the limits. A blob
+is evicted with the last record that names it, and a manifest with the record that it leads to. A
+pack is evicted as a whole. Records that the caller keeps or that a running build holds stay, and so
+does a pack that contains one, even if the store remains too large; they are reported with the
+reason.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ DEFAULT_BYTES = 10 * 2**30
 SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
-"""Reasons why a record goes."""
+"""Reasons to evict a record."""
 KEPT, IN_USE, YOUNG = "kept", "in use", "young"
-"""Reasons why a file stays although a limit asks for it."""
+"""Reasons to keep a file that a limit would evict."""
 
 _UNITS = {"b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -44,11 +45,11 @@ class Limits:
     """Limits of a store; None for no limit.
 
     Attributes:
-        max_bytes: size of blobs, records, manifests, and packs together.
-        max_age_s: how long something may be unused.
-        grace_s: how long a blob that no record names may still be about to get one.
-        quarantine_s: how long corrupt files are kept.
-        clear: everything goes.
+        max_bytes: total size of blobs, records, manifests, and packs.
+        max_age_s: time after which an unused file is evicted.
+        grace_s: time for which a blob without a record is kept, because a record may follow.
+        quarantine_s: time for which corrupt files are kept.
+        clear: evict everything.
     """
 
     max_bytes: int | None = DEFAULT_BYTES
@@ -84,12 +85,12 @@ def read_limits(
 
 
 def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | None:
-    """Return the bytes that a text such as `5GiB` or `500 MB` means; None for no limit.
+    """Return the number of bytes in a text such as `5GiB` or `500 MB`; None for no limit.
 
     Args:
         text: a number with its unit, or `0` or `none`.
         what: the option or variable, for messages.
-        least_bytes: the smallest size that is accepted.
+        least_bytes: the smallest accepted size.
 
     Raises:
         SpecError: it is not a size, or is too small.
@@ -101,7 +102,7 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
         raise SpecError(f"{what}: {text!r} has no unit", hint=_SIZE_HINT)
     if match is None or match[2].lower() not in _UNITS:
         raise SpecError(f"{what}: {text!r} is not a size", hint=_SIZE_HINT)
-    # Zero with a unit, or less than a byte, would silently mean to keep nothing.
+    # Zero with a unit, or less than a byte, would silently mean that nothing is kept.
     amount = int(float(match[1]) * _UNITS[match[2].lower()])
     if amount < least_bytes:
         least = f"{least_bytes >> 20} MiB" if least_bytes > 1 else "a byte"
@@ -110,7 +111,7 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
 
 
 def parse_age(text: str, *, what: str = "age") -> float | None:
-    """Return the seconds that a text such as `90d`, `12h` or `2w` means; None for no limit.
+    """Return the number of seconds in a text such as `90d`, `12h`, or `2w`; None for no limit.
 
     Raises:
         SpecError: it is not an age.
@@ -124,7 +125,7 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
 
 
 class Eviction(NamedTuple):
-    """A record or pack that goes, why, and the bytes that go with it: its blobs and manifests."""
+    """A record or pack to evict, the reason, and the size of it with its blobs and manifests."""
 
     unit: Unit
     reason: str
@@ -132,14 +133,14 @@ class Eviction(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """Files that pruning has to leave in place, for one reason.
+    """Files that pruning must keep, for one reason.
 
     Attributes:
         reason: "kept": the caller keeps it · "in use": a running build holds it · "young": no
             record needs it, but it was made within the grace period or by a running build.
         records: number of artifacts.
-        files: number of files: those records, blobs and manifests, or their packs.
-        bytes: size of those files; each counts for one reason only.
+        files: number of files: these records, their blobs and manifests, or their packs.
+        bytes: size of these files; each counts for one reason only.
     """
 
     reason: str
@@ -149,15 +150,15 @@ class Retained(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Files that go.
+    """Files to remove.
 
     Attributes:
-        evictions: records and packs, in the order in which they go.
-        orphans: blobs that no record names, or none that stays.
-        dangling: manifests that lead to no record, or to none that stays, or are too old.
+        evictions: records and packs, in eviction order.
+        orphans: blobs that no record names, or no remaining record.
+        dangling: manifests that lead to no record, or to no remaining record, or are too old.
         bytes_before, bytes_after: size of the store.
-        retained: what stays although a limit asks for it, by reason.
-        complete: nothing was overlooked; otherwise nothing goes.
+        retained: files kept although a limit would evict them, by reason.
+        complete: the inventory is complete; otherwise nothing is removed.
     """
 
     evictions: tuple[Eviction, ...] = ()
@@ -177,17 +178,17 @@ def decide(
     now_ns: int,
     keep: frozenset[str] = frozenset(),
 ) -> Plan:
-    """Select what goes so that the rest fits the limits.
+    """Select the files to remove so that the rest fits the limits.
 
     A blob that is younger than the grace period, or that a running build may have published, is not
     removed yet, though its record may be.
 
     Args:
-        inventory: contents of the store; with faults in it nothing goes.
-        limits: what may stay.
-        held: what running builds hold.
-        now_ns: the time now.
-        keep: keys of records that stay.
+        inventory: contents of the store; if it has faults, nothing is removed.
+        limits: the limits.
+        held: files that running builds hold.
+        now_ns: the current time.
+        keep: keys of records to keep.
     """
     if inventory.faults:
         return Plan(bytes_before=inventory.bytes, bytes_after=inventory.bytes, complete=False)
@@ -195,7 +196,7 @@ def decide(
 
 
 class _Decision:
-    """The state of one decision: what stays, as more and more goes."""
+    """The state of one decision: the files that remain so far."""
 
     def __init__(
         self,
@@ -257,7 +258,7 @@ class _Decision:
                 yield self._evict(unit, reason)
 
     def _reason(self, last_use_ns: int) -> str:
-        """Return why the next unit goes, "" where it and all after it may stay."""
+        """Return why to evict the next unit, "" if it and all after it may stay."""
         if self.limits.clear:
             return CLEAR
         if self.oldest_ns is not None and last_use_ns < self.oldest_ns:
@@ -294,7 +295,7 @@ class _Decision:
         return bool(manifest.facts.action) or aged
 
     def _last_manifests(self, gone: set[str]) -> list[str]:
-        """Select manifests that name no record, where nothing else may go: the oldest first."""
+        """If nothing else can be evicted, select manifests that name no record, oldest first."""
         taken = []
         names = [name for name in self.leading.get("", ()) if name not in gone]
         for name in sorted(names, key=lambda name: self.identities[name][1]):
@@ -311,7 +312,7 @@ class _Decision:
         self._retain(reason, len(unit.keys), 1 + len(new), unit.identity[2] + self._bytes(new))
 
     def _retain_young(self, gone: set[str]) -> None:
-        """Count blobs and manifests that no record needs and that stay for now."""
+        """Count blobs and manifests that no record needs but that are kept for now."""
         names = [name for name in self.blobs if not self.references[name]]
         names += [found.name for found in self.manifests if not self.keys[found.facts.action]]
         young = [name for name in names if name not in gone]

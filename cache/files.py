@@ -1,8 +1,8 @@
 """Files of the store: read whole, published whole, removed, quarantined, and locked.
 
-A file is published by writing an exclusive temporary file on the same file system, syncing it,
-giving it its name in one step, and syncing the folder. A crash at any moment leaves either the
-whole file under its name, or nothing but a temporary file that no reader looks at.
+To publish a file, an exclusive temporary file is written on the same file system and synced, gets
+its name in one step, and the folder is synced. A crash at any moment leaves either the whole file
+under its name, or only a temporary file that no reader looks at.
 
 The name of a temporary file begins with a token for its process, so that it can be removed after
 that process has died:
@@ -11,16 +11,16 @@ that process has died:
     host  = 12 hexadecimal digits: SHA-256 of the kernel's boot id and the PID namespace
     start = the process's start time in clock ticks since boot (proc(5), field 22 of `stat`)
 
-A process id alone is reused, and means another process in another container or after a boot. Where
+A process id alone is reused, and means another process in another container or after a reboot. If
 the kernel does not report them, host is "unknown" or start is 0, and the process never counts as
 dead.
 
-Of several processes that need the same thing, `single_flight` has one make it while the others
-wait. That only saves work: the store is correct without it. The lock is a `flock`, which the kernel
-drops when its holder dies; a child made by `fork` shares it, a child of `spawn` or `subprocess`
-does not. After a locking error, as on some network file systems, a process goes on without it.
+If several processes need the same thing, `single_flight` lets one make it while the others wait.
+This only saves work: the store is correct without it. The lock is a `flock`, which the kernel
+releases when its holder dies; a child made by `fork` shares it, a child of `spawn` or `subprocess`
+does not. After a locking error, as on some network file systems, a process continues without it.
 
-Places are those of `cache/folders.py`, which follows no link.
+Places are as in `cache/folders.py`, which does not follow links.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pallasc.cache.format import MAX_RECORD_BYTES, sha256
 
 TEMPORARY, QUARANTINE, LOCKS = "tmp", "quarantine", "locks"
 FOREIGN_S = 86_400.0
-"""How long a file of a process on another machine counts as in use: a day."""
+"""Time for which a file of a process on another machine counts as in use: one day."""
 _FILE_MODE = 0o666
 _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _APPEND = os.O_WRONLY | os.O_APPEND
@@ -114,7 +114,7 @@ def _is_no_file(folders: Folders, place: str) -> bool:
 
 
 def read_small(folders: Folders, place: str) -> bytes:
-    """Return the bytes of a small file; none if it is missing, unreadable, or too large."""
+    """Return the bytes of a small file, empty if it is missing, unreadable, or too large."""
     with contextlib.suppress(OSError):
         file = read(folders, place, limit_bytes=MAX_RECORD_BYTES)
         return b"" if file is None else file.data
@@ -122,7 +122,7 @@ def read_small(folders: Folders, place: str) -> bytes:
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    """Read to the end; one byte more than `size` is asked for, to see a file that grew."""
+    """Read to the end; requests one byte more than `size`, to detect a file that grew."""
     data = os.read(descriptor, size + 1)  # Linux gives at most 2 GiB at once
     if len(data) == size:
         return data
@@ -133,10 +133,10 @@ def _read_all(descriptor: int, size: int) -> bytes:
 
 
 def open_new(folders: Folders, place: str, flags: int) -> int:
-    """Open a file that may be made by this, its folder too, and return its descriptor.
+    """Open a file, creating it and its folder if needed, and return its descriptor.
 
     Raises:
-        OSError: something else than a file is there, or the file system refuses.
+        OSError: there is something other than a file, or the file system refuses.
     """
     folder, _, name = place.rpartition("/")
     with folders.opened(folder, make=True) as above:
@@ -155,7 +155,7 @@ def open_new(folders: Folders, place: str, flags: int) -> int:
 
 
 def _check_regular(descriptor: int, folders: Folders, place: str) -> None:
-    """Check that a file opened for writing or locking has no other name outside of the store."""
+    """Check that a file opened for writing or locking has no other name outside the store."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         path = str(folders.path(place))
@@ -163,7 +163,7 @@ def _check_regular(descriptor: int, folders: Folders, place: str) -> None:
 
 
 def append(folders: Folders, place: str, text: str) -> None:
-    """Append a text to a file, which is made where it is missing.
+    """Append a text to a file; create the file if it is missing.
 
     Raises:
         OSError: the file system refuses.
@@ -177,10 +177,10 @@ def append(folders: Folders, place: str, text: str) -> None:
 
 @contextlib.contextmanager
 def temporary(folders: Folders, data: bytes | Callable[[BinaryIO], object]) -> Iterator[str]:
-    """Write a new file durably in `tmp`; it is removed where it was not published.
+    """Write a new file durably in `tmp`; it is removed unless it was published.
 
     Args:
-        folders: of the store.
+        folders: the folders of the store.
         data: the content, or a function that writes it.
 
     Raises:
@@ -191,7 +191,8 @@ def temporary(folders: Folders, data: bytes | Callable[[BinaryIO], object]) -> I
     try:
         try:
             size = _write(descriptor, data)
-            # A rename may reach the disk before the data: a crash would leave a name without them.
+            # A rename may reach the disk before the data: a crash would then leave a name without
+            # data.
             os.fsync(descriptor)
             if os.fstat(descriptor).st_size != size:
                 path = str(folders.path(place))
@@ -219,7 +220,7 @@ def _write(descriptor: int, data: bytes | Callable[[BinaryIO], object]) -> int:
 
 
 def temporary_place(folder: str) -> str:
-    """Return a new place in a folder, whose name begins with this process's token."""
+    """Return a new place in a folder, with a name that begins with this process's token."""
     return f"{folder}/{process_token()}-{os.urandom(8).hex()}"
 
 
@@ -227,10 +228,10 @@ def temporary_place(folder: str) -> str:
 
 
 def publish_first(folders: Folders, place: str, to: str) -> bool:
-    """Give a file its name unless the name is taken; False if it is.
+    """Give a file its name unless the name is taken; return False if it is.
 
-    Without hard links two processes that publish at the same instant may both succeed, and the
-    later file stays; each is whole.
+    Without hard links, two processes that publish at the same instant may both succeed, and the
+    later file stays; each file is complete.
 
     Raises:
         OSError: the file system refuses.
@@ -251,10 +252,10 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
 
 
 def remove_same(folders: Folders, place: str, seen: Identity) -> bool:
-    """Remove a file if it is still the one that was seen; False if it is another, or gone.
+    """Remove a file if it is still the one that was seen; return False if it changed or is gone.
 
-    It loses its name first and is compared then: a process that uses it meanwhile either gets it
-    back, or finds that it is gone.
+    It is renamed before it is compared: a process that uses it at that time either gets it back, or
+    finds that it is gone.
 
     Raises:
         OSError: the file system refuses.
@@ -276,15 +277,15 @@ def remove_same(folders: Folders, place: str, seen: Identity) -> bool:
 
 
 def put_away(folders: Folders, place: str, label: str, reason: str, seen: Identity | None) -> None:
-    """Move a corrupt file to `quarantine/` and write down why; never raises for the disk.
+    """Move a corrupt file to `quarantine/` with the reason; disk errors are not raised.
 
     Args:
-        folders: of the store.
+        folders: the folders of the store.
         place: the file.
         label: the first part of its new name.
-        reason: what is wrong with it.
-        seen: its identity when it was read, if that is known; a file that is another by now was
-            healed meanwhile and stays.
+        reason: the problem with it.
+        seen: its identity when it was read, if known; a file that differs from it has been repaired
+            in the meantime and stays.
     """
     aside = f"{QUARANTINE}/{label}-{os.urandom(8).hex()}"
     try:
@@ -320,7 +321,7 @@ def process_token() -> str:
 
 
 def host() -> str:
-    """Return an identifier of this machine since its boot, and of this container."""
+    """Return an identifier of this machine since its last boot, and of this container."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -330,7 +331,7 @@ def host() -> str:
 
 
 def is_alive(token: str) -> bool | None:
-    """Return whether the process of a token is alive; None where that is unknown here."""
+    """Return True if the process of a token is alive; None if that is unknown here."""
     match = _TOKEN.fullmatch(token)
     if match is None or match[1] != host() or match[1] == _UNKNOWN or match[3] == "0":
         return None
@@ -339,19 +340,19 @@ def is_alive(token: str) -> bool | None:
 
 
 def is_over(name: str, time_ns: int, *, now_ns: int) -> bool:
-    """Return True if a file `token-random` has outlived its process.
+    """Return True if the process of a file `token-random` has ended.
 
     Args:
         name: the file's name.
-        time_ns: its modification time, which decides where the process cannot be seen from here.
-        now_ns: the time now.
+        time_ns: its modification time, which decides if the process is not visible here.
+        now_ns: the current time.
     """
     alive = is_alive(name.rpartition("-")[0])
     return time_ns + FOREIGN_S * 1e9 < now_ns if alive is None else not alive
 
 
 def _start(pid: int) -> int | None:
-    """Return when a process began, 0 if there is none that runs, None if that cannot be read."""
+    """Return when a process started, 0 if it is not running, None if that cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The name in parentheses may contain anything, so count from its end.
@@ -381,13 +382,13 @@ def _exists(pid: int) -> bool:
 def single_flight(
     folders: Folders, place: str, *, timeout_s: float, on_error: Callable[[OSError], None]
 ) -> Iterator[bool]:
-    """Hold the lock file at a place; True if it is held, False when going on without.
+    """Hold the lock file at a place; yields True if it is held, False if continuing without it.
 
     Args:
-        folders: of the store.
-        place: the lock file; it exists only while somebody holds or wants it.
-        timeout_s: how long to wait for a holder that lives but does not finish.
-        on_error: is called with the reason why locking failed.
+        folders: the folders of the store.
+        place: the lock file; it exists only while a process holds or wants it.
+        timeout_s: how long to wait for a holder that is alive but does not finish.
+        on_error: called with the reason if locking failed.
     """
     descriptor = None
     try:
@@ -402,7 +403,7 @@ def single_flight(
 
 
 def _acquire(folders: Folders, place: str, deadline_s: float) -> int | None:
-    """Return a locked descriptor of the file that `place` names now, or None at the deadline."""
+    """Return a locked descriptor of the current file at `place`, or None at the deadline."""
     while True:
         descriptor = _open_lock(folders, place)
         held = False
@@ -422,7 +423,7 @@ def _open_lock(folders: Folders, place: str) -> int:
     try:
         return open_new(folders, place, os.O_RDWR)
     except PermissionError as error:
-        # The file of another user of a shared store: flock needs no more than an open file.
+        # The file may be another user's in a shared store: flock needs only an open file.
         try:
             return _open_existing(folders, place)
         except FileNotFoundError:
@@ -454,7 +455,7 @@ def _wait(descriptor: int, deadline_s: float) -> bool:
 
 
 def _is_current(folders: Folders, place: str, descriptor: int) -> bool:
-    """Return True if the locked file still has its name: its last holder may have removed it."""
+    """Return True if the locked file still has its name: a previous holder may have removed it."""
     try:
         named = folders.status(place)
     except FileNotFoundError:
@@ -475,7 +476,7 @@ def is_free(folders: Folders, place: str, *, remove: bool = False) -> bool:
     """Return True if nobody holds a lock file, as after its process was killed.
 
     Args:
-        folders: of the store.
+        folders: the folders of the store.
         place: the lock file.
         remove: remove it if nobody holds it.
 

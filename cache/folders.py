@@ -1,17 +1,17 @@
-"""The folders of a store: all that the store opens, moves or removes goes through here.
+"""The folders of a store: the only module through which the store opens, moves, or removes files.
 
-A store may be shared, or restored from an archive, so there may be anything in the place of its
-folders: a link to somebody's home, a mount, a pipe. Every folder is opened from the one above it,
-without following links, and used through its descriptor. So nothing outside the store is ever
-listed, moved or removed, even if a folder is exchanged meanwhile. Only the store's root may be a
-link, because the user names it.
+A store may be shared, or restored from an archive, so anything may be in place of its folders: a
+link to a user's home, a mount, a pipe. Every folder is opened from its parent, without following
+links, and used through its descriptor. So nothing outside the store is ever listed, moved, or
+removed, even if a folder is replaced at the same time. Only the store's root may be a link, because
+the user names it.
 
-A folder is the store's own if it is a folder, in the mount of the version's folder (where there is
-no /proc to ask, on its file system), and belongs to this user, to root, to the owner of the folder
-above the areas, or, where that folder is shared by its group (mode 2775), to anybody with the same
+A folder belongs to the store if it is a folder, in the mount of the version's folder (or, if there
+is no /proc, on its file system), and belongs to this user, to root, to the owner of the folder
+above the areas, or, if that folder is shared by its group (mode 2775), to any user with the same
 group.
 
-A place is a text below the version's folder: `tmp/x`, `ac/ab/ab…`, `index.sqlite`.
+A place is a path below the version's folder: `tmp/x`, `ac/ab/ab…`, `index.sqlite`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SHARDED = (format.BLOBS, format.ARTIFACTS, format.MANIFESTS)
 _MOST_NAMED = 5
 _MOST_KEPT = 128
 FOLDER_MODE = 0o777
-"""Before the umask."""
+"""Before the umask is applied."""
 SHARED = stat.S_ISGID | stat.S_IWGRP
-"""A folder with both bits is shared by its group, and so is all that is made in it."""
+"""A folder with both bits is shared by its group, and so is everything created in it."""
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -53,7 +53,7 @@ class RefusedError(OSError):
 
 
 def close(descriptor: int) -> None:
-    """Close a folder; errors do not matter, as nothing was written to it."""
+    """Close a folder; errors do not matter, since nothing was written to it."""
     try:  # noqa: SIM105 - each file that is read closes a folder, and `suppress` takes longer
         os.close(descriptor)
     except OSError:
@@ -61,17 +61,17 @@ def close(descriptor: int) -> None:
 
 
 def is_shard(name: str) -> bool:
-    """Return True for the name of a shard: two hexadecimal digits."""
+    """Return True if a name is a shard's: two hexadecimal digits."""
     return len(name) == 2 and format.is_name(name * 32)
 
 
 def share(made: int, folder: int, rights: int) -> None:
-    """Give the group of a shared folder its rights to a new file or folder, despite the umask.
+    """Give the group of a shared folder its permissions on a new file or folder, despite the umask.
 
     Args:
         made: a descriptor of the new file or folder.
-        folder: a descriptor of the folder that it is in.
-        rights: of the group, as mode bits.
+        folder: a descriptor of the folder that contains it.
+        rights: the group's mode bits.
     """
     # The umask also applies in a setgid folder, which only passes its group on.
     with contextlib.suppress(OSError):  # the file of another user, who has seen to it
@@ -82,10 +82,10 @@ def share(made: int, folder: int, rights: int) -> None:
 
 
 def sync(descriptor: int, path: Path) -> None:
-    """Make the names in an open folder durable, where the file system can.
+    """Make the names in an open folder durable, if the file system can.
 
     Raises:
-        OSError: if the disk fails.
+        OSError: the disk fails.
     """
     try:
         with naming(path):
@@ -96,7 +96,7 @@ def sync(descriptor: int, path: Path) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Make the folder of a store, and those above it; links of the user are followed."""
+    """Make the folder of a store and its parents; links are followed, since the user named them."""
     if path.is_dir():
         return
     make_root(path.parent)
@@ -109,7 +109,7 @@ def make_root(path: Path) -> None:
 
 
 def make_folder(name: str, above: int) -> None:
-    """Make a folder in another, synced into it."""
+    """Make a folder in another folder, and sync the other."""
     try:
         os.mkdir(name, FOLDER_MODE, dir_fd=above)
     except FileExistsError:
@@ -124,14 +124,14 @@ def make_folder(name: str, above: int) -> None:
 
 
 def checked(name: str) -> str:
-    """Return a name, which must not lead to another folder."""
+    """Return a name after checking that it does not lead to another folder."""
     if "/" in name or name in ("", ".", "..") or "\0" in name:
         raise RefusedError(errno.EINVAL, "not a name of the store", name)
     return name
 
 
 def fault_of(status: os.stat_result, version: os.stat_result) -> str:
-    """Return why a folder is not the store's own, "" if it is; `version`: the folder above."""
+    """Return why a folder is not the store's, "" if it is; `version` is the version's folder."""
     if status.st_dev != version.st_dev:
         return "on another file system"
     if status.st_uid in (os.geteuid(), 0, version.st_uid):
@@ -142,14 +142,14 @@ def fault_of(status: os.stat_result, version: os.stat_result) -> str:
 
 
 def refusal(error: OSError, name: str, above: int) -> OSError:
-    """Return the error of opening a folder, or a `RefusedError` if something else is there."""
+    """Return the error from opening a folder, or a `RefusedError` if something else is there."""
     if error.errno in _NO_FOLDER and (kind := kind_of(name, above)):
         return RefusedError(error.errno, kind, error.filename)
     return error
 
 
 def kind_of(name: str, above: int) -> str:
-    """Return the kind of the thing under a name, "" for a folder, or if that is unknown."""
+    """Return the kind of a file, "" for a folder or if the kind is unknown."""
     with contextlib.suppress(OSError):
         mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
         return _KINDS.get(stat.S_IFMT(mode), "")
@@ -157,7 +157,7 @@ def kind_of(name: str, above: int) -> str:
 
 
 def mount_of(descriptor: int) -> str:
-    """Return the mount that an open folder is in, "" where the kernel does not say."""
+    """Return the mount that contains an open folder, "" if the kernel does not report it."""
     with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
         return next((line.decode() for line in file if line.startswith(b"mnt_id:")), "")
     return ""
@@ -167,7 +167,7 @@ def remove_tree(above: int, name: str) -> None:
     """Remove a folder with everything in it, each folder through its descriptor.
 
     Raises:
-        RefusedError: a mount is in it.
+        RefusedError: it contains a mount.
         OSError: the file system refuses; a part may be gone.
     """
     descriptor = os.open(name, FOLDER, dir_fd=above)
@@ -186,7 +186,7 @@ def remove_tree(above: int, name: str) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have errors name the whole path instead of the part below a descriptor."""
+    """Make errors name the whole path instead of the part below a descriptor."""
     try:
         yield
     except OSError as error:
@@ -196,10 +196,10 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class Folders:
-    """The folders below one version's folder. Making the object touches nothing.
+    """The folders below one version's folder. Creating the object does not access the disk.
 
-    Descriptors for reading are cached while the object lives; writing, moving and removing open the
-    folders again. Errors name the whole path.
+    Descriptors for reading are cached while the object exists; writing, moving, and removing open
+    the folders again. Errors name the whole path.
 
     Args:
         folder: the version's folder, `root/v1`.
@@ -223,11 +223,11 @@ class Folders:
 
     @contextlib.contextmanager
     def opened(self, folder: str = "", *, make: bool = False) -> Iterator[int]:
-        """Give a descriptor of a folder, "" for the version's own.
+        """Yield a descriptor of a folder, "" for the version's own.
 
         Args:
             folder: its place.
-            make: make it, and those above it, where they are missing.
+            make: create it and its parents if they are missing.
 
         Raises:
             RefusedError: something else is there.
@@ -243,7 +243,7 @@ class Folders:
         """Open a file for reading, through a cached descriptor of its area; pipes do not block.
 
         Raises:
-            RefusedError: something else is in the place of a folder above it.
+            RefusedError: a parent folder is something else.
             OSError: it is missing, or the file system refuses.
         """
         folder, _, name = place.rpartition("/")
@@ -262,7 +262,7 @@ class Folders:
                 close(below)
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder, sorted; none where it is missing.
+        """Return the sorted names in a folder; an empty list if it is missing.
 
         Raises:
             RefusedError: something else is there.
@@ -278,14 +278,14 @@ class Folders:
         """Return the status of a file, as lstat(2) does.
 
         Raises:
-            RefusedError: something else is in the place of a folder above it.
+            RefusedError: a parent folder is something else.
             OSError: it is missing, or the file system refuses.
         """
         with self._above(place) as (descriptor, name):
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
 
     def touch(self, place: str, *, time_ns: int | None = None) -> None:
-        """Set the times of a file, to now by default; errors as of `status`."""
+        """Set the times of a file, by default to now; raises the same errors as `status`."""
         times = {} if time_ns is None else {"ns": (time_ns, time_ns)}
         folder, _, name = place.rpartition("/")
         above, below = self._reading(folder)
@@ -299,27 +299,27 @@ class Folders:
                 close(below)
 
     def unlink(self, place: str) -> None:
-        """Remove a file's name, or a link itself; errors as of `status`."""
+        """Remove a file's name, or a link itself; raises the same errors as `status`."""
         with self._above(place) as (descriptor, name):
             os.unlink(name, dir_fd=descriptor)
 
     def rename(self, place: str, to: str) -> None:
-        """Move something in the place of another; the folder of `to` is made.
+        """Move a file, replacing an existing one; the folder of `to` is created.
 
         Raises:
-            RefusedError: something else is in the place of a folder above one of them.
+            RefusedError: a parent folder of one of them is something else.
             OSError: it is missing, or the file system refuses.
         """
         with self._above(place) as (source, old), self._above(to, make=True) as (target, new):
             os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
 
     def link(self, place: str, to: str) -> None:
-        """Give a file a second name, which must be free; errors as of `rename`."""
+        """Give a file a second name, which must be free; raises the same errors as `rename`."""
         with self._above(place) as (source, old), self._above(to, make=True) as (target, new):
             os.link(old, new, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
     def remove_tree(self, place: str) -> None:
-        """Remove a folder with all that is in it; no link or mount is followed.
+        """Remove a folder with everything in it; links and mounts are not followed.
 
         Raises:
             OSError: a file system is mounted in it, or the file system refuses; a part may be gone.
@@ -328,22 +328,22 @@ class Folders:
             remove_tree(descriptor, name)
 
     def sync(self, folder: str) -> None:
-        """Make the names in a folder durable, where the file system can.
+        """Make the names in a folder durable, if the file system can.
 
         Raises:
-            OSError: if the disk fails.
+            OSError: the disk fails.
         """
         with contextlib.suppress(PermissionError), self.opened(folder) as descriptor:
             sync(descriptor, self.path(folder))
 
     def check(self, *, readable: bool = False) -> None:
-        """Check that nothing else is in the place of the store's folders.
+        """Check that the store's folders are folders.
 
         Args:
             readable: the store must be readable, or not exist.
 
         Raises:
-            CorruptError: something else is; the message names it.
+            CorruptError: one is something else; the message names it.
             ToolError: the store itself cannot be listed.
         """
         try:
@@ -363,7 +363,7 @@ class Folders:
         )
 
     def refused(self) -> Iterator[tuple[str, str]]:
-        """Yield place and kind of each thing in the place of a folder of the store.
+        """Yield place and kind of everything that is in the place of a folder of the store.
 
         Raises:
             CorruptError: the version's folder itself is refused.
@@ -398,7 +398,7 @@ class Folders:
 
     @contextlib.contextmanager
     def _above(self, place: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Give a descriptor of a file's folder, and the file's name."""
+        """Yield a descriptor of a file's folder, and the file's name."""
         folder, _, name = place.rpartition("/")
         with self.opened(folder, make=make) as descriptor, naming(self.path(place)):
             yield descriptor, checked(name)
@@ -420,7 +420,7 @@ class Folders:
         return descriptor
 
     def _version(self, make: bool) -> int:
-        """Open the version's folder; the user may have named a root that is a link."""
+        """Open the version's folder; the root may be a link, since the user names it."""
         root = self.folder.parent
         if make:
             make_root(root)
@@ -453,9 +453,9 @@ class Folders:
         return descriptor
 
     def _reading(self, folder: str) -> tuple[int, int]:
-        """Return a descriptor of a folder, and the one to close afterwards, -1 for none.
+        """Return a descriptor of a folder, and one to close afterwards, -1 for none.
 
-        Descriptors of areas are kept, and of the first shards that are read.
+        Descriptors of areas, and of the first shards that are read, are cached.
         """
         kept = self._cached.get(folder)
         if kept is not None:
@@ -466,7 +466,8 @@ class Folders:
             if len(self._cached) >= _MOST_KEPT:
                 return opened, opened
         else:
-            # A store that a remote fills looks for thousands in vain, and this fails faster.
+            # With a remote, thousands of files are not found in a new store; this check fails
+            # faster.
             os.stat(f"{self._text}/{area}", follow_symlinks=False)
             opened = self._open(area, False)
         made = opened, os.fstat(opened)
@@ -478,14 +479,14 @@ class Folders:
     def _open_shard(self, area: str, shard: str) -> int:
         above, _ = self._reading(area)
         try:
-            # Its owner matters only where something is written: what is read is verified.
+            # The owner matters only for writing, since all data that is read is verified.
             return os.open(checked(shard), FOLDER, dir_fd=above)
         except OSError as error:
             error.filename = f"{self._text}/{area}/{shard}"
             raise refusal(error, shard, above) from None
 
     def _has_moved(self, folder: str) -> bool:
-        """Return True if the cached descriptor of a folder is out of date, and drop it then."""
+        """Return True if the cached descriptor of a folder is outdated; it is then dropped."""
         area = folder.partition("/")[0]
         moved = [each for each in (area, folder) if each in self._cached and self._is_other(each)]
         for each in {*moved}:

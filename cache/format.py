@@ -1,22 +1,22 @@
-"""The store's format on disk: where each thing lies, and how a record is written.
+"""The store's format on disk: the locations of files, and the format of records.
 
-    root       = any folder; one store version is one folder in it, and only `v1` is read here
+    root       = any folder; it has one folder per store version, and only `v1` is read here
     v1         = { area "/" shard "/" name } packs tmp quarantine leases locks stat
     area       = "cas"               blobs: raw bytes, `name` is their SHA-256
                | "ac"                records of kind `artifact`, `name` is the action key
                | "man"               records of kind `manifest`, `name` is a set-name, or the
-                                     key of something without sources
+                                     key of an entry without sources
     shard      = the first two digits of `name`
     name       = 64 lower-case hexadecimal digits
     set-name   = the first 32 digits of the request key, and the first 32 of the SHA-256 of
                  request-key SP read; `read` is the digest over the sources that were read
     packs      = "packs/" name                    a pack (`cache/packs.py`) of files of the
                                                   areas; `name` is the SHA-256 of the pack
-               | "packs/" name ".gone"            { area SP name LF }; what counts as missing there
+               | "packs/" name ".gone"            { area SP name LF }; its missing files
     tmp        = "tmp/" token "-" random          not yet published; no reader looks here
     quarantine = "quarantine/" ( area | "packs" ) "-" name "-" random [ ".reason" ]
-    leases     = "leases/" token "-" random       { action-key LF }; what a running build holds
-    locks      = "locks/" name                    empty; held through flock, never the truth
+    leases     = "leases/" token "-" random       { action-key LF }; held records
+    locks      = "locks/" name                    empty; held through flock, only an optimization
     stat       = "stat/digests"                   a record of kind `stat`
                | "stat/index"                     a record of kind `index`
                | "stat/uses"                      counts of builds, see `cache/uses.py`
@@ -37,19 +37,19 @@
                  names the variant and the time it took to compile; "signed" see
                  `cache/manifests.py`; "check" has check results (`checks/stored_results.py`),
                  "lines" the source lines of an artifact (`analysis/lines/stored.py`), each under a
-                 key of their own
+                 separate key
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     index      = { "facts": object }              see `cache/inventory.py`
 
-The name of a file may be in its area, or in a pack, or both: a manifest counts as its area has it,
-for records and blobs either serves, as both are verified.
+A file may be in its area, or in a pack, or both: a manifest in its area takes precedence; records
+and blobs can be read from either, since both are verified.
 
 A record's modification time is its last use; a pack's is the last use of anything in it. The index
-is never the truth: it follows from the records and manifests.
+is only a cache, derived from the records and manifests.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
 compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
-valid. A file that is not a record of this grammar is corrupt, never "probably older".
+valid. A file that is not a record of this grammar is corrupt, never treated as an older version.
 
 History:
     1  the first version. Manifests have had "record" and "signed" since 0.2; one with neither
@@ -58,14 +58,14 @@ History:
        not know packs does not read them, and compiles again.
        A request key has one manifest per set of sources, each under its set-name; earlier versions
        had one under the key and one per folder, which are no longer found. `pins`, `uses`,
-       `index.sqlite`, `index.seal` and `stat/totals` of an earlier pallasc mean nothing, and its
+       `index.sqlite`, `index.seal`, and `stat/totals` of an earlier pallasc are ignored, and its
        packs count as missing.
 
 A store of another version is another folder next to `v1`; it is neither read nor changed.
 
-No folder below the root is a link, a mount or a stranger's: see `cache/folders.py`.
+No folder below the root may be a link, a mount, or another user's: see `cache/folders.py`.
 
-In a folder that is group-writable and has the setgid bit, all that is made is the group's too.
+In a folder that is group-writable and has the setgid bit, everything created belongs to the group.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ FOLDERS = (
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
 STAT, INDEX = "stat", "index"
 MAX_RECORD_BYTES = 64 * 2**20
-"""A longer record is refused unread: real ones have a few kilobytes."""
+"""A longer record is rejected without reading it: real ones are a few kilobytes."""
 MAX_BLOB_BYTES = 2**40
 """A record that names a larger blob is corrupt; sums of sizes stay below 64 bits."""
 
@@ -106,7 +106,7 @@ class StoredBlob(TypedDict):
 
 
 class StoredRecord(TypedDict):
-    """The body of an artifact's record; only its maker knows the form of `artifact`."""
+    """The body of an artifact's record; the store does not interpret `artifact`."""
 
     artifact: dict[str, object]
     blobs: dict[str, StoredBlob]
@@ -125,15 +125,15 @@ def sha256(data: bytes) -> str:
 
 
 def is_name(name: object) -> bool:
-    """Return True for a text that has the form of a key or digest."""
+    """Return True for a string that has the form of a key or digest."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str, *, what: str = "key") -> str:
-    """Return `name` if it is a key or digest as the store knows them.
+    """Return `name` if it is a key or digest in the form of the store.
 
     Raises:
-        CorruptError: if it is anything but 64 lower-case hexadecimal digits.
+        CorruptError: it is anything but 64 lower-case hexadecimal digits.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CorruptError(
@@ -152,7 +152,7 @@ def encode(kind: str, name: str, body: Mapping[str, object]) -> tuple[bytes, str
     """Return a record's bytes and the digest of its body.
 
     Raises:
-        CorruptError: if `body` cannot be written as JSON.
+        CorruptError: `body` cannot be written as JSON.
     """
     try:
         text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -166,10 +166,11 @@ def encode(kind: str, name: str, body: Mapping[str, object]) -> tuple[bytes, str
 def decode(kind: str, name: str, data: bytes, form: Any = None) -> tuple[Any, str]:
     """Return a record's body and its digest.
 
-    The body is of the type `form`, by default a `StoredRecord` or a `Manifest`, by the kind.
+    The body has the type `form`; the default is a `StoredRecord` or a `Manifest`, depending on the
+    kind.
 
     Raises:
-        CorruptError: if `data` is not byte for byte the record `name` of this kind and version.
+        CorruptError: `data` is not byte for byte the record `name` of this kind and version.
     """
     start = data.find(b"\n") + 1
     text = data[start:]
@@ -201,7 +202,7 @@ def check_file(area: str, name: str, data: bytes) -> tuple[Any, str]:
     """Return the body of a record or manifest, None for a blob, and the digest of either.
 
     Raises:
-        CorruptError: the bytes do not fit the name.
+        CorruptError: the bytes do not match the name.
     """
     if area != BLOBS:
         return decode(KINDS[area], name, data)
@@ -230,12 +231,12 @@ def _fault(kind: str, name: str, data: bytes, digest: str) -> str:
 
 
 def size(count: int, limit: int | None = None) -> str:
-    """Return a number of bytes for people: `2.1 GB`.
+    """Format a number of bytes for people: `2.1 GB`.
 
     Args:
         count: the number.
-        limit: what it is compared with. A limit of whole MiB was given as such, and both are
-            shown in binary units then.
+        limit: the limit that it is compared with. If the limit is a whole number of MiB, it was
+            specified that way, and both use binary units.
     """
     binary = (count if limit is None else limit) % (1 << 20) == 0
     for unit, name in _BINARY_UNITS if binary else _DECIMAL_UNITS:

@@ -1,11 +1,11 @@
-"""Contents of a store: records, manifests, blobs, and packs, and figures about them.
+"""Contents of a store: records, manifests, blobs, and packs, and statistics.
 
-The facts about each record and manifest are kept in the index, so that thousands of files are not
-read and parsed for each command. The index is never the truth: a row counts only while its file has
-the same inode, time, and size, and an index that is damaged or missing is made again.
+The facts about each record and manifest are cached in the index, so that a command does not have to
+read and parse thousands of files. The index is only a cache: a row counts only while its file has
+the same inode, time, and size, and an index that is damaged or missing is rebuilt.
 
     index = { "facts": { pack SP area SP name: stamp, facts } }   a record of kind `index`
-    stamp = inode SP mtime_ns SP bytes          "" in a pack, whose name decides
+    stamp = inode SP mtime_ns SP bytes          "" in a pack, which is identified by its name
     facts = { "blobs": [digest] } | { "action", "about", "lines": bool }   empty ones are left out
 
 `pack` is "" for a file in its area.
@@ -40,7 +40,7 @@ _LONGEST_ABOUT = 10_000
 
 
 class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Facts about a record, its blobs, or about a manifest."""
+    """Facts about a record (its blobs), or about a manifest."""
 
     blobs: tuple[Digest, ...] = ()
     action: DigestOrNone = ""
@@ -58,14 +58,14 @@ class StoredFile(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Something that goes as a whole: a record in its area, or a pack.
+    """Something that is evicted as a whole: a record in its area, or a pack.
 
     Attributes:
-        name: action key of the record, digest of the pack.
-        identity: of the file.
-        keys: action keys of the records that go with it.
-        blobs: blobs outside of it that its records name.
-        is_pack: it is a pack.
+        name: action key of the record, or digest of the pack.
+        identity: identity of the file.
+        keys: action keys of the records in it.
+        blobs: blobs outside it that its records name.
+        is_pack: whether it is a pack.
     """
 
     name: str
@@ -80,11 +80,11 @@ class Inventory:
     """Contents of a store.
 
     Attributes:
-        records, manifests: by key and name; those in their area hide those in packs.
-        blobs: blobs outside of packs.
+        records, manifests: by key and name; files in an area hide those in packs.
+        blobs: blobs outside packs.
         packs: packs that can be read.
-        faults: reasons why something may be missing here; nothing may be removed then.
-        read: number of records and manifests that the index did not know.
+        faults: reasons why the inventory may be incomplete; nothing may be removed then.
+        read: number of records and manifests that were not in the index.
     """
 
     records: dict[str, StoredFile] = field(default_factory=dict)
@@ -115,11 +115,12 @@ class Inventory:
 
 @dataclass(slots=True)
 class Scan:
-    """A walk through a store that lists names and identities, and reads no file.
+    """A walk through a store that lists names and identities without reading files.
 
     Attributes:
-        folders: of the store.
-        faults: place and reason of what could not be looked at; empty after a complete walk.
+        folders: the folders of the store.
+        faults: place and reason for everything that could not be listed; empty after a complete
+            walk.
         foreign: places that are not in the store's grammar.
     """
 
@@ -198,7 +199,7 @@ def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
 
     Args:
         store: the store.
-        repair: quarantine records and manifests that are corrupt; they are left out anyway.
+        repair: quarantine corrupt records and manifests; they are left out in any case.
     """
     return _Reader(store, repair).read()
 
@@ -209,7 +210,7 @@ class _Reader:
         self._found = Inventory()
         self._known = _load(store.folders)
         self._used: dict[str, tuple[str, Facts]] = {}
-        """Facts that are written down, by `pack area name`."""
+        """Facts to write to the index, by `pack area name`."""
 
     def read(self) -> Inventory:
         found, scan = self._found, Scan(self._store.folders)
@@ -303,11 +304,11 @@ class Listed(NamedTuple):
 
 
 def artifacts(store: Store, *, key_prefix: str = "") -> list[Listed]:
-    """Return the artifacts of a store, the last used first.
+    """Return the artifacts of a store, most recently used first.
 
     Args:
         store: the store.
-        key_prefix: only those whose action key begins with this.
+        key_prefix: include only action keys that begin with this.
     """
     inventory = take_inventory(store)
     found = [r for r in inventory.records.values() if r.name.startswith(key_prefix)]
@@ -318,18 +319,18 @@ def artifacts(store: Store, *, key_prefix: str = "") -> list[Listed]:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Figures of a store.
+    """Statistics of a store.
 
     Attributes:
         folder: its path.
-        entries, manifests, blobs: number of each, in packs or not.
-        source_lines: number of manifests that have the source lines of an artifact.
+        entries, manifests, blobs: number of each, including packs.
+        source_lines: number of manifests with the source lines of an artifact.
         packs: number of packs.
-        bytes: size of blobs, records, manifests, and packs together.
-        quarantined: number of corrupt files that are kept.
-        oldest_use: last use of the entry that goes first, seconds since the epoch.
+        bytes: total size of blobs, records, manifests, and packs.
+        quarantined: number of corrupt files in the quarantine.
+        oldest_use: last use of the entry that would be evicted first, seconds since the epoch.
         other_versions: folders of stores of other versions next to it.
-        warnings: what could not be looked at.
+        warnings: places that could not be listed.
     """
 
     folder: str
@@ -350,7 +351,7 @@ class Stats:
 
 
 def stats(store: Store) -> Stats:
-    """Return figures of a store. A missing store is empty, and is not created."""
+    """Return statistics of a store. A missing store is empty, and is not created."""
     inventory = take_inventory(store)
     records = inventory.records.values()
     uses_ns = [record.identity[1] for record in records]

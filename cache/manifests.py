@@ -1,16 +1,15 @@
 """Manifests: their fields, checked when one is read or written, and their signatures.
 
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
-readers of a checked manifest only have to handle missing fields. What the fields mean is documented
-in `manifest.py` of `compiler/inputs`, and in
-`compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines` in
-`analysis/lines/stored.py`.
+readers of a checked manifest only have to handle missing fields. The meaning of the fields is
+documented in `compiler/inputs/manifest.py` and `compiler/builds/collect.py`; `check` in
+`checks/stored_results.py`, `lines` in `analysis/lines/stored.py`.
 
-The checksums of a store find damage, but no forgery, since anyone with write access can make
-them fit. A hit begins with a manifest, so manifests are signed: a signature covers the request, all
-that the compilation read, the action key, and the digest of the record, which names every blob by
-its SHA-256. A manifest that was exchanged or moved to another request, or that leads to a record
-other than the signed one, is a miss.
+The checksums of a store detect damage but not forgery, since anyone with write access can recompute
+them. A hit begins with a manifest, so manifests are signed: a signature covers the request,
+everything that the compilation read, the action key, and the digest of the record, which names
+every blob by its SHA-256. A manifest that was replaced or moved to another request, or that leads
+to a record other than the signed one, is a miss.
 
     signed    = [ { "key": id, "signature": base64 } ]
     id        = the SHA-256 of an Ed25519 key | "hmac-" and the SHA-256 of the secret, 16 digits
@@ -20,13 +19,14 @@ other than the signed one, is a miss.
     name      = the name of the manifest
     digest    = the SHA-256 of the body without `signed`, as the store writes JSON
 
-Signed with: the private key of `$PALLASC_STORE_KEY`, and this user's secret, where there is one: 32
-random bytes in hexadecimal in `pallasc/store.secret` below the user's settings, which nobody else
-may read. Where signatures are required and there is neither, the secret is made.
+Manifests are signed with the private key in `$PALLASC_STORE_KEY`, and with this user's secret, if
+there is one: 32 random bytes in hexadecimal in `pallasc/store.secret` in the user's settings
+folder, which nobody else may read. If signatures are required and there is neither, the secret is
+created.
 
-Trusted are the keys that the machine trusts (`specs/bundle/signature.py`), the key in
-`$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is put back is still true: it says
-what came out of these sources with this toolchain. A key counts until it is no longer trusted.
+Trusted keys are the keys that the machine trusts (`specs/bundle/signature.py`), the key in
+`$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is restored is still valid: it
+states the result of these sources with this toolchain. A key counts until it is no longer trusted.
 
 Signing vouches for the content, so a user with a key or secret builds only on signed entries: an
 unsigned record that is found under an action key is compiled again, and then signed.
@@ -53,7 +53,7 @@ from pallasc.specs.user_files import config_folder
 
 MAX_SIGNATURES = 16
 MAX_SETS = 32
-"""Manifests that are kept of one request key; the least recently used goes first."""
+"""Maximum number of manifests per request key; the least recently used is removed first."""
 _KEY_DIGITS = 32
 _SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _LONGEST_ERROR = 200
@@ -69,7 +69,7 @@ ShortText = Annotated[str, Meta(max_length=200, pattern=r"\A[\x00-\x7f]*\Z")]
 
 
 class AboutJson(TypedDict, total=False):
-    """The variant that was compiled last, and how long that took."""
+    """The variant that was compiled last, and its compile time."""
 
     name: str
     target: str
@@ -98,7 +98,7 @@ Signatures = Annotated[Sequence[SignatureJson], Meta(max_length=MAX_SIGNATURES)]
 
 
 class About(NamedTuple):
-    """A variant as it was asked for: its kernel's name, its target, its parameters."""
+    """A variant as requested: its kernel's name, its target, its parameters."""
 
     name: str
     target: str
@@ -118,7 +118,7 @@ class About(NamedTuple):
         return cls(name, target, about.get("params", {}))
 
     def to_json(self) -> AboutJson:
-        """Return it as JSON, as manifests hold it."""
+        """Return it as JSON for a manifest."""
         return {"name": self.name, "target": self.target, "params": dict(self.params)}
 
 
@@ -175,12 +175,12 @@ def set_name(key: str, read: str) -> str:
 
 
 def set_prefix(key: str) -> str:
-    """Return the digits that the names of all manifests of a request key begin with."""
+    """Return the prefix of the names of all manifests of a request key."""
     return key[:_KEY_DIGITS]
 
 
 def manifest_from_json(name: str, body: Mapping[str, Any]) -> Manifest:
-    """Return the manifest with these fields; every field is checked.
+    """Return the manifest with these fields, after checking each field.
 
     Args:
         name: its key, for messages.
@@ -197,7 +197,7 @@ def manifest_from_json(name: str, body: Mapping[str, Any]) -> Manifest:
 
 
 def check_text(value: object) -> None:
-    """Check that texts have no surrogates other than Python's for bytes of paths.
+    """Check that strings have no surrogates, except the ones that Python uses for bytes of paths.
 
     Raises:
         ValueError: one has.
@@ -231,10 +231,10 @@ class Trust(Struct, frozen=True):
     """Keys that sign a store's manifests, and keys that must have signed them.
 
     Attributes:
-        required: manifests that no trusted key signed count as missing.
-        signers: sign a message, by the id of the key.
-        checkers: check a signature of a message, by the id of the key.
-        notes: what the user should know.
+        required: whether manifests without a trusted signature count as missing.
+        signers: functions that sign a message, by the id of the key.
+        checkers: functions that verify a signature of a message, by the id of the key.
+        notes: notes for the user.
     """
 
     required: bool = False
@@ -243,7 +243,7 @@ class Trust(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def signed(self, kind: str, name: str, body: Mapping[str, object]) -> dict[str, object]:
-        """Return a body with signatures by all there is to sign with."""
+        """Return a body with the signatures of all available keys."""
         plain = _unsigned(body)
         if not self.signers:
             return plain
@@ -258,7 +258,7 @@ class Trust(Struct, frozen=True):
 
     @property
     def strict(self) -> bool:
-        """True if only signed entries may be built on: a signer vouches for all of it."""
+        """True if only signed entries may be used: a signer vouches for everything."""
         return self.required or bool(self.signers)
 
     def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
@@ -298,10 +298,10 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
 
     Args:
         environ: the environment's variables.
-        required: signatures are required, even if the environment does not say so.
+        required: require signatures, even if the environment does not.
 
     Raises:
-        SpecError: the environment is not understood, or a key or the secret cannot be read or used.
+        SpecError: a variable is invalid, or a key or the secret cannot be read or used.
         ToolError: there is a key, and the cryptography package is missing.
     """
     demanded = is_required(environ) or required
@@ -312,7 +312,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
         signers[key_id], checkers[key_id] = signer, checker
     if demanded:
         checkers |= _trusted_keys()
-    # A user who only verifies, with keys of others, may have no folder to keep a secret in.
+    # A user who only verifies, with other users' keys, may have no folder for a secret.
     secret, notes = _secret(make=demanded and not signers, needed=not checkers)
     if secret:
         own = f"hmac-{hashlib.sha256(b'pallasc store secret' + secret).hexdigest()[:16]}"
@@ -322,19 +322,19 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
 
 
 def is_required(environ: Mapping[str, str]) -> bool:
-    """Return True if the environment demands signatures of entries of stores.
+    """Return True if the environment requires signatures of entries of stores.
 
     Raises:
-        SpecError: it is not understood.
+        SpecError: the variable is invalid.
     """
     return read_switch(environ, REQUIRE)
 
 
 def read_switch(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Return what a variable of the environment says, `default` where it is missing.
+    """Return the value of a boolean environment variable, `default` if it is not set.
 
     Raises:
-        SpecError: it is not understood.
+        SpecError: the value is invalid.
     """
     if name not in environ:
         return default
@@ -375,20 +375,20 @@ def _trusted_keys() -> dict[str, Check]:
 
 
 def secret_file() -> Path:
-    """Return where this user's secret lies, or would.
+    """Return the path of this user's secret, which may not exist.
 
     Raises:
-        RuntimeError: this user has no folder for settings.
+        RuntimeError: this user has no settings folder.
     """
     return config_folder() / "store.secret"
 
 
 def _secret(*, make: bool, needed: bool) -> tuple[bytes, tuple[str, ...]]:
-    """Return the secret, b"" where there is none, and notes for the user.
+    """Return the secret, b"" if there is none, and notes for the user.
 
     Args:
-        make: make one where there is none.
-        needed: it is an error if that fails.
+        make: create one if there is none.
+        needed: whether a failure is an error.
     """
     try:
         path = secret_file()

@@ -1,4 +1,4 @@
-"""Writes packs: the files of one variant side by side, and each file once."""
+"""Writes packs: the files of a variant are adjacent, and each file is written once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pallasc.specs.bundle import compress
 
 LEVEL = 6
 FRAME_BYTES = 2**20
-"""A frame is closed after the variant that fills it so far."""
+"""A frame ends after the variant that reaches this size."""
 _MOST_FILLING_BYTES = 4 * 2**20
-"""A frame is closed here even in the middle of a variant."""
+"""A frame ends at this size even in the middle of a variant."""
 
 
 class PackSummary(NamedTuple):
@@ -24,7 +24,7 @@ class PackSummary(NamedTuple):
 
     Attributes:
         digest: the pack's name, SHA-256 of all its bytes.
-        size: its bytes.
+        size: its size in bytes.
         names: area and name of each file, sorted.
     """
 
@@ -37,9 +37,9 @@ def write_pack(groups: Iterable[Sequence[Entry]], out: BinaryIO) -> PackSummary:
     """Write a pack.
 
     Args:
-        groups: the files of one variant each. Readers are fastest where variants are asked for in
-            the order that they are written in.
-        out: is written from its present position on; nothing is read or sought.
+        groups: the files of one variant each. Reading is fastest in the order of writing.
+        out: file to write to, from its current position on; it is not read, and its position is not
+            changed otherwise.
 
     Raises:
         CorruptError: a file cannot be packed, or the pack becomes too large.
@@ -51,10 +51,10 @@ def write_pack(groups: Iterable[Sequence[Entry]], out: BinaryIO) -> PackSummary:
 
 
 class PackWriter:
-    """Writes one pack. Nothing written is a pack before `close`.
+    """Writes one pack. The output is not a pack before `close`.
 
     Args:
-        out: is written from its present position on.
+        out: file to write to, from its current position on.
 
     Attributes:
         size: bytes so far, without the frames that are being filled.
@@ -73,7 +73,7 @@ class PackWriter:
         self._write(packs.MAGIC)
 
     def add(self, group: Iterable[Entry]) -> None:
-        """Add the files of one variant; those that the pack holds already are not repeated.
+        """Add the files of one variant; files that are already in the pack are not repeated.
 
         Raises:
             CorruptError: a file cannot be packed, or the pack becomes too large.
@@ -102,17 +102,17 @@ class PackWriter:
         """Add the files of another pack that `takes` selects by their packed names.
 
         Raises:
-            CorruptError, OSError: as of `copy_frame`.
+            CorruptError, OSError: as for `copy_frame`.
         """
         for number in range(len(pack.frames)):
             self.copy_frame(pack, number, filter(takes, pack.names_in(number)))
 
     def copy_frame(self, pack: Pack, number: int, names: Iterable[bytes]) -> None:
-        """Add a frame of another pack as it is; nothing if none of its files is new.
+        """Add a frame of another pack unchanged; add nothing if none of its files is new.
 
         Args:
             pack: the other pack.
-            number: of the frame there.
+            number: number of the frame in it.
             names: packed names of the files to take from it.
 
         Raises:
@@ -179,7 +179,7 @@ class PackWriter:
 
 
 def stored_bytes(content: bytes) -> bytes:
-    """Return the bytes of a frame with this content."""
+    """Compress a content to the bytes of its frame."""
     stored = compress.compress(content, LEVEL)
     is_smaller = len(stored) < len(content) <= len(stored) * packs.MOST_DENSE
     return stored if is_smaller else content

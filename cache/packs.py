@@ -1,13 +1,13 @@
 """Packs: many files of a store, compressed together in one file.
 
-A pack holds files exactly as the store has them (`cache/format.py`), so they are verified like any
-other file. Files that are read together are in one frame: the files of one variant next to each
-other, and manifests in separate frames. A frame can be copied to another pack as it is.
+A pack contains files exactly as in the store (`cache/format.py`), so they are verified like
+any other file. Files that are read together are in one frame: the files of a variant are adjacent,
+and manifests are in separate frames. A frame can be copied to another pack unchanged.
 
     pack    = magic { frame } index footer
     magic   = "pallasc-pack 2" LF
     frame   = zstd                      without its magic number, see `specs/bundle/compress.py`
-            | content                   where size = raw; always where zstd saves nothing, or more
+            | content                   if size = raw; always if zstd saves nothing, or saves more
                                         than 255 of 256 bytes
     content = { file }                  nothing between them
 
@@ -16,25 +16,25 @@ other, and manifests in separate frames. A frame can be copied to another pack a
                                                         index; SHA-256 of the `size` bytes there
     names   = area:u8 name:32                           ascending, each once; "man" is 0, "ac" 1,
                                                         "cas" 2, as in `cache/format.py`
-    places  = frame:u32 offset:u32 bytes:u32            of each name: where in which content
+    places  = frame:u32 offset:u32 bytes:u32            for each name: where in which content
     footer  = offset:u64 size:u32 frames:u32 names:u32 digest:32 "pallasc-pack 2" LF
                                                         of the index: place, size, counts, SHA-256
 
-All numbers are little-endian. The name of a pack is the SHA-256 of all its bytes. A frame may hold
-bytes that the index does not name: files that were left out when the frame was copied.
+All numbers are little-endian. The name of a pack is the SHA-256 of all its bytes. A frame may
+contain bytes that are not in the index: files that were left out when the frame was copied.
 
-In a store, `packs/` name is a pack, and `name.gone` next to it names the files in it that were
-found damaged since, one per line, so that they are missing for every later reader. A line that is
-not understood means nothing: the file in the pack is found damaged again.
+In a store, `packs/` name is a pack, and `name.gone` next to it lists the files in it that later
+proved to be damaged, one per line, so that they are missing for every later reader. A malformed
+line is harmless: the damage to the file is detected again.
 
 The same files give the same pack with one version of the zstd library. With another version the
-compressed bytes may differ, so nothing may depend on a pack's name but its place.
+compressed bytes may differ, so a pack's name may only be used to locate it.
 
-Limits: see the constants. Anything larger is refused before memory is taken for it.
+Limits: see the constants. Anything larger is rejected before memory is allocated for it.
 
 History:
     1  each content began with a list of its files.
-    2  the index alone says where a file is.
+    2  only the index locates files.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ AREAS = ("man", "ac", "cas")
 MAX_FILE_BYTES = 64 * 2**20
 """A larger file is not packed."""
 _HELD_BYTES = 8 * 2**20
-"""Contents of frames that are kept, because the next file asked for is often next to the last."""
+"""Size of cached frame contents; the next requested file is often next to the previous one."""
 _READ_BYTES = 2**20
 MAX_FRAME_BYTES = MAX_FILE_BYTES + 2**20
 MAX_PACK_BYTES = 2**32
 MAX_FRAMES = 2**16
 MAX_NAMES = 2**20
 MOST_DENSE = 256
-"""Largest ratio of a content to its compressed frame: a bound on unpacked bytes."""
+"""Maximum ratio of a content to its compressed frame, which bounds unpacked bytes."""
 
 FRAME = struct.Struct("<QII32s")
 PLACE = struct.Struct("<III")
@@ -92,9 +92,9 @@ class Frame(NamedTuple):
     """A frame: its place in its pack, and its digest.
 
     Attributes:
-        offset: of its first byte, in the pack.
-        size: its bytes in the pack.
-        raw_size: the bytes of its content.
+        offset: offset of its first byte in the pack.
+        size: its size in the pack.
+        raw_size: the size of its content.
         digest: SHA-256 of its bytes in the pack.
     """
 
@@ -123,12 +123,12 @@ class Footer(NamedTuple):
 
 
 def packed_name(area: str, name: str) -> bytes:
-    """Return a name as the index has it; `name` must be 64 hexadecimal digits."""
+    """Return a name in the form of the index; `name` must be 64 hexadecimal digits."""
     return _CODES[area] + bytes.fromhex(name)
 
 
 def unpacked_name(packed: bytes) -> tuple[str, str]:
-    """Return area and name of what `packed_name` gave."""
+    """Return the area and name in a packed name."""
     return AREAS[packed[0]], packed[1:].hex()
 
 
@@ -136,7 +136,7 @@ def read_footer(data: bytes, pack_bytes: int) -> Footer:
     """Return the footer in the last `FOOTER_BYTES` of a pack, checked against the pack's size.
 
     Raises:
-        CorruptError: they are not the end of a whole pack, or break a limit.
+        CorruptError: the bytes are not the end of a complete pack, or exceed a limit.
     """
     if len(data) != FOOTER_BYTES or data[FOOTER.size :] != MAGIC:
         raise CorruptError("it does not end as a pack does: it is cut short, or damaged")
@@ -156,7 +156,7 @@ def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], dict[bytes, Pl
     """Return frames, and places by packed name, sorted.
 
     Raises:
-        CorruptError: it is not the index that the footer names, or contradicts itself.
+        CorruptError: it is not the index that the footer describes, or contradicts itself.
     """
     if hashlib.sha256(data).digest() != footer.digest:
         raise CorruptError("its index is damaged: it has another SHA-256 than the footer says")
@@ -192,11 +192,11 @@ def open_pack(source: Path | bytes | int, *, digest: str = "") -> Pack:
     """Open a pack and verify its index; frames are verified when they are read.
 
     Args:
-        source: its file, its bytes, or an open descriptor that the pack closes.
-        digest: its name, "" if it is not known. It is not compared before `Pack.check`.
+        source: its file, its bytes, or an open descriptor, which the pack will close.
+        digest: its name, "" if unknown. Only `Pack.check` compares it.
 
     Raises:
-        CorruptError: it is not a pack, or damaged.
+        CorruptError: it is not a pack, or is damaged.
         OSError: it cannot be read.
     """
     if isinstance(source, Path):
@@ -212,11 +212,11 @@ class PackFault(NamedTuple):
 
 
 class Pack:
-    """An open pack. It may be used by several threads; see `open_pack`.
+    """An open pack, usable by several threads; see `open_pack`.
 
     Attributes:
-        digest: its name, "" if it is not known.
-        size: its bytes.
+        digest: its name, "" if unknown.
+        size: its size in bytes.
         frames: its frames.
         names: packed names of all files, sorted.
     """
@@ -245,7 +245,7 @@ class Pack:
         return len(self._places)
 
     def close(self) -> None:
-        """Close the file; nothing can be read any more."""
+        """Close the file; nothing can be read afterwards."""
         source, self._source = getattr(self, "_source", b""), b""
         if isinstance(source, int):
             with contextlib.suppress(OSError):
@@ -259,15 +259,15 @@ class Pack:
         return found
 
     def has(self, packed: bytes) -> bool:
-        """Return True if the pack holds a file, by its packed name."""
+        """Return True if the pack contains a file, by its packed name."""
         return packed in self._places
 
     def place(self, packed: bytes) -> Place:
-        """Return the place of a file that the pack holds, by its packed name."""
+        """Return the place of a file in the pack, by its packed name."""
         return self._places[packed]
 
     def read(self, area: str, name: str) -> bytes | None:
-        """Return a file, or None. Its frame is verified; whether it fits its name is not.
+        """Return a file, or None. Its frame is verified, but not that the file matches its name.
 
         Raises:
             CorruptError: its frame is damaged.
@@ -284,7 +284,7 @@ class Pack:
         return data
 
     def stored(self, number: int) -> bytes:
-        """Return the bytes of a frame in the pack, not verified.
+        """Return the bytes of a frame in the pack, unverified.
 
         Raises:
             OSError: the pack cannot be read.
@@ -293,24 +293,24 @@ class Pack:
         return self._read(frame.offset, frame.size)
 
     def names_in(self, number: int) -> list[bytes]:
-        """Return the packed name of each file that the index has in a frame; nothing is read."""
+        """Return the packed names of the files that the index lists in a frame; nothing is read."""
         return self._by_frame.get(number, [])
 
     def check_sizes(self, number: int) -> None:
-        """Check that the files in a frame do not take more bytes than the frame has.
+        """Check that the total size of the files in a frame does not exceed the frame.
 
         Raises:
-            CorruptError: they do, so reading them all would have no bound.
+            CorruptError: it does, so the size of reading all files would be unbounded.
         """
         size = sum(self.place(packed).size for packed in self.names_in(number))
         if size > self.frames[number].raw_size:
             raise CorruptError(f"frame {number} is smaller than its files")
 
     def check(self, gone: Collection[bytes] = ()) -> Iterator[Entry | PackFault]:
-        """Read everything; yield each file, still to be verified, and each fault.
+        """Read everything; yield each file, which the caller must verify, and each fault.
 
         Args:
-            gone: packed names of files that are left out; a frame of such files is not read.
+            gone: packed names of files to skip; a frame with only such files is not read.
 
         Raises:
             OSError: the pack cannot be read.
@@ -345,7 +345,7 @@ class Pack:
         return digest.hexdigest()
 
     def content(self, number: int) -> bytes:
-        """Return the content of a frame, verified; the last ones asked for are kept.
+        """Return the verified content of a frame; recently requested ones are cached.
 
         Raises:
             CorruptError: the frame is damaged.
@@ -378,7 +378,7 @@ class Pack:
             raise CorruptError(f"frame {number}: {error.message}") from error
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer at the end of a file that was cut short."""
+        """Read up to `size` bytes; fewer at the end of a truncated file."""
         if isinstance(self._source, bytes):
             return self._source[offset : offset + size]
         parts = []
@@ -389,22 +389,22 @@ class Pack:
 
 
 class StoredPack(NamedTuple):
-    """A pack of a store, opened; `gone` has the packed names of what counts as missing in it."""
+    """An open pack of a store; `gone` has the packed names of the files that count as missing."""
 
     pack: Pack
     gone: set[bytes]
     identity: files.Identity
 
     def has(self, packed: bytes) -> bool:
-        """Return True if it holds a file that does not count as missing."""
+        """Return True if it contains a file that does not count as missing."""
         return self.pack.has(packed) and packed not in self.gone
 
     def names(self, area: str, prefix: str = "") -> list[str]:
-        """Return the names of an area's files that do not count as missing, sorted.
+        """Return the sorted names of an area's files that do not count as missing.
 
         Args:
-            area: of the files.
-            prefix: an even number of digits that the names begin with.
+            area: area of the files.
+            prefix: prefix of the names, with an even number of digits.
         """
         start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
         names = self.pack.names
@@ -439,10 +439,10 @@ def _read_gone(folders: Folders, digest: str) -> Iterator[bytes]:
 
 
 def mark_missing(folders: Folders, opened: StoredPack, packed: Iterable[bytes]) -> None:
-    """Have files in a pack count as missing for every reader.
+    """Mark files in a pack as missing for every reader.
 
     Raises:
-        OSError: the file system refuses; this reader counts them as missing all the same.
+        OSError: the file system refuses; this reader still treats them as missing.
     """
     new = [name for name in packed if name not in opened.gone]
     opened.gone.update(new)
@@ -453,18 +453,18 @@ def mark_missing(folders: Folders, opened: StoredPack, packed: Iterable[bytes]) 
 def put_pack_away(
     folders: Folders, digest: str, reason: str, identity: files.Identity | None
 ) -> None:
-    """Move a pack to `quarantine/` and write down why; never raises for the disk."""
+    """Move a pack to `quarantine/` with the reason; disk errors are not raised."""
     files.put_away(folders, f"{PACKS}/{digest}", f"{PACKS}-{digest}", reason, identity)
     with contextlib.suppress(OSError):
         folders.unlink(f"{PACKS}/{digest}{GONE}")
 
 
 class StorePacks:
-    """The packs of one store, opened when something is asked for that no other file has.
+    """The packs of one store, opened when a requested file is not found elsewhere.
 
     Args:
-        folders: of the store.
-        warn: is called with each fault: the pack's place, and the reason.
+        folders: the folders of the store.
+        warn: called with each fault: the pack's place, and the reason.
         read_only: leave damaged packs in place.
     """
 
@@ -482,10 +482,10 @@ class StorePacks:
 
     @property
     def packs(self) -> Mapping[str, StoredPack]:
-        """The packs that can be read, by name; they are listed again after a change.
+        """The readable packs, by name; they are listed again after a change.
 
         Raises:
-            OSError: they cannot be listed; also of all methods here that ask for a name.
+            OSError: they cannot be listed; all methods here that take a name may raise this.
         """
         try:
             status = os.stat(self._path, follow_symlinks=False)
@@ -500,12 +500,12 @@ class StorePacks:
         return self._open
 
     def read(self, area: str, name: str, *, known: bool = False) -> files.Content | None:
-        """Return a file that a pack holds; whether it fits its name is not verified.
+        """Return a file from a pack; that it matches its name is not verified.
 
         Args:
-            area: of the file.
-            name: of the file.
-            known: look only into packs that are open already.
+            area: area of the file.
+            name: name of the file.
+            known: search only packs that are already open.
         """
         packed = packed_name(area, name)
         for digest, opened in (self._open if known else self.packs).items():
@@ -518,7 +518,7 @@ class StorePacks:
         return None
 
     def holders(self, area: str, name: str) -> list[str]:
-        """Return the names of the packs that hold a file."""
+        """Return the names of the packs that contain a file."""
         packed = packed_name(area, name)
         return [digest for digest, opened in self.packs.items() if opened.has(packed)]
 
@@ -527,21 +527,21 @@ class StorePacks:
         return {name for opened in self.packs.values() for name in opened.names(area, prefix)}
 
     def forget(self, area: str, name: str) -> None:
-        """Have a file count as missing in all packs; never raises for the disk."""
+        """Mark a file as missing in all packs; disk errors are not raised."""
         with contextlib.suppress(OSError):
             for digest in self.holders(area, name):
                 self._forget(self._open[digest], [packed_name(area, name)])
 
     def touch(self, area: str, name: str, touched: set[str]) -> bool:
-        """Set the time of a pack that holds a file to now; False if there is none.
+        """Set the time of a pack that contains a file to now; return False if there is none.
 
         Args:
-            area: of the file.
-            name: of the file.
-            touched: packs whose time this caller has set already; the pack is added.
+            area: area of the file.
+            name: name of the file.
+            touched: packs whose time this caller has already set; the pack is added.
 
         Raises:
-            FileNotFoundError: the pack was removed this moment.
+            FileNotFoundError: the pack was just removed.
             OSError: the time of the pack cannot be set.
         """
         holders = self.holders(area, name)
@@ -555,7 +555,7 @@ class StorePacks:
         self._open, self._refused, self._seen = dict(self._held), set(), None
 
     def hold(self, pack: Pack) -> None:
-        """Have a pack count as one of the store's for as long as this object lives."""
+        """Treat a pack as one of the store's while this object exists."""
         self._held[pack.digest] = StoredPack(pack, set(), files.IN_PACK)
         self.relist()
 
@@ -579,7 +579,7 @@ class StorePacks:
         return None
 
     def read_in(self, opened: StoredPack, area: str, name: str) -> bytes | None:
-        """Return a file of a pack, None if its frame is damaged; all files in that are lost."""
+        """Return a file of a pack, None if its frame is damaged and all its files are lost."""
         try:
             return opened.pack.read(area, name)
         except CorruptError as error:

@@ -1,4 +1,4 @@
-"""Pruning: carries out what `evict.decide` selects, and removes what nobody needs any more."""
+"""Pruning: carries out the decision of `evict.decide`, and removes files no longer needed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from pallasc.errors import CorruptError, ToolError
 
 TIDY_EVERY_S = 3600.0
 MOST_PACKS = 32
-"""More packs than this are merged."""
+"""Packs are merged if there are more than this."""
 MAX_MERGED_BYTES = 64 * 2**20
-"""A pack is evicted whole, so it must not become a large part of a store."""
+"""Maximum size of a merged pack: it is evicted whole, so it must not be a large part of a store."""
 _TIDIED = "stat/tidied"
 
 
 @dataclass(slots=True)
 class Leftovers:
-    """Numbers of files that were cleared away, or would be, and their bytes."""
+    """Numbers and sizes of leftover files that were removed, or would be."""
 
     temporaries: int = 0
     leases: int = 0
@@ -43,15 +43,15 @@ class Pruned:
     """Result of pruning.
 
     Attributes:
-        dry_run: nothing was touched.
-        limits: what the store was made to fit.
-        plan: the decision. What a build began to use meanwhile was kept nevertheless.
+        dry_run: nothing was changed.
+        limits: the limits.
+        plan: the decision. Files that a build started to use after it were kept.
         evictions: evictions of the plan that were carried out, or would be.
-        records, blobs, manifests: number of files of each that went, not counting those in packs.
-        freed_bytes: size of those files and packs.
-        leftovers: what else was cleared away.
+        records, blobs, manifests: number of removed files of each, not counting files in packs.
+        freed_bytes: size of these files and packs.
+        leftovers: other files that were removed.
         names: names of kernels by action key, for those in the plan.
-        warnings: what could not be looked at or removed.
+        warnings: files that could not be inspected or removed.
     """
 
     dry_run: bool
@@ -67,12 +67,12 @@ class Pruned:
 
     @property
     def records(self) -> int:
-        """The number of records that went."""
+        """The number of removed records."""
         return sum(not eviction.unit.is_pack for eviction in self.evictions)
 
     @property
     def excess_bytes(self) -> int:
-        """Bytes by which the store stays over its limit."""
+        """Bytes by which the store still exceeds its limit."""
         limit, left = self.limits.max_bytes, self.plan.bytes_before - self.freed_bytes
         return 0 if limit is None else max(0, left - limit)
 
@@ -114,18 +114,18 @@ def prune(
     dry_run: bool = False,
     now_ns: int | None = None,
 ) -> Pruned:
-    """Make a store fit its limits and clear what dead processes left in it.
+    """Make a store fit its limits and remove leftovers of dead processes.
 
     Args:
         store: the store.
         limits: `read_limits()` by default.
-        keep: action keys of artifacts that stay.
-        dry_run: only report what would go.
-        now_ns: the time now.
+        keep: action keys of artifacts to keep.
+        dry_run: only report what would be removed.
+        now_ns: the current time.
 
     Raises:
-        SpecError: a variable of the environment is not a size or age.
-        CorruptError: something is in the place of a folder of the store; nothing is touched then.
+        SpecError: an environment variable is not a size or age.
+        CorruptError: something is in the place of a folder of the store; nothing is changed.
         ToolError: the store cannot be listed.
     """
     limits = read_limits() if limits is None else limits
@@ -146,12 +146,12 @@ def prune(
 
 
 def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> Pruned:
-    """Remove everything but what running builds hold; statistics start again from zero.
+    """Remove everything except files that running builds hold, and reset statistics.
 
     Raises:
         CorruptError, ToolError: as for `prune`.
     """
-    # One nanosecond later, so that files published this very moment count as old.
+    # One nanosecond later, so that files published at this moment count as old.
     now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
     nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0, clear=True)
     pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns)
@@ -163,13 +163,13 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
 
 
 def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
-    """Prune if that was not done within the last hour; None if it was, or nothing has to go.
+    """Prune unless that was done within the last hour; return None if nothing had to be done.
 
-    This runs at the end of a build that made something. A store that is surely below its limits is
-    not read. No fault of the disk is raised.
+    This runs at the end of a build that compiled something. A store that is certainly below its
+    limits is not read. Disk errors are not raised.
 
     Raises:
-        SpecError: a variable of the environment is not a size or age.
+        SpecError: an environment variable is not a size or age.
     """
     limits = read_limits() if limits is None else limits
     now_ns = time.time_ns() if now_ns is None else now_ns
@@ -192,7 +192,7 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
 
 
 def _fits(store: Store, limits: Limits) -> bool:
-    """Return True if a store is surely below its limits, by the sizes of its files alone."""
+    """Return True if a store is certainly below its limits, by its file sizes alone."""
     if limits.max_age_s is not None:
         return False
     if limits.max_bytes is None:
@@ -212,7 +212,7 @@ def _names(inventory: Inventory, plan: Plan) -> dict[str, list[str]]:
 def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
     """Remove the files of the plan, each record before its blobs, and count them.
 
-    A file that a build used since the decision has another time, and stays.
+    A file that a build has used since the decision has a different time, and stays.
     """
     plan = pruned.plan
 
@@ -249,7 +249,7 @@ def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
 
 
 def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftovers:
-    """Remove, or only count, what dead processes left, and old files of the quarantine."""
+    """Remove, or only count, leftovers of dead processes, and old files in the quarantine."""
     folders, left = store.folders, Leftovers()
     quarantined_ns = now_ns - round(limits.quarantine_s * 1e9)
 
@@ -258,7 +258,7 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
             path = folders.path(f"{PACKS}/{name.removesuffix(GONE)}")
             return name.endswith(GONE) and not os.path.lexists(path)
         if folder == files.QUARANTINE:
-            # Being quarantined changes the change time; the modification time is from before.
+            # Quarantining sets the change time; the modification time is older.
             return status.st_ctime_ns <= quarantined_ns
         return files.is_over(name, status.st_mtime_ns, now_ns=now_ns)
 
@@ -293,17 +293,17 @@ Listed = tuple[str, files.Identity]
 
 
 def merge_packs(store: Store, *, most: int | None = None) -> int:
-    """Merge small packs where there are more than `most`, by default `MOST_PACKS`.
+    """Merge small packs if there are more than `most`, by default `MOST_PACKS`.
 
-    Packs that were last used one after the other are merged, and the time of the result is the
-    latest of theirs: what a running build holds stays held. What counts as missing is left out. A
-    damaged pack stays as it is.
+    Packs with successive times of last use are merged, and the result gets the latest of their
+    times, so files that a running build holds stay held. Files that count as missing are left out.
+    A damaged pack is not changed.
 
     Returns:
         The number of packs that were replaced.
 
     Raises:
-        OSError: the disk refuses; every file is in one pack or the other all the same.
+        OSError: the disk fails; even then, every file is in one pack or the other.
     """
     packs = list(Scan(store.folders).packs())
     if len(packs) <= (MOST_PACKS if most is None else most):
@@ -324,7 +324,7 @@ def merge_packs(store: Store, *, most: int | None = None) -> int:
 
 
 def _merge(store: Store, group: Sequence[Listed]) -> int:
-    """Write one pack of several, then remove those; return how many were removed."""
+    """Merge several packs into one, then remove them; return how many were removed."""
     out = io.BytesIO()
     writer = PackWriter(out)
     copied = [listed for listed in group if _copy(store, listed[0], writer)]
@@ -337,7 +337,7 @@ def _merge(store: Store, group: Sequence[Listed]) -> int:
     removed = 0
     for name, identity in copied:
         place = f"{PACKS}/{name}"
-        # A build that began to use it has changed its time.
+        # A build that has started to use it has changed its time.
         if name != digest and files.remove_same(store.folders, place, identity):
             removed += 1
             with contextlib.suppress(OSError):
@@ -346,7 +346,7 @@ def _merge(store: Store, group: Sequence[Listed]) -> int:
 
 
 def _copy(store: Store, digest: str, writer: PackWriter) -> bool:
-    """Copy the frames of a pack; False if it is damaged."""
+    """Copy the frames of a pack; return False if it is damaged."""
     with contextlib.suppress(CorruptError, OSError):
         opened = open_stored(store.folders, digest)
         if any(isinstance(part, PackFault) for part in opened.pack.check(opened.gone)):

@@ -1,8 +1,9 @@
-"""SHA-256 of files, remembered, so that an unchanged file of 400 MB is read only once.
+"""Cached SHA-256 digests of files, so that an unchanged file of 400 MB is read only once.
 
-A file counts as unchanged while size, modification time, change time and inode stay. Times have
-the grain of the kernel's clock, some milliseconds, so a file that changed shortly before it was
-hashed could change again unseen: this object uses its digest, but does not write it down.
+A file counts as unchanged if its size, modification time, change time, and inode are the same.
+Times have the granularity of the kernel's clock, a few milliseconds, so a file that changed shortly
+before it was hashed could change again unnoticed: this object uses the digest of such a file, but
+does not store it.
 
 A path below a zip archive, `app.pyz/ops/add.py`, is read as Python's importer reads it. It counts
 as unchanged while the archive does.
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from pallasc.cache.manifests import Trust
 
 YOUNG_NS = 2_000_000_000
-"""Two seconds: the coarsest times of a file system in use (FAT)."""
+"""Two seconds: the coarsest granularity of file times in use (FAT)."""
 MAX_FILES = 100_000
 PLACE = "stat/digests"
 _ATTEMPTS = 4
 _MOST_THREADS = 8
-"""More threads are limited by memory and by reading, not by hashing."""
+"""With more threads, memory and reading are the bottleneck, not hashing."""
 _NAME = format.sha256(b"pallasc file digests")
 
 Signature = tuple[int, int, int, int]
@@ -53,12 +54,12 @@ class _StoredDigests(Struct, forbid_unknown_fields=True):
 
 
 class FileDigests:
-    """Digests of files, remembered in the store.
+    """Digests of files, cached in the store.
 
     Args:
-        store_root: the store's folder; without one nothing is remembered between processes.
-        now_ns: the clock that the times of files are compared with.
-        trust: what is remembered is signed with this, and believed only as this says.
+        store_root: the store's folder; without one, digests are not kept between processes.
+        now_ns: the clock that file times are compared with.
+        trust: signs stored digests, and determines which are trusted.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class FileDigests:
         """Return the SHA-256 of a file's bytes; symbolic links are followed.
 
         Raises:
-            ToolError: if it cannot be read, or is not a regular file.
+            ToolError: it cannot be read, or is not a regular file.
         """
         is_absolute = isinstance(path, str) and path.startswith(os.sep)
         place = str(path) if is_absolute else os.path.abspath(path)  # thousands in every build
@@ -107,13 +108,13 @@ class FileDigests:
         return path in self._hashed or path in self._remembered
 
     def hash_ahead(self, paths: Iterable[Path | str], threads: int | None = None) -> None:
-        """Hash the files that are not remembered, in threads; `digest` then returns the results.
+        """Hash files that are not cached, in threads; `digest` then returns the results.
 
-        Files that cannot be hashed are left to `digest`, which says why.
+        Files that cannot be hashed are left to `digest`, which raises the error.
 
         Args:
             paths: files, with absolute paths.
-            threads: number of threads; by default one for each core that this process may use.
+            threads: number of threads; by default one per core available to this process.
         """
         known = self._hashed.keys() | self._remembered.keys()
         waiting = sorted({str(path) for path in paths} - known, key=_size)  # last first
@@ -137,7 +138,7 @@ class FileDigests:
                 self._hash(waiting.pop())
 
     def save(self) -> bool:
-        """Write down new digests; False if there are none, or they cannot be written."""
+        """Store new digests; return False if there are none, or they cannot be written."""
         if self._folders is None or not self._changed:
             return False
         own = {place: self._hashed[place] for place in self._lasting}
@@ -161,7 +162,7 @@ class FileDigests:
         return {} if self._folders is None else _load(self._folders, self._trust)
 
     def _hash(self, place: str) -> str:
-        """Hash a file that does not change meanwhile, and remember it if it is old enough."""
+        """Hash a file that does not change meanwhile; cache the digest unless the file is new."""
         for _ in range(_ATTEMPTS):
             began_ns = self._now_ns()
             before, digest, after = _hash_file(place)
@@ -181,7 +182,7 @@ class FileDigests:
 
 
 def file_holding(place: str) -> str:
-    """Return the file that holds a path: the path itself, or the archive above it."""
+    """Return the file that contains a path: the path itself, or the archive above it."""
     try:
         os.stat(place)
     except NotADirectoryError:

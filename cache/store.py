@@ -1,9 +1,9 @@
 """The store: blobs by their digest, and the records that name them by key.
 
-The store guarantees that a hit is byte for byte the published bytes, no matter what happened to
-process, disk or folder in between; everything else is a miss. A corrupt file moves to `quarantine/`
-with the reason next to it, so that the next build heals it. No fault of the disk raises: reading
-misses, and writing returns the reason why nothing was stored.
+The store guarantees that a hit is byte for byte the published bytes, whatever happened to process,
+disk, or folder in between; everything else is a miss. A corrupt file is moved to `quarantine/` with
+the reason next to it, so that the next build repairs the store. Disk errors are not raised: reading
+gives a miss, and writing returns the reason why nothing was stored.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ T = TypeVar("T")
 def default_root() -> Path:
     """Return `$PALLASC_CACHE_DIR`, else `$XDG_CACHE_HOME/pallasc`, else `~/.cache/pallasc`.
 
-    A relative `$XDG_CACHE_HOME` is ignored, as the XDG base directory specification asks.
+    A relative `$XDG_CACHE_HOME` is ignored, as the XDG base directory specification requires.
 
     Raises:
-        ToolError: if none of them is set and this user has no home folder.
+        ToolError: none of them is set and this user has no home folder.
     """
     try:
         if named := os.environ.get("PALLASC_CACHE_DIR"):
@@ -58,10 +58,10 @@ def default_root() -> Path:
 
 
 def _absolute(folder: str | Path) -> Path:
-    """Return a folder without `~` in front.
+    """Expand a leading `~` in a folder's path.
 
     Raises:
-        ToolError: if the user whose home that stands for has none.
+        ToolError: that user has no home folder.
     """
     try:
         return Path(folder).expanduser().absolute()
@@ -72,13 +72,13 @@ def _absolute(folder: str | Path) -> Path:
 
 
 class PutResult(NamedTuple):
-    """Result of an offer to the store.
+    """Result of adding an entry to the store.
 
     Attributes:
-        stored: the store holds it now, through this call or an earlier one.
-        digest: SHA-256 of the offer.
-        existed: an equal one was already there.
-        stored_digest: digest of the store's entry under the same key, if that differs.
+        stored: the store contains it now, through this call or an earlier one.
+        digest: SHA-256 of the entry.
+        existed: an equal entry was already there.
+        stored_digest: digest of the store's entry under the same key, if it differs.
         reason: why it is not stored.
     """
 
@@ -90,7 +90,7 @@ class PutResult(NamedTuple):
 
     @property
     def conflict(self) -> bool:
-        """True if something else is stored under the key: compiling is not deterministic."""
+        """True if a different entry is stored under the key: compiling is not deterministic."""
         return bool(self.stored_digest)
 
 
@@ -126,10 +126,10 @@ class StoredArtifact(Struct, eq=False):
         return sorted(self.record["blobs"])
 
     def blob(self, name: str) -> bytes | None:
-        """Return a blob, verified; None if it is gone or corrupt: then the artifact is a miss.
+        """Return a verified blob; None if it is gone or corrupt: then the artifact is a miss.
 
         Raises:
-            CorruptError: if the record names no such blob.
+            CorruptError: the record does not name such a blob.
         """
         if name in self._held:
             return self._held[name]
@@ -144,13 +144,13 @@ class StoredArtifact(Struct, eq=False):
 
 
 class Store:
-    """A store in a folder. Making the object touches nothing; the first write makes the folder.
+    """A store in a folder. Creating the object changes nothing; the first write creates the folder.
 
     Args:
         root: the folder; `default_root()` by default.
-        warn: is called with each warning; all are kept in `warnings` anyway.
-        require_signed: believe only entries that a trusted key signed, even if the environment
-            does not say so.
+        warn: called with each warning; all are also kept in `warnings`.
+        require_signed: trust only entries that a trusted key signed, even if the environment does
+            not require it.
         trust: keys that sign and are trusted; by default from the environment, see
             `cache/manifests.py`.
         read_only: change nothing in the folder: damaged files are reported, and stay in place.
@@ -171,14 +171,14 @@ class Store:
         self.folders = Folders(self.folder)
         self.warnings: list[str] = []
         self.not_stored = ""
-        """The reason why something was not written, the last time that this happened."""
+        """The reason of the last failed write."""
         self._warn_user = warn
         self._require_signed = require_signed
         self._trust = trust
         self._packs_path = str(self.folder / format.PACKS)
         self._packed: StorePacks | None = None
         self.topics: dict[str, str] = {}
-        """Warnings that were given once, by their topic."""
+        """Warnings already given, by topic."""
 
     def tell(self, warning: str) -> None:
         """Report a warning, and keep it in `warnings`."""
@@ -191,7 +191,7 @@ class Store:
         """Keys that sign manifests, and keys that must have signed them.
 
         Raises:
-            SpecError: the environment is not understood, or a key or secret cannot be used.
+            SpecError: a variable is invalid, or a key or secret cannot be used.
             ToolError: there is a key, and the cryptography package is missing.
         """
         if self._trust is None:
@@ -203,7 +203,7 @@ class Store:
         return self._trust
 
     def warn_by(self, warn: Callable[[str], None] | None) -> None:
-        """Report later warnings to another function."""
+        """Send later warnings to another function."""
         self._warn_user = warn
 
     def path(self, area: str, name: str) -> Path:
@@ -214,7 +214,7 @@ class Store:
         """Return the bytes with this SHA-256, verified; None if they are missing or unreadable.
 
         Raises:
-            CorruptError: if `digest` is not 64 lower-case hexadecimal digits.
+            CorruptError: `digest` is not 64 lower-case hexadecimal digits.
         """
         format.check_name(digest, what="digest")
         return self.get_file(BLOBS, digest)
@@ -225,27 +225,27 @@ class Store:
         Args:
             action_key: 64 lower-case hexadecimal digits.
             verify: also read and check every blob, and keep them in the result, so that `blob()`
-                gives the bytes that were checked.
+                returns the verified bytes.
 
         Raises:
-            CorruptError: if the key is not one.
+            CorruptError: the key is not valid.
         """
         return self._unless_unreadable(lambda: self._find_artifact(action_key, verify=verify))
 
     def get_manifest(self, request_key: str) -> Manifest | None:
         """Return the newest manifest under a name, or None; its fields are checked.
 
-        Where signatures are required, a manifest without a trusted signature counts as missing.
+        If signatures are required, a manifest without a trusted signature counts as missing.
 
         Raises:
-            CorruptError: if the key is not one.
-            SpecError, ToolError: as of `trust`.
+            CorruptError: the key is not valid.
+            SpecError, ToolError: as for `trust`.
         """
         manifest = self.find_manifest(request_key)
         return manifest if manifest is not None and self.believes(request_key, manifest) else None
 
     def believes(self, request_key: str, manifest: Manifest) -> bool:
-        """Return True if a trusted key signed a manifest, or none has to."""
+        """Return True if a trusted key signed a manifest, or if no signature is required."""
         trust = self.trust
         if not trust.required or trust.vouches(KINDS[MANIFESTS], request_key, manifest.to_json()):
             return True
@@ -258,7 +258,7 @@ class Store:
         """Return the newest manifest under a name, signed or not, or None.
 
         Raises:
-            CorruptError: if the key is not one.
+            CorruptError: the key is not valid.
         """
         read = self._unless_unreadable(lambda: self._read(MANIFESTS, request_key))
         return None if read is None else read[0]
@@ -266,10 +266,11 @@ class Store:
     def sets(self, request_key: str) -> Iterator[tuple[str, Manifest]]:
         """Yield name and manifest of each set of sources of a request, signed or not.
 
-        The last stored come first. Folders that cannot be listed are left out, with a warning.
+        The most recently stored come first. Folders that cannot be listed are left out, with a
+        warning.
 
         Raises:
-            CorruptError: if the key is not one.
+            CorruptError: the key is not valid.
         """
         names = sorted(self._set_names(request_key))
         if len(names) > 1:
@@ -286,11 +287,11 @@ class Store:
     def put_set(self, request_key: str, manifest: Manifest) -> str:
         """Publish a manifest as one of its request's sets of sources; return its name.
 
-        Beyond `MAX_SETS`, the set whose artifact was used longest ago goes.
+        If there are more than `MAX_SETS`, the set with the least recently used artifact is removed.
 
         Raises:
-            CorruptError: if the key is not one, or the manifest has a wrong field.
-            SpecError, ToolError: as of `trust`.
+            CorruptError: the key is not valid, or a field of the manifest is wrong.
+            SpecError, ToolError: as for `trust`.
         """
         name = set_name(format.check_name(request_key), manifest.read)
         if self.put_manifest(name, manifest).stored:
@@ -306,7 +307,7 @@ class Store:
         return list(names | self._packed_names(MANIFESTS, prefix))
 
     def _remove_sets(self, names: list[str], count: int) -> None:
-        """Remove sets of sources; one that cannot be read, or was replaced meanwhile, stays."""
+        """Remove sets of sources; keep those that cannot be read or were just replaced."""
         ages: list[tuple[int, int, str, files.Identity | None]] = []
         for name in names:
             with contextlib.suppress(OSError):
@@ -325,10 +326,10 @@ class Store:
                     files.remove_same(self.folders, place, seen)
 
     def _used_ns(self, area: str, name: str) -> int:
-        """Return the time of a file, or of the pack that holds it; 0 if it is missing.
+        """Return the time of a file, or of the pack that contains it; 0 if it is missing.
 
         Raises:
-            OSError: that is unknown.
+            OSError: the time cannot be read.
         """
         places, times_ns = [format.relative_path(area, name)], [0]
         if self.packed is not None:
@@ -339,16 +340,16 @@ class Store:
         return max(times_ns)
 
     def get_file(self, area: str, name: str) -> bytes | None:
-        """Return the bytes of a blob, record or manifest, verified; None without one.
+        """Return the bytes of a blob, record, or manifest, verified; None without one.
 
         Raises:
-            CorruptError: if the name is not one.
+            CorruptError: the name is not valid.
         """
         read = self._unless_unreadable(lambda: self._read(area, name))
         return None if read is None else read[2].data
 
     def names(self, area: str) -> list[str]:
-        """Return the names of an area's files and of those in packs, sorted; none is read.
+        """Return the sorted names of an area's files, including files in packs; none is read.
 
         Folders that cannot be listed are left out, with a warning.
         """
@@ -367,13 +368,13 @@ class Store:
 
     @property
     def packed(self) -> StorePacks | None:
-        """Return the packs of the store, None where it has none."""
+        """Return the packs of the store, None if it has none."""
         if self._packed is None and os.path.lexists(self._packs_path):
             self._packed = self._opened_packs()
         return self._packed
 
     def hold_pack(self, pack: Pack) -> None:
-        """Have a pack that cannot be written count as the store's while this object lives."""
+        """Treat a pack that cannot be written as the store's while this object exists."""
         self._packed = self._packed or self._opened_packs()
         self._packed.hold(pack)
 
@@ -387,7 +388,7 @@ class Store:
         )
 
     def relist_packs(self) -> None:
-        """Look for packs again, after one was added or removed."""
+        """List packs again, after one was added or removed."""
         if self._packed is not None:
             self._packed.relist()
 
@@ -399,19 +400,19 @@ class Store:
         *,
         replace: bool = False,
     ) -> PutResult:
-        """Publish the blobs, then the one record that names them all.
+        """Publish the blobs, then the record that names them all.
 
-        The first one wins: a valid artifact under a key stays, and another one under the same key
-        is answered with a conflict. Only an entry that was read back counts as stored.
+        The first artifact wins: a valid artifact under a key stays, and a different one under the
+        same key is a conflict. An entry counts as stored only after it was read back.
 
         Args:
             action_key: 64 lower-case hexadecimal digits.
             artifact: the record, JSON.
-            blobs: by name.
-            replace: put another artifact under the same key away, as nobody vouches for it.
+            blobs: blobs by name.
+            replace: quarantine a different artifact under the same key, since it is not signed.
 
         Raises:
-            CorruptError: if the key is not one, or `artifact` is not JSON.
+            CorruptError: the key is not valid, or `artifact` is not JSON.
         """
         format.check_name(action_key)
         digests = {name: format.sha256(data) for name, data in blobs.items()}
@@ -444,11 +445,11 @@ class Store:
         return self._not_stored(digest, "it was written, but cannot be read back")
 
     def put_manifest(self, request_key: str, manifest: Manifest) -> PutResult:
-        """Sign a manifest and publish it in the place of an older one: the last one wins.
+        """Sign a manifest and publish it, replacing an older one: the last one wins.
 
         Raises:
-            CorruptError: if the key is not one, or the manifest has a wrong field.
-            SpecError, ToolError: as of `trust`.
+            CorruptError: the key is not valid, or a field of the manifest is wrong.
+            SpecError, ToolError: as for `trust`.
         """
         format.check_name(request_key)
         body = manifest.to_json()
@@ -462,10 +463,10 @@ class Store:
         return PutResult(stored=True, digest=digest)
 
     def publish_manifest(self, request_key: str, data: bytes) -> None:
-        """Publish the bytes of a manifest, verified before, in the place of an older one.
+        """Publish the bytes of a verified manifest, replacing an older one.
 
         Raises:
-            OSError: if the file system refuses.
+            OSError: the file system refuses.
         """
         to = format.relative_path(MANIFESTS, request_key)
         with files.temporary(self.folders, data) as place:
@@ -473,7 +474,7 @@ class Store:
         self.folders.sync(to.rpartition("/")[0])
 
     def why_not_writable(self) -> str:
-        """Make the folder; return why nothing can be written there, "" if something can."""
+        """Create the folder; return why nothing can be written there, "" if it is writable."""
         try:
             with files.temporary(self.folders, b""):
                 return ""
@@ -483,13 +484,13 @@ class Store:
     def single_flight(
         self, key: str, *, timeout_s: float = 300.0
     ) -> contextlib.AbstractContextManager[bool]:
-        """Wait until no other process makes `key`; look it up again inside, then make it.
+        """Wait until no other process makes `key`; then the caller looks it up again, and makes it.
 
-        Gives True while the lock is held. False means going on without it: locks do not work here,
-        or the holder took longer than `timeout_s`. A holder that died holds nothing.
+        Yields True while the lock is held. False means continuing without it: locks do not work
+        here, or the holder took longer than `timeout_s`. A dead process does not hold a lock.
 
         Raises:
-            CorruptError: if the key is not one.
+            CorruptError: the key is not valid.
         """
         return files.single_flight(
             self.folders,
@@ -499,7 +500,7 @@ class Store:
         )
 
     def _unless_unreadable(self, read: Callable[[], T | None]) -> T | None:
-        """Call a function that reads; a fault of the disk is a warning, and nothing is found."""
+        """Call a function that reads; turn a disk error into a warning and None."""
         try:
             return read()
         except OSError as error:
@@ -507,13 +508,13 @@ class Store:
             return None
 
     def _file(self, area: str, name: str, limit_bytes: int | None = None) -> files.Content | None:
-        """Read a file of an area, in a pack where the area has none.
+        """Read a file of an area, or from a pack if it is not in the area.
 
-        Once there are packs, records and blobs are looked for there first: that is faster, and
-        either serves. A manifest in its area is newer than one in a pack.
+        If there are packs, records and blobs are searched for there first, which is faster; both
+        copies are equivalent. A manifest in its area is newer than one in a pack.
 
         Raises:
-            OSError: if it is there, or may be, but cannot be read.
+            OSError: it exists, or may exist, but cannot be read.
         """
         if self._packed is not None and area != MANIFESTS:
             found = self._packed.read(area, name, known=True)
@@ -529,8 +530,8 @@ class Store:
         """Return the body of a file, its digest, and its bytes; None if it is missing or corrupt.
 
         Raises:
-            CorruptError: if the name is not one.
-            OSError: if it is there, or may be, but cannot be read.
+            CorruptError: the name is not valid.
+            OSError: it exists, or may exist, but cannot be read.
         """
         limit_bytes = None if area == BLOBS else format.MAX_RECORD_BYTES
         file = self._file(area, format.check_name(name), limit_bytes)
@@ -562,8 +563,8 @@ class Store:
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs by their digests; all are durable afterwards.
 
-        The last one wins, which makes no difference: two valid files of one digest are equal, and
-        a corrupt or unreadable one is replaced.
+        The last one wins, which makes no difference: two valid files with the same digest are
+        equal, and a corrupt or unreadable one is replaced.
         """
         places = {digest: format.relative_path(BLOBS, digest) for digest in sorted(blobs)}
         for digest, to in places.items():
@@ -574,7 +575,7 @@ class Store:
             self.folders.sync(folder)
 
     def _is_kept(self, digest: str, place: str) -> bool:
-        """Return True if a blob is here; no eviction takes it before its new record is there."""
+        """Return True if a blob is here and cannot be evicted before its new record exists."""
         try:
             if self._read(BLOBS, digest) is None:
                 return False
@@ -584,10 +585,10 @@ class Store:
         return True
 
     def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
-        """Move a corrupt file to `quarantine/` and write down why; never raises for the disk.
+        """Move a corrupt file to `quarantine/` with the reason; disk errors are not raised.
 
-        A file that has another identity by now was healed meanwhile and stays. In a pack it counts
-        as missing from now on; without an identity that holds for both.
+        A file whose identity has changed was repaired in the meantime and stays. In a pack, the
+        file counts as missing from now on; without an identity, both are done.
         """
         place = format.relative_path(area, name)
         self._warn_once(place, f"{place} is corrupt and counts as missing: {reason}")
@@ -614,7 +615,7 @@ class Store:
             )
 
     def tell_once(self, topic: str, warning: str) -> None:
-        """Report a warning, unless there was one of this topic."""
+        """Report a warning, unless one was already given for this topic."""
         if topic not in self.topics:
             self.topics[topic] = warning
             self.tell(warning)
@@ -624,6 +625,6 @@ class Store:
 
 
 def _words(error: OSError) -> str:
-    """Return an error of the file system without its number, after the file it is about."""
+    """Return a file system error without its number, after the file name."""
     text = error.strerror or str(error)
     return f"{error.filename}: {text}" if error.filename else text

@@ -1,8 +1,8 @@
 """A store, or some of its variants, as one file: a pack (`cache/packs.py`).
 
-An imported file may come from a stranger. It is read frame by frame, so memory stays within a few
-hundred megabytes, and nothing is stored unless every file in it is whole. What is taken arrives in
-one pack, published in one step. Nothing is signed: signatures travel with the manifests.
+An imported file is untrusted. It is read frame by frame, so memory use stays within a few hundred
+megabytes, and nothing is stored unless every file in it is intact. Imported files are stored in one
+pack, published in one step. Nothing is signed: signatures are part of the manifests.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pallasc.specs.user_files import check_regular, replacing
 
 MAX_NAMES = 2**18
 MAX_RECORD_BYTES = 8 * 2**20
-"""JSON takes up to 20 times its size in memory."""
+"""Maximum size of a record: JSON takes up to 20 times its size in memory."""
 
 
 def entries_of_manifest(store: Store, name: str) -> list[Entry] | None:
-    """Return the manifest under a name, the record it leads to, if any, and the record's blobs.
+    """Return the manifest under a name, its record, if any, and the record's blobs.
 
-    The manifest counts even if it is not signed: the reader of the copy judges that.
+    The manifest does not have to be signed: the reader of the copy checks signatures.
 
     Returns:
         The files, each verified; None if one is missing.
 
     Raises:
-        CorruptError: the key is not one.
+        CorruptError: the key is not valid.
     """
     manifest = store.find_manifest(name)
     data = None if manifest is None else store.get_file(MANIFESTS, name)
@@ -50,7 +50,7 @@ def entries_of_action(store: Store, action_key: str) -> list[Entry] | None:
     """Return the record under an action key and its blobs, each verified; None if one is missing.
 
     Raises:
-        CorruptError: the key is not one.
+        CorruptError: the key is not valid.
     """
     data, stored = store.get_file(ARTIFACTS, action_key), store.get_artifact(action_key)
     if data is None or stored is None:
@@ -67,12 +67,12 @@ def entries_of_action(store: Store, action_key: str) -> list[Entry] | None:
 def publish_pack(
     store: Store, data: bytes | Callable[[BinaryIO], str], manifests: Iterable[Entry] = ()
 ) -> str:
-    """Publish a pack in which every file was verified; return its digest.
+    """Publish a pack whose files were all verified; return its digest.
 
     Args:
         store: the store.
         data: the pack, or a function that writes it and returns its digest.
-        manifests: those in it that may be in the place of other ones of the store.
+        manifests: its manifests that may replace others in the store.
 
     Raises:
         OSError: it cannot be written.
@@ -89,7 +89,7 @@ def publish_pack(
     try:
         with files.temporary(store.folders, write) as place:
             to = f"{format.PACKS}/{digest}"
-            # One of this name that is there already has lost files, or this would not be needed.
+            # An existing pack with this name has lost files, otherwise this would not be needed.
             with contextlib.suppress(FileNotFoundError):
                 store.folders.unlink(f"{to}{format.GONE}")
             store.folders.rename(place, to)
@@ -102,7 +102,7 @@ def publish_pack(
 
 
 def has_another(store: Store, manifest: Entry) -> bool:
-    """Return True if the store has another manifest of this name."""
+    """Return True if the store has a different manifest with this name."""
     return store.get_file(MANIFESTS, manifest.name) not in (None, manifest.data)
 
 
@@ -115,13 +115,13 @@ class Exported(NamedTuple):
 
 
 def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None) -> Exported:
-    """Write manifests, the artifacts that they lead to, and their blobs into one file.
+    """Write manifests, their artifacts, and the artifacts' blobs into one file.
 
-    Damaged entries are left out, with a warning of the store.
+    Damaged entries are left out; the store reports a warning.
 
     Args:
         store: the store.
-        file: is replaced in one step.
+        file: output file; an existing one is replaced atomically.
         manifests: their names; by default the whole store.
 
     Raises:
@@ -151,7 +151,7 @@ def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None
 
 
 def _groups(store: Store, names: Iterable[str] | None) -> Iterator[list[Entry]]:
-    """Yield each manifest with its artifact, then artifacts that no manifest leads to."""
+    """Yield each manifest with its artifact, then artifacts without a manifest."""
     every = names is None
     for _, name in sorted(_by_kernel(store, store.names(MANIFESTS) if every else names or ())):
         yield from _fitting(entries_of_manifest(store, name) or [])
@@ -180,13 +180,13 @@ class Imported:
 
     Attributes:
         file: its path.
-        artifacts, manifests: how many of each were taken.
-        existed: artifacts that the store had.
-        kept: manifests of the store that stay in place of the file's, as they lead to an artifact.
-        unsigned: manifests that were left because signatures are required and no trusted key
+        artifacts, manifests: number of each that was imported.
+        existed: artifacts that were already in the store.
+        kept: manifests of the store that were not replaced, since they lead to an artifact.
+        unsigned: manifests that were skipped because signatures are required and no trusted key
             signed them.
         conflicts: action keys under which store and file have different artifacts: the compilation
-            is not deterministic. The store keeps its own.
+            is not deterministic. The store keeps its own artifact.
     """
 
     file: str
@@ -207,7 +207,7 @@ def import_file(store: Store, file: Path) -> Imported:
 
     Raises:
         SpecError: the file does not exist, or cannot be read.
-        CorruptError: it is not such a file, or is damaged; nothing was stored.
+        CorruptError: it is not an exported file, or is damaged; nothing was stored.
         ToolError: the store cannot be written.
     """
     try:
@@ -235,7 +235,7 @@ def import_file(store: Store, file: Path) -> Imported:
 
 
 class _Artifact(NamedTuple):
-    """Digest of a record, and the packed names of record and blobs."""
+    """Digest of a record, and the packed names of the record and its blobs."""
 
     digest: str
     names: tuple[bytes, ...]
@@ -276,7 +276,7 @@ def _publish(
     names: Iterable[str],
     imported: Imported,
 ) -> None:
-    """Copy what the store lacks into one pack of the store, and count it.
+    """Copy the entries that are missing in the store into one pack of the store, and count them.
 
     Raises:
         OSError: the store cannot be written.
@@ -328,7 +328,7 @@ def _is_missing(store: Store, entry: Entry, imported: Imported) -> bool:
 def _choose_artifacts(
     store: Store, artifacts: Mapping[str, _Artifact], imported: Imported
 ) -> set[bytes]:
-    """Return the packed names of what the store lacks; count these, equal ones, and conflicts."""
+    """Return the packed names of files missing in the store; count these, equals, and conflicts."""
     taken: set[bytes] = set()
     for key, artifact in artifacts.items():
         own = store.get_artifact(key, verify=True)

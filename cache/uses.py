@@ -1,14 +1,14 @@
-"""Sessions: what one build uses in a store. It holds that against eviction, and counts it.
+"""Sessions: protect the entries that a build uses from eviction, and count uses.
 
-A lease is a file `leases/` token "-" random that a session makes before it uses anything and
-removes at its end. It holds every record used or published since then: those whose modification
-time is not before the lease's own, because a use sets it, on the same clock. A record of another
-user, whose time cannot be set, is named in the lease instead, one key per line. A pack with a held
-record is held as a whole. The lease of a dead process holds nothing.
+A lease is a file `leases/` token "-" random that a session creates before it uses anything and
+removes at its end. It holds every record that was used or published since then: the records whose
+modification time is not before the lease's own, because using a record sets its time by the same
+clock. A record of another user, whose time cannot be set, is named in the lease instead, one key
+per line. A pack with a held record is held as a whole. The lease of a dead process holds nothing.
 
-Hits, misses, and compilations are counted in memory; at its end a session appends one line with its
-counts to `stat/uses`. Counts of a killed build are lost, and so is a line that is appended at the
-moment in which the file is shortened: they are for statistics alone.
+Hits, misses, and compilations are counted in memory. At its end, a session appends one line with
+its counts to `stat/uses`. The counts of a killed build are lost, and so is a line that is appended
+while the file is being shortened; they are only for statistics.
 
     uses = { "[" since "," hits "," misses "," made "," saved_s "," spent_s "]" LF }
 """
@@ -33,17 +33,17 @@ LEASES, USES = "leases", "stat/uses"
 _APPEND = os.O_WRONLY | os.O_APPEND
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 _SHORTEN_BYTES = 2**17
-"""A longer list of counts is replaced by its sums: about a thousand builds."""
+"""A longer list of counts, about a thousand builds, is replaced by its sums."""
 
 
 class Totals(Struct, array_like=True, forbid_unknown_fields=True):
     """Counts of the uses of a store.
 
     Attributes:
-        since: time of the first one, in seconds since the epoch; 0 before any.
+        since: time of the first use, in seconds since the epoch; 0 before any.
         hits, misses, made: number of each.
-        saved_s: what compiling the hits would have taken, as far as that is known.
-        spent_s: what compiling took.
+        saved_s: compile time of the hits, as far as known.
+        spent_s: time spent compiling.
     """
 
     since: Seconds = 0.0
@@ -66,7 +66,7 @@ class Totals(Struct, array_like=True, forbid_unknown_fields=True):
 class Session:
     """A build's use of a store: a context manager that holds and counts used artifacts.
 
-    Nothing in here raises for the disk. At its end the counts are published and the lease released.
+    Disk errors are not raised. At its end the counts are published and the lease is released.
 
     Args:
         store: the store.
@@ -90,13 +90,13 @@ class Session:
 
         Args:
             action_key: its action key.
-            seconds: what compiling it once took, if that is known.
+            seconds: its compile time, if known.
         """
         self._hold(format.check_name(action_key))
         self._count(Totals(hits=1, saved_s=seconds))
 
     def miss(self) -> None:
-        """Count something that was not found."""
+        """Count a miss."""
         self._count(Totals(misses=1))
 
     def made(self, action_key: str, *, seconds: float) -> None:
@@ -149,7 +149,7 @@ class Held(NamedTuple):
         return not self.keys.isdisjoint(keys) or self.is_recent(last_use_ns)
 
     def is_recent(self, time_ns: int) -> bool:
-        """Return True if a running build may have used or made a file of this time."""
+        """Return True if a running build may have used or created a file with this time."""
         return self.since_ns is not None and time_ns >= self.since_ns
 
 
@@ -174,9 +174,9 @@ def held_by_leases(folders: Folders, *, now_ns: int) -> Held:
 
 
 def read_totals(store: Store) -> Totals:
-    """Return the counts of all builds since the store was made or cleared.
+    """Return the counts of all builds since the store was created or cleared.
 
-    Lines that are damaged do not count; none do where the file cannot be read.
+    Damaged lines do not count; if the file cannot be read, nothing does.
     """
     totals = Totals()
     for line in files.read_small(store.folders, USES).splitlines():
@@ -189,7 +189,7 @@ def shorten(store: Store) -> None:
     """Replace a long list of counts by its sums.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk fails.
     """
     with contextlib.suppress(FileNotFoundError):
         if store.folders.status(USES).st_size > _SHORTEN_BYTES:

@@ -1,4 +1,4 @@
-"""Verification: everything in a store is read and compared with its name and its records."""
+"""Verification: read everything in a store and compare it with its name and its records."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE = "corrupt", "incomplete", "foreign", "
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be.
+    """A fault in a store.
 
     Attributes:
-        kind: "corrupt": the bytes do not fit the name, or another assembler made a cubin than the
-            record names · "incomplete": a record lacks a blob · "foreign": not a file of a store ·
-            "unreadable": the disk refuses.
+        kind: "corrupt": the bytes do not match the name, or the assembler that made a cubin is not
+            the one in the record · "incomplete": a record lacks a blob · "foreign": the file is not
+            part of a store · "unreadable": the disk fails.
         path: its place, below the version's folder.
-        reason: what is wrong.
+        reason: the problem.
         repaired: it is quarantined, and the next build makes it again.
     """
 
@@ -51,10 +51,10 @@ class Verified:
     """Result of a verification.
 
     Attributes:
-        records, blobs, manifests: number of sound files of each, those in packs too.
-        packs: number of sound packs.
-        bytes: how much was read.
-        findings: everything that is wrong.
+        records, blobs, manifests: number of intact files of each, including files in packs.
+        packs: number of intact packs.
+        bytes: number of bytes read.
+        findings: all faults.
     """
 
     records: int = 0
@@ -66,7 +66,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong, or everything was repaired."""
+        """True if there are no faults, or everything was repaired."""
         return all(finding.repaired for finding in self.findings)
 
     def to_json(self) -> dict[str, object]:
@@ -75,7 +75,7 @@ class Verified:
 
 
 class _Record(NamedTuple):
-    """A record of the right form, and the pack that holds it."""
+    """A well-formed record, and the pack that contains it."""
 
     key: str
     body: Mapping[str, Any]
@@ -95,7 +95,7 @@ def verify(store: Store, *, repair: bool = False) -> Verified:
 
 
 class _Verification:
-    """The state of one verification: what was found so far."""
+    """The state of one verification: its findings so far."""
 
     def __init__(self, store: Store, repair: bool) -> None:
         self._store, self._folders, self._repair = store, store.folders, repair
@@ -105,7 +105,7 @@ class _Verification:
         self._unreadable: set[str] = set()
         self._records: list[_Record] = []
         self._sound: set[str] = set()
-        """Keys of sound records."""
+        """Keys of intact records."""
         self._manifests: set[str] = set()
         self._damaged_packs: set[str] = set()
 
@@ -131,7 +131,7 @@ class _Verification:
         return result
 
     def _check_folders(self) -> set[str]:
-        """Report what is in the place of the store's folders, and return those places."""
+        """Report other files in the place of the store's folders, and return their places."""
         try:
             refused = dict(self._folders.refused())
         except ToolError as error:
@@ -196,7 +196,7 @@ class _Verification:
         """Check the bytes of a file; whether a record counts is decided later.
 
         Raises:
-            CorruptError: they do not fit the name.
+            CorruptError: the bytes do not match the name.
         """
         body, _ = format.check_file(area, name, data)
         if area == ARTIFACTS:
@@ -221,7 +221,7 @@ class _Verification:
             self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
 
     def _lack_of(self, body: Mapping[str, Any]) -> str:
-        """Return why a record lacks a blob, "" if it has all."""
+        """Return the fault of a record's blobs, "" if all are here with the right sizes."""
         for name, blob in sorted(body["blobs"].items()):
             digest = blob["digest"]
             if digest not in self._sizes and not self._is_unreadable(digest):
@@ -232,7 +232,7 @@ class _Verification:
         return ""
 
     def _is_unreadable(self, digest: str) -> bool:
-        """Return True if a blob may be here, and cannot be read, which was reported."""
+        """Return True if a blob may be here but is unreadable, which was already reported."""
         try:
             self._folders.status(format.relative_path(BLOBS, digest))
         except FileNotFoundError:
@@ -242,7 +242,7 @@ class _Verification:
         return digest in self._unreadable
 
     def _other_maker(self, body: Mapping[str, Any]) -> str:
-        """Return which cubin another assembler made than the record names, "" if there is none."""
+        """Return the cubin whose assembler is not the one in the record, "" if there is none."""
         with contextlib.suppress(KeyError, TypeError, AttributeError):  # a record of another form
             ptxas = body["artifact"]["toolchain"]["ptxas"]
             for kernel in body["artifact"]["kernels"]:
@@ -300,7 +300,7 @@ class _Verification:
         self._find(FOREIGN, place, reason, repaired=done)
 
     def _is_still(self, place: str, identity: files.Identity | None) -> bool:
-        """Return True if a file is the one that was read, and not evicted or made again."""
+        """Return True if a file is still the one that was read, not evicted or replaced."""
         with contextlib.suppress(OSError):
             return files.identity(self._folders.status(place)) == identity
         return False

@@ -1,1 +1,1 @@
-"""The route from a spec to a cubin: trace, lower, compile, extract, plan."""
+"""The pipeline from a spec to a cubin: trace, lower, compile, extract, plan."""

@@ -62,27 +62,27 @@ def compile(
 
     Args:
         function: a function that JAX can trace; with `isolated`, not a closure.
-        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, arrays or array-like
-            objects, None, or pytrees of these. A `pallasc.Call` is replaced by its result.
+        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, arrays or array-like objects,
+            None, or pytrees of these. A `pallasc.Call` is replaced by its result.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
-        mesh: axes and sizes of the device mesh, `{"x": 4}`; the arrays are those of one device.
-        isolated: compile in a worker process; the function must be importable. Otherwise this
-            process compiles, for one architecture only. Required if JAX has already initialised
-            devices in this process, as any computation does.
+        mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are one device's arrays.
+        isolated: compile in a worker process; the function must be importable. By default this
+            process compiles, for one architecture only. Required if JAX has already initialized
+            devices in this process, which any computation does.
         ptxas: an assembler to use instead of the installed wheel's.
-        store: the store to read and to add to. With `isolated`, it is the user's own by default,
+        store: the store to read from and add to. With `isolated`, the default is the user's store,
             and a function with unchanged sources is not traced. Otherwise the function is always
             traced and lowered, since a closure may hold other values, and compiled if necessary.
         static: further keyword arguments, passed unchanged. With `isolated`, they must be plain
-            data, `pallasc.Call` or `pallasc.Ref`.
+            data, `pallasc.Call`, or `pallasc.Ref`.
 
     Returns:
         The artifact; `artifact.plan`, `artifact.cubin()`, `artifact.ptx()`, `artifact.kernels`.
         `pallasc.emulate` can execute all of its kernels.
 
     Raises:
-        SpecError: an array or the target is invalid, the arrays do not match the function, or it
-            cannot be called or imported.
+        SpecError: an array or the target is invalid, the arrays do not match the function, or the
+            function cannot be called or imported.
         CompileError: compilation failed, or this process has compiled for another architecture.
         ToolError: the toolchain is incomplete.
     """
@@ -100,7 +100,7 @@ def compile(
 
 
 class _Call(NamedTuple):
-    """A function, and what it is compiled for: `Job` before anything of it is resolved."""
+    """A function and its unresolved arguments and target; resolving it gives a `Job`."""
 
     function: Callable[..., Any]
     args: list[Any]
@@ -111,7 +111,7 @@ class _Call(NamedTuple):
 
 @cache
 def _setup(ptxas: Path | None) -> Setup:
-    """Return the setup of this process, which is kept until it ends."""
+    """Return the setup of this process; it is kept until the process ends."""
     setup = prepare(ptxas)
     if setup.temporary is not None:
         atexit.register(setup.temporary.cleanup)
@@ -123,7 +123,7 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
     from pallasc.compiler.lowering.lower import Job
 
     setup = _setup(ptxas)
-    # `JAX_PLATFORMS` is not set: the process may use devices of its own.
+    # `JAX_PLATFORMS` stays unset, since the process may use its own devices.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
     digests = _digests()
@@ -154,9 +154,9 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
 
 
 def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: Target) -> T:
-    """Return what `action` does with tools that use the assembler of the setup.
+    """Run `action` with tools that use the setup's assembler, and return its result.
 
-    This process compiles, or another where XLA would find another assembler here.
+    If XLA would find a different assembler in this process, another process compiles.
     """
     from pallasc.compiler.lowering.resources import OtherAssemblerError, first_on_path
     from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, other_library
@@ -172,14 +172,14 @@ def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: 
 
 
 _other_assemblers: set[Path] = set()
-"""Assemblers that XLA does not use in this process: it chooses one once per process."""
+"""Assemblers that XLA does not use in this process; it chooses its assembler once per process."""
 
 _processes: dict[tuple[Path, str], XlaProcess] = {}
 _processes_lock = threading.Lock()
 
 
 def _process(setup: Setup, target: Target) -> XlaProcess:
-    """Return the process in which XLA compiles for a target, if this one cannot."""
+    """Return a separate process in which XLA compiles for a target that needs one."""
     from pallasc.compiler.workers.xla_process import XlaProcess
 
     key = (setup.toolchain.ptxas, target.arch)
@@ -235,20 +235,20 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
 
 
 _contexts: dict[tuple[Path, Path], Context] = {}
-"""Toolchains as identified first: later installs do not change what a process has loaded."""
+"""Toolchains as first identified: later installs do not change code that is already loaded."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _CACHES = ("jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache")
 
 
 def _compile_with_store(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact:
-    """Return the artifact of a job from the store, or compile and store it.
+    """Return a job's artifact from the store, or compile and store it.
 
-    The function is always traced and lowered: the reads of this process were not recorded, and its
-    modules may have been modified, so there is no manifest. The action key also has all of JAX's
-    settings in this process, as some act after lowering.
+    The function is always traced and lowered: this process did not record its reads, and its
+    modules may have been modified, so there is no manifest. The action key also contains all of
+    JAX's settings in this process, since some take effect after lowering.
 
     Raises:
-        CompileError: it does not compile.
+        CompileError: compilation failed.
     """
     from pallasc.compiler.lowering.compile import action_fields, compile_job, lower_job
 
@@ -296,16 +296,16 @@ def _trusted_artifact(store: Store, key: str) -> Artifact | None:
 
 
 def _voucher_key(key: str) -> str:
-    """Return the key of the manifest of an artifact of a caller's process.
+    """Return the manifest key for an artifact that the caller's process compiled.
 
-    It has the function's name and what compiling took, and vouches for the record where a store
-    signs entries, or accepts only signed ones.
+    The manifest contains the function's name and the compile time. It vouches for the record in
+    stores that sign entries or accept only signed ones.
     """
     return labelled_key({"compiled in the caller's process": key})
 
 
 def _settings() -> dict[str, str]:
-    """Return JAX's settings in this process as a labelled field, without locations of caches."""
+    """Return JAX's settings in this process as a labeled field, without the paths of caches."""
     import jax
 
     values = {n: repr(v) for n, v in jax.config.values.items() if not n.startswith(_CACHES)}

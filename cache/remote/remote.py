@@ -1,12 +1,12 @@
-"""A remote store of a build, and the commands about one.
+"""A remote store as a build uses it, and the commands for remote stores.
 
     remote = Remote(settings, store, namespace, tell=…)
-    remote.fetch(request keys, accept)        what the local store lacks arrives there
-    remote.offer(name of a manifest)          after each compilation, where writing is on
-    stats = remote.finish()                   what is left is sent
+    remote.fetch(request keys, accept)        entries missing in the local store are downloaded
+    remote.offer(name of a manifest)          after each compilation, if writing is on
+    stats = remote.finish()                   the rest is sent
 
-Nothing in `Remote` raises for what a remote does, and waiting is bounded: `session.py`. Commands
-wait as long as `--timeout` allows, and fail where the remote fails.
+Failures of the remote do not raise in `Remote`, and waiting is bounded: `session.py`. Commands wait
+as long as `--timeout` allows, and fail if the remote fails.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
 MOST_PACKS = 32
-"""A build that had to read from more packs sends what it read again, in few packs."""
+"""A build that had to read from more packs sends the entries again, in fewer packs."""
 GRACE_S = 24 * 3600
-"""Objects that no catalog names stay for a day: their writer may still be at work."""
+"""Objects that no catalog names stay for a day: their writer may still be running."""
 _USED_AGAIN_S = 24 * 3600
 _PROBE = f"{ROOT}/probe"
 
 Judge = Callable[[RemoteStats, str, Manifest], bool]
 OnStep = Callable[[int, int], None]
-"""Is called with the number of variants that are done, and of all."""
+"""Called with the number of finished variants and the total number."""
 
 
 class Remote:
     """A remote store for one build; see the module.
 
     Args:
-        settings: where it is, and whether it is written.
+        settings: its address, and whether it is written.
         store: the local store.
-        namespace: of the toolchain; see `transfer.namespace_of`.
-        tell: is called with a warning, at most once.
-        environ: where credentials are looked up.
+        namespace: namespace of the toolchain; see `transfer.namespace_of`.
+        tell: called with a warning, at most once.
+        environ: environment variables with credentials.
 
     Raises:
         SpecError, ToolError: signatures are required, and a key cannot be used.
@@ -86,16 +86,16 @@ class Remote:
 
     @property
     def stats(self) -> RemoteStats:
-        """Figures so far."""
+        """Statistics so far."""
         return self._session.stats
 
     def fetch(self, wanted: Sequence[str], accept: Accept) -> dict[str, str]:
-        """Bring variants into the local store.
+        """Download variants into the local store.
 
         Args:
             wanted: request keys.
-            accept: given the name of a manifest and the manifest, returns True if nothing that the
-                compilation read differs here.
+            accept: called with the name of a manifest and the manifest; returns True if all files
+                that the compilation read are the same here.
 
         Returns:
             The action keys of variants that the local store has now, by the name of the manifest.
@@ -110,12 +110,12 @@ class Remote:
         return {name: key for name, key in self._fetch.actions.items() if name in names}
 
     def offer(self, name: str) -> None:
-        """Send a variant, given the name of its manifest here, if writing is on."""
+        """If writing is on, send a variant, given the name of its local manifest."""
         if self._writes:
             self._send([name])
 
     def finish(self) -> RemoteStats:
-        """Send what is left, end all requests, and return what was done."""
+        """Send the rest, end all requests, and return the statistics."""
         try:
             if len(self._fetch.used) > MOST_PACKS and self._writes:
                 self._send([*self._fetch.actions], again=True)  # the next build reads few packs
@@ -138,7 +138,7 @@ class Remote:
         writer.finish(Change(used=used, dropped=self._fetch.bad))
 
     def _load(self) -> Catalog | None:
-        """Return the catalog; None if it cannot be known."""
+        """Return the catalog; None if it cannot be read."""
         if self._catalog is None and self._session.failed is None:
             try:
                 self._catalog = known_catalog(self._session, self._namespace)
@@ -161,7 +161,7 @@ class Remote:
 
 
 def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None:
-    """Return the keys that must sign manifests, None where no signature is required of remotes."""
+    """Return the keys that must sign manifests, None if remotes need no signatures."""
     return read_trust(environ, required=True) if settings.signed else None
 
 
@@ -169,7 +169,7 @@ def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None
 
 
 def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequence[str]:
-    """Return these namespaces, by default all of the remote."""
+    """Return these namespaces, by default all in the remote."""
     if names is not None:
         return names
     return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
@@ -179,10 +179,10 @@ class Transfer(NamedTuple):
     """The result of a push or pull.
 
     Attributes:
-        moved: variants that were sent or brought.
-        present: variants that were there before.
-        left: variants that the local store lacks a part of, or that did not arrive.
-        stats: requests, bytes and refusals.
+        moved: variants that were sent or downloaded.
+        present: variants that already existed.
+        left: variants that are incomplete in the local store, or that did not arrive.
+        stats: requests, bytes, and rejections.
     """
 
     moved: int
@@ -199,18 +199,18 @@ def push(
     environ: Mapping[str, str] = os.environ,
     on_step: OnStep = lambda done, of: None,
 ) -> Transfer:
-    """Send variants of the local store to the remote; a killed push can be started again.
+    """Send variants of the local store to the remote; a killed push can be repeated.
 
     Args:
-        settings: of the remote; `write` does not matter.
+        settings: settings of the remote; `write` is ignored.
         store: the local store.
         names: names of manifests by namespace.
-        environ: where credentials are looked up.
-        on_step: is called as variants are done.
+        environ: environment variables with credentials.
+        on_step: called as variants are finished.
 
     Raises:
         RemoteError: the remote fails.
-        CorruptError: a name is not one.
+        CorruptError: a name is invalid.
     """
     left = refused = done = 0
     total = sum(map(len, names.values()))
@@ -239,18 +239,18 @@ def pull(
     environ: Mapping[str, str] = os.environ,
     on_step: OnStep = lambda done, of: None,
 ) -> Transfer:
-    """Bring all variants of the remote into the local store.
+    """Download all variants of the remote into the local store.
 
-    Only signatures, where they are required, and `accept` decide; the next build compares sources.
-    A manifest that leads to an artifact of the local store stays.
+    Only signatures, if they are required, and `accept` decide; the next build compares sources. A
+    manifest that leads to an artifact in the local store is not replaced.
 
     Args:
-        settings: of the remote.
+        settings: settings of the remote.
         store: the local store.
-        namespaces: which ones; None for all, if the remote can be listed.
-        accept: returns True if an entry may be taken, given its name and manifest.
-        environ: where credentials are looked up.
-        on_step: is called as variants are done.
+        namespaces: namespaces to read; None for all, if the remote can be listed.
+        accept: returns True if an entry may be used, given its name and manifest.
+        environ: environment variables with credentials.
+        on_step: called as variants are finished.
 
     Raises:
         RemoteError: the remote fails, or cannot be listed.
@@ -280,17 +280,17 @@ def _is_absent(store: Store, name: str) -> bool:
     manifest = store.find_manifest(name)
     if manifest is None:
         return True
-    # An entry without an action is not of a variant, and nothing of a remote replaces it.
+    # An entry without an action is not a variant, and remote entries never replace it.
     return bool(manifest.action) and store.get_artifact(manifest.action) is None
 
 
 def probe(
     settings: RemoteSettings, namespace: str, *, environ: Mapping[str, str] = os.environ
 ) -> tuple[str, str]:
-    """Read a catalog, and write a small object where writing is on; wait as a build does.
+    """Read a catalog, and write a small object if writing is on; wait as a build does.
 
     Returns:
-        Why the remote cannot be read, and why it cannot be written; "" if it can.
+        The reasons why the remote cannot be read and cannot be written; each is "" if it can.
     """
     done = False
     try:
@@ -306,14 +306,14 @@ def probe(
 
 
 class NamespaceStats(NamedTuple):
-    """A namespace in figures.
+    """Statistics of a namespace.
 
     Attributes:
         namespace: its name.
-        variants: requests that it answers.
-        packs: packs that it has.
-        bytes: of packs.
-        oldest_use_s, newest_use_s: of packs, seconds since 1970; 0 without packs.
+        variants: number of requests that it can answer.
+        packs: number of its packs.
+        bytes: size of its packs.
+        oldest_use_s, newest_use_s: last uses of its packs, seconds since 1970; 0 without packs.
     """
 
     namespace: str
@@ -330,7 +330,7 @@ def survey(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> list[NamespaceStats]:
-    """Return figures of namespaces; None for all, if the remote can be listed.
+    """Return statistics of namespaces; None for all, if the remote can be listed.
 
     Raises:
         RemoteError: the remote fails, or cannot be listed.
@@ -354,7 +354,7 @@ def verify(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> list[str]:
-    """Read everything that catalogs name; return what is wrong, [] if nothing is.
+    """Read everything that catalogs name; return the faults, [] if there are none.
 
     Raises:
         RemoteError: the remote fails, or cannot be listed.
@@ -388,14 +388,14 @@ def _faults(session: Session, namespace: str) -> Iterator[str]:
 
 
 class Pruned(NamedTuple):
-    """What went from a remote, or would go.
+    """Objects that were removed from a remote, or would be.
 
     Attributes:
-        packs: packs that were too old or over the size.
+        packs: packs that were too old or exceeded the size.
         unknown: objects that no catalog names.
-        bytes: of both.
+        bytes: total size of both.
         kept_packs, kept_bytes: packs that stay.
-        unread: catalogs that are damaged; their namespaces stay as they are.
+        unread: damaged catalogs; their namespaces are not changed.
     """
 
     packs: int
@@ -415,9 +415,9 @@ def prune(
     environ: Mapping[str, str] = os.environ,
     now_s: float | None = None,
 ) -> Pruned:
-    """Remove packs that were not used for long, and the longest unused ones over a size.
+    """Remove packs that are unused for too long, and the least recently used over a size.
 
-    Catalogs change before anything is deleted, so a reader finds a miss at worst.
+    Catalogs change before anything is deleted, so a reader sees at worst a miss.
 
     Raises:
         RemoteError: the remote fails, or cannot be listed.
@@ -459,7 +459,7 @@ def prune(
 def _old(
     rows: Sequence[PackRow], now_s: float, max_age_s: float | None, max_bytes: int | None
 ) -> set[PackRow]:
-    """Return the packs that have to go: the too old ones, then the longest unused ones."""
+    """Return the packs to remove: those that are too old, then the least recently used."""
     size = sum(row.size for row in rows)
     old = set()
     for row in sorted(rows, key=lambda row: (row.used, row.pack)):

@@ -1,19 +1,20 @@
-"""Requests to a remote store, how long a build waits for them, and credentials.
+"""Requests to a remote store, the time a build waits for them, and credentials.
 
 Requests go through obstore, in an event loop in a background thread, so every request can be
-cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` of waiting, where
-each variant that arrives or is sent returns up to `VARIANT_S` of the time lost so far, less than
-compiling it takes. After that, after `MOST_FAILURES` bad objects, or after a failure of the whole
-remote, no further request is made.
+cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` of waiting, and
+each variant that is downloaded or sent restores up to `VARIANT_S` of the time lost so far, less
+than compiling it takes. After that, after `MOST_FAILURES` bad objects, or after a failure of the
+whole remote, no more requests are made.
 
-obstore reads the body of an error answer without a limit. So the memory of this process is watched
-while requests are under way, and one that makes it grow by `MOST_GROWTH_BYTES` ends the session.
+obstore reads the body of an error response without a limit. So the memory of this process is
+watched during requests, and a request that makes it grow by `MOST_GROWTH_BYTES` ends the session.
 
-obstore's messages quote addresses, headers, and answers, which may hold credentials. An error here
-consists of words from this module, numbers, and names that match a pattern, and has no other
-exception attached. Credentials come from obstore's own look at the environment, and:
+obstore's messages quote addresses, headers, and responses, which may contain credentials. An error
+raised here consists of words from this module, numbers, and names that match a pattern, and has no
+other exception attached. Credentials come from the environment variables that obstore reads, and
+from:
 
-    s3     the profile $AWS_PROFILE or `default` of ~/.aws where the environment has none: static
+    s3     the profile $AWS_PROFILE or `default` of ~/.aws if the environment has none: static
            keys, region, endpoint_url
     gs     google-auth, if installed, reads workload identity (`external_account`)
     http   user and password of the URL, else PALLASC_REMOTE_TOKEN as a bearer token, else the
@@ -65,11 +66,11 @@ _EXPORT_HINT = "Set the variables that `aws configure export-credentials --forma
 T = TypeVar("T")
 
 Version = Mapping[str, str]
-"""The version of an object, as obstore has it; {} where there is none."""
+"""The version of an object as returned by obstore; {} if there is none."""
 
 
 class Failure(Enum):
-    """The kinds of failures, with their hints; MISSING and TORN leave the rest usable."""
+    """The kinds of failures, with their hints; after MISSING and TORN the remote stays usable."""
 
     MISSING = "Check the address; `pallasc cache push` makes what is missing."
     TORN = "Try again; if it stays, look at the network and any proxy."
@@ -84,7 +85,7 @@ OF_ONE_OBJECT = (Failure.MISSING, Failure.TORN)
 
 
 class RemoteError(ToolError):
-    """A remote store did not do what was asked; `failure` is the kind."""
+    """A request to a remote store failed; `failure` is the kind."""
 
     def __init__(self, message: str, failure: Failure, *, hint: str = "") -> None:
         super().__init__(message, hint=hint or failure.value)
@@ -92,14 +93,14 @@ class RemoteError(ToolError):
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
-    """Requests to one remote; a context manager, which ends them all.
+    """Requests to one remote; a context manager that ends them all.
 
     Args:
-        settings: where it is.
-        environ: where credentials are looked up.
-        is_build: waiting has a budget, and nothing raises for what the remote does; a command
-            waits as long as its requests may take, and fails where they fail.
-        tell: is called with the warning of a build that goes on without the remote.
+        settings: the address of the remote.
+        environ: environment variables with credentials.
+        is_build: waiting has a budget, and failures of the remote do not raise. A command waits as
+            long as its requests may take, and fails if they fail.
+        tell: called with the warning of a build that continues without the remote.
     """
 
     def __init__(
@@ -118,18 +119,19 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.objects = Objects(settings.address, self.stats, environ, timeout_s, retries)
         self._failures = 0
         self._loop = asyncio.new_event_loop()
-        # A daemon: a file system that hangs must not keep the process from ending.
+        # A daemon: a file system that hangs must not keep the process from exiting.
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def submit(self, request: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a request in the background; its result is for `first` and `result`."""
-        # No coroutine around it: one that is cancelled before it begins would leave this one alone.
+        """Start a request in the background; get its result with `first` or `result`."""
+        # No wrapping coroutine: if one is cancelled before it starts, this request would never be
+        # awaited.
         return asyncio.run_coroutine_threadsafe(request, self._loop)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in here as waiting for the remote; a build whose time is over goes on."""
+        """Count the time in the block as waiting; over budget, a build stops using the remote."""
         began_s = time.monotonic()
         try:
             yield
@@ -141,11 +143,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 self.fail(RemoteError(text, Failure.SLOW))
 
     def earn(self, variants: int) -> None:
-        """Note that variants arrived, or were sent."""
+        """Record that variants were downloaded or sent."""
         self.stats.lost_s = max(0.0, self.stats.lost_s - variants * VARIANT_S)
 
     def first(self, futures: Collection[Future[Any]]) -> Future[Any] | None:
-        """Wait for one of these to end; None if time is over."""
+        """Wait for the first of these to finish; return None if the budget is used up."""
         if self.failed is not None:
             return None
         left_s = max(0.0, PATIENCE_S - self.stats.lost_s) + 0.01 if self.is_build else None
@@ -157,7 +159,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Make a request and wait for its result.
 
         Raises:
-            RemoteError: it fails, or time is over.
+            RemoteError: it fails, or the budget is used up.
         """
         future = self.submit(request)
         if self.first([future]) is None and self.failed is not None:
@@ -168,7 +170,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise self.failed or RemoteError(self.stats.url, Failure.SLOW) from None
 
     def fail(self, error: RemoteError) -> None:
-        """Make no further request, and end those under way.
+        """Make no more requests, and cancel pending ones.
 
         Raises:
             RemoteError: this is a command.
@@ -184,7 +186,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise self.failed
 
     def failed_with(self, error: PallascError) -> None:
-        """Note a failure: of one object, of which a build accepts several, or of the remote.
+        """Record a failure: of one object, several of which a build tolerates, or of the remote.
 
         Raises:
             RemoteError: this is a command, and the remote failed.
@@ -254,7 +256,7 @@ class Objects:
     async def get(self, name: str, *, limit: int) -> tuple[bytes, Version]:
         """Return an object of at most `limit` bytes, and its version.
 
-        The stream is dropped at the first byte too many, which ends the download.
+        The stream is closed at the first byte over the limit, which ends the download.
         """
         what = f"GET {self.address}/{name}"
 
@@ -279,11 +281,11 @@ class Objects:
         Args:
             name: its name.
             data: its bytes.
-            over: the version that it must still have, {} if there must be none; None for any. Plain
-                web servers and folders have no such condition.
+            over: the version that it must still have, {} if it must not exist; None for any. Plain
+                web servers and folders do not support this condition.
 
         Returns:
-            False if it has another version.
+            False if it has a different version.
         """
         is_free = over is None or self.address.scheme not in CLOUDS
         mode = "overwrite" if is_free else over or "create"
@@ -304,7 +306,7 @@ class Objects:
         return await self._call(f"PUT {self.address}/{name}", write())
 
     async def listed(self, prefix: str) -> list[tuple[str, int, float]]:
-        """Return the objects below a folder: name, size, time of change in seconds since 1970."""
+        """Return the objects below a folder: name, size, modification time (seconds since 1970)."""
 
         async def read() -> list[tuple[str, int, float]]:
             batches = self._store(prefix).list(self._prefix + prefix)
@@ -316,7 +318,7 @@ class Objects:
         return await self._call(f"LIST {self.address}/{prefix}", read())
 
     async def folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders in a folder, none where it is missing."""
+        """Return the names of the folders in a folder; an empty list if it is missing."""
 
         async def read() -> list[str]:
             found = await self._store(prefix).list_with_delimiter_async(self._prefix + prefix)
@@ -330,7 +332,7 @@ class Objects:
             return []
 
     async def delete(self, name: str) -> None:
-        """Delete an object; one that does not exist is no error."""
+        """Delete an object; it is not an error if it does not exist."""
         try:
             delete = self._store(name).delete_async
             await self._call(f"DELETE {self.address}/{name}", delete(self._prefix + name))
@@ -339,9 +341,10 @@ class Objects:
                 raise
 
     async def _call(self, what: str, request: Coroutine[Any, Any, T]) -> T:
-        """Make a request, and end it where its answer does not end.
+        """Make a request, and cancel it if its response does not end.
 
-        Its error is raised where the library's is not in `__context__`.
+        The error is raised outside the handler, so that the library's error is not in
+        `__context__`.
         """
         self._stats.requests += 1
         task = asyncio.ensure_future(request)
@@ -371,7 +374,7 @@ class Objects:
         return self._made
 
     def _check_folder(self, name: str, *, write: bool) -> None:
-        """Make the folder of the address for a writer; refuse links and pipes below it."""
+        """Create the folder of the address for a writer; reject links and pipes below it."""
         root = Path(self.address.path)
         if write:
             root.mkdir(parents=True, exist_ok=True)
@@ -440,16 +443,17 @@ _SIGNS = (
     (r"kind: Connect", Failure.UNREACHABLE, "no connection can be made"),
     (r"", Failure.BROKEN, "the request failed"),
 )
-"""Patterns in the library's text, the failure, our text. The first match counts."""
+"""Patterns in the library's text, the kind of failure, and pallasc's text. The first match is used.
+"""
 
 
 def translated(text: str, action: str, *, missing: bool = False) -> RemoteError:
-    """Return the error for a library's message; only known names of it are used.
+    """Return the error for a library's message; only its known names are included.
 
     Args:
         text: the library's message.
         action: the request and its address, without credentials.
-        missing: the library reports a missing object.
+        missing: whether the library reports a missing object.
     """
     code, status, system = _CODE.search(text), _STATUS.search(text), _SYSTEM.search(text)
     if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
@@ -482,7 +486,7 @@ def _unusable(text: str, hint: str = "") -> RemoteError:
 
 
 def authorization(address: Address, environ: Mapping[str, str]) -> str | None:
-    """Return the header `Authorization` for requests of HTTP, None where there is none.
+    """Return the `Authorization` header for HTTP requests, None if there is none.
 
     Raises:
         RemoteError: a token or netrc file cannot be used.
@@ -524,7 +528,7 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options of obstore's S3 store that its own look at the environment lacks.
+    """Return the options for obstore's S3 store that it does not read from the environment itself.
 
     Raises:
         RemoteError: the profile does not exist, or cannot be used.
@@ -550,7 +554,7 @@ def s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _profile(environ: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return a profile from both files of AWS; the credentials file wins."""
+    """Return a profile from AWS's two files; the credentials file takes precedence."""
     home = _home(environ) / ".aws"
     config = environ.get("AWS_CONFIG_FILE") or home / "config"
     credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials"
@@ -567,7 +571,7 @@ def _profile(environ: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def gcs_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options of obstore's Google store that its own look at the environment lacks.
+    """Return the options for obstore's Google store that it does not read from the environment.
 
     Raises:
         RemoteError: the credentials need google-auth, and it is missing.

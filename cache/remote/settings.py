@@ -1,4 +1,4 @@
-"""The address of a remote store, what may be done with it, and the figures of its use.
+"""The address of a remote store, its settings, and statistics of its use.
 
     url    = "file://" path
            | "s3://" bucket [ "/" prefix ] | "gs://" bucket [ "/" prefix ]
@@ -6,7 +6,7 @@
            | ( "http" | "https" ) "://" [ user [ ":" password ] "@" ] host [ ":" port ]
              [ "/" prefix ]
 
-A user and password are taken out of the URL at once; `Address.text` never has them.
+A user and password are removed from the URL immediately; `Address.text` never contains them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Address:
 
     Attributes:
         text: the URL without credentials.
-        scheme: `file`, `s3`, `gs`, `az`, `http` or `https`.
+        scheme: `file`, `s3`, `gs`, `az`, `http`, or `https`.
         place: the bucket or container, or `host:port`; empty for a folder.
-        path: the prefix without slashes around it; for a folder, its absolute path.
+        path: the prefix without leading and trailing slashes; for a folder, its absolute path.
         login: user and password of the URL; never shown.
     """
 
@@ -59,13 +59,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """A remote store and what may be done with it.
+    """Settings of a remote store.
 
     Attributes:
-        address: where it is.
-        write: new artifacts are written there.
-        signed: an entry from there counts only with a trusted signature.
-        timeout_s: how long one request of a command about the remote may take.
+        address: its address.
+        write: whether new artifacts are written to it.
+        signed: whether an entry from it needs a trusted signature.
+        timeout_s: time limit for one request of a command about the remote.
     """
 
     address: Address
@@ -76,20 +76,20 @@ class RemoteSettings:
 
 @dataclass(slots=True)
 class RemoteStats:
-    """What a build or command did with a remote store.
+    """Statistics of a build's or command's use of a remote store.
 
     Attributes:
-        url: of the remote, without credentials.
-        requests: requests made.
-        hits: variants that came from there.
-        offered: variants that were written there.
-        bytes_read: of bodies that arrived.
-        bytes_written: of bodies that were sent.
-        waited_s: how long the build waited for it, with decompressing and verifying.
-        lost_s: how much of that brought nothing.
+        url: URL of the remote, without credentials.
+        requests: number of requests.
+        hits: variants that came from the remote.
+        offered: variants that were written to it.
+        bytes_read: size of received bodies.
+        bytes_written: size of sent bodies.
+        waited_s: time that the build waited for it, including decompressing and verifying.
+        lost_s: part of that time that was without result.
         saved_s: recorded compile time of the hits.
-        refused: entries and objects that were not used, with the reason; the first 20.
-        refusals: how many there were.
+        refused: entries and objects that were rejected, with the reason; the first 20.
+        refusals: number of all rejected ones.
         conflicts: action keys for which remote and local store have different artifacts.
         tripped: why the remote was disabled, "" if it was not.
     """
@@ -109,13 +109,13 @@ class RemoteStats:
     tripped: str = ""
 
     def refuse(self, reason: str) -> None:
-        """Count something that was not used."""
+        """Count an entry or object that was rejected."""
         self.refusals += 1
         if len(self.refused) < _MOST_REASONS:
             self.refused.append(reason)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `--json` has under `remote`."""
+        """Return the object under `remote` in the output of `--json`."""
         data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         return data | {name: round(data[name], 3) for name in ("waited_s", "lost_s", "saved_s")}
 
@@ -146,13 +146,13 @@ def read_settings(
     write: bool | None = None,
     timeout_s: float = 60.0,
 ) -> RemoteSettings | None:
-    """Return the settings of the remote store, None where none is named.
+    """Return the settings of the remote store, None if none is configured.
 
     Args:
         environ: the environment's variables.
         project: the settings of the project.
-        url: of the command line.
-        write: of the command line.
+        url: the URL from the command line.
+        write: whether to write, from the command line.
         timeout_s: see `RemoteSettings`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The catalog and the packs of a remote store: their format, and how they are read and written.
+"""The catalog and the packs of a remote store: their format, reading, and writing.
 
     below the address:
     pallasc/v4/<namespace>/catalog          the only object that changes
@@ -9,15 +9,15 @@
     catalog   = "pallasc-remote 4" LF digest:32 { row }      newest pack first; SHA-256 of the rows
     row       = pack:32 bytes:u32 used:u32 names:u32 { name:32 }
     used      = when a writer last wrote or read the pack, in seconds since 1970
-    name      = of a manifest, as in `cache/format.py`
+    name      = name of a manifest, as in `cache/format.py`
 
-All numbers are little-endian. A pack is complete: it has the record and the blobs that its
+All numbers are little-endian. A pack is complete: it contains the record and the blobs that its
 manifests lead to. Packs are written before the catalog that names them, so a reader finds only
 complete ones, and a pack that no catalog names is garbage. Packs are read whole. Readers skip a
-pack or frame that is over the limits below.
+pack or frame that exceeds the limits below.
 
-Only accepted manifests, the record that each names by digest, and blobs, which have their digest
-as name, become part of a local store. Decompressing happens in the calling thread, so it counts as
+Only accepted manifests, the record that each names by digest, and blobs, which are named by their
+digest, become part of a local store. Decompression runs in the calling thread, so it counts as
 waiting.
 
 History:
@@ -56,19 +56,19 @@ from pallasc.specs.canonical import labelled_key
 
 ROOT = "pallasc/v4"
 MAX_CATALOG_BYTES = 4 * 2**20
-"""About 125,000 variants; the oldest packs leave a catalog that would be larger."""
+"""About 125,000 variants; the oldest packs are dropped from a catalog that would be larger."""
 MAX_ROWS = 10_000
 MAX_PACK_BYTES = 12 * 2**20
 MAX_INDEX_BYTES = 2 * 2**20
-"""Of a pack's index: about 45,000 files."""
+"""Maximum size of a pack's index: about 45,000 files."""
 MAX_FRAME_BYTES = 8 * 2**20
-"""Of a frame's content."""
+"""Maximum size of a frame's content."""
 MAX_VARIANT_BYTES = 7 * 2**20
-"""A larger variant is not sent; no kernel comes near."""
+"""A larger variant is not sent; kernels are far smaller."""
 PACK_BYTES = 4 * 2**20
-"""A pack is sent after the variant that fills it so far; counted before compression."""
+"""A pack is sent after the variant that reaches this size, before compression."""
 _UNDER_WAY, _UNDER_WAY_BYTES = 4, 8 * 2**20
-"""Requests under way, and bytes of packs that are being read."""
+"""Maximum number of simultaneous requests, and of bytes of packs that are being read."""
 _LOCAL_PACK_BYTES = 8 * 2**20
 _ATTEMPTS = 10
 _LOCK_S = 1.0
@@ -81,7 +81,7 @@ Accept = Callable[[str, Manifest], bool]
 
 
 class PackRow(NamedTuple):
-    """A pack as the catalog has it; see the module for the fields."""
+    """A pack's row in the catalog; see the module for the fields."""
 
     pack: str
     size: int
@@ -99,7 +99,7 @@ class Change(NamedTuple):
     Attributes:
         added: new packs.
         used: packs that were read, and when.
-        dropped: packs that are gone, damaged, or no longer needed.
+        dropped: packs that are missing, damaged, or no longer needed.
     """
 
     added: tuple[PackRow, ...] = ()
@@ -130,7 +130,7 @@ class Catalog(NamedTuple):
         return found
 
     def changed(self, change: Change) -> Catalog:
-        """Return this catalog after a change; a name stays with the newest pack that has it."""
+        """Return this catalog after a change; a name belongs to the newest pack that has it."""
         added = {row.pack for row in change.added}
         rows = [*change.added]
         for row in self.rows:
@@ -150,7 +150,7 @@ class Catalog(NamedTuple):
         return Catalog(tuple(kept))
 
     def has(self, change: Change) -> bool:
-        """Return True if a change is in this catalog; times of use may be lost."""
+        """Return True if a change is in this catalog; times of use may be missing."""
         here = {row.pack for row in self.rows}
         added = {row.pack for row in change.added}
         return here >= added and here.isdisjoint(change.dropped)
@@ -191,7 +191,7 @@ def decode_catalog(data: bytes) -> Catalog:
 
 
 def namespace_of(facts: Mapping[str, str]) -> str:
-    """Return the namespace for facts: versions by the name of the part, a salt."""
+    """Return the namespace for versions by the name of the part, and a salt."""
     return labelled_key({"kind": "pallasc remote namespace", **facts})
 
 
@@ -206,7 +206,7 @@ def pack_name(namespace: str, digest: str) -> str:
 
 
 def read_catalog(session: Session, namespace: str) -> tuple[Catalog, Version]:
-    """Return a catalog and its version; an empty one without version where there is none.
+    """Return a catalog and its version; an empty one without version if it does not exist.
 
     Raises:
         CorruptError: it is damaged.
@@ -241,7 +241,7 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
     """Change a catalog that others may change at the same time; return the new one.
 
     Raises:
-        RemoteError: it cannot be written, or other writers change it all the time.
+        RemoteError: it cannot be written, or other writers keep changing it.
     """
     name, address = catalog_name(namespace), session.objects.address
     lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
@@ -259,7 +259,8 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
             if new == catalog:
                 return catalog
             if session.result(session.objects.put(name, new.encode(), over=version)):
-                # Some servers ignore the condition, and some have none: see if the change stayed.
+                # Some servers ignore the condition, and some do not support it: check that the
+                # change is there.
                 with contextlib.suppress(CorruptError):
                     written, _ = read_catalog(session, namespace)
                     if written.has(change):
@@ -281,10 +282,10 @@ class PackedVariant(NamedTuple):
 
     @classmethod
     def read(cls, pack: Pack, name: str) -> PackedVariant:
-        """Read manifest and record of a variant, given the name of its manifest.
+        """Read the manifest and record of a variant, given the name of its manifest.
 
         Raises:
-            CorruptError: the pack lacks a part of it, or has another one.
+            CorruptError: a part is missing in the pack, or is a different one.
         """
         data = pack.read(format.MANIFESTS, name)
         if data is None:
@@ -292,7 +293,7 @@ class PackedVariant(NamedTuple):
         manifest: Manifest = format.check_file(format.MANIFESTS, name, data)[0]
         action = manifest.action
         if manifest.specs or manifest.check or manifest.toolchains or not manifest.record:
-            # Entries that a store keeps for itself, which nobody may send.
+            # These are internal entries of a store, which are never sent.
             raise CorruptError(f"manifest {name}: it is not the manifest of a variant")
         stored = pack.read(format.ARTIFACTS, action)
         body, digest = format.check_file(format.ARTIFACTS, action, stored or b"")
@@ -310,7 +311,7 @@ class PackedVariant(NamedTuple):
 
 
 def read_pack(session: Session, namespace: str, row: PackRow) -> Future[bytes]:
-    """Begin to read a pack."""
+    """Start reading a pack."""
 
     async def read() -> bytes:
         name = pack_name(namespace, row.pack)
@@ -320,10 +321,10 @@ def read_pack(session: Session, namespace: str, row: PackRow) -> Future[bytes]:
 
 
 def open_remote_pack(row: PackRow, data: bytes) -> Pack:
-    """Open a pack that has arrived.
+    """Open a downloaded pack.
 
     Raises:
-        CorruptError: it is not the one that the catalog names, or over the limits.
+        CorruptError: it is not the pack that the catalog names, or exceeds the limits.
     """
     digest = format.sha256(data)
     if digest != row.pack:
@@ -340,13 +341,13 @@ def open_remote_pack(row: PackRow, data: bytes) -> Pack:
 
 
 class Fetch:
-    """Brings variants from one namespace into a store.
+    """Downloads variants from one namespace into a store.
 
     Args:
         session: the remote.
         store: the local store.
-        namespace: of the toolchain.
-        trust: the keys that must sign manifests; None where no signature is required of remotes.
+        namespace: namespace of the toolchain.
+        trust: the keys that must sign manifests; None if remotes need no signatures.
     """
 
     def __init__(self, session: Session, store: Store, namespace: str, trust: Trust | None) -> None:
@@ -356,22 +357,22 @@ class Fetch:
         self._complete: dict[str, PackedVariant] = {}
         self._open()
         self.actions: dict[str, str] = {}
-        """Action keys of the variants that the local store has now, by name of the manifest."""
+        """Action keys of the variants that the local store has now, by the name of the manifest."""
         self.bad: set[str] = set()
-        """Packs that are gone or damaged."""
+        """Packs that are missing or damaged."""
         self.used: set[str] = set()
-        """Packs that something was read from."""
+        """Packs with entries that were used."""
 
     def _open(self) -> None:
         self._out = io.BytesIO()
         self._local = PackWriter(self._out)
 
     def run(self, wanted: Mapping[PackRow, Sequence[str]], accept: Accept) -> None:
-        """Bring variants into the store, and count them.
+        """Download variants into the store, and count them.
 
         Args:
-            wanted: names of manifests, by pack, the newest first.
-            accept: given the name of a manifest and the manifest, returns True if it is to be used.
+            wanted: names of manifests, by pack, newest first.
+            accept: called with the name of a manifest and the manifest; returns True to use it.
         """
         waiting = deque(wanted)
         reads: dict[Future[bytes], PackRow] = {}
@@ -431,7 +432,7 @@ class Fetch:
             self._publish()
 
     def _judge(self, pack: Pack, name: str, accept: Accept) -> PackedVariant | None:
-        """Return the variant of a manifest if it is to be copied."""
+        """Return the variant of a manifest if it should be copied."""
         if set_prefix(name) in self._judged:
             return None
         with self._session.waiting():
@@ -454,7 +455,7 @@ class Fetch:
         return found._replace(frames={}) if is_same else found
 
     def _publish(self) -> None:
-        """Publish the variants that are complete as one pack of the local store."""
+        """Publish the complete variants as one pack of the local store."""
         complete, self._complete = [*self._complete.values()], {}
         if not complete:
             return
@@ -480,7 +481,7 @@ def _may_start(under_way: Collection[PackRow], row: PackRow) -> bool:
 
 
 def _is_held(store: Store, data: bytes) -> bool:
-    """Have the open store use a pack that it cannot write."""
+    """Let the open store use a pack that it cannot write; return True if that worked."""
     with contextlib.suppress(OSError), tempfile.TemporaryFile(prefix="pallasc-") as file:
         file.write(data)
         file.flush()
@@ -490,11 +491,11 @@ def _is_held(store: Store, data: bytes) -> bool:
 
 
 class Writer:
-    """Collects variants in packs, sends these, and at the end changes the catalog.
+    """Collects variants in packs, sends the packs, and changes the catalog at the end.
 
     Args:
         session: the remote.
-        namespace: of the toolchain.
+        namespace: namespace of the toolchain.
         known: names of manifests that the remote has.
     """
 
@@ -511,12 +512,12 @@ class Writer:
         self._bytes = 0
 
     def add(self, store: Store, name: str, *, again: bool = False) -> bool | None:
-        """Send a variant of a store; return False if the remote has it, None if the store lacks it.
+        """Send a variant; return False if the remote has it, None if it is not in the store.
 
         Args:
             store: the store.
             name: the name of the variant's manifest.
-            again: the variant is sent even if the remote has it.
+            again: send the variant even if the remote has it.
 
         Raises:
             CorruptError: it is damaged or too large.
@@ -553,13 +554,13 @@ class Writer:
         self._sent.append((self._session.submit(put), row))
 
     def finish(self, change: Change) -> None:
-        """Send what is left, change the catalog, and count the variants that were sent.
+        """Send the rest, change the catalog, and count the variants that were sent.
 
         Args:
             change: other changes of the catalog.
 
         Raises:
-            RemoteError: the remote fails, or time is over.
+            RemoteError: the remote fails, or the budget is used up.
         """
         self._flush()
         rows = []

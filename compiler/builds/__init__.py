@@ -1,1 +1,1 @@
-"""Builds: load specs, look variants up, have the misses compiled, report."""
+"""Builds: load specs, look variants up, compile the misses, and report."""

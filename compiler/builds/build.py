@@ -1,4 +1,4 @@
-"""Build variants: look each up in the store, compile the misses in workers, report.
+"""Build variants: look each up in the store, compile the misses in workers, and report.
 
 If all variants are hits, no worker is started, and neither JAX nor SQLite nor any module that only
 compiling needs is imported.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.inputs.manifest import RememberedToolchain
 
 _MANY = 50
-"""Number of variants from which looking them up takes noticeable time."""
+"""Number of variants from which the look-up takes noticeable time."""
 _WRITES_MANIFEST = ("compiled", "lowered")
 _NO_TOOLCHAIN = "no compiler is installed, and the store does not record which one filled it"
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
@@ -52,24 +52,24 @@ def build(
 ) -> Report:
     """Build `variants`, and compile those that are not in the store.
 
-    An interrupt (Ctrl-C) stops the workers at once; finished variants stay in the store and in the
+    An interrupt (Ctrl-C) stops the workers at once. Finished variants stay in the store and in the
     report, which is marked as interrupted.
 
     Args:
         variants: the variants.
-        store: the store to read and to add to.
+        store: the store to read from and add to.
         options: options of the build.
-        on_event: callback for the progress of variants, and for passing time.
+        on_event: callback for the progress of variants, and for periodic ticks.
         warm: workers that stay between builds, None for workers of this build alone.
 
     Returns:
         The report, which includes failures.
 
     Raises:
-        ToolError: the toolchain is incomplete; or something has to be compiled with
-            `require_store`, and the store cannot be written.
+        ToolError: the toolchain is incomplete; or a variant must be compiled with `require_store`,
+            and the store cannot be written.
         NotCachedError: the lock is for another toolchain.
-        CorruptError: a folder of the store is a link or belongs to someone else.
+        CorruptError: a folder of the store is a link or belongs to another user.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is invalid.
     """
     started = time.monotonic()
@@ -187,14 +187,14 @@ def _check_store(store: Store) -> None:
 
 
 def _limits() -> Limits:
-    """Return the store's limits; imported only if set, or if something was compiled."""
+    """Return the store's limits; they are imported only if set, or if a variant was compiled."""
     from pallasc.cache.evict import read_limits
 
     return read_limits()
 
 
 def _has_misses(run: Run) -> bool:
-    """Predict misses from the first variant of each kernel: its variants share their sources."""
+    """Predict misses from the first variant of each kernel; its variants share their sources."""
     if len(run.variants) < _MANY:
         return False
     first = {(variant.name, variant.base_dir): variant for variant in reversed(run.variants)}
@@ -205,7 +205,7 @@ def _has_misses(run: Run) -> bool:
 
 
 def look_up(run: Run) -> None:
-    """Settle the variants that the stores have; group the misses by request and folder.
+    """Settle the variants that are in the stores; group the misses by request and folder.
 
     Workers are started at the first miss.
     """
@@ -317,7 +317,7 @@ def _settle_uncompiled(run: Run, index: int, reason: str, miss: Miss | None = No
 
 
 def _explain(run: Run) -> None:
-    """Settle the misses with the differences from the nearest entry of the store as reasons."""
+    """Settle the misses, with the differences from the nearest entry of the store as reasons."""
     from pallasc.compiler.inputs.why import Explainer
 
     explainer = Explainer(run.lookup)

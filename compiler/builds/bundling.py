@@ -1,4 +1,4 @@
-"""Make bundles from specs: build, add provenance, write the files."""
+"""Make bundles from specs: build, add provenance, and write the files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Source = Literal["compile", "store", "frozen"]
 SplitBy = Literal["target", "arch"]
 
 FindLines = Callable[[Sequence[VariantResult]], Sequence[bytes]]
-"""Returns the record of the source lines of each of these (`specs/artifacts/source_lines.py`)."""
+"""Returns the source-line record of each of these results (`specs/artifacts/source_lines.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
-    """How bundles are made.
+    """Options for making bundles.
 
     Attributes:
         source: handling of variants that are not in the store. `compile` compiles them; `store`
@@ -40,8 +40,8 @@ class BundleOptions:
             must match it. With `frozen`, the specs must have been read with `frozen`.
         lock: the lock file; `pallasc.lock` in the current folder by default.
         locked: whether there must be a lock file that all variants match.
-        split_by: write one bundle per model or architecture, and append its name to the
-            output's: `kernels-h100-sxm.pallasc`.
+        split_by: write one bundle per model or architecture, and append its name to the name of the
+            output: `kernels-h100-sxm.pallasc`.
         keep_debug: keep debug sections of the cubins.
         keep_ptx: include the PTX, which launching does not need.
         level: compression level of zstd, 1 to 22.
@@ -102,21 +102,21 @@ def make_bundle(
     options: BundleOptions | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> BundleResult:
-    """Write the selected variants into a bundle; all of them or nothing.
+    """Write the selected variants into a bundle, either all of them or none.
 
     Args:
         selection: the variants, and their specs.
         output: the file; an existing one is replaced atomically.
-        store: the store to read and to add to.
+        store: the store to read from and add to.
         options: options of the bundles and of their build.
-        on_event: callback for the progress of variants, and for passing time.
+        on_event: callback for the progress of variants, and for periodic ticks.
 
     Returns:
         The bundles and the report of the build, which includes failures.
 
     Raises:
         SpecError: an argument is wrong, or a file cannot be written.
-        ToolError: something has to be compiled, and the toolchain is incomplete.
+        ToolError: a variant must be compiled, and the toolchain is incomplete.
         NotCachedError: a required lock file is missing, or it is for another toolchain.
     """
     from pallasc.compiler.builds.locked import load_locked

@@ -1,15 +1,15 @@
 """Load spec files: YAML in this process, Python in a worker.
 
 The store remembers the specs of a Python file with the digests of all files that executing it read,
-so an unchanged one is not executed again.
+so an unchanged file is not executed again.
 
-Manifest of a Python spec file: as of a compilation (`manifest`), with `specs`, JSON text whose
+Manifest of a Python spec file: as for a compilation (`manifest`), with `specs`, JSON text whose
 mappings keep their order, and `env`, label -> value of each variable that the specs declare. Its
 warnings are repeated each time it is read.
 
 The specs may depend on variables that the file declares. Literal declarations are found by parsing
-it before it is executed; if it declares and reads another variable that is set, it is executed a
-second time with that variable.
+the file before it is executed. If it declares and reads another variable that is set, it is
+executed again with that variable.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ class SpecReader(Struct, frozen=True, kw_only=True):
     Attributes:
         store: store that remembers the specs of Python files; its listener also receives notes on
             files in a folder that look like specs and are skipped.
-        timeout_s: time limit of executing one file; None for no limit.
+        timeout_s: time limit for executing one file; None for no limit.
         memory_bytes: memory limit of its process; None for the machine's memory, 0 for no limit.
         frozen: whether executing a file is an error.
-        frozen_by: the option or setting that asked for it, for messages.
+        frozen_by: the option or setting that requires it, for messages.
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
-            other files are read; None raises it.
+            other files are still read; None raises the error.
         workers: processes that execute files, None for a new one per file.
         remembered: keys of the manifests in which the store remembers the files that were read.
     """
@@ -132,12 +132,12 @@ class SpecReader(Struct, frozen=True, kw_only=True):
 
         Args:
             paths: spec files and folders.
-            targets: models or architectures that replace the specs' own; none keeps those.
+            targets: models or architectures that replace the specs' own; if empty, those are kept.
             expression: expression that selects variants; None selects all.
-            all_points: take every point of tuned kernels, not only those that a table uses.
+            all_points: include every point of tuned kernels, not only those that a table uses.
 
         Raises:
-            SpecError: a spec, a target or the expression is wrong.
+            SpecError: a spec, a target, or the expression is wrong.
             NotCachedError: a Python spec would have to be executed, and `frozen` forbids it.
         """
         specs = self.specs(paths)
@@ -228,7 +228,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         digests.save()
 
     def _tell(self, path: str, diagnostics: Iterable[Diagnostic]) -> None:
-        """Report the warnings of executing a file, now or earlier."""
+        """Report the warnings from executing a file, now or earlier."""
         for diagnostic in diagnostics:
             self.store.tell(f"while {path} was read: {diagnostic}")
 
@@ -253,7 +253,8 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         self._missed.append((Path(path).name, reply.missed))
         error = reply.error
         if reply.out_of_memory:
-            # An allocation failed before the supervisor noticed the limit; treat both alike.
+            # An allocation failed before the supervisor noticed the limit; both count as the same
+            # error.
             raise _ProcessError(error.message, location=error.location, hint=error.hint)
         raise error
 
@@ -261,7 +262,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         from pallasc.compiler.workers.messages import Collect, Task
 
         request = Collect(path=path, env=declared_values(names))
-        # The folder is where a crash is located.
+        # The folder is used to locate a crash.
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
         with nullcontext(self.workers) if self.workers else self.open_workers() as pool:
@@ -319,7 +320,7 @@ def _changed(
 
 
 def _models() -> str:
-    """Return the table of GPUs, of which specs name targets and take figures with `like`."""
+    """Return the table of GPUs; specs use its names as targets and its values through `like`."""
     from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 
     rows = {name: model.figures() for name, model in MODELS.items()}
@@ -352,7 +353,7 @@ def _remembered(manifest: Manifest) -> list[Spec] | None:
 
 
 def _process_error(path: str, failed: Failed) -> _ProcessError:
-    """Return the error for a file whose process died, with place and last output."""
+    """Return the error for a file whose process died, with location and last output."""
     message, hint = failed.error.message, failed.error.hint
     where = failed.error.location or failed.place
     if where is None or where.file == str(Path(path).resolve()):

@@ -41,7 +41,7 @@ _TICK_S = 0.25
 
 
 def compile_misses(run: Run) -> None:
-    """Compile the misses of a build, each request once per folder, in the workers that it has.
+    """Compile the misses of a build in its workers, each request once per folder.
 
     Raises:
         ToolError: a compiling process cannot be started, or the sources cannot be sent.
@@ -78,10 +78,10 @@ def compile_misses(run: Run) -> None:
 
 
 def open_workers(run: Run, setup: Setup) -> Pool | ClusterPool:
-    """Return the workers of a build: processes here, or a cluster.
+    """Return the workers of a build: local processes or a cluster.
 
     Raises:
-        SpecError: the executor is not the address of a scheduler.
+        SpecError: the executor is not a scheduler's address.
     """
     options, tasks = run.options, len(run.variants)
     if run.warm is not None:
@@ -210,7 +210,7 @@ def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
 
 
 def _error(variant: Variant, failed: Failed, run: Run) -> PallascError:
-    """Return the error of a variant; if its process died, with a command that isolates it."""
+    """Return a variant's error; if its process died, with a command that reproduces it alone."""
     error = failed.error
     if failed.died:
         alone = f"To see it alone: {reproduction(variant, run)}"
@@ -246,14 +246,14 @@ def _artifact(run: Run, reply: Compiled) -> Artifact | None:
 
 
 TIMEOUT_S = 3600.0
-"""Time limit of a variant without `--timeout`: no worker may keep a variant for ever."""
+"""Default time limit of a variant, so that no variant occupies a worker forever."""
 
 
 def _describe(pool: ClusterPool, run: Run, setup: Setup) -> None:
-    """Send a cluster the toolchain and the sources of a build, and have its results verified.
+    """Send the toolchain and sources of a build to a cluster, and verify its results.
 
     Raises:
-        ToolError: there is too much to send, or the assembler cannot be asked for its version.
+        ToolError: there is too much to send, or the assembler does not report its version.
     """
     from pallasc.compiler.cluster.exchange import publish, sources_of
     from pallasc.compiler.cluster.worker import BuildPlugin

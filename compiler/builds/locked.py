@@ -60,7 +60,7 @@ _STORED = (
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
 _SOURCES_CHANGED = "its sources have changed since it was locked"
 OTHER_ACTION_KEY = "its action key differs from the lock's"
-"""Reason if neither the spec nor, as far as is known, a source has changed."""
+"""Reason if neither the spec nor, as far as known, a source has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
 
 
 class LockedLookup:
-    """Looks up the variants of a build with a lock.
+    """Looks up the variants of a build that has a lock.
 
     Args:
         file: path of the lock file, for messages.
         lock: the lock.
-        lookup: the look-up without it.
+        lookup: the look-up without a lock.
         variants: the variants of the build.
         frozen_by: the option or setting that forbids compiling, "" if misses are compiled.
 
@@ -132,8 +132,8 @@ class LockedLookup:
         self._require_toolchain()
 
     def _require_toolchain(self) -> None:
-        # Packages that only tracing uses may differ where variants can be lowered again: no action
-        # key depends on them, so that lowering shows whether they change anything.
+        # Packages that only tracing uses may differ if variants can be lowered again: no action key
+        # depends on them, so lowering shows whether they change anything.
         ignored = () if self._frozen_by else (TRACING_PACKAGES,)
         here = self.lookup.context.components()
         then = {k: part for k, part in self._lock.toolchain.items() if k not in ignored}
@@ -145,15 +145,15 @@ class LockedLookup:
             )
 
     def find(self, variant: Variant, request: Request) -> LookupResult:
-        """Look a variant up; where the build is frozen, a miss is an error.
+        """Look a variant up; in a frozen build, a miss is an error.
 
         Args:
             variant: the variant.
-            request: what `Requests.of` gave for it.
+            request: its request, from `Requests.of`.
 
         Raises:
-            NotCachedError: the lock lacks it, or it would have to be compiled.
-            CorruptError: signatures are required, and nobody who is trusted signed it.
+            NotCachedError: the variant is not in the lock, or it would have to be compiled.
+            CorruptError: signatures are required, and no trusted key signed it.
         """
         entry = self._lock.variants.get(variant.id)
         if entry is None:
@@ -166,7 +166,7 @@ class LockedLookup:
         if not self._frozen_by:
             return cached
         if cached.untrusted or (self._store.trust.required and not self._has_manifest(request)):
-            # A lock says nothing about signatures.
+            # A lock does not cover signatures.
             reason = cached.reason if cached.untrusted else NOT_SIGNED
             raise untrusted_entry(variant, reason, self._frozen_by)
         return self._by_action_key(variant, request, entry)
@@ -185,13 +185,13 @@ class LockedLookup:
         return NotCachedError(f"{variant.id} is {clause}.", hint=hint, reason=clause, kind=kind)
 
     def _other_table(self, variant: Variant) -> str | None:
-        """Return in words how the tuning of a kernel differs from the lock."""
+        """Describe how the tuning of a kernel differs from the lock; None if it does not."""
         name = table_key(variant.name, variant.target.name)
         locked = self._lock.tables.get(name)
         if variant.tuning is None and locked is None:
             return None
         now = self._tables.get(name)
-        # If only some variants of a kernel are tuned, those must match.
+        # If only some variants of a kernel are tuned, only those must match.
         if now == locked or (variant.tuning is None and now is not None):
             return None
         if now is not None and locked is not None:
@@ -204,7 +204,7 @@ class LockedLookup:
         return tables_of(self._variants)
 
     def difference(self, result: VariantResult) -> str | None:
-        """Return in words how a result differs from the lock, None if it matches."""
+        """Describe how a result differs from the lock; None if it matches."""
         if result.artifact is None:
             return None
         entry, file = self._lock.variants.get(result.variant.id), self._file
@@ -262,7 +262,7 @@ class LockedLookup:
         return LookupResult(entry.action, artifact, manifest=Manifest(diagnostics=diagnostics))
 
     def _why(self, result: VariantResult, entry: Entry) -> str:
-        """Return why a variant's action key differs from its entry, as far as is known."""
+        """Return why a variant's action key differs from its entry, as far as known."""
         variant = result.variant
         if variant.id in self._reasons:
             return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
@@ -277,7 +277,7 @@ def _refused(variant: Variant, reason: str, hint: str) -> NotCachedError:
 
 
 def tables_of(variants: Iterable[Variant]) -> dict[str, str]:
-    """Return the digest of how kernels are tuned for their targets, by `table_key`."""
+    """Return the digest of the tuning of kernels for their targets, by `table_key`."""
     from pallasc.specs.tuning import tuned_digest_text
 
     digests: dict[str, str] = {}

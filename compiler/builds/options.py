@@ -1,8 +1,8 @@
 """The options of a build, its remote store, and the baseline of its budgets.
 
-A baseline is a lock or a bundle with what variants took before. Without `--baseline` it is
-`pallasc.lock` of the current folder, if a rule needs one. A variant that the baseline lacks is new:
-nothing is compared, and a note says so. Only `pallasc build` checks rules.
+A baseline is a lock or a bundle with earlier resources of variants. Without `--baseline` it is
+`pallasc.lock` in the current folder, if a rule needs one. A variant that is not in the baseline is
+new: it is not compared, and a note reports it. Only `pallasc build` checks rules.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How variants are built.
+    """Options of a build.
 
     Attributes:
         jobs: number of compiling processes; by default as many as cores and memory allow.
-        keep_going: whether to go on after a variant fails.
+        keep_going: whether to continue after a variant fails.
         ptxas: an assembler to use instead of the installed wheel's.
         timeout_s: time limit of one variant; None for no limit.
         memory_bytes: memory limit of one compiling process; None for its share of the machine.
         compile: whether to compile misses; otherwise they are `missing`.
         frozen: whether misses fail instead of being compiled.
-        frozen_by: the option or setting that asked for `frozen`, for messages.
+        frozen_by: the option or setting that requires `frozen`, for messages.
         explain: whether to compare each miss with the nearest entry of the store.
-        baseline: what rules of budgets are relative to; None checks no such rule.
+        baseline: baseline for relative budget rules; None checks no such rule.
         locked: lock that all variants must match; see `locked`.
         require_store: whether a variant fails if it cannot be stored.
-        fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
-            or when it was stored.
+        fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, in
+            this build or when it was stored.
         remote: the remote store, None for none.
-        executor: the scheduler of the cluster that compiles misses, as `scheduler_url` reads it;
-            None compiles here.
+        executor: the scheduler of the cluster that compiles misses, as parsed by `scheduler_url`;
+            None compiles locally.
         alone: whether each variant is compiled in a new process.
     """
 
@@ -79,7 +79,7 @@ DEFAULTS = Options()
 
 URL = "PALLASC_REMOTE"
 NONE = ("none", "off", "0")
-"""Values of that variable, and of `--remote`, that switch the project's remote off."""
+"""Values of that variable, and of `--remote`, that disable the project's remote."""
 
 
 def remote_settings(
@@ -94,13 +94,13 @@ def remote_settings(
 
     Args:
         environ: environment variables.
-        url: the URL of the command line.
-        write: whether to write there, as the command line says.
-        folder: the folder whose project is asked.
+        url: the URL from the command line.
+        write: whether to write to the remote, from the command line.
+        folder: the folder whose project settings are used.
         timeout_s: as in `RemoteSettings`.
 
     Raises:
-        SpecError: a setting is wrong; the message says which, and shows no credentials.
+        SpecError: a setting is wrong; the message names it, without credentials.
     """
     named = url or environ.get(URL, "")
     if named.lower() in NONE:
@@ -117,12 +117,12 @@ _NAMED = 3
 
 
 class Baseline(Struct, frozen=True):
-    """Resources of variants before.
+    """Earlier resources of variants.
 
     Attributes:
         name: the file, for messages.
-        find: returns the resources of a variant by its id and those of each of its kernels, which
-            only a bundle has; None if the file lacks the variant.
+        find: returns the resources of a variant by its id, and the resources of each of its
+            kernels, which only a bundle has; None if the variant is not in the file.
         absent: ids of variants with rules that `check` did not find.
     """
 
@@ -156,16 +156,16 @@ class Baseline(Struct, frozen=True):
 
 
 def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | None:
-    """Return the baseline of a build, None where no budget needs one.
+    """Return the baseline of a build, None if no budget needs one.
 
     Args:
-        path: a lock or a bundle; None for the lock of the current folder.
+        path: a lock or a bundle; None for the lock in the current folder.
         variants: the variants of the build.
 
     Raises:
-        SpecError: the file does not exist or cannot be read, or has nothing to compare with; or a
-            rule needs a baseline, and there is none.
-        CorruptError: the bundle is damaged, or not signed as this machine demands.
+        SpecError: the file does not exist, cannot be read, or has no resources to compare with; or
+            a rule needs a baseline, and there is none.
+        CorruptError: the bundle is damaged, or not signed as this machine requires.
     """
     first = next((variant for variant in variants if variant.budget.rules()), None)
     if path is not None:
@@ -191,7 +191,7 @@ def open_baseline(path: Path) -> Baseline:
 
     Raises:
         SpecError: it does not exist, cannot be read, or is a lock without resources.
-        CorruptError: the bundle is damaged, or not signed as this machine demands.
+        CorruptError: the bundle is damaged, or not signed as this machine requires.
     """
     from pallasc.specs.bundle.format import is_bundle
 
@@ -227,7 +227,7 @@ def _in_bundle(path: Path) -> Baseline:
         entry = entries.get(variant)
         if entry is None:
             return None
-        # As it was compiled: what ships may lack debug sections, and be smaller.
+        # As compiled: the shipped blobs may lack debug sections and be smaller.
         artifact = Artifact(bundle.record(entry), lambda key: b"")
         return resources_of(artifact), kernels_of(artifact)
 

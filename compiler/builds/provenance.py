@@ -77,11 +77,11 @@ def files_read(results: Iterable[VariantResult], store: Store) -> FilesRead:
 
 
 def paths_read(manifest: Manifest, place: Place, base_dir: str) -> Iterator[Path]:
-    """Yield the user's files that a manifest says were read.
+    """Yield the user's files that are recorded as read in a manifest.
 
     Args:
-        manifest: of a variant, or of a Python spec file.
-        place: where modules were searched.
+        manifest: the manifest of a variant, or of a Python spec file.
+        place: folders in which modules were searched for.
         base_dir: the folder of the spec.
     """
     for label in manifest.files:
@@ -350,7 +350,7 @@ def _sorted(values: Iterable[object]) -> list[object]:
 
 
 _TIMEOUT_S = 60
-# `core.fsmonitor` is a command from the repository's configuration, which git would run.
+# `core.fsmonitor` is a command in the repository's configuration that git would run.
 _OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "--literal-pathspecs")
 
 
@@ -401,9 +401,9 @@ class Repository:
         return None if answer is None else answer.decode().strip()
 
     def write_commit(self, commit: str, folder: Path) -> bool:
-        """Write all files of a commit below a folder; return True if git could.
+        """Write all files of a commit into a folder; return True if git succeeded.
 
-        Neither the working tree nor the repository's index changes; no filter of it is run.
+        Neither the working tree nor the repository's index changes, and no filters run.
         """
         folder.mkdir(parents=True)
         index = folder.with_name(f"{folder.name}.index")
@@ -447,7 +447,7 @@ class Repository:
         return now is not None and now == then
 
     def _untracked_names(self, file: Path) -> tuple[str, ...]:
-        """Return the name of an untracked file; for one in a submodule, its differences there."""
+        """Return the name of an untracked file; in a submodule, the differences there."""
         if not self._contains(file):
             return (f"{file.name} (outside of the repository)",)
         inner = find_repository(file.parent)

@@ -183,7 +183,7 @@ def update_lock(
     }
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
-    # A hit has the time of compiling it from the store, 0 if unknown.
+    # For a hit, the compile time comes from the store; 0 if unknown.
     took = {
         r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in report.results
     }

@@ -1,9 +1,9 @@
-"""The remote store of a build: what the local store lacks is looked for there before compiling.
+"""The remote store of a build; local misses are looked up there before they are compiled.
 
-A build that misses nothing sends no request. All misses are asked for together, before a worker is
-started. What arrives is published in the local store, and found there as any other hit. Compiled
-variants are sent while others compile, and the rest at the end. Entries that depend on this machine
-stay here (`inputs/manifest`).
+A build without misses sends no request. All misses are requested together, before a worker is
+started. Downloaded entries are published in the local store, and found there like any other hit.
+Compiled variants are sent while others compile, and the rest at the end. Entries that depend on
+this machine are not sent (`inputs/manifest`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pallasc.compiler.inputs.manifest import RememberedToolchain
 
 _NOT_NAMES = ("computed with", "traced with", "ptxas")
-"""Labels of versions that are slow to know, or several in one."""
+"""Labels of versions that are slow to determine, or that combine several versions."""
 
 
 class RemoteTier:
     """The remote store of one build.
 
     Args:
-        settings: where it is, and whether it is written.
+        settings: its address, and whether it is written.
         store: the local store.
         setup: the toolchain.
     """
@@ -97,7 +97,7 @@ class RemoteTier:
             self.open().offer(name)
 
     def finish(self) -> RemoteStats:
-        """Send the rest, and return the statistics; an interrupt ends that."""
+        """Send the rest, and return the statistics; an interrupt stops sending."""
         if self._opened is None:
             from pallasc.cache.remote.settings import RemoteStats
 
@@ -108,9 +108,10 @@ class RemoteTier:
 
 
 def is_portable(stats: RemoteStats, key: str, manifest: Manifest) -> bool:
-    """Return True if a remote's entry may be used here; count the refusal of another one.
+    """Return True if a remote entry may be used here; otherwise count it as rejected.
 
-    Builds never send one with paths of a machine: its sender wants this machine to look there.
+    Builds never send an entry that contains paths of a machine: its sender could make this machine
+    read those paths.
     """
     why = why_not_portable(manifest)
     if why:
@@ -119,10 +120,10 @@ def is_portable(stats: RemoteStats, key: str, manifest: Manifest) -> bool:
 
 
 def namespace(setup: Setup | RememberedToolchain) -> str:
-    """Return the namespace of a toolchain: what divides the entries of a remote.
+    """Return the namespace of a toolchain, which divides the entries of a remote.
 
-    It is known before any file is hashed: versions, and the salt. Request keys
-    alone decide about hits.
+    It is known before any file is hashed: it consists of versions and the salt. Only request keys
+    determine hits.
     """
     from pallasc.cache.remote.transfer import namespace_of
     from pallasc.version import installed_version
@@ -148,10 +149,10 @@ class Sendable(NamedTuple):
     """Entries of some variants that may be sent.
 
     Attributes:
-        namespace: of the toolchain.
-        keys: names of the manifests of variants that the store has.
-        absent: number of variants that the store lacks.
-        bound: why variants depend on this machine and stay, by their ids.
+        namespace: namespace of the toolchain.
+        keys: names of the manifests of variants in the store.
+        absent: number of variants that are not in the store.
+        bound: why variants depend on this machine and are not sent, by their ids.
     """
 
     namespace: str
@@ -186,6 +187,6 @@ def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
 
 
 def namespace_here(store: Store) -> str:
-    """Return the namespace of the toolchain here; raises as `sendable` does."""
+    """Return the namespace of the toolchain here; raises the same errors as `sendable`."""
     with installed_or_remembered(store) as setup:
         return namespace(setup)

@@ -117,9 +117,9 @@ class Report(Struct, frozen=True):
         notes: warnings about the store and about nondeterministic compilations.
         interrupted: whether the build was interrupted; unfinished variants are `skipped`.
         errors: errors of spec files that could not be executed.
-        context: what identified the toolchain, for keys of what follows the build; None if there is
-            no toolchain.
-        remote: what was done with the remote store, None if there is none.
+        context: the toolchain's identity, for keys needed after the build; None if there is no
+            toolchain.
+        remote: statistics of the remote store, None if there is none.
     """
 
     results: tuple[VariantResult, ...]
@@ -233,7 +233,7 @@ def _more(others: Iterable[object]) -> str:
 
 
 def padding_error(result: VariantResult) -> SpecError | None:
-    """Return the error of a variant whose arrays cannot be padded as its spec says, else None."""
+    """Return an error if a variant's arrays cannot be padded as its spec requires, else None."""
     tuning, artifact = result.variant.tuning, result.artifact
     if tuning is None or artifact is None:
         return None
@@ -253,9 +253,10 @@ def padding_error(result: VariantResult) -> SpecError | None:
 
 
 def stale_row_notes(results: Iterable[VariantResult]) -> list[str]:
-    """Return a note for each table with rows that were measured as other artifacts than today's.
+    """Return a note for each table with rows that were measured with outdated artifacts.
 
-    A row counts if every variant that it chooses has an artifact, and none has the row's digest.
+    A row is outdated if every variant that it selects has an artifact, and none has the row's
+    digest.
     """
     rows: dict[int, tuple[Row, int, list[str]]] = {}
     for result in results:

@@ -1,8 +1,8 @@
-"""Compile variants twice, each alone in a process, and compare the bytes, and with the store.
+"""Compile variants twice, each alone in a process, and compare the bytes, also with the store.
 
-Both builds start with an empty store. No process has compiled anything before, so a variant that
-got another artifact in the build itself, after others, is found. The hash seed is the same: it is
-fixed for all workers.
+Both builds start with an empty store. No process has compiled anything before, so a variant whose
+artifact in the build itself was affected by earlier compilations is found. The hash seed is the
+same: it is fixed for all workers.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _digest(artifact: Artifact | None) -> str | None:
 
 
 def differences(first: Artifact, second: Artifact) -> Iterator[str]:
-    """Yield in words where two artifacts differ: fields of the record, and offsets in blobs.
+    """Describe the differences between two artifacts: fields of the record, and offsets in blobs.
 
     Blobs with equal names are equal: names are digests, checked when blobs are read.
     """
@@ -215,7 +215,7 @@ def _fields(first: object, second: object, path: str) -> Iterator[tuple[str, Any
 
 
 def _bytes(first: bytes, second: bytes) -> str:
-    """Return in words where two blobs first differ."""
+    """Describe where two blobs first differ."""
     pairs = enumerate(zip(first, second, strict=False))
     at = next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
     return f"bytes differ from offset {at} on ({len(first)} and {len(second)} bytes)"

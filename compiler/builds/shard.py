@@ -1,11 +1,11 @@
-"""Shards: the variants of a build divided between machines that do not talk to each other.
+"""Shards: the variants of a build divided between machines that do not communicate.
 
-Each job takes the variants that its shard has of the list, which must be the same in all jobs:
+Each job builds the variants of its shard of the list, which must be the same in all jobs:
 
-* Where the lock file has costs, the longest variant goes first, to the shard with the least to do
-  afterwards. A variant without a cost counts as the median. The first variant for an architecture
-  also costs the start of a worker, so shards keep to few architectures.
-* Without costs, a digest of the variant's id names its shard.
+* If the lock file has costs, the longest variant is assigned first, to the shard that will then
+  have the least work. A variant without a cost counts as the median. The first variant for an
+  architecture also costs the start of a worker, so each shard has few architectures.
+* Without costs, a digest of the variant's id determines its shard.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pallasc.specs.spec import Variant
 
 MOST_SHARDS = 1000
 START_MS = 2500
-"""A worker imports JAX before its first variant."""
+"""Startup time of a worker, which imports JAX before its first variant."""
 
 _SHARD = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", re.ASCII)
 
 
 class Shard(NamedTuple):
-    """One of several shards: its number from 1, and how many there are."""
+    """One of several shards: its number from 1, and the number of shards."""
 
     number: int
     of: int
@@ -58,10 +58,10 @@ class Share(NamedTuple):
 
 
 def parse_shard(text: str) -> Shard:
-    """Return the shard that a text such as `3/8` names.
+    """Parse a shard such as `3/8`.
 
     Raises:
-        SpecError: it names none.
+        SpecError: the text is not a shard.
     """
     found = _SHARD.fullmatch(text)
     if found is None:
@@ -88,7 +88,8 @@ def share_of(shard: Shard, variants: Sequence[Variant], lock_file: Path | None =
     Args:
         shard: the shard.
         variants: the variants of all shards.
-        lock_file: has the costs; `pallasc.lock` in the current folder by default, if it exists.
+        lock_file: the file with the costs; `pallasc.lock` in the current folder by default, if it
+            exists.
 
     Raises:
         SpecError: `lock_file` does not exist, or the lock file is damaged.
@@ -115,9 +116,9 @@ def assign(costs_ms: Mapping[str, int], archs: Mapping[str, str], shards: int) -
     """Return the shard of each variant, numbered from 1.
 
     Args:
-        costs_ms: compile times in milliseconds by id: whole numbers, to be the same everywhere.
+        costs_ms: compile times in milliseconds by id; integers, so that all machines agree.
         archs: architectures by id.
-        shards: how many shards there are.
+        shards: number of shards.
     """
     loads_ms = [0] * shards
     started: list[set[str]] = [set() for _ in loads_ms]

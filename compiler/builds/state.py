@@ -1,6 +1,6 @@
 """The state of one build: options, results, misses.
 
-A miss goes through a build in three shapes: a `Miss` with the variants, their request, and the
+A miss goes through a build in three forms: a `Miss` with the variants, their request, and the
 look-up result; a `Task` with the message to a worker; and the worker's `Reply`, from which each
 variant gets its `VariantResult`.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Miss(Struct):
-    """Variants of one request that the store lacks.
+    """Variants of one request that are not in the store.
 
     Attributes:
         request: their request.
@@ -72,7 +72,7 @@ class LastingWorkers(Protocol):
         """Return the installed toolchain."""
 
     def pool(self, tasks: int) -> Pool:
-        """Return the workers of a build of so many variants."""
+        """Return the workers for a build with this number of variants."""
 
 
 _TICK_S = 0.5
@@ -80,7 +80,7 @@ _TICK_S = 0.5
 
 @contextmanager
 def ticking(run: Run) -> Iterator[None]:
-    """Send ticks from another thread while this one reads files."""
+    """Send ticks from another thread while this thread reads files."""
     done = threading.Event()
 
     def tick() -> None:
@@ -107,11 +107,11 @@ class Run:
         results: finished results by position.
         misses: misses by request.
         notes: warnings about compilations.
-        stack: ends what the build has started.
+        stack: closes everything that the build has opened.
         setup: the installed compiler, None if there is none.
-        context: what identifies the toolchain, None until that is known.
+        context: the toolchain's identity, None until it is known.
         lookup: looks up in the local store, once the toolchain is known.
-        session: notes which entries of the store are used.
+        session: records the entries of the store that are used.
         locked: looks up with a lock, None without one.
         remote: the remote store, None if there is none.
         pool: the workers, None until the first one is needed.
@@ -145,7 +145,7 @@ class Run:
         self._failed = False
 
     def identify(self, context: Context) -> None:
-        """Set what looks variants up with this toolchain.
+        """Set up the look-up of variants with this toolchain.
 
         Raises:
             NotCachedError: the build's lock is for another toolchain.
@@ -168,7 +168,7 @@ class Run:
             )
 
     def settle(self, index: int, result: VariantResult) -> None:
-        """Record a result; an artifact over its budget, or not as locked, fails."""
+        """Record a result; an artifact that exceeds its budget or differs from the lock fails."""
         if result.artifact is not None:
             variant, baseline = result.variant, self.options.baseline
             error: PallascError | None = (
@@ -219,7 +219,7 @@ class Run:
     def report(self, started: float, *, interrupted: bool) -> Report:
         """Send the rest to the remote store, and return the report of the build.
 
-        Variants without a result are `skipped`. `started` is by `time.monotonic`.
+        Variants without a result are `skipped`. `started` is a `time.monotonic` time.
         """
         results = tuple(
             self.results.get(index) or VariantResult(variant, "skipped")

@@ -1,13 +1,12 @@
 """A build that is repeated when one of its files changes.
 
-Files are polled: a look at some dozens takes a tenth of a millisecond, and works where events do
-not. inotify misses what another machine writes to NFS, and a file that an editor replaces by
-renaming another over it.
+Files are polled: checking a few dozen takes a tenth of a millisecond, and works where events do
+not. inotify misses writes of another machine to NFS, and files that an editor replaces by renaming.
 
-Workers stay between builds, with JAX imported and XLA started, but no user module. A worker keeps
-what it imported, so it serves one build; another gets ready in the background for the next, one for
-each architecture. A forking server would save this second of work, but threads of XLA and LLVM do
-not survive a fork.
+Workers stay between builds, with JAX imported and XLA started, but no user module. A worker cannot
+unload its imports, so it serves one build. In the background, another one per architecture is
+prepared for the next build. A forking server would save this second of work, but the threads of XLA
+and LLVM do not survive a fork.
 """
 
 from __future__ import annotations
@@ -40,27 +39,27 @@ from pallasc.specs.spec import Variant
 
 _INTERVAL_S = 0.05
 _GONE_S = 0.5
-"""Time for a vanished file to come back: some editors remove it before they write."""
+"""Time for a missing file to reappear: some editors remove it before they write."""
 _RESTLESS_S = 5.0
-"""After this time a build begins although files still change."""
+"""After this time a build starts even if files are still changing."""
 _GRAIN_NS = 20_000_000
-"""The resolution of file times, at most, on the file systems of Linux."""
+"""Upper bound for the granularity of file times on Linux file systems."""
 _SOURCES = (".py", ".yaml", ".yml", ".toml")
 
 State = tuple[int, int, int, int] | tuple[str, ...] | None
-"""Of a file inode, size, times of modification and change in ns; of a folder the names of what may
-be sources; None where there is nothing."""
+"""For a file: inode, size, and times of modification and change in ns. For a folder: the names of
+possible sources. None if there is nothing."""
 
 _UNKNOWN: State = ("",)
-"""Equal to the state of nothing."""
+"""Never equal to a real state."""
 
 
 class WatchedFiles:
-    """Files and folders, each with its state when it was looked at last.
+    """Files and folders, each with its state at the last check.
 
     Args:
-        pause: waits for some seconds.
-        clock: gives the time, in seconds.
+        pause: sleeps for a number of seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -76,9 +75,9 @@ class WatchedFiles:
         return sum(path.is_file() for path in self._states)
 
     def follow(self, paths: Iterable[Path], *, read_ns: int) -> None:
-        """Watch more files and folders, which were read after the time `read_ns` of the clock.
+        """Watch more files and folders, which were read after the clock time `read_ns`.
 
-        A file that was written since then may have been read before, so it counts as changed.
+        A file that was written after that time may have been read before, so it counts as changed.
         """
         for path in paths:
             if path not in self._states:
@@ -88,7 +87,7 @@ class WatchedFiles:
                 self._states[path] = _UNKNOWN if is_new else state
 
     def wait(self) -> list[Path]:
-        """Wait for changes until they stop; return the changed files."""
+        """Wait for changes, and until they stop; return the changed files."""
         while (now := self._look()) == self._states:
             self._pause(_INTERVAL_S)
         began_s = self._clock()
@@ -165,7 +164,7 @@ class WarmWorkers(ExitStack):
         self._of_pool = ExitStack()
 
     def setup(self) -> Setup:
-        """Return the installed toolchain; one that has changed gets other workers.
+        """Return the installed toolchain; if it has changed, the workers are replaced.
 
         Raises:
             ToolError: the toolchain is incomplete.
@@ -179,10 +178,10 @@ class WarmWorkers(ExitStack):
         return self._setup
 
     def pool(self, tasks: int) -> Pool:
-        """Return the workers, as many and with the limits that a build of `tasks` variants has.
+        """Return the workers, with the number and limits for a build of `tasks` variants.
 
-        The limits are the first such build's: free memory is less while workers of
-        this watch have some of it.
+        The limits are from the first such build, since workers of this watch use some of the free
+        memory later.
 
         Raises:
             ToolError: the toolchain is incomplete.
@@ -196,13 +195,13 @@ class WarmWorkers(ExitStack):
         return self._pool
 
     def keep_ready(self, variants: Sequence[Variant], context: Context, store: Store) -> None:
-        """Have workers get ready for the next build, one for each architecture.
+        """Prepare workers for the next build, one for each architecture.
 
-        They are not more than such a build runs at the same time.
+        There are at most as many as such a build runs at the same time.
 
         Args:
-            variants: the last build's; the likely next ones come first.
-            context: what identified the toolchain in the last build.
+            variants: the last build's variants, in order of how likely they are in the next build.
+            context: the toolchain's identity in the last build.
             store: the store.
 
         Raises:
@@ -218,10 +217,10 @@ class WarmWorkers(ExitStack):
 
 
 class Watch(ExitStack):
-    """Builds specs again and again, with workers that stay; use it as a context manager.
+    """Builds specs repeatedly with workers that stay; use it as a context manager.
 
-    Each build is an ordinary one, with a store that is opened for it. Only the first uses the
-    remote store: edits are nobody else's.
+    Each build is an ordinary one, with a store opened for it. Only the first build uses the remote
+    store, since nobody else needs edited versions.
 
     Args:
         paths: spec files and folders.
@@ -261,7 +260,7 @@ class Watch(ExitStack):
         on_tick: OnTick | None = None,
         broken: Callable[[SpecError], None] | None = None,
     ) -> Report:
-        """Build once; its files are watched from now on, even if it fails.
+        """Build once; watch its files from now on, even if it fails.
 
         Args:
             store: the store.
@@ -270,7 +269,7 @@ class Watch(ExitStack):
             broken: see `SpecReader`.
 
         Raises:
-            PallascError: as of `SpecReader.select` and `build`.
+            PallascError: as for `SpecReader.select` and `build`.
         """
         began_ns = time.time_ns()
         self.files.follow(files_of_paths(self.paths), read_ns=began_ns)
@@ -291,20 +290,20 @@ class Watch(ExitStack):
                 selection.variants, store=store, options=options, on_event=on_event, warm=self._warm
             )
         except PallascError:
-            # Any Python file around the specs may be why they cannot be read.
+            # Any Python file around the specs may be the reason why they cannot be read.
             places = (Path(path).resolve() for path in self.paths)
             for around in {place if place.is_dir() else place.parent for place in places}:
                 self.files.follow(python_files(around), read_ns=began_ns)
             raise
         read = files_read(report.results, store)
-        # Where the files are unknown, as after a failure, all files around the spec count.
+        # If the files are unknown, as after a failure, all files around the spec count.
         near = (python_files(spec.parent) for spec in read.unknown)
         self.files.follow(set().union(*read.files.values(), *near), read_ns=began_ns)
         self.options = structs.replace(self.options, remote=None)
         return report
 
     def get_ready(self, report: Report, store: Store) -> None:
-        """Have workers get ready for the next build, while nobody waits.
+        """Prepare workers for the next build while the user is not waiting.
 
         Raises:
             ToolError: the toolchain is incomplete, or a worker cannot be started.

@@ -1,1 +1,1 @@
-"""Variants compiled on the workers of a dask cluster: `--executor dask://host:8786`."""
+"""Compile variants on the workers of a dask cluster: `--executor dask://host:8786`."""

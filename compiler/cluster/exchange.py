@@ -1,13 +1,13 @@
 """Sources sent to the workers of a cluster, and their replies, verified by the build.
 
-Sent are all files below the folders of specs and entry points, except hidden files, bytecode,
-virtual environments, and caches; and modules elsewhere that the entry points reach by the imports
-in their sources. The build compares what a compilation read with the files here, so it notices a
-file that was needed and not sent.
+The build sends all files below the folders of specs and entry points, except hidden files,
+bytecode, virtual environments, and caches; and modules elsewhere that the entry points reach by the
+imports in their sources. It compares the inputs that a compilation read with the local files, so it
+notices a file that was needed but not sent.
 
-Nothing that a worker claims is believed if it can be checked: each blob is hashed, the record is
-read like any stranger's, and the sources that the compilation read must be those here. Nobody can
-check without compiling that a cubin comes from its source, so a cluster has to be
+Nothing that a worker reports is trusted if it can be checked: each blob is hashed, the record is
+parsed as untrusted input, and the sources that the compilation read must equal the local ones.
+Whether a cubin comes from its source cannot be checked without compiling, so a cluster must be
 trusted for that.
 """
 
@@ -45,19 +45,19 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 REFUSED = "refused"
-"""The kind of error of a worker that compiles nothing for a build."""
+"""Kind of error of a worker that rejects all variants of a build."""
 LONGEST_BYTES = 256 << 20
 _MOST_VALUES = 1_000_000
-"""Parsed, a value of three characters takes some 60 bytes."""
+"""When parsed, a value of three characters takes about 60 bytes."""
 
 
 def reply_bytes(reply: Reply, root: str = "") -> bytes:
-    """Return a reply as it travels, without the folder `root` in its paths."""
+    """Return a reply as bytes to send, without the folder `root` in its paths."""
     return encode(reply.to_json()).replace(json.dumps(root)[1:-1].encode(), b"")
 
 
 def read_reply(request: WorkerRequest, data: object) -> Reply:
-    """Return the reply to a request that `reply_bytes` was given.
+    """Return the reply to a request from the bytes of `reply_bytes`.
 
     Raises:
         ValueError: it is malformed.
@@ -85,11 +85,11 @@ def publish(
 
     Args:
         requests: the requests of a build's tasks, by their labels.
-        lookup: compares sources with those here.
-        store: the store here.
+        lookup: compares sources with the local ones.
+        store: the local store.
         sent: the sources that were sent.
         label: the label of the task.
-        asked: what the worker was asked for.
+        asked: the request to the worker.
         reply: the worker's reply.
 
     Raises:
@@ -140,7 +140,6 @@ def _checked_manifest(reply: Compiled, asked: Compile, key: str) -> Manifest:
 
 
 def _has_changed_here(change: SourceChange, place: Place, sent: SentSources) -> bool:
-    """Return True if a source here is not the one that was sent."""
     if not change.label:
         return False
     path = place.locate(change.label)
@@ -150,7 +149,7 @@ def _has_changed_here(change: SourceChange, place: Place, sent: SentSources) -> 
 
 
 def _published(reply: Compiled, asked: Compile, store: Store) -> Compiled:
-    """Publish an artifact as a worker here does."""
+    """Publish an artifact as a local worker does."""
     store.not_stored = ""
     if reply.status == "compiled":
         store_for_action(store, reply.action, reply.diagnostics)
@@ -189,9 +188,9 @@ class SentSources:
     """Files to send.
 
     Attributes:
-        folders: folders that exist here, even if none of their files is sent.
+        folders: folders that exist locally, even if none of their files is sent.
         files: contents by path.
-        path: folders to look for modules in.
+        path: folders to search for modules.
     """
 
     folders: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""A cluster as builds use it: the interface of `workers/pool.Pool`, with dask's workers.
+"""A cluster with the interface of `workers/pool.Pool`, using dask's workers.
 
-dask schedules the variants, one task each, and repeats those whose worker died. A worker that gives
-no answer, or whose answers the build rejects, gets no more variants after a few.
+dask schedules the variants, one task each, and repeats those whose worker died. A worker that does
+not reply, or whose replies the build rejects, gets no more variants after a few failures.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _HINT_TLS = (
     ".client.cert and .client.key of dask's configuration."
 )
 SLACK_S = 120.0
-"""Time that a worker may need in addition to a variant's limit: its processes have to start."""
+"""Time that a worker may need beyond a variant's limit, to start its processes."""
 _CONNECT_S = 5.0
 _WAIT_S = 30.0
 _SLOWEST_BYTES_PER_S = 1e6
 _NOBODY_S = 15.0
 _TICK_S = 0.5
 _AHEAD = 16
-"""Variants sent ahead, and four for each thread: workers never wait, and a false one takes few."""
+"""Variants sent ahead, plus four per thread: workers never wait, and a bad one gets few."""
 _MOST_FAILURES = 3
-"""Failures after which a worker gets no more variants, and a variant no more workers."""
+"""Failures after which a worker gets no more variants, or a variant no more workers."""
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A variant on its way.
+    """A variant that was submitted.
 
     Attributes:
         task: the task.
         request: its request.
-        future: dask's.
-        began_s: when it began, None before.
+        future: dask's future.
+        began_s: time when it started, None before.
         allowed: the workers that may compile it, None for all.
-        worker: the worker that has it, "" until that is known.
-        failures: why workers failed at it, by worker; "" is an unknown one.
+        worker: the worker that has it, "" until known.
+        failures: reasons why workers failed at it, by worker; "" is an unknown one.
     """
 
     task: Task
@@ -72,15 +72,15 @@ class ClusterPool(ExitStack):
     """The workers of a dask cluster; use it as a context manager.
 
     Args:
-        address: the scheduler, as `--executor` names it.
-        jobs: how many processes compile in a local cluster; elsewhere, the cluster's threads.
+        address: the scheduler, as given to `--executor`.
+        jobs: number of compiling processes in a local cluster; elsewhere, the cluster's threads.
         warn: shows a sentence to the user.
 
     Attributes:
         accept: verifies and publishes the result of the task with a label, or raises ValueError.
 
     Raises:
-        SpecError: the address is not the address of a scheduler.
+        SpecError: the address is not a scheduler's address.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class ClusterPool(ExitStack):
         self._refused: dict[str, str] = {}
 
     def warm(self, count: int) -> None:
-        """Connect.
+        """Connect to the scheduler.
 
         Raises:
-            ToolError: dask is not installed, or no scheduler answers.
+            ToolError: dask is not installed, or no scheduler replies.
         """
         try:
             from distributed import Client, Security
@@ -114,7 +114,7 @@ class ClusterPool(ExitStack):
                 "--executor compiles on a dask cluster, and dask.distributed is not installed.",
                 hint='Install it with: pip install "pallasc[dask]"',
             ) from error
-        # The build itself reports what matters.
+        # The build reports relevant errors itself.
         self.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         self.enter_context(warnings.catch_warnings(action="ignore"))
@@ -147,13 +147,13 @@ class ClusterPool(ExitStack):
             self._client.sync(method, *arguments, callback_timeout=wait_s, **names)
 
     def running(self) -> list[tuple[Task, float]]:
-        """Return the current tasks and their seconds so far, the longest first."""
+        """Return the current tasks and their run times in seconds so far, longest first."""
         now_s, sent = time.monotonic(), self._sent.values()
         begun = [(each.task, now_s - each.began_s) for each in sent if each.began_s is not None]
         return sorted(begun, key=lambda each: -each[1])
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
-        """Carry out tasks; yields the events of `Pool.run`.
+        """Run tasks; yields the events of `Pool.run`.
 
         Raises:
             ToolError: the connection to the scheduler is lost.
@@ -205,7 +205,8 @@ class ClusterPool(ExitStack):
             if not allowed or sum(map(bool, sent.failures)) >= _MOST_FAILURES:
                 yield "done", sent.task, Failed(error=self._refusal(sent), died=True)
                 return
-            # If nobody knows which worker failed, the next one is chosen, and so known.
+            # If it is unknown which worker failed, choose the next one, so that the worker is
+            # known.
             chosen = allowed[self._count % len(allowed)]
             sent.allowed = [chosen] if "" in sent.failures else allowed
         sent.future = self._client.submit(
@@ -218,7 +219,7 @@ class ClusterPool(ExitStack):
     # ---- replies in
 
     def _take(self, future: Any) -> Iterator[Event]:
-        """Take in that dask is done with a task.
+        """Process a task that dask has finished.
 
         Raises:
             OSError: the connection to the scheduler is lost.
@@ -241,7 +242,7 @@ class ClusterPool(ExitStack):
             future.release()
 
     def _reply(self, sent: _Sent, future: Any) -> Reply:
-        """Fetch a reply of bounded size, verify it, and publish it.
+        """Fetch a reply, limited in size, verify it, and publish it.
 
         Raises:
             ValueError: it is rejected.
@@ -278,7 +279,7 @@ class ClusterPool(ExitStack):
             self._refused[worker] = why
 
     def _look(self, now_s: float) -> Iterator[Event]:
-        """Note the workers and their tasks; give up on a worker that sends no answers."""
+        """Update the workers and their tasks; give up on a worker that does not reply."""
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():
@@ -314,7 +315,7 @@ class ClusterPool(ExitStack):
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the first line of an error's text, with its type unless we raised it."""
+    """Return the first line of an error's text, with its type unless it is pallasc's own error."""
     text = next(iter(str(error).splitlines()), "")[:500]
     return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
 
@@ -325,12 +326,12 @@ _PORT = 8786
 
 
 def scheduler_url(address: str) -> str:
-    """Return the URL, as dask writes it, of the scheduler that `--executor` names.
+    """Return the dask URL of the scheduler that `--executor` names.
 
     It is "" for `dask:`, a cluster in the process of the build.
 
     Raises:
-        SpecError: it names none; the message shows no password.
+        SpecError: it is not a scheduler; the message shows no password.
     """
     if address.strip() == "dask:":
         return ""

@@ -1,8 +1,8 @@
-"""A dask worker's side: a plugin that holds the toolchain and the sources of one build.
+"""The dask worker's side: a plugin that holds the toolchain and the sources of one build.
 
-It lays out the sources below its own folder, under the paths that they have on the user's machine,
-and compiles in pallasc's supervised processes. Its toolchain must equal the build's, part by part;
-otherwise it refuses each variant and names what differs.
+It writes the sources below its own folder, under their paths on the user's machine, and compiles in
+pallasc's supervised processes. Each part of its toolchain must equal the build's; otherwise it
+rejects each variant and names the differences.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from pallasc.errors import PallascError, ToolError
 from pallasc.specs.lock import Component, differences
 
 _IDLE_S = 60.0
-"""A killed build leaves its plugin; this long after the last task, processes and files go."""
+"""A killed build leaves its plugin; it ends its processes and removes its files after this idle
+time."""
 _TICK_S = 0.25
 
 
 def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> bytes:
-    """Compile a variant on a dask worker, as a task of dask; returns the bytes of the reply."""
+    """Compile a variant on a dask worker, as a dask task; return the bytes of the reply."""
     worker = get_worker()
     key = worker.get_current_task()
 
     def is_wanted() -> bool:
-        # The scheduler releases a task when its client cancels it, or is gone.
+        # The scheduler releases a task when its client cancels it or disconnects.
         task = worker.state.tasks.get(key)
         return task is not None and str(task.state) != "cancelled"
 
@@ -88,7 +89,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
     sources: SentSources
 
     def setup(self, worker: Any) -> None:
-        """Prepare for the first task, which lays out the files."""
+        """Prepare for the first task, which writes the files."""
         self._above, self._threads = worker.local_directory, worker.state.nthreads
         self._lock, self._users = threading.RLock(), 0
         self._opened, self._root, self._refused = ExitStack(), "", ""
@@ -126,11 +127,11 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
     # ---- files and toolchain
 
     def _below(self, path: str) -> str:
-        """Return where a path of the user's machine is here."""
+        """Return the local path of a path on the user's machine."""
         return self._root + os.path.normpath("/" + path.lstrip("/")).rstrip("/") if path else ""
 
     def _open(self) -> None:
-        """Lay out the files and compare the toolchain, the first time."""
+        """Write the files and compare the toolchain, on first use."""
         with self._lock:
             if self._root or self._refused:
                 return
@@ -151,10 +152,10 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
                 self._refused = f"the files of a build cannot be laid out in its folder: {error}"
 
     def _differences(self) -> list[str]:
-        """Find the toolchain here; return how it differs from the build's, in clauses.
+        """Find the local toolchain; return its differences from the build's, in clauses.
 
         Raises:
-            PallascError: it is incomplete.
+            PallascError: the toolchain is incomplete.
         """
         counted = counted_values(os.environ)
         own = {name: value for name, value in os.environ.items() if name not in counted}
@@ -166,13 +167,13 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         variables = {**compiler_variables(setup.environment), **self.salt}
         context = setup.context(Store(default_root(), trust=Trust()), variables)
         context.digests.save()
-        # "Signing" has processes return manifests, which the build verifies and publishes.
+        # With "signing", processes return manifests, which the build verifies and publishes.
         introduction = Introduction.of(setup, context, Store(Path(self._root).parent / "store"))
         self._introduction = warm.context = replace(introduction, signing=True)
         return differences(self.toolchain, context.components())
 
     def _close(self) -> None:
-        """End processes and remove files if nothing is compiled now."""
+        """End processes and remove files if nothing is being compiled."""
         with self._lock:
             if not self._users:
                 self._opened.close()
@@ -191,7 +192,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         """Compile in a process that serves the task's group, if there is one.
 
         Raises:
-            RuntimeError: nobody waits for the reply.
+            RuntimeError: the reply is no longer needed.
         """
         with self._lock:
             self._free.sort(key=lambda each: each[0] == task.group)

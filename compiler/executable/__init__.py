@@ -1,1 +1,1 @@
-"""From XLA's serialised executable to a launch plan."""
+"""From XLA's serialized executable to a launch plan."""

@@ -1,13 +1,14 @@
-"""The buffers of a plan and places in them, from the allocations of an XLA executable.
+"""Map the allocations of an XLA executable to the buffers of a plan and offsets in them.
 
-`BufferAllocationProto` (`xla/service/buffer_assignment.proto`): parameters, outputs, constants and
-temporaries. Thread-local allocations (scalars inside reductions) are dropped, and so are those that
-no step uses, such as address tables of tuples and constants that were folded into kernels.
+`BufferAllocationProto` (`xla/service/buffer_assignment.proto`): parameters, outputs, constants, and
+temporaries. Thread-local allocations (scalars inside reductions) are dropped, and so are
+allocations that no step uses, such as address tables of tuples and constants that were folded into
+kernels.
 
-A constant's bytes come from a `LiteralProto` (`xla/xla_data.proto`), which has its elements in the
-order of its shape's layout, with a separate field for each element type: numbers for 32 and 64
-bits, bytes for the rest. Elements of one, two and four bits take a byte each there; in device
-memory a byte contains several, the first in its lowest bits (`PackIntN` in `xla/util.h`).
+The bytes of a constant come from a `LiteralProto` (`xla/xla_data.proto`), which stores the elements
+in the order of the shape's layout, in a separate field for each element type: numbers for 32 and 64
+bits, bytes for the rest. Elements of one, two, and four bits take one byte each there. In device
+memory, a byte contains several of them, the first in its lowest bits (`PackIntN` in `xla/util.h`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def number_buffers(
 ) -> tuple[list[Buffer], dict[int, tuple[int, int]]]:
     """Number the allocations: parameters in order, then outputs, constants, temporaries.
 
-    Over several devices, memory that peers can access has a separate color; each kernel lists the
-    arrays that need it.
+    If the executable runs on several devices, memory that peers can access has a separate color;
+    each kernel lists the arrays that need it.
 
     Raises:
         CompileError: the allocations contradict each other.
@@ -118,7 +119,7 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     """Return the bytes of every constant buffer, by its number.
 
     Raises:
-        CompileError: the executable does not hold them, or holds too few or too many.
+        CompileError: the executable has no bytes for a constant, or the wrong number.
     """
     literals = {
         instruction.name: instruction.literal
@@ -131,7 +132,7 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
         if constant.allocation_index in places:
             number, _ = places[constant.allocation_index]
             contents[number] = bytes(constant.content.data)
-            # XLA leaves the content out where the literal in the HLO module has it.
+            # XLA omits the content if the literal in the HLO module has it.
             literal = literals.get(constant.symbol_name.removeprefix("buffer_for_"))
             if literal is not None and not contents[number]:
                 contents[number] = literal_bytes(literal)
@@ -165,7 +166,7 @@ def literal_bytes(literal: Any) -> bytes:
 
 
 def _packed(elements: bytes, bits: int) -> bytes:
-    """Return elements that take a byte each as a dense array of `bits` bits, a part of 8."""
+    """Pack one-byte elements into a dense array with `bits` bits each; `bits` divides 8."""
     step, mask = 8 // bits, (1 << bits) - 1
     groups = (elements[start : start + step] for start in range(0, len(elements), step))
     return bytes(
@@ -180,10 +181,10 @@ _RELOCATION_ABSOLUTE_64 = 1
 
 
 def place(piece: Any, places: Places) -> tuple[int, int]:
-    """Return the buffer of the plan and the byte offset at which a `BufferAllocationSlice` starts.
+    """Return the plan's buffer and the byte offset at which a `BufferAllocationSlice` starts.
 
     Raises:
-        CompileError: it is of an allocation that the plan has no buffer for.
+        CompileError: the plan has no buffer for its allocation.
     """
     if piece.buffer_allocation_index not in places:
         raise CompileError(f"a step uses the unknown allocation {piece.buffer_allocation_index}")
@@ -192,10 +193,10 @@ def place(piece: Any, places: Places) -> tuple[int, int]:
 
 
 def packed(slices: list[Any], spec: Any) -> list[Any]:
-    """Return the slices in the order in which a kernel that brings its cubin takes them.
+    """Return the slices in the order of the arguments of a kernel that has its own cubin.
 
     Raises:
-        CompileError: an argument is packed otherwise than as one address.
+        CompileError: an argument is not packed as one address.
     """
     if not spec.HasField("kernel_args_packing_spec"):
         return slices
@@ -211,9 +212,9 @@ def packed(slices: list[Any], spec: Any) -> list[Any]:
 
 
 def constant_places(body: Any, places: Places) -> Places | None:
-    """Return the places of the slices that a `DynamicSliceThunk` runs on.
+    """Return the places of the slices that a `DynamicSliceThunk` uses.
 
-    None where an offset is computed at run time.
+    None if an offset is computed at run time.
     """
     inner = {}
     for index, (argument, offsets) in enumerate(zip(body.arguments, body.offsets, strict=True)):
@@ -241,18 +242,18 @@ def _constant_start(shape: Any, size: int, offsets: Sequence[Any]) -> int:
 
 
 def fusion_places(body: Any, places: Places, rounds: Sequence[int]) -> Places | None:
-    """Return the places of the slices that a `DynamicSliceFusionThunk` (from JAX 0.11 on) runs on.
+    """Return the places of the slices that a `DynamicSliceFusionThunk` (JAX 0.11 or later) uses.
 
     Inner allocation i is slice i: slices of parameters first, then slices of results. Several may
-    be of one buffer.
+    be in one buffer.
 
     Args:
         body: the thunk.
         places: the places of the allocations around it.
-        rounds: the numbers of the rounds of the loops around it, the innermost last.
+        rounds: the iteration numbers of the enclosing loops, innermost last.
 
     Returns:
-        The places, None where an offset is computed at run time.
+        The places, None if an offset is computed at run time.
 
     Raises:
         CompileError: the thunk contradicts itself.
@@ -281,7 +282,7 @@ def fusion_places(body: Any, places: Places, rounds: Sequence[int]) -> Places | 
 
 
 def _start_in_round(offsets: Sequence[Any], config: Any, rounds: Sequence[int]) -> int | None:
-    """Return where a slice starts in its buffer, None if that is computed at run time."""
+    """Return the start of a slice in its buffer, None if it is computed at run time."""
     if config is None:
         return None if offsets else 0
     if config.table:
@@ -290,5 +291,5 @@ def _start_in_round(offsets: Sequence[Any], config: Any, rounds: Sequence[int]) 
     start, stride = int(where.byte_offset), int(where.byte_stride)
     if stride and (config.loop_index or not rounds):
         return None
-    # Index 0 is the innermost loop; no executable seen so far names another.
+    # Index 0 is the innermost loop; no known executable uses another.
     return start + stride * rounds[-1] if stride else start

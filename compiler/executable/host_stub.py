@@ -1,10 +1,10 @@
-"""Run the host function of a Mosaic kernel against recorders and read back the exact launch.
+"""Run the host function of a Mosaic kernel with recorders and read back the exact launch.
 
 XLA launches a Mosaic kernel by calling straight-line host code that builds tensor maps and calls a
 few symbols of Mosaic's runtime (`jaxlib/mosaic/gpu/runtime.cc`, `launch_lowering.cc`,
-`launch_context.py` in JAX's sources). Here that code is loaded with LLVM's MCJIT, the symbols are
-bound to Python functions, and the buffers are sentinel addresses 2^40 bytes apart, so every pointer
-that comes back shows its buffer and offset.
+`launch_context.py` in JAX's sources). This module loads that code with LLVM's MCJIT and binds the
+symbols to Python functions. The buffers are sentinel addresses 2^40 bytes apart, so every pointer
+that is passed back shows its buffer and offset.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from pallasc.errors import CompileError
 from pallasc.specs.artifacts.cubin import parse_elf
 
 MOST_SENTINELS = 4095
-"""The most that `_refuse_addresses` can distinguish from other data."""
+"""Maximum number of sentinels that `_refuse_addresses` can distinguish from other data."""
 
 _SPACING = 1 << 40
 _MAP_BYTES = 128
 _LIBC = frozenset({"memcpy", "memset", "memmove", "malloc", "free"})
 _PTR, _I32, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64
 _LOCK = threading.RLock()
-"""Symbols are global to the process, so one host object is in use at a time."""
+"""Symbols are global to the process, so only one host object is used at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TiledMap:
     """The arguments of `mosaic_gpu_init_tma_desc`; dimensions major first, strides in elements.
 
-    `peers` is set if it is made on another device's array (`mosaic_kernel`).
+    `peers` is set if the map is for an array of another device (`mosaic_kernel`).
     """
 
     address: int
@@ -49,7 +49,7 @@ class TiledMap:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One kernel argument: an address, or `data` passed by value with the maps found in it."""
+    """One kernel argument: an address, or `data` passed by value with its tensor maps."""
 
     address: int | None = None
     data: bytes = b""
@@ -58,7 +58,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The launch that a run of a host function asked for."""
+    """The launch that one run of a host function made."""
 
     grid: tuple[int, int, int]
     cluster: tuple[int, int, int]
@@ -69,7 +69,7 @@ class Recorded:
 
 
 class Launcher(Enum):
-    """How the host function launches, which differs between Mosaic's versions.
+    """The launch interface of the host function, which differs between Mosaic versions.
 
     `SPEC`: `(spec, buffers)` calls `mosaic_gpu_build_kernel_spec` (version 4). `PDL` and `PLAIN`:
     `(function, stream, buffers)` calls `mosaic_gpu_launch_kernel` with (version 3) and without
@@ -82,12 +82,12 @@ class Launcher(Enum):
 
 
 def sentinel(index: int) -> int:
-    """Return the address that stands for buffer `index`."""
+    """Return the address that represents buffer `index`."""
     return (index + 1) * _SPACING
 
 
 def locate(address: int) -> tuple[int, int]:
-    """Return buffer index and byte offset of an address that was made from a sentinel."""
+    """Return the buffer index and byte offset of an address derived from a sentinel."""
     index, offset = divmod(address, _SPACING)
     if index == 0:
         raise CompileError(f"the host function passes {address:#x}, which lies in no buffer")
@@ -99,7 +99,7 @@ class HostObject:
 
     Args:
         object_file: the relocatable ELF object, for the CPU of this process.
-        launcher: how its host function launches.
+        launcher: the launch interface of its host function.
 
     Raises:
         CompileError: the object needs an unknown symbol.
@@ -161,10 +161,10 @@ class HostObject:
 
         Args:
             name: the function, `_mlir_ciface_…`.
-            buffers: how many buffers the custom call has, operands first, then results.
-            parameter_sizes: bytes of each kernel parameter, from the cubin.
-            peer_table: the words that a kernel over several devices finds its peers by; its copy
-                on the device is sentinel number `buffers`.
+            buffers: number of buffers of the custom call: operands first, then results.
+            parameter_sizes: size of each kernel parameter in bytes, from the cubin.
+            peer_table: the words of the table in which a kernel on several devices finds its peers;
+                its copy on the device is sentinel number `buffers`.
 
         Raises:
             CompileError: it does not launch exactly once, or passes an unknown kind of argument.
@@ -212,7 +212,8 @@ class HostObject:
 
         alive = []
         for name, (recorder, result, arguments) in self._recorders().items():
-            # LLVM keeps the address alone: a collected callback would leave it dangling.
+            # LLVM keeps only the address; garbage collection of the callback would leave it
+            # dangling.
             callback = ctypes.CFUNCTYPE(result, *arguments)(self._guarded(recorder))
             llvm.add_symbol(name, ctypes.cast(callback, _PTR).value)
             alive.append(callback)
@@ -276,7 +277,7 @@ class HostObject:
                 raise CompileError(
                     f"the host function passes {size} bytes for a parameter of {declared}"
                 )
-            # Size 0 marks a device address; `pointer` leads to it either way.
+            # Size 0 marks a device address; `pointer` points to it in both cases.
             arguments.append(self._argument(pointer, size) if size else _address(pointer))
         self._record(shape, smem, bool(pdl), arguments)
 
@@ -328,7 +329,7 @@ def _load(object_file: bytes) -> Any:
 
 
 def _mark(index: int) -> bytes:
-    """Return the 128 bytes that stand for tensor map `index`."""
+    """Return the 128 bytes that represent tensor map `index`."""
     return (b"pallasc tensor map %08d " % index).ljust(_MAP_BYTES, b"\xa5")
 
 

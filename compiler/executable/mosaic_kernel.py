@@ -1,4 +1,4 @@
-"""A Mosaic kernel in an executable: its cubin, its name, and the launch that its host code makes.
+"""A Mosaic kernel in an executable: its cubin, its name, and the launch made by its host code.
 
 `MosaicGpuKernelProto` (jaxlib/mosaic/gpu/mosaic_gpu.proto) has a version. Each tested version has
 an adapter, and any other is rejected:
@@ -7,14 +7,14 @@ an adapter, and any other is rejected:
 version JAX          where things are
 ======= ============ ========================================================================
 1       0.10         cubin in the host object; name, shared memory, cluster from the init call
-3       0.11         cubin, name, shared memory, cluster in the proto; launch says "uses PDL"
+3       0.11         cubin, name, shared memory, cluster in the proto; launch passes "uses PDL"
 4       0.12         as 3; the host function fills a kernel spec instead of launching
 ======= ============ ========================================================================
 
-A kernel over several devices reads the addresses of its peers' memory from a table
-(`specs/artifacts/plan.py`), and its host function builds tensor maps on them. That function is
-run once as each rank, with a table of sentinel addresses, so that every address shows which array
-of which rank it belongs to.
+A kernel on several devices reads the addresses of its peers' memory from a table
+(`specs/artifacts/plan.py`), and its host function builds tensor maps on these addresses. The
+function is run once for each rank, with a table of sentinel addresses, so that every address shows
+the array and the rank that it belongs to.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES, broken_rule
 _LAUNCHERS = {1: Launcher.PLAIN, 3: Launcher.PDL, 4: Launcher.SPEC}
 _TESTED = "1 (JAX 0.10), 3 (JAX 0.11) and 4 (JAX 0.12)"
 
-# The second name is JAX 0.10's, where only multicast asked for it.
+# The second name is from JAX 0.10, where only multicast needed it.
 _SYMMETRIC = ("symmetric_memory_parameters", "multimem_parameters")
 
 # `_tma_dma_type` in jax/experimental/mosaic/gpu/launch_context.py: number -> (driver type, bits).
@@ -66,12 +66,12 @@ _ELEMENT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """How the traces of a profiled kernel are read (`ProfilerSpec` of JAX's mosaic/gpu).
+    """How to read the traces of a profiled kernel (`ProfilerSpec` of JAX's mosaic/gpu).
 
     Attributes:
         kernel: the hash of the kernel, hexadecimal.
-        words: 32-bit words of a trace.
-        traces: traces of a block.
+        words: number of 32-bit words per trace.
+        traces: number of traces per block.
         names: the regions by their numbers.
     """
 
@@ -81,13 +81,13 @@ class Regions:
     names: tuple[str, ...]
 
     def buffer_bytes(self, grid: tuple[int, ...]) -> int:
-        """Return the size of the traces of a launch."""
+        """Return the size in bytes of the traces of a launch."""
         return 4 * self.words * self.traces * math.prod(grid)
 
 
 @dataclass(frozen=True, slots=True)
 class MosaicKernel:
-    """A kernel as Mosaic compiled it, with the launch its host function asked for."""
+    """A kernel that Mosaic compiled, with the launch made by its host function."""
 
     hash: str
     name: str
@@ -165,15 +165,15 @@ def _launch(
 def mosaic_parameter(
     argument: Argument, positions: list[tuple[int, int]], sizes: Sequence[int]
 ) -> Parameter:
-    """Turn an argument that the host function passed into a parameter of the plan.
+    """Turn an argument from the host function into a parameter of the plan.
 
     Args:
         argument: the argument.
         positions: (buffer, byte offset) of each operand of the call, then of each result.
-        sizes: the size of each, as `Pointer` has it.
+        sizes: the size of each, as in `Pointer`.
 
     Raises:
-        CompileError: it points to no buffer of the call, or a tensor map breaks a rule.
+        CompileError: it does not point to a buffer of the call, or a tensor map breaks a rule.
     """
     if argument.address is not None:
         index, inner = locate(argument.address)
@@ -200,8 +200,8 @@ def _resolve(address: int, positions: list[tuple[int, int]]) -> tuple[int, int]:
 def from_mosaic(recorded: TiledMap, *, buffer: int, offset: int) -> TensorMap:
     """Return the tensor map that Mosaic's runtime would encode for `recorded`.
 
-    Sub-byte types are packed into bytes along the minor dimension, as `mosaic_gpu_init_tma_desc`
-    does.
+    Types smaller than a byte are packed into bytes along the minor dimension, as in
+    `mosaic_gpu_init_tma_desc`.
 
     Raises:
         CompileError: an unknown element type or a broken rule.
@@ -249,10 +249,10 @@ def from_mosaic(recorded: TiledMap, *, buffer: int, offset: int) -> TensorMap:
 
 
 def check_tensor_map(tensor_map: TensorMap) -> None:
-    """Check the driver's rules.
+    """Check the driver's rules for tensor maps.
 
     Raises:
-        CompileError: one is broken; the message names it with the value.
+        CompileError: a rule is broken; the message has the rule and the value.
     """
     broken = broken_rule(tensor_map)
     if broken is not None:
@@ -278,7 +278,7 @@ class PeerSentinels:
             raise CompileError(f"a kernel of {self.arrays} arrays over {self.ranks} devices")
 
     def words(self, rank: int) -> list[int]:
-        """Return the table that `rank` gets."""
+        """Return the table for `rank`."""
         addresses = [
             sentinel(array if peer == rank else self._number(array, peer))
             for array in range(self.arrays)
@@ -291,10 +291,10 @@ class PeerSentinels:
         return self.arrays + 1 + array * self.ranks + peer
 
     def own(self, address: int, rank: int) -> tuple[int, int]:
-        """Return the address in the rank's own copy of the array, and the rank it belongs to.
+        """Return the address in the rank's own copy of the array, and the rank that it belongs to.
 
         Raises:
-            CompileError: it is in no array.
+            CompileError: it is not in any array.
         """
         number, offset = locate(address)
         if number < self.arrays:
@@ -311,7 +311,7 @@ def join_ranks(recorded: Sequence[Recorded], sentinels: PeerSentinels) -> Record
     """Return the launch that all ranks make, with the peers of each tensor map.
 
     Raises:
-        CompileError: ranks launch different things, apart from the owners of tensor maps.
+        CompileError: the launches differ between ranks in more than the owners of tensor maps.
     """
     launches: list[Recorded] = []
     peers: list[list[int]] = []
@@ -343,7 +343,7 @@ def _with_maps(launch: Recorded, changes: Iterable[Mapping[str, Any]]) -> Record
 
 
 def uses_peers(call: Any) -> bool:
-    """Return whether a custom call reads the table of peers."""
+    """Return True if a custom call reads the table of peers."""
     return _is_true(_attributes(call).get("uses_xla_collective_metadata"))
 
 
@@ -359,7 +359,7 @@ def peer_table(
         ranks: number of devices that run it together.
 
     Raises:
-        CompileError: the call names other devices, or other arrays.
+        CompileError: the call refers to other devices or other arrays.
     """
     if not uses_peers(call):
         return None

@@ -42,7 +42,7 @@ def parse_executable(data: bytes) -> Any:
     """Return the `GpuExecutableProto` inside the serialized executable `data`.
 
     Raises:
-        CompileError: the supported JAX versions do not lay out bytes like this.
+        CompileError: the bytes do not have the layout of a supported JAX version.
     """
     from google.protobuf.message import DecodeError
 
@@ -318,19 +318,19 @@ MosaicGpuKernelProto: version 1 int64, object_file 2 bytes, is_nvshmem_used 3 bo
   kernel_hash 4 bytes, host_func_name 5 string, init_func_name 6 string, is_multimem_used 7 bool, \
   gpu_binary 8 bytes, kernel_name 9 string, smem_bytes 10 int64, cluster_size 11 int64
 """
-"""Part of XLA's protobuf schemas that executables are read with.
+"""The part of XLA's protobuf schemas that is used to read executables.
 
-Field numbers as in the OpenXLA repository: `xla/service/gpu/gpu_executable.proto`,
+Field numbers are as in the OpenXLA repository: `xla/service/gpu/gpu_executable.proto`,
 `xla/backends/gpu/runtime/thunk.proto`, `custom_kernel.proto`, `copy_thunk.proto`,
 `dynamic_slice_thunk.proto`, `xla/service/{hlo,buffer_assignment,shaped_slice}.proto`,
 `xla/xla_data.proto`, `xla/stream_executor/{kernel_spec,launch_dim}.proto`,
-`xla/util/split_proto/split_proto.proto`, and `jaxlib/mosaic/gpu/mosaic_gpu.proto` in JAX's.
-If two XLA versions give one number two meanings, the message is declared once for each.
+`xla/util/split_proto/split_proto.proto`, and `jaxlib/mosaic/gpu/mosaic_gpu.proto` in JAX's. If two
+XLA versions use one number for two different fields, the message is declared once for each version.
 
 One line per message: `Name: field number type, ...`; `*` marks a repeated field. A field that is
 never read has type `bytes`, and floats are read as their bits. A test compares every line with the
-descriptors in the installed CUDA plugin. The messages are proto2 here, so that an empty message
-inside another is still known to be there.
+descriptors in the installed CUDA plugin. The messages are proto2 here, so that the presence of an
+empty inner message is preserved.
 """
 
 _SCALARS = {
@@ -383,10 +383,10 @@ def _pool() -> Any:
 
 
 def refuse_unknown_fields(message: Any, *, deep: bool = True) -> None:
-    """Check that the schema knows every field that is set: another might change a launch.
+    """Check that the schema knows every field that is set: an unknown field might change a launch.
 
     Raises:
-        CompileError: one is not; the message names it by number.
+        CompileError: a field is unknown; the message gives its number.
     """
     from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -410,4 +410,4 @@ def submessages(message: Any) -> Iterator[tuple[str, Any]]:
 
 
 _UNREAD = frozenset({"Shape", "AttributesMap", "Allocation", "Thunk"})
-"""Messages that carry more than is read here, or that are checked separately."""
+"""Messages that contain more than is read here, or that are checked separately."""

@@ -1,8 +1,9 @@
 """Translate an XLA executable's thunks into a launch plan.
 
 Buffers come from the executable's allocations, steps from its thunks, cubins from the thunks and
-from the module. The OpenXLA repository defines thunks in `xla/backends/gpu/runtime/`, in one file
-each. Asynchronous thunks run where they start: a plan has one stream.
+from the module. The OpenXLA repository defines each thunk in a separate file in
+`xla/backends/gpu/runtime/`. Asynchronous thunks run where they start, because a plan has one
+stream.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ from pallasc.specs.canonical import digest
 
 MOSAIC_TARGET = "mosaic_gpu_v2"
 MOSAIC_ALIGNMENT = 256
-"""The alignment that Mosaic assumes of every buffer (`kExpectedHbmAlignment`)."""
+"""Alignment of every buffer that Mosaic assumes (`kExpectedHbmAlignment`)."""
 
 UNSUPPORTED_HINT = "Leave it out of the function, or give the kernel alone as the entry."
 
 MOST_STEPS = 4096
-"""Steps that a plan may have because of loops."""
+"""Maximum number of steps in a plan with unrolled loops."""
 
 _MESH_HINT = "Declare the devices that run it together: mesh: {x: 4}."
 _STATEFUL = "rng_get_and_update_state"
-"""XLA's kernel that keeps a state in its module: each launch would give something else."""
+"""XLA's kernel that keeps state in its module, so each launch would give a different result."""
 
 
 class UnsupportedStepError(UnsupportedError):
@@ -70,9 +71,9 @@ class UnsupportedStepError(UnsupportedError):
 
 @dataclass(slots=True)
 class Translation:
-    """The contents of an executable: buffers, steps and the bytes that they name by digest.
+    """The contents of an executable: buffers, steps, and the blobs that steps name by digest.
 
-    `output_buffers` holds the buffer of each output leaf, in order.
+    `output_buffers` contains the buffer of each output leaf, in order.
     """
 
     buffers: list[Buffer]
@@ -95,12 +96,12 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
 
     Args:
         executable: the message.
-        ranks: how many devices run it together.
-        regions: how to read what profiled kernels measure.
+        ranks: number of devices that run it together.
+        regions: how to read the traces of profiled kernels.
 
     Raises:
         UnsupportedStepError: the function contains a step that cannot be launched from a cubin.
-        CompileError: the supported JAX versions do not make executables like this.
+        CompileError: the executable is not one that a supported JAX version makes.
         CorruptError: a cubin in it is damaged.
     """
     try:
@@ -157,9 +158,9 @@ class _Translator:
         self.run(body.thunks.thunks, places)
 
     def while_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        """Unroll a loop whose trip count XLA has found.
+        """Unroll a loop with a trip count that XLA has determined.
 
-        XLA itself runs the body of such a loop that often and does not evaluate the condition.
+        XLA itself runs the body of such a loop that many times and does not evaluate the condition.
         """
         if not body.HasField("trip_count"):
             self._refuse(thunk, describe_thunk("while_thunk"))
@@ -197,7 +198,7 @@ class _Translator:
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
     def kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        """Launch a kernel of XLA's in the cubin of the module."""
+        """Launch an XLA kernel from the cubin of the module."""
         dims = body.launch_dimensions
         self._launch(
             thunk,
@@ -213,7 +214,7 @@ class _Translator:
         )
 
     def custom_kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        """Launch a kernel of XLA's that brings its own cubin."""
+        """Launch an XLA kernel that has its own cubin."""
         kernel = body.custom_kernel
         spec = kernel.kernel_spec
         if not spec.cubin.data:
@@ -237,7 +238,7 @@ class _Translator:
     def _xla_parameters(
         self, body: Any, slices: list[Any], places: Places
     ) -> tuple[Parameter, ...]:
-        """Return the parameters of a kernel of XLA's, after steps that zero its outputs."""
+        """Return the parameters of an XLA kernel; add steps that zero its outputs first."""
         for index in body.zeroed_output_buffer_indices:
             self._fill(slices[index], places, 0, 1)
         maps = {entry.key: entry.value for entry in body.tma_metadata.arg_index_to_tma_info}
@@ -293,12 +294,12 @@ class _Translator:
         self.result.steps += back
 
     def _size_before_others(self, position: tuple[int, int], size: int) -> int:
-        """Return the size of an array, or 0 where it extends to the end of its buffer."""
+        """Return the size of an array, or 0 if it extends to the end of its buffer."""
         buffer, offset = position
         return size if offset + size < self.result.buffers[buffer].size else 0
 
     def _mosaic(self, state: bytes, buffers: int) -> MosaicKernel:
-        """Return the kernel of a call, which is read once for all rounds of a loop."""
+        """Return the kernel of a call; it is parsed once for all iterations of a loop."""
         if state not in self._mosaics:
             self._mosaics[state] = read_mosaic_kernel(state, buffers=buffers, ranks=self.ranks)
             self.result.mosaic.append(self._mosaics[state])
@@ -307,12 +308,12 @@ class _Translator:
     def _aligned(
         self, positions: list[tuple[int, int]], sizes: Sequence[int], operands: int
     ) -> tuple[list[Step], list[Step]]:
-        """Give arrays that do not have the alignment that Mosaic assumes separate buffers.
+        """Move arrays without the alignment that Mosaic assumes to separate buffers.
 
         Args:
             positions: buffer and offset of operands, then of results; changed in place.
-            sizes: their bytes.
-            operands: how many of them are operands.
+            sizes: their sizes in bytes.
+            operands: number of operands among them.
 
         Returns:
             The copies before the launch and after it.
@@ -335,7 +336,7 @@ class _Translator:
         return into, back
 
     def _profile(self, regions: Regions, mosaic: MosaicKernel) -> tuple[int, int]:
-        """Add a buffer for what a launch measures, since XLA gives its memory to later steps."""
+        """Add a buffer for the traces of a launch, since XLA reuses their memory in later steps."""
         number = len(self.result.buffers)
         size = regions.buffer_bytes(mosaic.launch.grid)
         self.result.buffers.append(Buffer("temporary", size))
@@ -382,7 +383,7 @@ _XLA_CODES = {
     "interleave": (0, 16, 32),
     "l2_promotion": (0, 64, 128, 256),
 }
-"""Bytes by the numbers in a `TmaDescriptorProto`."""
+"""Sizes in bytes, by the numbers in a `TmaDescriptorProto`."""
 
 
 def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
@@ -451,7 +452,7 @@ _UNSUPPORTED_THUNKS = {
 
 
 def describe_thunk(kind: str) -> str:
-    """Name the work of a thunk that no launch of a cubin can do; `kind` is its field."""
+    """Name the operation of a thunk that a cubin launch cannot express; `kind` is its field."""
     kind = kind.removesuffix("_thunk")
     for words, kinds in _UNSUPPORTED_THUNKS.items():
         if kind in kinds.split():
@@ -463,7 +464,7 @@ _HOST_CALLBACKS = ("xla_ffi_python", "xla_python", "xla_ffi_partitioned_python")
 
 
 def describe_call(target: str) -> str:
-    """Name the work of a custom call."""
+    """Name the operation of a custom call."""
     if target.startswith(_HOST_CALLBACKS) or "callback" in target:
         return f"a host callback ({target})"
     if target.startswith(("cusolver", "cublas", "cusparse", "cudnn", "cufft")):

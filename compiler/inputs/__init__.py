@@ -1,1 +1,1 @@
-"""What a compilation read, and whether the store has what came out of it."""
+"""Inputs of a compilation, and how to find its artifact in the store."""

@@ -1,9 +1,9 @@
-"""Look variants up in the store: request, manifest, record. Nothing is imported.
+"""Look variants up in the store: request, manifest, record. No kernel code is imported.
 
-A request has a manifest for each of the last sets of sources that it was compiled from: several
-branches have one each. A manifest whose sources are all unchanged is a hit. Variants that read the
-same sources share one check of these sources per build, and the set that fit the last variant of a
-folder is tried first for the next one.
+A request has one manifest for each of the last sets of sources that it was compiled from, so
+several branches can each have one. A manifest is a hit if none of its sources has changed. Variants
+that read the same sources share one check of these sources per build. The set that matched the last
+variant of a folder is tried first for the next one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Lookup:
         self.store = store
         self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
         self._fitting: dict[Place, str] = {}
-        """The sources that fit the last variant found, by its folders."""
+        """The set of sources that matched the last variant found, by folders."""
 
     def find(self, request: Request) -> LookupResult:
         """Return the hit of a request, or the miss with the fewest changed sources."""
@@ -102,13 +102,13 @@ class Lookup:
         yield from self.store.sets(request.key)
 
     def find_variant(self, _: Variant, request: Request) -> LookupResult:
-        """Return `find` of a request; a lock, which takes its place, also asks for the variant."""
+        """Return `find(request)`; a lock's look-up, with the same signature, needs the variant."""
         return self.find(request)
 
     def trusted_records(self, request: Request) -> dict[str, str] | None:
-        """Return the records that trusted keys signed: digests by action key; None for all.
+        """Return the digests of records that trusted keys signed, by action key; None allows all.
 
-        All manifests of the request count, although their sources may have changed since.
+        All manifests of the request count, even if their sources have changed since.
         """
         if not self.store.trust.strict:
             return None
@@ -120,7 +120,7 @@ class Lookup:
         return records
 
     def fits(self, name: str, manifest: Manifest, request: Request) -> bool:
-        """Return True if a manifest of another store is true here: believed, nothing changed."""
+        """Return True if another store's manifest is valid here: trusted, and no source changed."""
         return (
             name == set_name(request.key, manifest.read)
             and self.store.believes(name, manifest)
@@ -128,7 +128,6 @@ class Lookup:
         )
 
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
-        """Return the artifact of a manifest if its sources are unchanged, else the miss."""
         if not self.store.believes(key, manifest):
             return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
@@ -156,7 +155,7 @@ class Lookup:
 def attempt(
     find: Callable[[Variant, Request], LookupResult], variant: Variant, request: Request
 ) -> LookupResult | PallascError:
-    """Return what is found, or why a miss is an error in this build."""
+    """Look a variant up; return the error instead of raising it if the build rejects a miss."""
     try:
         return find(variant, request)
     except PallascError as error:
@@ -180,22 +179,23 @@ def untrusted_entry(variant: Variant, reason: str, frozen_by: str) -> CorruptErr
 
 
 def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Artifact | None:
-    """Return the artifact under an action key, all its blobs verified, or None.
+    """Return the artifact under an action key with all blobs verified, or None.
 
-    Only its resources stay in memory: record and blobs are read and verified again on demand, so a
-    build of ten thousand variants stays small. A record that is not an artifact's is quarantined.
+    Only its resources stay in memory. The record and the blobs are read and verified again on
+    demand, so a build of ten thousand variants needs little memory. A record that does not describe
+    an artifact is quarantined.
 
     Args:
         store: the store.
         action_key: key of the artifact.
-        record: required digest of the record; None accepts any, which must not be used for stores
-            that require signatures.
+        record: required digest of the record. None accepts any record and must not be used for
+            stores that require signatures.
     """
     stored = store.get_artifact(action_key, verify=True)
     if stored is None or record not in (None, stored.digest):
         return None
     try:
-        # A blob that the store loses is read as b"", which never matches its digest.
+        # If the store loses a blob, it reads as b"", which never matches its digest.
         artifact = Artifact(stored.artifact, lambda key: store.get_blob(key) or b"")
         reread = partial(_reread_record, store, action_key, stored.digest)
         return artifact.deferred(reread, digest=stored.artifact_digest)
@@ -212,9 +212,9 @@ def _reread_record(store: Store, action_key: str, digest: str) -> Mapping[str, A
 
 
 def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
-    """Return the artifact under an action key without a request, as `stored_artifact` does.
+    """Return the artifact under an action key without a request; see `stored_artifact`.
 
-    If signatures are required, a trusted manifest must name its record; all manifests of the store
+    If signatures are required, a trusted manifest must name its record. All manifests of the store
     are read to find it.
     """
     if not store.trust.required:

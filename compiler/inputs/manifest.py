@@ -1,45 +1,46 @@
-"""Manifests of compilations: what is stored for a request key, so that a hit needs no JAX.
+"""Manifests of compilations: stored under a request key, so that a hit does not need JAX.
 
 As in ccache's direct mode, a manifest lists the files and packages that a compilation of a request
 read, with their digests, and the resulting action key. If all digests match, the record under that
-action key is a hit (`lookup`). A request key keeps a manifest for each of the last sets of sources
-(`cache/manifests.MAX_SETS`), each named by the request key and `read`, so branches and folders
-that share a store do not replace each other's.
+action key is a hit (`lookup`). A request key keeps one manifest for each of the last sets of
+sources (`cache/manifests.MAX_SETS`), each named by the request key and `read`, so branches and
+folders that share a store do not replace each other's manifests.
 
 The sources of a compilation are the files of the modules that an entry point reaches (`closure`),
-and what these have read. Installed packages count as a whole. Missing modules count, too: one whose
-import failed may be installed later, a package without `__init__.py` may get one, and a new file in
-the spec's folder may shadow a module of Python or of a package.
+and everything that these modules read. Installed packages count as a whole. Missing modules also
+count: a module whose import failed may be installed later, a package without `__init__.py` may get
+one, and a new file in the spec's folder may shadow a module of Python or of a package.
 
 Manifest, schema 4:
 
 * `action`: the action key, `record`: the digest of the record under it
 * `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
-* `opened`: label -> digest of anything else that was read or queried, labels as in `sources`;
-  null for what does not exist
+* `opened`: label -> digest of anything else that was read or queried, labels as in `sources`; null
+  if it does not exist
 * `missed`: environment variable, or file in the user's home, that was requested but is hidden from
   kernels -> `file:line` of the request; the build warns if it exists
-* `absent`: modules whose import failed; `hidden`: modules of Python that files shadow
-* `read`: digest over all of these; equal for variants that read the same
-* `about`: name, target and parameters of the variant that was compiled last, and its seconds
+* `absent`: modules whose import failed; `hidden`: Python modules that files shadow
+* `read`: digest over all of these; equal for variants that read the same sources
+* `about`: name, target, and parameters of the variant that was compiled last, and its compile time
+  in seconds
 * `name`, `variant`: its kernel and its id
 * `printed`: output of tracing (`kernel_output`), `diagnostics`: warnings (`diagnostics`); omitted
   if empty
 * `versions`: label -> version of each part of the toolchain, for messages (`components`)
-* `request`, `fields`: the labelled fields of both keys as JSON text, parsed only to explain a miss;
-  long values as `sha256:` digests
+* `request`, `fields`: the labeled fields of both keys as JSON text, parsed only to explain a miss;
+  long values are replaced by `sha256:` digests
 
-`toolchains` of a manifest under a fixed key: the toolchains that filled the store, newest first,
-for machines where none is installed. Every key contains the toolchain's identity, even where
-nothing is compiled. Without an installed compiler, a build uses the newest of them, or the one in
-the lock file. Python and pallasc are installed and compared; the rest cannot be checked, and the
-build says so.
+`toolchains`, in a manifest under a fixed key, lists the toolchains that filled the store, newest
+first, for machines without a compiler. Every key contains the toolchain's identity, even if nothing
+is compiled. Without an installed compiler, a build uses the newest of these toolchains, or the one
+in the lock file. Python and pallasc are installed and are compared. The rest cannot be checked, and
+the build prints a note.
 
 `cache/manifests` declares the fields, checks them, and signs records.
 
 Schema 3 was the same, with one manifest per request key and one per folder. Schema 2 had
-`variables` (digests of environment variables) and `current_folder`, as workers then inherited the
-environment of the build. Schema 1 had no `read`, and its request key covered each field of the
+`variables` (digests of environment variables) and `current_folder`, because workers then inherited
+the environment of the build. Schema 1 had no `read`, and its request key covered each field of the
 toolchain separately.
 """
 
@@ -122,7 +123,7 @@ class Sources:
     altered: set[str] = field(default_factory=set)
 
     def changed_since(self, start_ns: int) -> list[str]:
-        """Return the labels of inputs that were changed or removed since a time."""
+        """Return the labels of inputs that were changed or removed after `start_ns`."""
         read = {
             x: path for x, path in self.opened.items() if x.startswith(_READ) and path.is_file()
         }
@@ -131,7 +132,7 @@ class Sources:
 
 
 def _touched_ns(path: Path) -> int:
-    """Return when a file was last changed, `sys.maxsize` if unknown."""
+    """Return the time of a file's last change, `sys.maxsize` if unknown."""
     try:
         status = os.stat(file_holding(str(path)))
     except (OSError, ValueError):
@@ -150,7 +151,7 @@ def closure(entries: Iterable[str]) -> set[str]:
             continue
         reached.add(name)
         parent = name.rpartition(".")[0]
-        # A module may be registered under another name than its own.
+        # A module may be registered under a name other than its `__name__`.
         pending += filter(None, (parent, modules.module_of(namespace_of(module))))
         record = recorders.records.get(name)
         if record and not is_standard(name) and name.partition(".")[0] not in COVERED:
@@ -189,7 +190,7 @@ def find_sources(
 
 
 def _counts(name: str) -> bool:
-    """Return False for what the toolchain's identity covers, and for files of entry points."""
+    """Return False for modules in the toolchain's identity, and for entry points that are files."""
     top = name.partition(".")[0]
     if is_standard(name) or top in COVERED or name.startswith(module_name("")):
         return False
@@ -220,7 +221,7 @@ def _module(name: str) -> Any:
 
 
 def _file(module: Any) -> str:
-    """Return the file that a module was loaded from, "" if it has none or claims another."""
+    """Return the file that a module was loaded from, "" if it has none or reports another."""
     file, spec = namespace_of(module).get("__file__"), namespace_of(module).get("__spec__")
     origin = spec.origin if modules.is_located(spec) else file
     if not isinstance(file, str) or not isinstance(origin, str) or "\0" in file + origin:
@@ -231,7 +232,7 @@ def _file(module: Any) -> str:
 
 
 def _parents(name: str) -> Iterator[str]:
-    """Yield the packages around a module, the innermost first."""
+    """Yield the parent packages of a module, innermost first."""
     while name := name.rpartition(".")[0]:
         yield name
 
@@ -243,16 +244,15 @@ def _package(name: str) -> str:
 
 
 def _is_namespace(name: str) -> bool:
-    """Return True for a namespace package, whose folder may get an `__init__.py`."""
+    """Return True for a namespace package, whose folder may later get an `__init__.py`."""
     namespace = namespace_of(_module(name))
     return namespace.get("__file__") is None and bool(namespace.get("__path__"))
 
 
 def _combined(names: Iterable[str]) -> ModuleRecord:
-    """Return what modules have read so far."""
     total = ModuleRecord()
     for record in filter(None, map(recorders.records.get, names)):
-        # A copy: another thread of the user's may add reads.
+        # Copy, because another thread of the user's code may add reads.
         for look, seen in record.looks.copy().items():
             if total.looks.setdefault(look, seen) != seen:
                 total.looks[look] = _DIFFERENT
@@ -265,7 +265,7 @@ def _add_reads(found: Sources, read: ModuleRecord, base_dir: str) -> None:
     own = {os.path.realpath(path) for path in found.files.values()}
     covered = COVERED | {name.partition(".")[0] for name in found.packages}
     for (kind, path), seen in sorted(read.looks.items(), key=lambda item: item[0]):
-        # A folder that was opened was walked or passed to fsync, not read.
+        # An opened folder was walked or passed to fsync, not read.
         label = label_of(IS if (kind, seen) == (FILE, "folder") else kind, path, base_dir)
         if sources.package_in(label) in covered or modules.is_pythons(os.path.join(path, "_")):
             continue
@@ -282,14 +282,14 @@ def _add_reads(found: Sources, read: ModuleRecord, base_dir: str) -> None:
 
 
 def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return what a compilation that failed requested and could not see, with places.
+    """Return the hidden inputs that a failed compilation requested, with each place.
 
-    {} if the user's code makes that fail: the error of the compilation itself is what counts.
+    Returns {} if the user's code makes this fail: the error of the compilation itself matters more.
 
     Args:
-        entries: the modules that the variant names; they may not be loaded, nor what they import.
+        entries: the modules that the variant names; they and their imports may not be loaded.
         base_dir: the spec's folder.
-        earlier: what had been requested before the compilation began.
+        earlier: inputs requested before the compilation began.
     """
     try:
         own = _combined({*entries, *closure(entries)}).missed
@@ -331,7 +331,7 @@ def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manif
 
 
 def joined(first: Manifest, second: Manifest) -> Manifest | None:
-    """Return `second` with the sources of `first` too, None if they contradict each other."""
+    """Merge the sources of `first` into `second`; return None if they contradict each other."""
     if first.hidden != second.hidden:
         return None
     recorded: dict[str, Any] = {}
@@ -350,7 +350,7 @@ def joined(first: Manifest, second: Manifest) -> Manifest | None:
 
 
 def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) -> Manifest:
-    """Return a manifest with the digest over its sources, and the schema."""
+    """Add the schema, and the digest over the sources, to a manifest."""
     return structs.replace(
         sources,
         schema=MANIFEST_SCHEMA,
@@ -361,7 +361,7 @@ def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) ->
 
 
 def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return labelled fields with long values replaced by their digests."""
+    """Return labeled fields with long values replaced by their digests."""
     return {
         label: value if len(value) <= _LONGEST_FIELD else f"sha256:{digest(value.encode())}"
         for label, value in fields.items()
@@ -369,15 +369,16 @@ def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def fields_text(fields: Mapping[str, str]) -> str:
-    """Return labelled fields as text for a manifest."""
+    """Return labeled fields as text for a manifest."""
     return canonical_text(short_fields(fields))
 
 
 def why_not_portable(manifest: Manifest) -> str:
-    """Return why an entry is of no use on other machines, "" if it may travel.
+    """Return why an entry is useless on other machines, "" if it can be shared.
 
-    Sources are checked wherever an entry is used, so another machine's entry is never used wrongly.
-    But one that depends on a path of this machine would only tell others what is here.
+    Sources are checked on every machine that uses an entry, so an entry from another machine is
+    never used wrongly. But an entry that depends on a path of this machine would only reveal that
+    path.
     """
     for label in sorted([*manifest.files, *manifest.opened]):
         path = label.partition(":")[2]
@@ -395,7 +396,7 @@ def why_not_portable(manifest: Manifest) -> str:
 
 
 class RememberedToolchain(NamedTuple):
-    """A toolchain that is not installed here; stands in for a `Setup`.
+    """A toolchain that is not installed here; used in place of a `Setup`.
 
     Attributes:
         identity: digests by label.
@@ -411,7 +412,7 @@ class RememberedToolchain(NamedTuple):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing."""
+        """Do nothing, since there is no temporary folder."""
 
     def context(self, store: Store) -> Context:
         """Return the context for keys."""
@@ -503,8 +504,8 @@ def remembered_toolchains(store: Store) -> list[RememberedToolchain]:
 
 
 def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:
-    """Return the parts of an identity that are installed here, too.
+    """Return the parts of an identity that can be compared with this installation.
 
-    Python's startup files, after the comma, do not matter where no kernel is traced.
+    The part after the comma, Python's startup files, does not matter if no kernel is traced.
     """
     return {"python": identity["python"].partition(",")[0], "pallasc": identity["pallasc"]}

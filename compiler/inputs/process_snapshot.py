@@ -1,9 +1,9 @@
-"""Detect, and partly undo, what the user's code changes in its process.
+"""Detect, and partly undo, changes that user code makes to its process.
 
-The process that imports kernels also computes digests, writes to the store and compiles further
-variants. Replaced functions of Python and variables that the compiler reads are restored before
-pallasc goes on; a process that was changed in any other way compiles nothing more. The user's
-modules are loaded again for each variant, so what one changes in them does not reach the next.
+The process that imports kernels also computes digests, writes to the store, and compiles more
+variants. Replaced Python functions and variables that the compiler reads are restored before
+pallasc continues. A process that was changed in any other way compiles nothing more. The user's
+modules are loaded again for each variant, so changes inside them do not reach the next variant.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OURS = (builtins, io, os, os.path)
 
 
 class ProcessSnapshot:
-    """The state of this process before it ran any of the user's code."""
+    """The state of this process before it ran any user code."""
 
     def __init__(self) -> None:
         self._settings = _jax_settings()
@@ -94,15 +94,15 @@ class ProcessSnapshot:
             self._tainted = True
 
     def is_tainted(self) -> bool:
-        """Return True if the user's code has changed what affects later variants."""
+        """Return True if user code has changed something that affects later variants."""
         same_variables = dict(os.environ) == self._variables
         return self._tainted or not same_variables or bool(self.changed_settings())
 
     def changed_settings(self) -> dict[str, str]:
-        """Return the settings of JAX that the user's code has changed; some act after lowering.
+        """Return the JAX settings that user code has changed; some take effect after lowering.
 
         Added settings do not count: importing JAX's test utilities defines flags, as JAX's own
-        kernels do, and a variant's key must not depend on what was imported before.
+        kernels do, and a variant's key must not depend on earlier imports.
         """
         now, before = _jax_settings(), self._settings
         changed = [name for name in sorted(before) if now.get(name) != before[name]]
@@ -112,7 +112,7 @@ class ProcessSnapshot:
         """Restore the variables that the compiler reads; return the names of changed ones.
 
         XLA reads them once per process, so a change would affect only some variants, and the key
-        has the values that the build was started with.
+        contains the values from the start of the build.
         """
         before = self._variables
         names = [n for n in {*before, *os.environ} if reaches_compiler(n)]
@@ -153,27 +153,27 @@ def _current_folder() -> str:
 _NAMES, _OBJECT, _CONTAINER = "names", "object", "container"
 _CONTAINERS = (dict, list, set)
 _NESTED = 3
-"""How deep containers in containers are compared."""
+"""Maximum nesting depth of compared containers."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
 _DIALECTS = "jaxlib.mlir."
 """Modules of which only the namespaces are compared."""
 _UNCHANGED = ("pallasc.", _DIALECTS, "google.", "llvmlite.")
-"""Modules of pallasc, and of its tools and JAX's, that are not compared; the library is."""
+"""Modules of pallasc, its tools, and JAX's tools that are not compared; pallasc's library is."""
 _CALLABLES = (FunctionType, classmethod, staticmethod, property)
 _WRAPPERS = ("jaxlib", "functools")
-"""Modules whose objects are functions that are implemented in C."""
+"""Modules whose objects are functions implemented in C."""
 _IMMUTABLE_CLASS = 1 << 8
 _ABSENT = object()
 
 
 class _Kept(NamedTuple):
-    """A namespace or container that variants share, and its state before them.
+    """A namespace or container that variants share, and its original state.
 
     Attributes:
         kind: `_NAMES`, `_OBJECT`, or `_CONTAINER`.
         place: its name, or the name of the container around it.
         live: the object itself.
-        before: a copy of it, made before any of the user's code ran.
+        before: a copy, made before any user code ran.
     """
 
     kind: str
@@ -183,9 +183,9 @@ class _Kept(NamedTuple):
 
 
 class _Functions:
-    """Functions that variants share, and their code and defaults before them.
+    """Functions that variants share, and their original code and defaults.
 
-    Reading these of a function calls the audit hooks, which takes long for thousands of them: the
+    Reading these attributes calls the audit hooks, which is slow for thousands of functions, so the
     references of all functions are compared first.
     """
 
@@ -197,12 +197,12 @@ class _Functions:
         self._references: list[Any] = []
 
     def add(self, place: str, function: FunctionType) -> None:
-        """Add a function, whose state `keep` takes down."""
+        """Add a function; `keep` records its state."""
         self._places.append(place)
         self._functions.append(function)
 
     def keep(self) -> None:
-        """Take down the state of the functions that were added since the last call."""
+        """Record the state of the functions that were added since the last call."""
         start = len(self._parts)
         new = self._functions[start:]
         self._parts += map(_parts, new)
@@ -228,15 +228,14 @@ def _parts(function: FunctionType) -> tuple[Any, ...]:
 
 
 class SharedState:
-    """The modules that all variants of a process share; the others are loaded again for each.
+    """The modules that all variants of a process share; others are loaded again for each one.
 
-    Shared are the modules of Python, of JAX, and of the packages that were imported before any of
-    the user's code. `reset` compares settings, namespaces, containers, and attributes of classes;
-    except in Python's library and numpy also those of objects, and parts of public functions and
-    of methods.
-    JAX fills caches while it compiles, which do not count.
+    Shared modules are the modules of Python, of JAX, and of packages that were imported before any
+    user code. `reset` compares settings, namespaces, containers, and class attributes. Outside
+    Python's library and numpy, it also compares the attributes of objects, and parts of public
+    functions and methods. Caches that JAX fills while it compiles do not count.
 
-    Not compared: state inside extension modules, and caches that Python cannot look into, such as
+    Not compared: state inside extension modules, and caches that Python cannot inspect, such as
     `functools.lru_cache`. Modules of Python and JAX stay imported. `--reproduce` finds the rest.
     """
 
@@ -259,7 +258,7 @@ class SharedState:
     # ---- adding shared modules
 
     def _imported(self, importer: str) -> None:
-        """Take in modules that the user's code has just imported, before it can change them."""
+        """Add modules that user code has just imported, before it can change them."""
         if len(sys.modules) != self._count and not self._is_shared(importer):
             self._add_modules(self._new_modules())
 
@@ -342,7 +341,7 @@ class SharedState:
     # ---- after a variant
 
     def reset(self) -> str:
-        """Remove the user's modules, and name something else that the last variant has changed.
+        """Remove the user's modules, and name any other state that the last variant changed.
 
         Returns:
             "" if nothing has changed; otherwise the process must not compile another variant.
@@ -398,7 +397,7 @@ class SharedState:
         return self._functions.first_change()
 
     def _changed(self) -> list[tuple[int, _Kept]]:
-        """Return what is not as it was, each with its index."""
+        """Return the changed entries, each with its index."""
         kept = self._kept
         try:
             same = [*map(eq, [each.live for each in kept], [each.before for each in kept])]
@@ -422,7 +421,7 @@ class SharedState:
         return ""
 
     def _is_cache(self, kind: str, place: str, name: object, old: Any, new: Any) -> bool:
-        """Return True if JAX or Python changes such an entry while they compile."""
+        """Return True if JAX or Python itself changes such an entry while compiling."""
         if kind == _CONTAINER and self._is_users(name):
             return True  # its module is gone: no other variant can look it up
         if self._is_users(new):
@@ -452,7 +451,7 @@ def _copy(live: Any) -> Any:
 
 
 def _functions_in(value: Any) -> list[FunctionType]:
-    """Return a function and those that it wraps, such as those of methods and of `jax.jit`."""
+    """Return a function and the functions that it wraps, as methods and `jax.jit` do."""
     found: list[FunctionType] = []
     while type(value) in _CALLABLES or str(type(value).__module__).startswith(_WRAPPERS):
         if type(value) is FunctionType:
@@ -474,7 +473,7 @@ def _is_private(place: str) -> bool:
 
 
 def _settings() -> dict[str, object]:
-    """Return the settings of Python, numpy and JAX that no namespace shows."""
+    """Return the settings of Python, numpy, and JAX that are not in any namespace."""
     import numpy as np
     from jax._src import config
 

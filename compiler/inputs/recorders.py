@@ -1,32 +1,32 @@
-"""Isolate compiling processes, and record in them what the user's code imports and reads.
+"""Isolate compiling processes, and record the imports and reads of user code in them.
 
-Isolation hides what differs between users, machines and builds. Kernels see an empty home, a user
-called `pallasc`, no search paths of modules and libraries, and no arguments. Variables that the
-process and its child processes need are hidden from `os.environ` only. Kernels run in the folder of
+Isolation hides differences between users, machines, and builds. Kernels see an empty home, a user
+named `pallasc`, no search paths for modules and libraries, and no arguments. Variables that the
+process and its child processes need are hidden only from `os.environ`. Kernels run in the folder of
 their spec, without a terminal or standard input.
 
-Every executed `import` is recorded for the importing module, even if the imported one was loaded
-before, so what an entry reaches does not depend on what the process compiled earlier. The user's
-sources are never loaded from bytecode.
+Every executed `import` is recorded for the importing module, even if the imported module was
+already loaded, so the modules that an entry reaches do not depend on earlier compilations in the
+process. The user's sources are never loaded from bytecode.
 
-Python's audit events announce opening and listing files, starting programs and connecting. They do
-not announce `stat`, `readlink` or reading a variable; those functions are replaced by recording
-ones. Only missing variables are recorded: all others are fixed or in the key (`environment`). The
-process's own folder is not recorded.
+Python's audit events report opening and listing files, starting programs, and connecting. They do
+not report `stat`, `readlink`, or reading a variable; those functions are replaced by recording
+functions. Only missing variables are recorded: all others are fixed or in the key (`environment`).
+The process's temporary folder is not recorded.
 
-A variant that uses something without a digest (other programs, the network, contents of `/proc` and
+A variant that uses something without a digest (other programs, the network, files in `/proc` and
 `/sys`) is lowered again in every build. Not recorded at all: clocks and random numbers, system
-calls of extension modules, the attributes of an `os.DirEntry`, and the number of cores, the
-processor and the host name. `pallasc build --reproduce` finds kernels that depend on these.
+calls of extension modules, the attributes of an `os.DirEntry`, the number of cores, the processor,
+and the host name. `pallasc build --reproduce` finds kernels that depend on these.
 
 A call is attributed to the innermost module on the stack that is neither Python's nor JAX's. Calls
-that JAX, pallasc, the import system and a few modules of Python make for themselves are not
-attributed. Calls of an installed package while it is imported count with the package's files,
-except for relative paths: what is in the current folder is then its own affair.
+that JAX, pallasc, the import system, and a few Python modules make for themselves are not
+attributed. Calls of an installed package during its import count as part of the package's files,
+except for relative paths, because then the content of the current folder matters.
 
-The user's modules are loaded again for each variant, and their records are forgotten with them. A
-module that stays, such as one of JAX, may cache what it read while it was imported, so those reads
-count for every later variant that reaches it.
+The user's modules are loaded again for each variant, and their records are discarded with them. A
+module that stays loaded, such as one of JAX's, may cache data that it read during its import, so
+those reads count for every later variant that reaches it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.loading.modules import shown_name
 
 LIBRARY = "pallasc.specs.library"
-"""Kernels of pallasc's own that count as the user's sources."""
+"""Kernels that ship with pallasc; they count as the user's sources."""
 
 # ---- isolation
 
@@ -85,7 +85,8 @@ def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: s
     _home = os.path.join(_folder, "home")
     os.mkdir(_home, 0o700)
     os.environ["HOME"] = _home
-    # Assigning to `os.environ`, or removing from it, also changes the process: hence the order.
+    # Assigning to `os.environ`, or removing from it, also changes the process, so the order
+    # matters.
     for name in {*hidden} & {*os.environ}:
         os.putenv(name, os.environ.pop(name))
     restore_path(path)
@@ -97,7 +98,7 @@ def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: s
 
 
 def restore_path(shown: str) -> None:
-    """Restore `PATH`: one value for the process, the other for `os.environ`."""
+    """Restore `PATH`, which has different values in the process and in `os.environ`."""
     os.environ["PATH"] = shown
     os.putenv("PATH", _process_path)
 
@@ -140,10 +141,10 @@ def enter(folder: str) -> None:
 
 @dataclass(slots=True)
 class ModuleRecord:
-    """What a module has imported and read.
+    """The imports and reads of a module.
 
     Attributes:
-        imports: modules that it imported, loaded then or before.
+        imports: modules that it imported, whether or not they were already loaded.
         failed: modules that it failed to import.
         looks: the `state` of each path when it was first read, by kind (`FILE`, `FOLDER`, `IS`,
             `LINK`) and absolute path.
@@ -159,7 +160,7 @@ class ModuleRecord:
     unseen: set[str] = field(default_factory=set)
 
     def copy(self) -> ModuleRecord:
-        """Return a record that may be added to on its own."""
+        """Return an independent copy."""
         return ModuleRecord(*(getattr(self, each).copy() for each in self.__dataclass_fields__))
 
     def look(self, kind: str, path: str) -> None:
@@ -175,16 +176,16 @@ loaded: dict[str, ModuleType] = {}
 after_import: list[Callable[[str], None]] = []
 """Called after each recorded import, with the module that imports."""
 _written: set[tuple[str, str]] = set()
-"""Modules and the files they wrote: reading them back is not an input."""
+"""Modules and the files that they wrote: reading these back is not an input."""
 
 
 def record_of(module: str) -> ModuleRecord:
-    """Return the record of a module, which may be added to."""
+    """Return the mutable record of a module."""
     return records.setdefault(module, ModuleRecord())
 
 
 def missed_so_far() -> dict[str, str]:
-    """Return what any module requested and could not see, with the place of the request."""
+    """Return the hidden inputs that any module requested, with the places of the requests."""
     return {name: line for each in records.copy().values() for name, line in each.missed.items()}
 
 
@@ -201,9 +202,9 @@ _UNRECORDED = (
 
 
 def record_imports() -> None:
-    """Record imports and reads from now on; called once in a compiling process.
+    """Start recording imports and reads; called once in a compiling process.
 
-    The user's sources are no longer loaded from bytecode, either.
+    From then on, the user's sources are not loaded from bytecode.
     """
     plain_import, plain_import_module = builtins.__import__, importlib.import_module
     plain_find_spec, plain_make = importlib.util.find_spec, importlib.util.module_from_spec
@@ -251,7 +252,7 @@ def record_imports() -> None:
 
 
 def _record_from(importer: str, full: str, items: list[str]) -> None:
-    """Record an import with its items, which may be submodules, and the ones it does not find."""
+    """Record an import with its items, which may be submodules, and items that it does not find."""
     if "*" in items:
         items += getattr(sys.modules.get(full), "__all__", ())
     _record_import(importer, [full, *(f"{full}.{item}" for item in items)])
@@ -279,14 +280,13 @@ def _record_import(importer: str, names: list[str]) -> None:
 
 
 def _on_behalf_of() -> str:
-    """Return the module for which Python's library imports, as `pkgutil` does."""
+    """Return the module on whose behalf Python's library imports, as `pkgutil` does."""
     names = (name for _, name in _callers(sys._getframe(2)))
     return next((n for n in names if n and n != __name__ and not is_standard(n)), "")
 
 
 @contextlib.contextmanager
 def _recording_failure(importer: str) -> Iterator[None]:
-    """Record the missing module if an import fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -296,12 +296,12 @@ def _recording_failure(importer: str) -> Iterator[None]:
 
 
 def _ignore_bytecode() -> None:
-    """Load no bytecode for files outside the installed packages from now on.
+    """Stop loading bytecode for files outside the installed packages.
 
-    Python takes bytecode as current if size and modification time in whole seconds match the
-    source, so an edit within a second of an import would be missed.
+    Python treats bytecode as current if the size and the modification time in whole seconds match
+    the source, so an edit within a second of an import would be missed.
     """
-    # `get_code` catches NotImplementedError of `cache_from_source` and compiles the source.
+    # `get_code` catches the NotImplementedError of `cache_from_source` and compiles the source.
     external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
     plain = external["cache_from_source"]
 
@@ -341,7 +341,7 @@ _UNTRACKED = {
         "talked to the network",
     ),
 }  # fmt: skip
-"""Audit events of actions without a digest, and their descriptions."""
+"""Audit events of actions without a digest, with their descriptions."""
 _FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 """Flags that keep earlier contents from being read."""
 _SETS = (
@@ -354,12 +354,12 @@ Recorder = Callable[[str, FrameType, tuple[Any, ...], Options], None]
 
 
 def _record_reads() -> None:
-    # Both open files at the first call and cache the answer; that must not be recorded.
+    # Both open files at the first call and cache the result; that must not be recorded.
     is_standard("os")
     is_installed(os.__file__)
     sys.addaudithook(_on_audit_event)
     for environment, kind in ((os.environ, str), (os.environb, bytes)):
-        # `os.environ.get` and `os.getenv` call `__getitem__`, which is looked up on the class.
+        # `os.environ.get` and `os.getenv` call `__getitem__`, which Python looks up on the class.
         methods = {"__getitem__": _look_up(kind)}
         environment.__class__ = type("_Recording", (type(environment),), methods)
     functions: dict[Callable[..., Any], Any] = {
@@ -384,15 +384,15 @@ def _record_reads() -> None:
 def _opening(
     plain: Callable[..., int], path: Any, flags: Any, mode: Any = 0o777, *, dir_fd: Any = None
 ) -> int:
-    """Open a file. The audit event leaves the folder out, so the hook reads it in this frame."""
+    """Open a file. The audit event omits the folder, so the hook reads it from this frame."""
     return plain(path, flags, mode, dir_fd=dir_fd)
 
 
 class RecordingFunction:
     """A function that records its calls.
 
-    An object without `__get__`, as built-in functions are: user code that stores it as a class
-    attribute must not get a method.
+    It has no `__get__`, like built-in functions: user code that stores it as a class attribute must
+    not get a method.
     """
 
     def __init__(self, plain: Callable[..., Any], recorder: Recorder) -> None:
@@ -429,7 +429,7 @@ def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
 
 
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
-    # `sys._getframe` has an event, too.
+    # `sys._getframe` raises an audit event, too.
     if event == "open":
         frame: Any = sys._getframe(1)
         path, flags, folder = arguments[0], arguments[2], None
@@ -447,7 +447,7 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
     elif event in ("ctypes.dlopen", "sqlite3.connect") and os.sep in str(arguments[0]):
         _opened(sys._getframe(1), arguments[0], FILE)
     elif event == "sys.addaudithook":
-        # Hooks cannot be removed, see what pallasc does, and can forbid it by raising.
+        # Hooks cannot be removed, see pallasc's own calls, and can block them by raising.
         raise RuntimeError("audit hooks cannot be added in a compiling process")
 
 
@@ -537,7 +537,7 @@ def _look(module: str, kind: str, place: str) -> None:
 
 
 def _record_missed(module: str, name: str) -> None:
-    """Record what is hidden, with `file:line` of the module's innermost frame."""
+    """Record a request for a hidden input, with `file:line` of the module's innermost frame."""
     frames = (frame for frame, caller in _callers(sys._getframe(1)) if caller == module)
     frame = next(frames, None)
     line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
@@ -559,7 +559,6 @@ _active: set[int] = set()
 
 
 def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, str]]:
-    """Yield a frame and the frames that called it, each with its module."""
     while frame is not None:
         yield frame, module_of(frame.f_globals)
         frame = frame.f_back
@@ -607,7 +606,7 @@ def _functions_between(frame: FrameType | None) -> set[str]:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return True if an installed package makes the call while it is imported."""
+    """Return True if an installed package makes the call during its own import."""
     for caller, name in _callers(frame):
         top = name.partition(".")[0]
         if _is_search(top, caller):

@@ -1,8 +1,8 @@
-"""Request keys: what a build looks up in the store for each variant.
+"""Request keys: the keys under which a build looks variants up in the store.
 
 A request key is computed from the spec and the toolchain without importing anything, so a hit does
-not load JAX. What many variants share is computed once per build: the toolchain's key, and all
-fields of a kernel except its arguments.
+not load JAX. Parts that many variants share are computed once per build: the toolchain's key, and
+all fields of a kernel except its arguments.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PLAIN = (str, int, float, type(None), ArraySpec)
 
 
 class Request(Struct, frozen=True):
-    """The key of a variant, and the folders that its sources come from.
+    """A variant's key, and the folders that its sources come from.
 
-    Equal specs in two folders have the same key: what they read is compared (`lookup`).
+    Equal specs in two folders have the same key; the files that they read are compared in `lookup`.
 
     Attributes:
         key: request key.
@@ -75,7 +75,7 @@ class Requests:
 
 
 def request_fields(variant: Variant, context: Context) -> dict[str, str]:
-    """Return the labelled fields of a request key, as text.
+    """Return the labeled fields of a request key, as text.
 
     Raises:
         ToolError: a declared data file cannot be read.
@@ -104,12 +104,12 @@ def place_of(variant: Variant) -> Place:
 
 
 def named_entries(variant: Variant) -> list[Entry]:
-    """Return the entry points that a compilation imports, those of `$call` and `$ref` included."""
+    """Return the entry points that a compilation imports, including those in `$call` and `$ref`."""
     return [parse_entry(entry) for entry in _names_of_entries(variant)]
 
 
 def _own_fields(variant: Variant) -> dict[str, str]:
-    """Return the fields in which the variants of a kernel differ."""
+    """Return the fields that differ between variants of a kernel."""
     return {
         "args": canonical_text(plain_args(variant.args)),
         "static": canonical_text(variant.static),
@@ -117,7 +117,7 @@ def _own_fields(variant: Variant) -> dict[str, str]:
 
 
 def _shared_fields(variant: Variant, digests: FileDigests) -> dict[str, str]:
-    """Return the fields that the variants of a kernel share on a target."""
+    """Return the fields that the variants of a kernel for one target share."""
     data = data_digests(variant, digests)
     return {
         "manifest": str(MANIFEST_SCHEMA),

@@ -1,16 +1,16 @@
-"""Sources as manifests list them: the labels of files that kernels read, and what has changed.
+"""Sources in manifests: the labels of files that kernels read, and how to find changed ones.
 
-Labels, each with its value in `opened` of a manifest; null if it does not exist:
+Labels, each with its value in a manifest's `opened`; null if it does not exist:
 
 * `file:<path>`: a file that was read; digest of its contents
 * `folder:<path>`: a folder that was listed; digest of the names in it
-* `is:<path>`: a path that was tested; whether it is a file, a folder or something else
-* `link:<path>`: a link that was read; digest of its target, or the kind of what is there instead
-* `site:<path>`: a path below the folder of installed packages, with a trailing slash for a listing;
+* `is:<path>`: a path that was tested; whether it is a file, a folder, or something else
+* `link:<path>`: a link that was read; digest of its target, or the kind of file if it is not a link
+* `site:<path>`: a path in the folder of installed packages, with a trailing slash for a listing;
   for the other two kinds, `is:site:<path>` and `link:site:<path>`
 
-Paths below the spec's folder are relative to it. Links in them are not resolved, so that a link
-which is changed is noticed.
+Paths below the spec's folder are relative to it. Links in them are not resolved, so a changed link
+is noticed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class CurrentSources(Struct, frozen=True):
 
 
 def _file_sentence(label: str, path: Path | None, base_dir: str) -> str:
-    """Name a source: `helper (lib/helper.py) has changed`, `kernel.py is gone`."""
+    """Describe a changed file: `helper (lib/helper.py) has changed`, `kernel.py is gone`."""
     kind, _, name = label.partition(":")
     if path is None:
         return f"{name} is gone"
@@ -136,7 +136,7 @@ def _file_sentence(label: str, path: Path | None, base_dir: str) -> str:
 
 
 def _package_sentences(manifest: Manifest, now: Mapping[str, str | None]) -> list[str]:
-    """Name each package with both versions."""
+    """Describe each changed package, with both versions."""
     from pallasc.compiler.toolchain.identity import package_components
     from pallasc.compiler.toolchain.toolchain import version_of
     from pallasc.specs.lock import differences

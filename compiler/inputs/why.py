@@ -1,4 +1,4 @@
-"""Explain misses: the fields of the key that differ from the nearest entry, or changed sources."""
+"""Explain misses: the key fields that differ from the nearest entry, or the changed sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pallasc.specs.spec import Variant
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A labelled field with its stored and its current value; None if absent."""
+    """A labeled field with its stored and current values; None if absent."""
 
     label: str
     stored: str | None
@@ -28,13 +28,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why variants of one request are misses.
+    """The reasons why variants of one request are misses.
 
     Attributes:
         reason: one sentence.
         key: request key.
-        nearest: id of the variant of the nearest entry, None if there is none.
-        fields: differences between the request and that entry's.
+        nearest: id of the nearest entry's variant, None if there is none.
+        fields: differences between the request and the nearest entry's request.
         sources: files and packages that differ from the set of sources with the fewest changes.
         toolchain: differences between the toolchains, with versions, in words.
     """
@@ -52,10 +52,10 @@ class Explanation:
 
 
 class Explainer:
-    """Explains the misses of a build; the store's manifests are read once.
+    """Explains the misses of a build; reads the store's manifests once.
 
     Args:
-        lookup: what did not find them.
+        lookup: the look-up that missed.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -101,7 +101,7 @@ class Explainer:
 
 
 def _fields(manifest: Manifest) -> dict[str, str]:
-    """Return the labelled fields of a manifest's request key, {} if they are damaged."""
+    """Return the labeled fields of a manifest's request key, {} if they are damaged."""
     try:
         fields = json.loads(manifest.request)
     except ValueError:

@@ -1,1 +1,1 @@
-"""From a callable to a checked artifact, inside a worker: trace, lower, compile, check."""
+"""From a callable to a checked artifact, in a compiling process: trace, lower, compile, check."""

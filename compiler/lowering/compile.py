@@ -1,10 +1,11 @@
 """Compile a function for a target in this process: from a callable to an artifact.
 
-The steps: trace and lower (`lower`), compile with XLA, take the executable apart (`serialized`),
+The steps: trace and lower (`lower`), compile with XLA, parse the executable (`serialized`),
 translate it into a plan (`translate`), read the resources (`resources`), check, write the record.
 
-JAX prepares the call of XLA and is stopped at its last step. Its persistent cache could return what
-another assembler made, and XLA could ask a GPU of this machine for timings.
+JAX prepares the call of XLA and is stopped before its last step, for two reasons: its persistent
+cache could return the output of a different assembler, and XLA could time candidates on a GPU of
+this machine.
 """
 
 from __future__ import annotations
@@ -53,23 +54,23 @@ _PTX_TARGET = re.compile(r"^\.target\s+([^\s,]+)", re.MULTILINE)
 
 
 class ModuleCompiler(Protocol):
-    """Another process, in which XLA compiles instead of this one (`xla_process`)."""
+    """A separate process in which XLA compiles instead of this one (`xla_process`)."""
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:
         """Compile a prepared call for `count` devices; return the serialized executable."""
 
     def isa_version(self) -> AbstractContextManager[None]:
-        """Have Mosaic ask that process for the newest PTX that its assembler reads."""
+        """Make Mosaic ask that process for the newest PTX version that its assembler reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The compiler: the toolchain's record and digests, and the assembler.
 
-    `identity` holds the digests of everything installed that decides the result, by label;
-    `variables` the environment variables that reach the compiler. `toolkit` is the folder that XLA
-    takes assembler and device library from; without it JAX chooses. `process` compiles instead of
-    this process, unless it is None.
+    `identity` contains the digests, by label, of everything installed that affects the result;
+    `variables` the environment variables that reach the compiler. `toolkit` is the folder from
+    which XLA takes the assembler and the device library; without it, JAX chooses. `process`, unless
+    None, compiles instead of this process.
     """
 
     record: Mapping[str, object]
@@ -81,11 +82,11 @@ class Tools:
 
 
 def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
-    """Trace and lower a job, which `process` will compile if it is not None.
+    """Trace and lower a job; `process`, unless None, will compile it.
 
     Raises:
-        CompileError: it fails; with the user's line and the compiler's message.
-        ToolError: XLA would find another assembler in the current folder.
+        CompileError: it fails; the error has the user's line and the compiler's message.
+        ToolError: XLA would find a different assembler in the current folder.
     """
     check_folder()
     try:
@@ -102,7 +103,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
 
 
 def _place_in_kernel(job: Job) -> Location | None:
-    """Lower again with locations on, for the line that one of Mosaic's passes failed at."""
+    """Lower again with locations, to find the line at which one of Mosaic's passes failed."""
     try:
         lower(job, locations=True)
     except Exception as again:  # noqa: BLE001 - the same error as before, or another one
@@ -115,7 +116,7 @@ def _memory_users(job: Job, text: str) -> str:
 
 
 def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
-    """Return the labelled fields of an action key: exactly what decides the artifact."""
+    """Return the labeled fields of an action key: exactly what determines the artifact."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)
     regions = [[each.kernel, each.words, each.traces, each.names] for each in lowered.regions]
@@ -141,8 +142,8 @@ def compile_job(
     """Compile a lowered job and return the artifact's record and its blobs.
 
     Raises:
-        CompileError: it fails, or the result is not what was requested.
-        ToolError: another assembler than that of the toolchain's record made a kernel.
+        CompileError: compilation failed, or the result is not for the requested target.
+        ToolError: the assembler that made a kernel is not the one in the toolchain's record.
     """
     try:
         translation = compile_lowered(lowered, job, tools)
@@ -194,10 +195,10 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
 
 
 def build_plan(translation: Translation, signature: Signature, mesh: Mesh = ()) -> LaunchPlan:
-    """Join the translation with the signature: which array is in which buffer.
+    """Combine the translation with the signature: map arrays to buffers.
 
     Raises:
-        CompileError: the executable has other inputs or outputs than the function.
+        CompileError: the executable's inputs or outputs differ from the function's.
     """
     inputs = [i for i, buffer in enumerate(translation.buffers) if buffer.role == "input"]
     plan = LaunchPlan(
@@ -225,10 +226,10 @@ def _bound(what: str, bindings: Sequence[Binding], buffers: Sequence[int]) -> tu
 
 
 def check_architecture(translation: Translation, kernels: list[KernelResources], arch: str) -> None:
-    """Check that every cubin, and all PTX there is, is for the architecture asked for.
+    """Check that every cubin, and its PTX if it has any, is for the requested architecture.
 
     Raises:
-        CompileError: a cubin or its PTX is not.
+        CompileError: a cubin or its PTX is for a different one.
     """
     requested = int(arch.removeprefix("sm_").rstrip("af"))
     for kernel in kernels:
@@ -248,8 +249,9 @@ def minimum_driver_of(
 ) -> dict[str, str]:
     """Return the newest of the drivers that the cubins need.
 
-    A cubin that does not name its toolkit, as those of CUDA 12 before sm_100, is from the toolkit
-    of the assembler in `record`, the toolchain's record: `check_makers` accepts it from no other.
+    A cubin that does not name its toolkit, such as a CUDA 12 cubin for an architecture before
+    sm_100, comes from the toolkit of the assembler in `record`, the toolchain's record:
+    `check_makers` accepts such a cubin from no other assembler.
     """
     assembler = ".".join(str(record.get("ptxas", "")).split(".")[:2])
     needs = [{"cuda": "12.0", "linux": "525.60.13"}]
@@ -278,18 +280,19 @@ class _Stopped(BaseException):
 def compile_lowered(
     lowered: Lowered, job: Job, tools: Tools, *, ptx_folder: Path | None = None
 ) -> Translation:
-    """Compile a lowered job; return its steps, buffers and cubins.
+    """Compile a lowered job; return its steps, buffers, and cubins.
 
     Args:
-        lowered: what `lower_job` returned.
-        job: what was lowered.
+        lowered: the result of `lower_job`.
+        job: the job that was lowered.
         tools: the compiler.
-        ptx_folder: where XLA writes the PTX of its own kernels, None for nowhere.
+        ptx_folder: folder for the PTX of XLA's own kernels; None writes no PTX.
 
     Raises:
-        Exception: whatever XLA raises, or the executable has what no plan can have.
+        Exception: any error that XLA raises, or the executable contains something that a plan
+            cannot express.
     """
-    # XLA assembles with a library inside the process where it can load one; JAX 0.10 does not.
+    # XLA assembles in-process with a library if it can load one; JAX 0.10 does not.
     options = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
     if tools.toolkit is not None:
         options["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
@@ -311,7 +314,7 @@ def compile_lowered(
 
 
 def _prepare(stage: Any, options: dict[str, str]) -> _Call:
-    """Return XLA's call for what `jax.jit(…).trace(…).lower(…)` returned."""
+    """Return XLA's call for the result of `jax.jit(…).trace(…).lower(…)`."""
     from jax._src import compiler
 
     calls: list[_Call] = []
@@ -328,15 +331,15 @@ def _prepare(stage: Any, options: dict[str, str]) -> _Call:
 
 
 def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the PTX of XLA's kernels by the digest of their cubin, by compiling a job again.
+    """Compile a job again, and return the PTX of XLA's kernels by the digest of their cubin.
 
     Args:
-        job: what the kernels were compiled from.
-        tools: as it was compiled with; XLA has to compile in this process.
+        job: the job that the kernels were compiled from.
+        tools: the compiler that the kernels were compiled with; XLA must compile in this process.
         cubins: the names of the kernels, by the digest of their cubin.
 
     Raises:
-        CompileError: it is compiled to another cubin now, or not at all, or XLA wrote no PTX.
+        CompileError: compilation now gives a different cubin or fails, or XLA wrote no PTX.
     """
     with tempfile.TemporaryDirectory(prefix="pallasc-ptx-") as folder:
         try:
@@ -361,7 +364,7 @@ _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
 
 
 def written_kernels(folder: Path) -> dict[str, set[str]]:
-    """Return the different PTX texts in a folder by the names of their kernels."""
+    """Return the distinct PTX texts in a folder by the names of their kernels."""
     texts: dict[str, set[str]] = {}
     for place in sorted(folder.glob("*.ptx")):
         text = place.read_text(encoding="utf-8")

@@ -1,16 +1,17 @@
-"""Constructs of traced kernels that cannot be compiled, or wrongly, and hints for JAX's own errors.
+"""Constructs that cannot be compiled or are compiled wrongly, and hints for JAX's own errors.
 
-LLVM ends the whole process with "Cannot select: intrinsic …" where a kernel uses some instructions
-on the wrong architecture. They are seen in the traced function, with the user's own line. Which
-architecture has what: PTX ISA, "Target ISA Notes" of `wgmma`, `tcgen05`, `cp.async.bulk`,
-`setmaxnreg`, `griddepcontrol`, and "Cluster of Cooperative Thread Arrays".
+If a kernel uses certain instructions on the wrong architecture, LLVM ends the whole process with
+"Cannot select: intrinsic …". These instructions are found in the traced function instead, with the
+user's own line. Sources for the architectures of each instruction: PTX ISA, "Target ISA Notes" of
+`wgmma`, `tcgen05`, `cp.async.bulk`, `setmaxnreg`, `griddepcontrol`, and "Cluster of Cooperative
+Thread Arrays".
 
-`docs/coverage.md` marks the constructs of `WRONG_CONSTRUCTS` as "wrong in JAX"; its tests take
-their words from this table.
+`docs/coverage.md` marks the constructs of `WRONG_CONSTRUCTS` as "wrong in JAX"; its tests take the
+wording from this table.
 
-Errors of JAX and Mosaic that do not say what to do get a hint, where the message leaves one cause.
-JAX has no codes for its errors, so they are known by their words; `tests/wrong/` has a kernel for
-each, which shows that these are the words.
+If the message of an error from JAX or Mosaic does not suggest a fix and has only one possible
+cause, the error gets a hint. JAX has no error codes, so errors are recognized by their wording;
+`tests/wrong/` has a kernel for each error, which verifies the wording.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from pallasc.specs.spelling import nearest
 
 
 class Need(NamedTuple):
-    """The feature that a primitive of Pallas needs, and the primitive's name in messages."""
+    """The feature that a Pallas primitive needs, and the primitive's name in messages."""
 
     what: str
     feature: Feature
 
     def refusal(self, target: Target) -> str | None:
-        """Return why `target` does not have it, None if it does."""
+        """Return why `target` lacks the feature, None if it has it."""
         if self.feature in target.features:
             return None
         rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
@@ -57,15 +58,15 @@ _NEEDS: tuple[tuple[str, str, Feature], ...] = (
     (r"griddepcontrol_(wait|launch_dependents)", "{}", "griddepcontrol"),
     (r"(try|query)_cluster_cancel", "{}", "cluster_cancel"),
 )
-"""By a regular expression for the name of a primitive, its name in messages, and the feature."""
+"""Needs by primitive: a regular expression for its name, its name in messages, and the feature."""
 
 
 def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
-    """Return the need of the Pallas primitive of this name, None if it needs no feature.
+    """Return the need of the Pallas primitive with this name, None if it needs no feature.
 
     Args:
-        primitive: its name, without a suffix `_p`.
-        copies_use_tma: whether asynchronous copies are always by TMA (before JAX 0.12).
+        primitive: its name, without the suffix `_p`.
+        copies_use_tma: whether asynchronous copies always use TMA (before JAX 0.12).
     """
     name = primitive.removesuffix("_p")
     for pattern, what, feature in _NEEDS:
@@ -77,10 +78,10 @@ def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
 
 
 def check_instructions(jaxpr: Any, target: Target) -> None:
-    """Check that `target` has what the traced function uses.
+    """Check that `target` has all features that the traced function uses.
 
     Raises:
-        CompileError: it does not; with the user's line.
+        CompileError: a feature is missing; the error has the user's line.
     """
     from jax.experimental.pallas import mosaic_gpu
 
@@ -94,13 +95,12 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
 
 
 def _has_cluster(equation: Any) -> bool:
-    """Return True if an equation launches a kernel on a mesh with a cluster."""
     meshes = [equation.params.get("mesh"), *(equation.params.get("meshes") or ())]
     return any(getattr(mesh, "cluster", ()) for mesh in meshes)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr and of those inside their parameters."""
+    """Yield the equations of a jaxpr, including those of jaxprs in their parameters."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jaxprs_of(equation):
@@ -108,7 +108,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def jaxprs_of(equation: Any) -> Iterator[Any]:
-    """Yield the jaxprs among the parameters of an equation."""
+    """Yield the jaxprs in the parameters of an equation."""
     for parameter in equation.params.values():
         for value in parameter if isinstance(parameter, list | tuple) else (parameter,):
             inner = getattr(value, "jaxpr", value)
@@ -121,17 +121,17 @@ _STRIDED = re.compile(r"Slice\[\([^()]*, (?!1\))\d+\)")
 
 
 class CompiledWrongly(UserWarning):
-    """The JAX in use compiles a construct of a kernel wrongly."""
+    """The installed JAX compiles a construct of a kernel wrongly."""
 
 
 class WrongConstruct(NamedTuple):
     """A construct that some versions of JAX compile wrongly.
 
     Attributes:
-        does: what the compiled kernel does instead.
-        instead: what to write.
-        first, last: the versions of JAX that do so; later ones are unknown.
-        is_in: returns True for an equation of a kernel that has it; the flag is true for
+        does: the wrong behavior of the compiled kernel.
+        instead: code to write instead.
+        first, last: the first and last affected JAX version; later ones are unknown.
+        is_in: returns True if an equation of a kernel has the construct; its flag is true for
             `LoweringSemantics.Warpgroup`.
     """
 
@@ -142,12 +142,12 @@ class WrongConstruct(NamedTuple):
     is_in: Callable[[Any, bool], bool]
 
     def concerns(self, version: tuple[int, ...]) -> bool:
-        """Return True if this version of JAX compiles it wrongly."""
+        """Return True if this version of JAX compiles the construct wrongly."""
         return self.first <= version[:2] <= self.last
 
 
 def _transfers_booleans(equation: Any, is_warpgroup: bool) -> bool:
-    """Return True for a load or store of several booleans; single ones are right."""
+    """Return True for a load or store of several booleans; single ones are compiled correctly."""
     name, reference = equation.primitive.name, equation.invars[:1]
     value = equation.outvars[:1] if name in ("get", "load") else equation.invars[1:2]
     return (
@@ -194,9 +194,9 @@ WRONG_CONSTRUCTS = (BOOLEANS, STRIDE, COLLECTIVE_PREFETCH)
 
 
 def warn_of_wrong_constructs(jaxpr: Any) -> None:
-    """Warn about each construct of the kernels in a traced function that JAX compiles wrongly.
+    """Warn about each construct in the traced function's kernels that JAX compiles wrongly.
 
-    Each is named once, at the first line that has it.
+    Each construct is reported once, at its first line.
     """
     import jax
 
@@ -237,8 +237,8 @@ _ARGUMENT = re.compile(r"(?P<function>\w+)\(\) got an unexpected keyword argumen
 _REDUCED_LAYOUT = re.compile(r"(?P<layout>WGMMA|TCGEN05)_(?P<kept>ROW|COL)")
 _NO_RULE = "assert rule is not None"
 _UNKNOWN_VALUE = "ValueSite("
-"""Mosaic looks up layouts by these keys, and ends with a `KeyError` for a value in no memory space
-that it handles. Its message is the key, with an address."""
+"""Mosaic looks up layouts by these keys, and fails with a `KeyError` for a value in a memory space
+that it does not handle. The message is the key, with an address."""
 _NO_CALL = "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
 _NO_CALL_HINT = "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
 _SLICE_HINT = (
@@ -246,11 +246,11 @@ _SLICE_HINT = (
 )
 _INDEX_MAP_HINT = "An index map must return one index for each dimension of its block shape."
 _SWIZZLES = (32, 64, 128)
-"""Bytes that a swizzle can have."""
+"""Supported swizzle sizes in bytes."""
 
 
 def hint(error: BaseException, mesh: object) -> str | None:
-    """Return the hint for an error of JAX that does not say what to do, None for others."""
+    """Return a hint for a JAX error that does not suggest a fix, None for other errors."""
     text = message_of(error)
     if isinstance(error, AssertionError):
         return _of_text(f"{text}\n{failed_line(error)}")
@@ -277,7 +277,7 @@ def hint(error: BaseException, mesh: object) -> str | None:
 
 
 def message(error: BaseException) -> str | None:
-    """Return the message for an error whose own text means nothing to users, else None."""
+    """Return a message for an error whose own text is useless to users, None for other errors."""
     if _is_unknown_value(error):
         if _has_global_operand(error):
             return "wgmma reads an operand from global memory"
@@ -300,7 +300,7 @@ def _has_global_operand(error: BaseException) -> bool:
 
 
 def _lowered_equations(error: BaseException) -> Iterator[Any]:
-    """Yield the equations inside the innermost one that JAX was lowering."""
+    """Yield the equations inside the innermost equation that JAX was lowering."""
     frames = walk_tb(error.__traceback__)
     found = [frame.f_locals["eqn"] for frame, _ in frames if "eqn" in frame.f_locals]
     yield from equations(SimpleNamespace(eqns=found[-1:]))
@@ -325,7 +325,7 @@ def _of_attribute(name: str, owner: ModuleType | type) -> str | None:
 
 
 def _of_layouts(error: BaseException) -> str:
-    """Return the hint for the likely cause, which the message of layout inference may lack."""
+    """Return a hint for the likely cause, which the message of layout inference may omit."""
     inside = [] if "cannot relayout" in message_of(error) else [*_lowered_equations(error)]
     has_casts = any(equation.primitive.name == "layout_cast" for equation in inside)
     for equation in (each for each in inside if each.outvars):
@@ -409,7 +409,7 @@ _CASTS_HINT = (
 
 _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
     _NO_RULE: _NO_CALL_HINT,
-    # JAX 0.10 ends this way where a derivative meets the primitive of a kernel.
+    # JAX 0.10 fails with this error if a derivative reaches the primitive of a kernel.
     r"(?m)^must override$|Differentiation rule for '\w+' not implemented": (
         "JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp."
     ),
@@ -493,5 +493,5 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
         "Mosaic GPU has no {name} in kernels: do it before or after the kernel."
     ),
 }
-"""By a regular expression for the message: the hint, in which `{name}` stands for a group, or a
-function that makes it of the match. The first that matches is used."""
+"""Hints by a regular expression for the message. A hint is a text in which `{name}` stands for a
+group, or a function that makes the text from the match. The first match is used."""

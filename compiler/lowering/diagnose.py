@@ -1,8 +1,8 @@
-"""Turn an exception of JAX, Mosaic, or XLA into one error: its message and the user's own line.
+"""Turn an exception of JAX, Mosaic, or XLA into one error with its message and the user's line.
 
 JAX chains an exception to the stack of the operation that caused it (a
 `JaxStackTraceBeforeTransformation`), so the user's line is known without source locations in the
-module. Only what fails below Python needs a second run with locations on.
+module. Only failures below Python need a second run with locations.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
 _WORKERS_FOLDER = re.compile(r"/pallasc-(?:workers|xla)-.*")
 _FULL_BYTES, _MOST_FREED_BYTES = 64 << 10, 64 << 20
-"""Files that a compiler could not finish may be gone when it reports that."""
+"""Free space below which a disk counts as full: without and with ENOSPC in the message. The second
+is larger because a compiler may have deleted its unfinished files before it reports."""
 _OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
 _MOST_LINES = 12
 _LONGEST_LINE = 400
@@ -87,9 +88,9 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
 
 
 def _unsupported(error: BaseException) -> str | None:
-    """Name the operation that JAX could not lower because it needs more than a GPU's compiler.
+    """Name the operation that JAX could not lower because it needs more than a GPU compiler.
 
-    JAX raises plain `RuntimeError` and `ValueError` for these: only their text tells them apart.
+    JAX raises plain `RuntimeError` and `ValueError` for these, which differ only in their text.
     """
     text = message_of(error)
     if "Unknown backend: 'gpu' requested" in text:
@@ -102,12 +103,12 @@ def _unsupported(error: BaseException) -> str | None:
 def explain_compilation(
     error: BaseException, function: Callable[..., Any], output: str
 ) -> PallascError:
-    """Return the error to show for what failed below Python.
+    """Return the error to show for a failure below Python.
 
     Args:
-        error: what was raised.
+        error: the exception that was raised.
         function: the function that was compiled.
-        output: what the compiler wrote to the standard error output, with locations on.
+        output: the compiler's standard error output, with locations.
     """
     if (full := _full_folder(output + message_of(error))) is not None:
         return full
@@ -119,7 +120,7 @@ def explain_compilation(
 
 
 def _full_folder(text: str) -> ToolError | None:
-    """Return the error for a full folder of temporary files if a compiler ran out of space."""
+    """Return an error for a full temporary folder if a compiler ran out of disk space."""
     folder = _WORKERS_FOLDER.sub("", tempfile.gettempdir())
     says_so = os.strerror(errno.ENOSPC) in text
     try:
@@ -137,7 +138,7 @@ def _full_folder(text: str) -> ToolError | None:
 def _raised_place(error: BaseException) -> Location | None:
     """Return the user's line that raised `error`, as a function inlined into a kernel may.
 
-    For an operation that MLIR refuses, JAX adds its line as a frame if there are locations.
+    If MLIR rejects an operation and there are locations, JAX adds the operation's line as a frame.
     """
     trace = traceback.extract_tb(error.__traceback__)
     if not trace or _origin(trace[-1].filename) != "user":
@@ -148,7 +149,7 @@ def _raised_place(error: BaseException) -> Location | None:
 def equation_place(error: BaseException) -> Location | None:
     """Return the user's line of the innermost equation that was being lowered.
 
-    JAX lowers a function equation by equation; each remembers the Python stack that made it.
+    JAX lowers a function equation by equation; each equation has the Python stack that made it.
     """
     place = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -159,8 +160,8 @@ def equation_place(error: BaseException) -> Location | None:
 def operation_place(error: BaseException) -> Location | None:
     """Return the user's line of the MLIR operation at which one of Mosaic's passes failed.
 
-    The passes are Python, and raise without a place; the operation that a pass was at is a local
-    variable of its frames, with a location if the module was made with them.
+    The passes are Python and raise without a location. The current operation of a pass is a local
+    variable in its frames, and has a location if the module was made with locations.
     """
     if (raised := _raised_place(error)) is not None:
         return raised
@@ -173,7 +174,7 @@ def operation_place(error: BaseException) -> Location | None:
 
 
 def is_mosaic(error: BaseException) -> bool:
-    """Return whether one of Mosaic's own passes raised `error`, or MLIR, which verifies them."""
+    """Return True if one of Mosaic's passes, or MLIR's verification of them, raised `error`."""
     if type(error).__name__ == _MLIR:
         return True
     trace = traceback.extract_tb(error.__traceback__)
@@ -187,7 +188,7 @@ def _places(text: str) -> list[Location]:
 def frames(error: BaseException) -> list[Location]:
     """Return the Python frames that led to `error`, innermost first.
 
-    The frames that called the compiler, such as those of `pallasc.compile`, are left out.
+    Frames that called the compiler, such as the frames of `pallasc.compile`, are omitted.
     """
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
@@ -211,9 +212,10 @@ def place_of(equation: Any) -> Location | None:
 
 
 def user_place(places: Sequence[Location]) -> Location | None:
-    """Return the first of `places`, innermost first, that is neither JAX's nor ours nor Python's.
+    """Return the innermost of `places` that is not in JAX, pallasc, or Python.
 
-    A kernel that ships with JAX or with pallasc is named if no other code called it.
+    `places` starts with the innermost. A kernel that ships with JAX or pallasc is named if no other
+    code called it.
     """
     stack = user_stack(places)
     users = (place for place in stack if _origin(place.file) == "user")
@@ -221,7 +223,7 @@ def user_place(places: Sequence[Location]) -> Location | None:
 
 
 def user_stack(places: Sequence[Location]) -> tuple[Location, ...]:
-    """Return those of `places`, innermost first, that `user_place` could name."""
+    """Return all of `places`, innermost first, that `user_place` could return."""
     inside = _inside(places) or places
     return tuple(place for place in inside if _origin(place.file) in ("user", "shipped"))
 
@@ -241,13 +243,13 @@ def control_flow_calls(
 
 
 def _inside(places: Sequence[Location]) -> list[Location]:
-    """Return the frames, innermost first, that are below the compiler's own."""
+    """Return the frames, innermost first, that are below the compiler's own frames."""
     return [*itertools.takewhile(lambda place: _origin(place.file) != "compiler", places)]
 
 
 @cache
 def _origin(file: str) -> Literal["user", "shipped", "compiler", "other"]:
-    """Return whose code a file has; kernels of JAX and of pallasc are "shipped"."""
+    """Return who owns the code of a file; kernels of JAX and pallasc are "shipped"."""
     path, (shipped, hidden) = os.path.realpath(file), _folders()
     if file.startswith("<"):
         return "other"
@@ -261,9 +263,9 @@ def _origin(file: str) -> Literal["user", "shipped", "compiler", "other"]:
 
 @cache
 def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the folders of kernels that ship with JAX and with pallasc, and of hidden frames.
+    """Return the folders of kernels shipped with JAX or pallasc, and the folders of hidden frames.
 
-    Frames of the second ones are not shown; the first of these is the compiler's.
+    Frames in the second group are not shown; its first folder is the compiler's.
     """
     own = Path(__file__).resolve().parents[2]
     shipped, hidden = [own / "specs" / "library"], [own / "compiler", own / "cli"]
@@ -277,7 +279,7 @@ def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def definition(function: Callable[..., Any]) -> Location | None:
-    """Return where `function` is defined, if Python knows."""
+    """Return where `function` is defined, None if Python does not know."""
     inner: Any = inspect.unwrap(function)
     while hasattr(inner, "func"):
         inner = inspect.unwrap(inner.func)
@@ -302,7 +304,7 @@ def _message(error: BaseException) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a compiler's message without requests to file issues, long lines and long dumps."""
+    """Remove requests to file issues, long lines, and long dumps from a compiler's message."""
     text = _OPERATION.sub("", _ISSUE.sub("", text))
     # A dump of the traced function may follow the message.
     prose = itertools.takewhile(lambda line: not _DUMP.search(line), text.splitlines())
@@ -314,7 +316,7 @@ def shorten(text: str) -> str:
 
 
 def _compiler_message(output: str) -> str | None:
-    """Return the first error in what the compiler wrote, the assembler's without its paths."""
+    """Return the first error in the compiler's output; the assembler's errors lose their paths."""
     first = _MLIR_ERROR.search(output)
     if first is None:
         return None
@@ -359,7 +361,7 @@ def _values(line: str, variables: Mapping[str, object]) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value's text, "" where it says nothing: None, functions, addresses."""
+    """Return a value's text, "" if it is uninformative: None, functions, addresses."""
     if value is None or callable(value) or isinstance(value, ModuleType):
         return ""
     text = repr(value)

@@ -1,9 +1,9 @@
 """A variant's function and arguments: imported, traced by JAX, and numbered for a launch plan.
 
 Importing runs the user's code, so only compiling processes may do it. Arguments are lists, tuples,
-dicts, `Node` and `BuiltNode` with `ArraySpec` in them. `abstract` turns them into what JAX traces,
-and `bind` turns JAX's pytrees into those of a launch plan
-(`runtime/matching/arguments` has the grammar).
+dicts, `Node`, and `BuiltNode` that contain `ArraySpec`. `abstract` turns them into objects that JAX
+can trace, and `bind` turns JAX's pytrees into a launch plan's trees (`runtime/matching/arguments`
+has the grammar).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def import_entry(entry: str, base_dir: str, *, called: str = "entry") -> Any:
 
     Args:
         entry: the entry point.
-        base_dir: the spec's folder, which can be imported from too.
-        called: what the spec calls it: "entry", "$ref" or "$call".
+        base_dir: the spec's folder, from which modules can be imported too.
+        called: its name in the spec: "entry", "$ref", or "$call".
 
     Raises:
         SpecError: the module cannot be imported, or has no such name.
@@ -83,7 +83,7 @@ def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Call
     """Return the function that `entry` names.
 
     Raises:
-        SpecError: it cannot be imported, or cannot be called.
+        SpecError: it cannot be imported, or is not callable.
     """
     value = import_entry(entry, base_dir, called=called)
     if not callable(value):
@@ -96,7 +96,7 @@ def static_arguments(static: Mapping[str, object], base_dir: str) -> dict[str, A
     """Return the static arguments of a kernel.
 
     Raises:
-        SpecError: as `static_value`; it names the field.
+        SpecError: see `static_value`; the error names the field.
     """
     with _inside("static"):
         return _static_values(static, base_dir)
@@ -112,7 +112,7 @@ def _static_values(values: Mapping[str, object], base_dir: str) -> dict[str, Any
 
 @contextmanager
 def _inside(key: str | int) -> Iterator[None]:
-    """Put a key in front of the field that an error names."""
+    """Prepend a key to the field that an error names."""
     try:
         yield
     except SpecError as error:
@@ -121,7 +121,7 @@ def _inside(key: str | int) -> Iterator[None]:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function; one without a signature takes anything."""
+    """Return the parameters of a function; a function without a signature accepts any arguments."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -129,13 +129,13 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Return True if a function has a parameter of a name, or takes any keywords."""
+    """Return True if a function has this parameter, or accepts any keywords."""
     parameters = parameters_of(function)
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _check_keywords(called: str, function: Callable[..., Any], keys: Iterable[str]) -> None:
-    """Refuse an argument of a `$call` that its function does not take, at its own place."""
+    """Reject an argument of a `$call` that its function does not accept, at its location."""
     if isinstance(function, type) and type(function).__call__ is not type.__call__:
         return  # an enumeration: its signature is that of its members, so it is just called
     for key in keys:
@@ -151,7 +151,7 @@ def static_value(value: Any, base_dir: str) -> Any:
     Lists become tuples: static arguments of functions that JAX compiles must be hashable.
 
     Raises:
-        SpecError: what a node names cannot be imported, or the call fails.
+        SpecError: the object that a node names cannot be imported, or the call fails.
     """
     if isinstance(value, list):
         numbered = {str(index): item for index, item in enumerate(value)}
@@ -215,11 +215,11 @@ def _holds_arrays(tree: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An existing pytree node, taken apart by one level.
+    """An existing pytree node, flattened by one level.
 
     Attributes:
-        structure: JAX's, of this level.
-        children: trees in it.
+        structure: JAX's structure of this level.
+        children: the trees in it.
         value: the node itself.
     """
 
@@ -233,8 +233,8 @@ class BuiltNode:
     """A pytree node that a call returns.
 
     Attributes:
-        called: what the spec calls it.
-        function: what is called.
+        called: the function's name in the spec.
+        function: the function to call.
         arguments: its keyword arguments: arrays, static data, or containers of both.
     """
 
@@ -260,10 +260,10 @@ def leaves(tree: Any) -> Iterator[ArraySpec]:
 
 
 def abstract(tree: Any, sharding: Any) -> Any:
-    """Return the tree with a `ShapeDtypeStruct` for each array, and with its nodes made.
+    """Return the tree with a `ShapeDtypeStruct` for each array, and with its nodes built.
 
     Raises:
-        SpecError: this JAX has no such dtype, or a node cannot be made.
+        SpecError: this JAX does not have a dtype, or a node cannot be built.
     """
     return _made(tree, lambda array: _struct(array, sharding), lambda node: _built(node, sharding))
 
@@ -313,7 +313,7 @@ def _laid_out(struct: Any, layout: tuple[int, ...] | None) -> Any:
 
 
 def _built(node: BuiltNode, sharding: Any) -> Any:
-    """Return the result of a call; it is traced, so it may look at its arrays and compute."""
+    """Return the result of a call; it is traced, so it may inspect its arrays and compute."""
     import jax
 
     arrays = list(leaves(node))
@@ -343,7 +343,7 @@ def _built(node: BuiltNode, sharding: Any) -> Any:
 
 
 def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
-    """Call a node's function with the next ones of `arrays` in its arguments."""
+    """Call a node's function, filling its arguments from the iterator `arrays`."""
     arguments = {
         name: _made(value, lambda _: next(arrays), lambda inner: _call(inner, arrays))
         for name, value in node.arguments.items()
@@ -357,14 +357,14 @@ def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
 
 
 def is_node(value: Any) -> bool:
-    """Return True if JAX takes a value apart, None included."""
+    """Return True if JAX flattens a value; this includes None."""
     import jax
 
     return not jax.tree_util.all_leaves([value])
 
 
 def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = False) -> Any:
-    """Number the leaves of a pytree of JAX in JAX's order; return it with numbers for leaves.
+    """Number the leaves of a JAX pytree in JAX's order; return it with numbers as leaves.
 
     Args:
         tree: arrays, or their shapes, in containers and nodes.
@@ -399,7 +399,6 @@ def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = Fals
 
 
 def _layout(struct: Any) -> tuple[int, ...] | None:
-    """Return the layout that a struct was given."""
     order = getattr(getattr(struct, "format", None), "layout", None)
     major_to_minor = getattr(order, "major_to_minor", None)
     if major_to_minor is None:
@@ -408,13 +407,13 @@ def _layout(struct: Any) -> tuple[int, ...] | None:
 
 
 def arrays_tell_order(trees: Mapping[str, object]) -> bool:
-    """Return True if all trees that hold arrays come before those that hold none."""
+    """Return True if all trees with arrays come before all trees without arrays."""
     holds = [any(True for _ in tree_leaves(tree)) for tree in trees.values()]
     return holds == sorted(holds, reverse=True)
 
 
 def _bind_node(tree: Any, bound: Callable[[Any, Any], Any], is_input: bool) -> Any:
-    """Flatten a node of a type that was registered with JAX by one level."""
+    """Flatten a node, whose type is registered with JAX, by one level."""
     import jax
 
     name = type(tree).__name__
@@ -441,7 +440,7 @@ def _bind_node(tree: Any, bound: Callable[[Any, Any], Any], is_input: bool) -> A
 
 
 def _key(entry: Any) -> str:
-    """Return JAX's name of a child: the name of an attribute, a key, or a number."""
+    """Return JAX's name for a child: the name of an attribute, a key, or a number."""
     for name in ("name", "key", "idx"):
         if hasattr(entry, name):
             return str(getattr(entry, name))

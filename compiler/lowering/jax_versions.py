@@ -1,12 +1,13 @@
-"""JAX's internals: what differs between its versions, is replaced, or has no public interface.
+"""JAX internals: version differences, temporary replacements, and uses without a public interface.
 
-JAX has no switch for some of what compiling ahead of time needs, so functions are replaced for a
-while (`patched`). One thread at a time may do so; other threads still call the original ones.
+JAX has no switch for some things that ahead-of-time compilation needs, so functions are replaced
+temporarily (`patched`). Only one thread at a time may do this; other threads still call the
+original functions.
 
-Devices for GPUs that are not there are made from a `GpuTargetConfigProto`
-(`xla/stream_executor/device_description.proto`), laid out as in
-`xla/backends/gpu/target_config/specs`. Figures that are the same for every supported model: 1024
-threads per block, warps of 32, 48 KiB of shared memory without opt-in, 65,536 registers.
+Devices for absent GPUs are made from a `GpuTargetConfigProto`
+(`xla/stream_executor/device_description.proto`), with the fields used in
+`xla/backends/gpu/target_config/specs`. Values that are the same for every supported model: 1024
+threads per block, warps of 32 threads, 48 KiB of shared memory without opt-in, 65,536 registers.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ _uses = itertools.count(1)
 _STACKS = "stacks"
 _NUMBER = re.compile(rf'"{_STACKS}":(\d+)')
 _TO_TRANSPOSE = 3
-"""The frames from `user_context`, replaced, to the function that transposes."""
+"""Number of frames from the replaced `user_context` to the function that transposes."""
 _WITH_RULES = ("custom_lin", "custom_transpose_call", "linear_call")
-"""Equations whose transposition calls the user's code."""
+"""Equations whose transposition calls user code."""
 _ATTRIBUTE = "mosaic_gpu.dump_basename"
 
 
@@ -74,17 +75,17 @@ _ATTRIBUTE = "mosaic_gpu.dump_basename"
 def source_locations(*, enabled: bool) -> Iterator[None]:
     """Lower with or without source locations while the context lasts.
 
-    With them the kernel's hash and the cubin change with the checkout's folder and with every line
-    above the kernel. `jax_traceback_in_locations_limit=0` is enough for XLA's module and for
-    Mosaic's up to JAX 0.10; from 0.11 on, Mosaic asks for the user's innermost frame in any case
-    (`jax/_src/pallas/mosaic_gpu/lowering.py`), so that function is made to return none.
+    With locations, the kernel's hash and the cubin change with the checkout's folder and with every
+    line above the kernel. `jax_traceback_in_locations_limit=0` is enough for XLA's module, and for
+    Mosaic's up to JAX 0.10. From 0.11 on, Mosaic always asks for the user's innermost frame
+    (`jax/_src/pallas/mosaic_gpu/lowering.py`), so that function is replaced and returns no frame.
     """
     from jax._src import config, source_info_util
 
     hidden = {} if enabled else {"user_frame": lambda _: None}
     with (
         config.traceback_in_locations_limit(_MOST_FRAMES if enabled else 0),
-        # Otherwise JAX reads the names of files, and fails at one that is not UTF-8.
+        # Otherwise JAX reads file names, and fails at one that is not UTF-8.
         config.include_full_tracebacks_in_locations(enabled),
         patched(source_info_util, hidden),
     ):
@@ -92,7 +93,7 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
 
 
 def without_locations() -> contextlib.AbstractContextManager[None]:
-    """Lower without source locations for JAX's own execution, where Python's frames suffice.
+    """Lower without source locations for execution by JAX itself, where Python's frames suffice.
 
     JAX cannot lower code from a file whose name is not UTF-8.
     """
@@ -105,11 +106,11 @@ def without_locations() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def lines_of_rules() -> Iterator[None]:
-    """Give what a backward rule traces the lines of the rule while the context lasts.
+    """Give operations that a backward rule traces the lines of the rule, while the context lasts.
 
-    While JAX transposes an equation, all that it traces has the stack of that equation
-    (`jax/_src/interpreters/ad.py`), which is right for its own operations. For an equation that
-    calls the user's rule, the stack is left out, so that each operation takes its own.
+    While JAX transposes an equation, everything that it traces gets the stack of that equation
+    (`jax/_src/interpreters/ad.py`), which is right for JAX's own operations. For an equation that
+    calls the user's rule, that stack is left out, so that each operation keeps its own.
     """
     from jax._src import source_info_util
 
@@ -136,7 +137,7 @@ def lines_of_rules() -> Iterator[None]:
 
 
 def _calls_rule(frame: Any) -> bool:
-    """Return True if a function that called `frame` transposes an equation with a user's rule."""
+    """Return True if a caller of `frame` transposes an equation with a user's rule."""
     for _ in range(_TO_TRANSPOSE):
         frame = frame.f_back
         if frame is None:
@@ -151,12 +152,12 @@ def _calls_rule(frame: Any) -> bool:
 def numbered_stacks(number: Callable[[list[Location], int], int]) -> Iterator[None]:
     """Make the line of each source location the number of its Python stack.
 
-    Mosaic hands a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves out
-    those of kernels that ship with it. The columns differ from one use to the next, since XLA does
-    not compile a kernel again that the process has compiled before.
+    Mosaic passes a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves
+    out the frames of kernels that ship with JAX. The columns differ between uses, since XLA does
+    not compile a kernel that the process has compiled before.
 
     Args:
-        number: returns the number, 0 for none. Its arguments are the stack of an equation, from
+        number: returns the number, 0 for none. Its arguments are the stack of an equation, starting
             where the function around it was traced, and the number of the equation that calls this
             function, 0 for none.
     """
@@ -197,7 +198,8 @@ def numbered_stacks(number: Callable[[list[Location], int], int]) -> Iterator[No
             return located(context, *arguments)
 
     def lowered(*arguments: Any, base_loc: Any = None, **options: Any) -> Any:
-        # What no equation asks for, such as the initialisation of barriers, is the kernel's call's.
+        # Code that belongs to no equation, such as barrier initialization, gets the location of the
+        # kernel's call.
         with base_loc or ir.Location.unknown():
             return lower(*arguments, base_loc=base_loc, **options)
 
@@ -219,7 +221,7 @@ def _current_number(ir: Any) -> int:
 
 
 def jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
-    """Return JAX's mesh of these devices, in the order of their numbers."""
+    """Return a JAX mesh of these devices, in the order of their numbers."""
     import jax
     import numpy as np
 
@@ -233,13 +235,13 @@ def on_one_device(
 ) -> Callable[..., Any]:
     """Return `function` as each device of a mesh runs it, on its own arrays.
 
-    The axes of the mesh have names inside it, and the executable is one device's.
+    The axes of the mesh have names inside it, and the executable is for one device.
 
     Args:
-        function: what a device runs.
+        function: the function that each device runs.
         mesh: JAX's mesh.
-        split: whether arrays are given for all devices together, in their first dimension, of which
-            each device gets its part; else each gets whole arrays.
+        split: whether arrays are given for all devices together and split along their first
+            dimension; otherwise each device gets whole arrays.
     """
     import jax
 
@@ -261,18 +263,18 @@ def inferred_architecture() -> tuple[int, int]:
 
 
 def keep_64_bits() -> Any:
-    """Return a context in which 64-bit types stay as they are."""
+    """Return a context that does not truncate 64-bit types."""
     import jax
     from jax import experimental
 
-    # Older versions have it in `experimental` alone.
+    # Older versions have it only in `experimental`.
     module: Any = jax if hasattr(jax, "enable_x64") else experimental
     return module.enable_x64(True)
 
 
 @contextlib.contextmanager
 def adapted(target: Target) -> Iterator[None]:
-    """Make Mosaic lower as later versions of JAX do, while the context lasts."""
+    """While the context lasts, make Mosaic lower as later versions of JAX do."""
     import jax
 
     series = jax.__version_info__[:2]
@@ -287,9 +289,9 @@ def adapted(target: Target) -> Iterator[None]:
 def _adapt_before_hopper(stack: contextlib.ExitStack) -> None:
     """Replace two operations that do not exist before Hopper, in Mosaic of JAX 0.10.
 
-    It picks one thread of a block with `elect.sync` and fences barrier initialisation for
-    clusters in every kernel; neither exists before sm_90, and LLVM aborts the process. Later
-    versions compare the thread's index instead, and fence only kernels with clusters.
+    This version elects one thread of a block with `elect.sync`, and fences barrier initialization
+    for clusters in every kernel. Neither exists before sm_90, and LLVM aborts the process. Later
+    versions compare the thread's index instead, and fence only in kernels with clusters.
     """
     from jax._src.lib.mlir.dialects import arith, nvvm
     from jax.experimental.mosaic import gpu
@@ -313,9 +315,9 @@ def _adapt_before_hopper(stack: contextlib.ExitStack) -> None:
 def _same_dump_names() -> contextlib.AbstractContextManager[None]:
     """Give every module the same name for its dumps, in Mosaic of JAX 0.11.
 
-    It numbers the kernels of a process and puts the number into each module, as the name of the
-    files that it would dump (`get_or_set_dump_options`). The kernel's hash, and with it the key of
-    a compilation, would depend on what was compiled before. JAX 0.12 leaves it out of the hash.
+    This version numbers the kernels of a process and puts the number into each module, in the name
+    of its dump files (`get_or_set_dump_options`). The kernel's hash, and so the action key, would
+    then depend on earlier compilations. JAX 0.12 leaves it out of the hash.
     """
     from jax.experimental.mosaic.gpu import core
     from jaxlib.mlir import ir
@@ -377,7 +379,7 @@ def target_config(target: Target) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a string of the text format, in ASCII: all but letters and the like as octal bytes."""
+    """Quote a string for the text format, in ASCII: octal bytes except for letters and the like."""
     data = text.encode("utf-8", "replace")
     plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in data)
     return f'"{"".join(plain)}"'
@@ -385,11 +387,11 @@ def _quoted(text: str) -> str:
 
 @cache
 def devices_for(target: Target, count: int = 1) -> tuple[Any, ...]:
-    """Return JAX devices that stand for GPUs of `target`; nothing can run on them.
+    """Return JAX devices that represent GPUs of `target`; nothing can run on them.
 
     Raises:
         ToolError: JAX does not offer its CUDA plugin in this process.
-        CompileError: the device does not report the architecture requested.
+        CompileError: the device does not report the requested architecture.
     """
     from jax.experimental import topologies
 
@@ -414,10 +416,10 @@ def devices_for(target: Target, count: int = 1) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def devices_present(devices: Sequence[Any]) -> Iterator[None]:
-    """Let JAX report these devices as the devices of the machine, as where the kernel runs.
+    """Make JAX report these devices as the machine's devices, as on a machine that runs the kernel.
 
-    Kernels ask for their number and their properties while they are traced, and Mosaic asks whether
-    one process has them all. A question about another platform is answered by JAX.
+    While kernels are traced, they ask for the number and properties of devices, and Mosaic asks
+    whether one process has them all. JAX itself answers questions about other platforms.
     """
     import jax
 

@@ -1,10 +1,10 @@
-"""Output of a compilation, and of the kernels that it makes.
+"""Output of a compilation, and of the kernels that it compiles.
 
-The compiler, which is C++, writes to file descriptors (`captured_output`). `debug=True` makes
-Pallas print the traced kernel and its MLIR module, for `pallasc inspect` (`printed_text`). Paths
-and lines of source are in there, so it is not part of an artifact, which is the same everywhere; a
-manifest carries it, compressed. What `pl.debug_print` prints at each launch is in the PTX: calls of
-`vprintf` with formats in memory (CUDA C++ Programming Guide, "Formatted Output").
+The compiler, which is C++, writes to file descriptors (`captured_output`). With `debug=True`,
+Pallas prints the traced kernel and its MLIR module, for `pallasc inspect` (`printed_text`). This
+text contains paths and source lines, so it is stored, compressed, in a manifest and not in an
+artifact, which is the same everywhere. Text that `pl.debug_print` prints at each launch is in the
+PTX, as calls of `vprintf` with formats in memory (CUDA C++ Programming Guide, "Formatted Output").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 LONGEST_TEXT = 1 << 20
-"""Of a longer text, only the end is kept."""
+"""Maximum length of a text; only the end of a longer text is kept."""
 
 _FORMAT = re.compile(
     r"^\.global \.align 1 \.b8 printfFormat_(?P<number>\d+)\[\d+\] = \{(?P<bytes>[\d, ]+)\};$",
@@ -32,7 +32,7 @@ _LEFT_OUT = "[first {} characters omitted]\n"
 
 @contextlib.contextmanager
 def captured_output() -> Iterator[Callable[[], str]]:
-    """Collect what is written to file descriptors 1 and 2, also by C++ code.
+    """Collect output to file descriptors 1 and 2, including output of C++ code.
 
     Yields a function that returns the text so far.
     """
@@ -51,7 +51,7 @@ def captured_output() -> Iterator[Callable[[], str]]:
 
 
 class _Tee(io.StringIO):
-    """Passes text on and keeps it."""
+    """Passes text on and keeps a copy."""
 
     def __init__(self, to: TextIO) -> None:
         super().__init__()
@@ -67,13 +67,13 @@ class _Tee(io.StringIO):
 
 @contextlib.contextmanager
 def printed_text() -> Iterator[io.StringIO]:
-    """Collect what is printed meanwhile; it is still printed."""
+    """Collect printed text while the context lasts; it is still printed."""
     with contextlib.redirect_stdout(_Tee(sys.stdout)) as text:
         yield text
 
 
 def pack(text: str) -> str:
-    """Return a text as a manifest holds it, "" for ""."""
+    """Compress a text for a manifest; "" stays ""."""
     if not text:
         return ""
     left_out = len(text) - LONGEST_TEXT
@@ -95,7 +95,7 @@ def unpack(packed: object) -> str:
 
 
 def formats(ptx: str) -> list[str]:
-    """Return the formats of C that a kernel prints when it runs, in the order of its source."""
+    """Return the C format strings that a kernel prints when it runs, in source order."""
     by_number = {int(match["number"]): match["bytes"] for match in _FORMAT.finditer(ptx)}
     texts = [bytes(map(int, by_number[number].split(","))) for number in sorted(by_number)]
     return [text.rstrip(b"\0").decode("utf-8", "replace") for text in texts]

@@ -1,11 +1,11 @@
 """Trace a function for a target and lower it to a module without source locations.
 
-Locations are off (`jax_versions`), so that one kernel has one module in every folder; they can be
-switched on to explain an error.
+Locations are off (`jax_versions`), so that a kernel gives the same module in every folder. They can
+be switched on to explain an error.
 
-With `CompilerParams(profile_space=…)` JAX gives a kernel one more result and appends a callback to
-the host that writes it to a file. A cubin cannot call back, so the callback is left out, and what
-is needed to read the result is recorded (`Regions`). JAX's hash of a kernel identifies it.
+With `CompilerParams(profile_space=…)`, JAX adds a result to a kernel, and a host callback that
+writes this result to a file. A cubin cannot call the host, so the callback is removed, and the
+information needed to read the result is recorded (`Regions`). JAX's hash of a kernel identifies it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from pallasc.specs.spelling import suggestion
 class Job:
     """A function, its arrays and static arguments, and the target to compile it for.
 
-    `mesh` holds the devices that run it together; `args` are the arrays of a single device. It is
-    traced inside the context of `within`.
+    `mesh` contains the devices that run it together; `args` are the arrays of a single device. The
+    function is traced inside the context that `within` returns.
     """
 
     function: Callable[..., Any]
@@ -69,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Inputs and outputs of a traced function; `buffer` of the bindings is the leaf's number.
+    """Inputs and outputs of a traced function; `buffer` of each binding is the leaf's number.
 
     `parameters` is the same as in a launch plan.
     """
@@ -85,7 +85,7 @@ class Signature:
 class Lowered:
     """A lowered function, ready to compile, and the digest of its module.
 
-    `regions` say how to read what profiled kernels measure.
+    `regions` describe how to read the traces of profiled kernels.
     """
 
     stage: Any
@@ -98,12 +98,12 @@ def lower(job: Job, *, locations: bool = False) -> Lowered:
     """Trace a job's function and lower it for its target.
 
     Args:
-        job: what to lower.
+        job: the job to lower.
         locations: keep source locations, for an error message or a line table.
 
     Raises:
         SpecError: the arguments do not fit the function.
-        Exception: whatever tracing raises; `diagnose` turns it into an error of ours.
+        Exception: any error that tracing raises; `diagnose` turns it into a `PallascError`.
     """
     import jax
 
@@ -118,8 +118,8 @@ def lower(job: Job, *, locations: bool = False) -> Lowered:
             check_instructions(traced.jaxpr, job.target)
             with _recorded_regions() as regions:
                 stage = traced.lower(lowering_platforms=("cuda",))
-            # After lowering: if that fails, its error matters, not a warning. With locations, this
-            # runs again for a message.
+            # After lowering: if lowering fails, its error matters, not a warning. With locations,
+            # this is a repeated run for a message.
             if not locations:
                 warn_of_wrong_constructs(traced.jaxpr)
             signature = _signature(names, arrays, stage)
@@ -173,8 +173,8 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
 def _claim_architecture(target: Target) -> None:
     """Check that Mosaic will lower for the requested architecture.
 
-    Mosaic assumes sm_90 where it cannot tell, and registers its assembler pass once per process,
-    for the architecture of the first kernel.
+    Mosaic assumes sm_90 if it cannot determine the architecture, and registers its assembler pass
+    once per process, for the architecture of the first kernel.
     """
     major, minor = inferred_architecture()
     if (major, minor) != (target.major, target.minor):
@@ -193,9 +193,9 @@ _process_architecture: dict[str, str] = {}
 def _ordered(job: Job) -> tuple[list[str] | None, list[Any]]:
     """Return the names and values of the arrays in the order of the function's signature.
 
-    Arrays given by position take the names of the parameters that they fall on, so that both ways
-    to write a call give the same artifact. The names are None if there are none: after `*args`,
-    for positional-only parameters, or where the function has no signature.
+    Positional arrays take the names of the matching parameters, so that both ways to write a call
+    give the same artifact. The names are None if there are none: after `*args`, for positional-only
+    parameters, or if the function has no signature.
     """
     args, parameters = job.args, parameters_of(job.function)
     if isinstance(args, list):
@@ -275,7 +275,7 @@ _CALLBACK = "dump_profile"
 
 @contextlib.contextmanager
 def _recorded_regions() -> Iterator[dict[str, Regions]]:
-    """Leave the callbacks of profiled kernels out of what is lowered meanwhile.
+    """Remove the callbacks of profiled kernels from modules that are lowered in the context.
 
     Yields:
         The regions by the hash of their kernel.
@@ -315,7 +315,7 @@ def _recorded_regions() -> Iterator[dict[str, Regions]]:
 
 
 def _kernel_hash(results: Any) -> str:
-    """Return the hash in the custom call that these are the results of."""
+    """Return the hash in the custom call that returned `results`."""
     from jaxlib.mlir import ir
 
     if not len(results):
@@ -326,7 +326,7 @@ def _kernel_hash(results: Any) -> str:
 
 
 def _regions(function: Callable[..., Any], kernel_hash: str) -> Regions:
-    # The callback's closure is the only place where JAX has both when it calls back.
+    # The callback's closure is the only place where JAX keeps both.
     closure = inspect.getclosurevars(function).nonlocals
     spec, lowering = closure.get("prof_spec"), closure.get("lowering_result")
     if spec is None or lowering is None or not kernel_hash:

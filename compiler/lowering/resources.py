@@ -1,25 +1,24 @@
-"""The resources of kernels, who takes their shared memory, and the limits that they are held to.
+"""Kernel resources: their limits, and which allocations use the shared memory.
 
-Registers, stack, shared memory and barriers are in the cubin. Spills are not, but they need a stack
-frame. So the PTX of a kernel with a frame is assembled again with `-v` and XLA's options (`-O3`,
-line information), and the assembler prints them.
+Registers, stack, shared memory, and barriers are recorded in the cubin. Spills are not, but they
+need a stack frame. So the PTX of a kernel with a frame is assembled again with `-v` and XLA's
+options (`-O3`, line information), and the assembler prints the spills.
 
-XLA and Mosaic GPU look for an assembler themselves, and what was compiled in this process before
-may have decided already. So only the cubin itself is trusted, which names its tools.
+XLA and Mosaic GPU search for an assembler themselves, and an earlier compilation in this process
+may have decided which one they use. So only the cubin itself, which names its tools, is trusted.
 
 Limits: CUDA C++ programming guide, "Technical specifications per compute capability"; a cluster of
-more than 8 blocks is not portable, and 16 is the most that any GPU has.
+more than 8 blocks is not portable, and 16 is the maximum of any GPU.
 
-Mosaic lays out dynamic shared memory by the traced kernel alone, before it lowers it
+Mosaic lays out dynamic shared memory from the traced kernel alone, before it lowers it
 (`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
-follow each other, each aligned to 1024 bytes; arrays of branches that follow each other share
-memory; then come barriers of 8 bytes and the address of tensor memory. `recorded_memory` walks the
-same equations.
+follow each other, each aligned to 1024 bytes; arrays of successive branches share memory; then come
+barriers of 8 bytes and the address of tensor memory. `recorded_memory` walks the same equations.
 
-The equation that allocates (`run_scoped`) is often one of JAX's own: `plgpu.kernel` makes it of
-`scratch_types`. So the call of each declaration, such as `plgpu.SMEM(…)`, is recorded, and found by
-the type that the traced kernel has for it. A declaration made while a module was imported has no
-place; the equation's line is shown instead.
+The equation that allocates (`run_scoped`) is often made by JAX: `plgpu.kernel` makes it from
+`scratch_types`. So the call of each declaration, such as `plgpu.SMEM(…)`, is recorded, and matched
+by its type in the traced kernel. A declaration made while a module was imported has no recorded
+location; the equation's line is shown instead.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _path_lock = threading.Lock()
 
 @contextlib.contextmanager
 def first_on_path(folder: Path) -> Iterator[None]:
-    """Put a folder first on PATH for a while, also for C++ in this process."""
+    """Temporarily put a folder first on PATH, also for C++ in this process."""
     front = f"{folder}{os.pathsep}"
     with _path_lock:
         os.environ["PATH"] = front + os.environ.get("PATH", "")
@@ -72,14 +71,14 @@ def first_on_path(folder: Path) -> Iterator[None]:
 
 
 class OtherAssemblerError(ToolError):
-    """Another assembler than the one in the toolchain's record made a kernel."""
+    """A kernel was made by an assembler other than the one in the toolchain's record."""
 
 
 def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, object]) -> None:
     """Check that the assembler made every cubin.
 
     Args:
-        translation: has the cubins.
+        translation: contains the cubins.
         ptxas: the assembler.
         record: the toolchain that the artifact will name.
 
@@ -122,7 +121,7 @@ def parse_report(text: str) -> dict[str, Spills]:
 
 
 def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[KernelResources]:
-    """Return the resources of every kernel that is launched, in the order of first launch.
+    """Return the resources of every launched kernel, in the order of first launch.
 
     PTX is added to the translation's blobs.
     """
@@ -163,7 +162,7 @@ def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -
 
 
 def _assemble(ptx: bytes, ptxas: Path, arch: str) -> dict[str, Spills]:
-    """Assemble `ptx` for its report; empty where that fails."""
+    """Assemble `ptx` for its report; return an empty dict if that fails."""
     with tempfile.TemporaryDirectory(prefix="pallasc-ptxas-") as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_bytes(ptx)
@@ -184,7 +183,7 @@ def check_launches(plan: LaunchPlan, kernels: Iterable[KernelResources], target:
     """Check every launch of a plan.
 
     Raises:
-        CompileError: a launch asks for more than `target` has.
+        CompileError: a launch needs more than `target` has.
     """
     resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
     for step in plan.steps:
@@ -220,38 +219,39 @@ def _problems(launch: Launch, kernel: KernelResources, target: Target) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class KernelMemory:
-    """The parts of the dynamic shared memory of a kernel, which may share its name with another."""
+    """The parts of a kernel's dynamic shared memory; another kernel may have the same name."""
 
     kernel: str
     parts: tuple[Part, ...]
 
     @property
     def total_bytes(self) -> int:
-        """All parts together."""
+        """Total size of all parts."""
         return sum(part.bytes for part in self.parts)
 
 
 _DECLARATIONS = ("GPUMemoryRef", "RefUnion", "Barrier", "ClusterBarrier")
 _TO_CALLER = 2
-"""Frames from a method that replaces another one to its caller: its own and `patched`'s."""
+"""Number of frames from a replacement method to its caller: the method and the wrapper of
+`patched`."""
 _uses = itertools.count()
 Stacks = dict[int, tuple[object, Stack]]
-"""The stacks that declared memory by the `id` of a declaration, or of the type made of it; with the
-object itself, so that no other object gets its `id`."""
+"""Stacks of memory declarations by the `id` of the declaration, or of the type made from it, with
+the object itself, so that no other object gets its `id`."""
 Needs = Mapping[str, tuple[Part, ...]]
-"""Memory for equations at the same time: arrays, addresses of tensor memory, barriers by type."""
+"""Memory needed by simultaneous equations: arrays, addresses of tensor memory, barriers by type."""
 _NOTHING: Needs = {}
 
 
 @contextlib.contextmanager
 def _recorded_declarations() -> Iterator[Stacks]:
-    """Record what is declared meanwhile. Functions that JAX has traced before are traced again."""
+    """Record memory declarations in the context; functions already traced are traced again."""
     from jax._src import config
 
     core: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.core")
     stacks: Stacks = {}
     with contextlib.ExitStack() as exits:
-        # Part of the key of what was traced. It shortens names of files; this one matches none.
+        # Part of the key of JAX's tracing caches. It shortens file names; this value matches none.
         setting = getattr(config, "hlo_source_file_canonicalization_regex", None)
         if setting is not None:
             exits.enter_context(setting(f"(?!){next(_uses)}"))
@@ -293,13 +293,13 @@ _ARRAYS, _ADDRESSES = "arrays", "addresses"
 
 
 def _either(one: Needs, other: Needs) -> Needs:
-    """Return the needs of two that follow each other: of each kind the larger."""
+    """Return the needs of two successive equations: the larger of each kind."""
     kinds = {**one, **other}
     return {k: max(one.get(k, ()), other.get(k, ()), key=_aligned_bytes) for k in kinds}
 
 
 def _both(outer: Needs, inner: Needs) -> Needs:
-    """Return the needs of two of which one is inside the other."""
+    """Return the needs of two nested equations."""
     return {k: outer.get(k, ()) + inner.get(k, ()) for k in {**outer, **inner}}
 
 
@@ -313,10 +313,10 @@ def _up(size: int) -> int:
 
 @contextlib.contextmanager
 def recorded_memory() -> Iterator[list[KernelMemory]]:
-    """Record the shared memory of the kernels that Mosaic lowers meanwhile.
+    """Record the shared memory of the kernels that Mosaic lowers in the context.
 
     Yields:
-        The list that they are added to; a kernel that cannot be understood is left out.
+        The list that they are added to; a kernel that cannot be analyzed is left out.
     """
     mosaic: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.lowering")
     estimate = mosaic._estimate_resources
@@ -332,7 +332,7 @@ def recorded_memory() -> Iterator[list[KernelMemory]]:
             resources = estimate(context, jaxpr)
         finally:
             inside = False
-        # What is only shown must not fail a compilation.
+        # This is only for display, so it must not fail a compilation.
         with contextlib.suppress(Exception):
             needs = _Walk(mosaic, context, stacks).needs(jaxpr)
             recorded.append(_laid_out(jaxpr, needs, resources.smem_scratch_bytes))
@@ -348,7 +348,7 @@ def recorded_memory() -> Iterator[list[KernelMemory]]:
 def _laid_out(jaxpr: Any, needs: Needs, scratch_bytes: int) -> KernelMemory:
     """Return the parts with their offsets."""
     arrays, addresses = needs.get(_ARRAYS, ()), needs.get(_ADDRESSES, ())
-    # Mosaic gives out barriers of one type from the last to the first (`reserve_barrier`).
+    # Mosaic assigns barriers of one type from the last to the first (`reserve_barrier`).
     barriers = [own[::-1] for kind, own in needs.items() if kind not in (_ARRAYS, _ADDRESSES)]
     parts, offset = [], 0
     for array in arrays:
@@ -370,7 +370,7 @@ class _Walk:
 
     Args:
         mosaic: JAX's module that lowers kernels.
-        context: what it estimates resources with.
+        context: the context of Mosaic's resource estimate.
         stacks: where memory is declared.
     """
 
@@ -381,7 +381,7 @@ class _Walk:
         self._reductions = {kind for kind, rule in rules.items() if rule is reduces}
 
     def needs(self, jaxpr: Any) -> Needs:
-        """Return the most that the equations of a jaxpr need."""
+        """Return the maximum needs of the equations of a jaxpr."""
         return functools.reduce(_either, map(self._needs_of, jaxpr.eqns), _NOTHING)
 
     def _needs_of(self, equation: Any) -> Needs:
@@ -415,7 +415,7 @@ class _Walk:
 
 
 def _names(jaxpr: Any) -> list[str]:
-    """Return the names of a jaxpr's parameters, "" where they have none."""
+    """Return the names of a jaxpr's parameters, "" for parameters without a name."""
     known = getattr(jaxpr.debug_info, "arg_names", None) or ()
     names = [str(name or "")[:_LONGEST_NAME] for name in known]
     return names if len(names) == len(jaxpr.invars) else [""] * len(jaxpr.invars)
@@ -429,11 +429,11 @@ def _type(aval: Any) -> str:
 
 
 def who_takes_memory(lower: Callable[[], object], message: str) -> str:
-    """Return who takes how many bytes of shared memory, as lines to append to a message.
+    """List the allocations in shared memory with their sizes, as lines to append to a message.
 
     Args:
-        lower: lowers a function that has a kernel which takes too much.
-        message: from JAX, or from the check of launches; "" is returned for other messages.
+        lower: lowers a function with a kernel that needs too much.
+        message: from JAX, or from the check of launches; for other messages "" is returned.
     """
     if not _TOO_MUCH.search(message):
         return ""
@@ -441,7 +441,7 @@ def who_takes_memory(lower: Callable[[], object], message: str) -> str:
     with contextlib.suppress(Exception):
         with recorded_memory() as recorded, contextlib.suppress(Exception):
             lower()
-        # The last one that was looked at is the one that failed.
+        # The kernel analyzed last is the one that failed.
         return "".join(f"\n  {line}" for line in _listed(recorded[-1])) if recorded else ""
     return ""
 

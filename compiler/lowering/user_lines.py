@@ -1,6 +1,6 @@
 """The user's source lines of a kernel's PTX, and the parts of its shared memory.
 
-These alone are what every build imports of the compiler: messages of workers have them.
+Separate from the rest of the package because every build imports it: workers' messages use it.
 """
 
 from __future__ import annotations

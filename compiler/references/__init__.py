@@ -1,1 +1,1 @@
-"""References for results: random inputs, reference functions in workers, tolerances."""
+"""References for results: random inputs, reference functions in workers, and tolerances."""

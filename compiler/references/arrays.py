@@ -1,18 +1,18 @@
-"""Arrays of kernels: random numbers, .npy and .npz files, and the bytes of device memory.
+"""Arrays of kernels: random numbers, .npy and .npz files, and the bytes in device memory.
 
-numpy is imported where a file is read or written, and nowhere else.
+numpy is imported only when a file is read or written.
 
-Random numbers are the same for the same seed on every machine. They are random bits of which some
+Random numbers are the same for the same seed on every machine. They are random bits, some of which
 are fixed, so that every pattern is a number that kernels can compute with:
 
 * floating point: either sign, magnitudes from 1/8 up to 2, neither infinity nor NaN; for types
-  whose exponent has fewer than four bits or another bias, what the same bits mean there
-* whole numbers of up to 8 bits: all values; wider ones, which often count or index: 0 to 15
+  whose exponent has fewer than four bits or a different bias, the values of the same bits there
+* integers of up to 8 bits: all values; wider ones, which are often counts or indices: 0 to 15
 * `bool`: either
 
-In files, types that numpy lacks are stored as their bits: bf16 as `<u2`, fp8 as `|u1`. What
-ml_dtypes makes of them, `<V2`, `<V1` and `<f1`, is read too. Types under eight bits take one byte
-for each element in the file, and are packed on the device, first element in the lowest bits.
+In files, types that numpy lacks are stored as their bits: bf16 as `<u2`, fp8 as `|u1`. The forms
+that ml_dtypes writes, `<V2`, `<V1`, and `<f1`, can also be read. Types under eight bits take one
+byte per element in the file, and are packed on the device, first element in the lowest bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pallasc.errors import ArgumentError, SpecError, ToolError
 from pallasc.specs.dtypes import parse_dtype
 
 _LONGEST_HEAD_BYTES = 1 << 14
-"""More than the headers that numpy accepts."""
+"""Larger than any header that numpy accepts."""
 _OWN = re.compile(r"bool|[iu](8|16|32|64)|f(16|32|64)|c(64|128)")
 """Types that numpy has."""
 _EIGHT_BIT_FLOAT = re.compile(rb"'[<|]f1'")
@@ -39,18 +39,18 @@ _EIGHT_BIT_FLOAT = re.compile(rb"'[<|]f1'")
 
 
 def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
-    """Return the bytes of an input as they are in device memory, row-major.
+    """Return the bytes of an input as in device memory, row-major.
 
     Args:
-        path: a .npy file, or a .npz file that has an array of this name.
+        path: a .npy file, or a .npz file that contains an array with this name.
         name: the input's name.
-        dtype: short name of the element type that it must have.
-        shape: the shape that it must have.
+        dtype: short name of the required element type.
+        shape: the required shape.
         what: the kernel's name in messages.
 
     Raises:
         SpecError: the file cannot be read, or is damaged.
-        ArgumentError: it holds another array.
+        ArgumentError: the array has a different type or shape.
         ToolError: numpy is not installed.
     """
     with _opened(path, name, what) as (file, shown, what):
@@ -72,7 +72,7 @@ def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: 
 
 
 def check_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> None:
-    """Check dtype and shape of what `read_input` would read.
+    """Check dtype and shape of the array that `read_input` would read.
 
     Raises:
         SpecError, ArgumentError, ToolError: as `read_input`.
@@ -85,7 +85,7 @@ def names_in(path: Path) -> list[str]:
     """Return the names of the arrays in a .npz file.
 
     Raises:
-        SpecError: the file cannot be read, or is not such an archive.
+        SpecError: the file cannot be read, or is not a .npz archive.
     """
     with _reading(path):
         import zipfile
@@ -95,7 +95,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def named_with_devices(name: str, count: int) -> str:
-    """Return a kernel's name in messages about files, which have the devices in front."""
+    """Return a kernel's name for messages about files that have the devices as first dimension."""
     return f"{name}, whose files have its {count} devices in front" if count > 1 else name
 
 
@@ -128,7 +128,7 @@ def _opened(path: Path, name: str, what: str) -> Iterator[tuple[IO[bytes], str, 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a file, which may be a damaged archive, into one of ours."""
+    """Turn errors from reading a file, which may be a damaged archive, into a `SpecError`."""
     import zipfile
     import zlib
 
@@ -148,9 +148,9 @@ def _reading(path: Path) -> Iterator[None]:
 def _checked_head(
     file: IO[bytes], shown: str, dtype: str, shape: tuple[int, ...], what: str
 ) -> tuple[Any, bool, bytes]:
-    """Return dtype and order of an array that fits, and the bytes that were read after its header.
+    """Check an array's header; return dtype, order, and the bytes already read after the header.
 
-    Nothing is allocated for an array that does not fit.
+    Nothing is allocated for an array with the wrong type or shape.
     """
     with needing_numpy(f"{shown} cannot be read"):
         import numpy as np
@@ -185,7 +185,7 @@ def _checked_head(
 
 
 def _short_name(dtype: Any) -> str:
-    """Return a numpy dtype as specs write it: float32 is f32."""
+    """Return a numpy dtype in the notation of specs: float32 is f32."""
     if dtype.kind == "V":
         return f"V{dtype.itemsize}"
     name = "bool" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"
@@ -193,10 +193,10 @@ def _short_name(dtype: Any) -> str:
 
 
 def _saved_dtype(dtype: str) -> Any:
-    """Return numpy's dtype for an element type in a file, an integer of its bits if it has none.
+    """Return the numpy dtype of an element type in a file; an integer if numpy lacks the type.
 
     Raises:
-        ArgumentError: files have none for it.
+        ArgumentError: files cannot store the type.
     """
     import numpy as np
 
@@ -209,10 +209,10 @@ def _saved_dtype(dtype: str) -> Any:
 
 
 def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
-    """Return the .npy file of an array, whose bytes are given as in device memory.
+    """Return the .npy file of an array whose bytes are given as in device memory.
 
     Raises:
-        ArgumentError: files have no type for it.
+        ArgumentError: files cannot store the type.
         ToolError: numpy is not installed.
     """
     with needing_numpy("results cannot be written"):
@@ -227,7 +227,7 @@ def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
 
 
 def _packed(data: bytes, bits: int, kind: str) -> bytes | None:
-    """Return elements of a byte each as in device memory, None if one has more bits."""
+    """Pack one-byte elements as in device memory; return None if one has more than `bits` bits."""
     import numpy as np
 
     elements = np.frombuffer(data, np.uint8)
@@ -242,7 +242,7 @@ def _packed(data: bytes, bits: int, kind: str) -> bytes | None:
 
 
 def _unpacked(data: Any, bits: int, count: int, *, signed: bool) -> Any:
-    """Return packed elements with a byte for each, as an array of uint8 or int8."""
+    """Unpack elements to one byte each, as an array of uint8 or int8."""
     import numpy as np
 
     columns = np.unpackbits(data, bitorder="little")[: count * bits].reshape(count, bits)
@@ -256,7 +256,7 @@ def _unpacked(data: Any, bits: int, count: int, *, signed: bool) -> Any:
 def array_of(
     data: Any, dtype: str, shape: Sequence[int], layout: Sequence[int] | None = None
 ) -> Any:
-    """Return a numpy array from the bytes of device memory, an array of uint8.
+    """Return a numpy array made from bytes in device memory, given as an array of uint8.
 
     Args:
         data: the bytes.
@@ -278,7 +278,7 @@ def array_of(
 
 
 def bytes_in_layout(data: bytes, shape: Sequence[int], layout: Sequence[int]) -> bytes:
-    """Return the bytes of a row-major array in a layout, which lists dimensions from the minor one.
+    """Return the bytes of a row-major array in a layout, which lists dimensions minor first.
 
     Raises:
         ToolError: numpy is not installed.
@@ -290,7 +290,7 @@ def bytes_in_layout(data: bytes, shape: Sequence[int], layout: Sequence[int]) ->
 
 
 def numpy_dtype(dtype: str) -> Any:
-    """Return numpy's type for a short name.
+    """Return the numpy dtype for a short name.
 
     Raises:
         SpecError: neither numpy nor ml_dtypes has it.
@@ -306,7 +306,7 @@ def numpy_dtype(dtype: str) -> Any:
 
 
 _CHUNK_BYTES = 3 << 18
-"""Holds whole elements of every size, six bits included."""
+"""A multiple of every element size, including six bits."""
 _WIDEST_OF_ANY_VALUE = 8
 _SMALL = 0xF
 _FREE_EXPONENT_BITS = 2
@@ -315,19 +315,19 @@ _EXPONENT_AND_MANTISSA_BITS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "
 
 
 def random_bytes(dtype: str, size: int, *, seed: int, name: str) -> bytes:
-    """Return the bytes of an array as in device memory.
+    """Return random bytes for an array, as in device memory.
 
     Args:
         dtype: short name of the element type.
-        size: how many bytes.
-        seed: chooses the numbers.
-        name: of the array; arrays of different names hold different numbers.
+        size: number of bytes.
+        seed: seed of the numbers.
+        name: name of the array; arrays with different names get different numbers.
     """
     return b"".join(_chunks(dtype, size, random.Random(f"{seed} {name} {dtype}")))
 
 
 def names_by_device(name: str, count: int) -> list[str]:
-    """Return the names for `random_bytes` of an array on each of several devices."""
+    """Return the names to pass to `random_bytes` for an array on each of several devices."""
     return [name, *(f"{name} of device {device}" for device in range(1, count))]
 
 
@@ -340,7 +340,7 @@ def _chunks(dtype: str, size: int, source: random.Random) -> Iterator[bytes]:
 
 
 def _repeated(pattern: int, dtype: str) -> int:
-    """Return a pattern for one element as a number that covers a whole chunk."""
+    """Repeat the pattern of one element to a number that covers a whole chunk."""
     bits = parse_dtype(_part(dtype)).bits
     unit_bytes = math.lcm(bits, 8) // 8
     unit = sum(pattern << at for at in range(0, 8 * unit_bytes, bits))
@@ -354,7 +354,7 @@ def _part(dtype: str) -> str:
 
 
 def _bit_patterns(dtype: str) -> tuple[int, int]:
-    """Return the random bits of an element, or of a part of it, and those that are always set."""
+    """Return masks of the random bits and of the set bits of an element, or of its real part."""
     bits = parse_dtype(_part(dtype)).bits
     if dtype == "bool":
         return 1, 0
@@ -364,7 +364,8 @@ def _bit_patterns(dtype: str) -> tuple[int, int]:
     exponent, mantissa = (
         map(int, small.groups()) if small else _EXPONENT_AND_MANTISSA_BITS[_part(dtype)]
     )
-    # The exponent of 1 is 0111…1: of the three below it and itself only the last two bits differ.
+    # The exponent of 1 is 0111…1; the three exponents below it and this one differ only in the last
+    # two bits.
     first = ((1 << (exponent - 1)) - 1) >> _FREE_EXPONENT_BITS << _FREE_EXPONENT_BITS
     sign = (1 << (bits - 1)) if bits > exponent + mantissa else 0
     free = sign | (((1 << _FREE_EXPONENT_BITS) - 1) << mantissa) | ((1 << mantissa) - 1)

@@ -1,9 +1,9 @@
-"""Results compared: with the references of specs, with sampled values, and with each other.
+"""Compare results with the references of specs, with sampled values, and with each other.
 
 References are user code. `reference_worker` calls them in a separate process with JAX on the CPU.
-Its requests are `Compare`, for a launch, and `Sample`, for some elements of what the reference of a
-tuned point returns; points that differ only in tuned parameters share a reference, called once.
-numpy is imported where arrays are compared.
+Its requests are `Compare`, for a launch, and `Sample`, for some elements of the reference result of
+a tuned point. Points that differ only in tuned parameters share a reference, which is called once.
+numpy is imported only when arrays are compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pallasc.specs.spec import Tolerance, Variant
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """An array, and the name of the file with its bytes as in device memory."""
+    """An array, and the name of the file that contains its bytes as in device memory."""
 
     array: Binding
     name: str
@@ -38,7 +38,7 @@ class ArrayFile:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
-    """The inputs and outputs of a launch, in files of a folder."""
+    """The inputs and outputs of a launch, in files in one folder."""
 
     folder: Path
     inputs: tuple[ArrayFile, ...]
@@ -47,7 +47,7 @@ class LaunchFiles:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The index of an element, its value, and the reference's, both as text."""
+    """The index of an element, its value, and the reference's value, both as text."""
 
     index: tuple[int, ...]
     got: str
@@ -56,7 +56,9 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How an output differs from the reference's, as `--json` prints it; see `compare_arrays`.
+    """The differences of an output from the reference, as `--json` prints them.
+
+    See `compare_arrays`.
 
     Attributes:
         count: number of elements.
@@ -106,7 +108,7 @@ Launch = Callable[[int], LaunchFiles]
 def compare(
     variants: Sequence[Variant], launch: Launch
 ) -> Iterator[tuple[int, tuple[Comparison, ...]]]:
-    """Launch and compare one variant after the other; yield its number and comparisons.
+    """Launch and compare variants one after another; yield each one's number and comparisons.
 
     Args:
         variants: variants that have a reference.
@@ -134,7 +136,7 @@ def _task(number: int, variant: Variant, request: Request | Callable[[], Request
 
 
 def _replies(tasks: Sequence[Task], **limits: Any) -> Iterator[tuple[int, Reply]]:
-    """Yield the number and the reply of each task, in the order in which they are done."""
+    """Yield the number and the reply of each task, in the order of completion."""
     if not tasks:
         return
     with Pool(1, settled(os.environ), program=PROGRAM, tick_s=None, **limits) as pool:
@@ -161,7 +163,7 @@ def settle_tolerance(tolerance: Tolerance | None, dtype: str) -> tuple[float, fl
 
 
 def epsilon(dtype: str) -> float:
-    """Return the distance from 1 to the next number of a type, 0 where all numbers are whole."""
+    """Return the distance from 1 to the next number of a type, 0 for integer types."""
     import ml_dtypes
 
     if dtype == "bool" or dtype[0] in "iu":
@@ -171,7 +173,7 @@ def epsilon(dtype: str) -> float:
 
 
 def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> Comparison:
-    """Return the differences of two arrays of one shape.
+    """Return the differences between two arrays of the same shape.
 
     Elements match if `|actual - expected| <= atol + rtol * |expected|`, or if both are NaN or the
     same infinity. `max_abs` and `max_rel` cover finite pairs, and are None if there are none;
@@ -189,7 +191,7 @@ def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> C
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             distance, size = np.abs(a - b), np.abs(b)
             if all(array.dtype.kind in "iu" for array in raw):
-                # Neighbouring 64-bit integers may be equal in double precision.
+                # Adjacent 64-bit integers may be equal in double precision.
                 distance[(raw[0] != raw[1]) & (distance == 0)] = 1
             finite = np.isfinite(a) & np.isfinite(b)
             same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -220,7 +222,7 @@ def _widened(array: Any) -> Any:
 def _largest(largest: float | None, values: Any) -> float | None:
     if not values.size:
         return largest
-    # The distance of two large numbers may be infinite, which JSON cannot express.
+    # The distance between two large numbers may be infinite, which JSON cannot express.
     return max(min(float(values.max()), sys.float_info.max), largest or 0.0)
 
 
@@ -231,13 +233,13 @@ def compare_samples(
     values: Sequence[float],
     tolerance: tuple[float, float],
 ) -> Comparison:
-    """Return how some elements of an output compare with what they should be.
+    """Compare some elements of an output with their expected values.
 
     Args:
         binding: the output.
         data: its bytes.
-        positions: which elements, counted in the order of its row-major form.
-        values: what they should be.
+        positions: indices of the elements in row-major order.
+        values: the expected values.
         tolerance: `rtol` and `atol`.
 
     Raises:
@@ -254,13 +256,13 @@ def compare_samples(
 def compare_outputs(
     binding: Binding, data: bytes, wanted: bytes, tolerance: tuple[float, float] | None
 ) -> Comparison:
-    """Return how an output compares with another of the same kind.
+    """Compare an output with another output of the same type and shape.
 
     Args:
         binding: the output.
         data: its bytes.
-        wanted: the other's.
-        tolerance: `rtol` and `atol`; None for kernels that may add up in another order.
+        wanted: the bytes of the other output.
+        tolerance: `rtol` and `atol`; None for kernels that may sum in a different order.
 
     Raises:
         ToolError: numpy or ml_dtypes is not installed.
@@ -280,10 +282,10 @@ def bound_array(binding: Binding, data: bytes) -> Any:
 
 
 def _loose_tolerance(expected: Any, dtype: str) -> tuple[float, float]:
-    """Return `rtol` and `atol` for results that may be added up in another order: half the digits.
+    """Return `rtol` and `atol` for results that may be summed in another order: half the digits.
 
     That is the square root of the distance from 1 to the next number, relative to an element or to
-    the root mean square of all; whole numbers must be equal.
+    the root mean square of all elements; integers must be equal.
     """
     import numpy as np
 
@@ -296,17 +298,17 @@ def _loose_tolerance(expected: Any, dtype: str) -> tuple[float, float]:
 
 
 SEED = 0
-"""Of the inputs: what `pallasc run` takes by default."""
+"""Seed of the inputs: the default of `pallasc run`."""
 LONGEST_S = 120
-"""How long one reference may take: a job is worth having without its values."""
+"""Time limit of one reference in seconds; after it, a job continues without these values."""
 
 _MOST_BYTES = 4 << 30
-"""Inputs of a reference that are made at most; JAX on the CPU takes a multiple of it."""
+"""Maximum size of the inputs of a reference; JAX on the CPU needs a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled(Reply):
-    """The bytes of the reference values, as a bundle has them."""
+    """The bytes of the reference values, as stored in a bundle."""
 
     data: bytes
 
@@ -324,19 +326,19 @@ class Sample(Request):
 
 
 class Samples(NamedTuple):
-    """Reference values of a variant: their bytes, or None and why there are none."""
+    """Reference values of a variant as bytes, or None and the reason why there are none."""
 
     data: bytes | None
     why: str = ""
 
 
 def positions_of(path: str, size: int, seed: int) -> list[int]:
-    """Return which elements of an output are compared, ascending; all where there are few.
+    """Return the indices of the elements of an output to compare, ascending; all if there are few.
 
     Args:
-        path: of the output; outputs of different paths have different ones.
-        size: how many elements it has.
-        seed: chooses them.
+        path: path of the output; outputs with different paths get different indices.
+        size: number of its elements.
+        seed: seed of the choice.
     """
     if size <= MOST_VALUES:
         return list(range(size))
@@ -346,11 +348,11 @@ def positions_of(path: str, size: int, seed: int) -> list[int]:
 def sample_references(
     points: Sequence[tuple[Variant, LaunchPlan]], *, memory_bytes: int | None = None
 ) -> list[Samples]:
-    """Return the reference values of points, in their order.
+    """Return the reference values of points, in the order of the points.
 
     Args:
         points: variants and their launch plans, in any order.
-        memory_bytes: the most memory of the process; None for no limit.
+        memory_bytes: memory limit of the process; None for no limit.
     """
     found: dict[int, Samples] = {}
     leaders: dict[object, int] = {}
@@ -375,7 +377,7 @@ def sample_references(
 
 
 def _same(variant: Variant) -> object:
-    """Return a key that is equal for variants with one reference.
+    """Return a key that is equal for variants with the same reference.
 
     It leaves out the target and tuned parameters.
     """
@@ -385,7 +387,7 @@ def _same(variant: Variant) -> object:
 
 
 def _why_none(variant: Variant, plan: LaunchPlan) -> str:
-    """Return why there are no reference values, "" where there may be some."""
+    """Return why there are no reference values, "" if there may be some."""
     if variant.reference is None:
         return "the spec names no reference"
     if variant.mesh:

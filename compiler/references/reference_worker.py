@@ -1,6 +1,6 @@
 """The process that calls references, which are user code, with JAX on the CPU.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are in
+The warden starts it as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are in
 `comparison`.
 """
 
@@ -51,7 +51,7 @@ def main(arguments: list[str], channel: Channel) -> int:
 
 
 def _compare(request: Compare) -> Compared:
-    """Compare each output."""
+    """Run the reference and compare each output."""
     variant, launched = request.variant, request.launched
     inputs = {file.array.path: _read(launched.folder, file) for file in launched.inputs}
     bindings = [file.array for file in launched.outputs]
@@ -70,13 +70,13 @@ def _read(folder: Path, file: ArrayFile) -> Any:
 
 
 def _sample(request: Sample) -> Sampled:
-    """Return some elements of each output, for inputs as `pallasc run` makes them."""
+    """Return some elements of each output, for the inputs that `pallasc run` makes."""
     inputs = {}
     for array in request.inputs:
         data = random_bytes(array.dtype, array.size_bytes, seed=request.seed, name=array.path)
         inputs[array.path] = bound_array(array, data)
     expected = _expected(request, inputs, request.outputs)
-    # One pair of tolerances serves all outputs: the widest.
+    # All outputs use one pair of tolerances: the largest.
     limits = [settle_tolerance(request.variant.tolerance, a.dtype) for a in request.outputs]
     pairs = zip(expected, request.outputs, strict=True)
     reference = Reference(
@@ -92,7 +92,7 @@ def _sampled(array: Any, output: Binding, seed: int) -> SampledOutput:
     """Return some elements of a result.
 
     Raises:
-        SpecError: they are complex.
+        SpecError: the elements are complex.
     """
     if array.dtype.kind == "c":
         raise SpecError(f"{output.path} is complex, which reference values cannot be.")
@@ -107,7 +107,7 @@ def _expected(
     """Return the results of a reference.
 
     Raises:
-        SpecError: it cannot be run, or its results have other shapes than the kernel's.
+        SpecError: it cannot be run, or the shapes of its results differ from the kernel's.
     """
     variant = request.variant
     expose_variables(request.env)
@@ -129,34 +129,35 @@ def _shapes(shapes: Sequence[Sequence[int]]) -> str:
 
 
 def kernel_call(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a call of a variant's function with these arrays, as the spec passes them.
+    """Return a call of a variant's function with these arrays, passed as in the spec.
 
     Args:
         variant: the variant.
         inputs: numpy arrays by path, in the order of the kernel's signature.
 
     Raises:
-        SpecError: it cannot be imported.
+        SpecError: the function cannot be imported.
     """
     import jax
 
     function, positional, named = _call_of(variant, variant.entry, inputs)
-    # As it is compiled: `core_map` and references in a memory space need a trace around them.
+    # Under `jit`, as in compilation: `core_map` and references in a memory space need a trace.
     compiled = jax.jit(lambda args, kwargs: function(*args, **kwargs))
     return lambda: compiled(positional, named)
 
 
 def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the arrays that a variant's reference gives, in the order of the kernel's results.
+    """Return the arrays that a variant's reference returns, in the order of the kernel's results.
 
-    It is called with the kernel's arrays and those static arguments that it has parameters for.
+    The reference is called with the kernel's arrays and the static arguments for which it has
+    parameters.
 
     Args:
         variant: the variant.
         inputs: numpy arrays by path, in the order of the kernel's signature.
 
     Raises:
-        SpecError: it cannot be imported, fails, or gives something that is no array.
+        SpecError: it cannot be imported, fails, or returns something that is not an array.
     """
     import jax
 
@@ -191,7 +192,7 @@ def _call_of(
     """
     import jax
 
-    # Before any array of JAX's is made.
+    # This must happen before JAX creates any array.
     if any(array.dtype.itemsize >= 8 and array.dtype != "complex64" for array in inputs.values()):
         jax.config.update("jax_enable_x64", True)
     try:
@@ -211,7 +212,7 @@ def _call_of(
 
 
 def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:
-    """Return an argument with JAX arrays, in the order in which JAX flattens it."""
+    """Return an argument with JAX arrays, in JAX's flattening order."""
     import jax
     import jax.numpy as jnp
 

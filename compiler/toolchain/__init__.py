@@ -1,1 +1,1 @@
-"""The installed compiler: found, identified, and prepared for workers."""
+"""The installed compiler: find it, identify it, and prepare it for workers."""

@@ -1,13 +1,13 @@
-"""The identity of the compiler: digests of the contents that decide the result, by label.
+"""The identity of the compiler: digests, by label, of everything that determines the output.
 
-Content counts, not version strings: every installed file of jax, jaxlib and the CUDA plugin, the
-assembler, the linker and the device library, pallasc's own modules that compile (`own_digest`),
-and the packages that JAX and pallasc compute with. Packages that only tracing uses have a separate
-label, since a module shows their effects. Python counts by its implementation, version and ABI, and
-by the code that it runs before any program: `sitecustomize`, `usercustomize`, and the lines of code
-in `.pth` files with the modules that they import. Lines of editable installs do not count, which
-only name a package's folder (its sources count if it is imported), and neither do the lines of
-setuptools and virtualenv, which change how packages are installed. Nothing is imported.
+Contents count, not version strings: every installed file of jax, jaxlib, and the CUDA plugin, the
+assembler, the linker, the device library, pallasc's own modules that compile (`own_digest`), and
+the packages that JAX and pallasc compute with. Packages that only tracing uses have a separate
+label, since their effects show in the module. Python counts by its implementation, version, and
+ABI, and by the code that it runs before any program: `sitecustomize`, `usercustomize`, and the
+lines of code in `.pth` files with the modules that they import. Lines of editable installs do not
+count, since they only name a package's folder (its sources count if it is imported). Neither do the
+lines of setuptools and virtualenv, which change how packages are installed. Nothing is imported.
 
 A lock file and every manifest contain the parts with their versions (`components`), so a single
 function (`specs/lock.differences`) names the packages and versions that differ.
@@ -48,32 +48,32 @@ Digest = Callable[[Path | str], str]
 """Returns the SHA-256 of a file; raises `ToolError` if the file cannot be read."""
 
 COMPILING = ("compiler.lowering", "compiler.executable")
-"""From a callable to a checked artifact."""
+"""The modules from a callable to a checked artifact."""
 
 COLLECTING = ("specs.loading.decorator", "specs.wire")
-"""From a Python spec to its specs in the store."""
+"""The modules from a Python spec to its specs in the store."""
 
 _IMPORT = re.compile(
     r"\n[ \t]*from pallasc\.([\w.]+) import (\([^)]*\)|[^\n]+)|\n[ \t]*import pallasc\.([\w.]+)"
 )
-"""A newline in front is found several times faster than the start of a line."""
+"""Matching a preceding newline is several times faster than matching the start of a line."""
 _NAME = re.compile(r"(\w+)(?: as \w+)?")
 _LEFT_OUT = ("errors", "specs.gpus", "specs.spelling")
-"""Texts of errors and hints decide no artifact, and `specs.gpus` counts by its values; `errors` is
-in different places in a clone and in an install."""
+"""Texts of errors and hints do not affect artifacts, and `specs.gpus` counts by its values;
+`errors` is in different places in a clone and in an install."""
 
 
 def own_digest(digest: Digest, parts: Sequence[str] = COMPILING, top: Path | None = None) -> str:
-    """Return one digest over the names and contents of `parts` and of all that they import.
+    """Return one digest of the names and contents of `parts` and everything that they import.
 
-    They are found by their import statements, so there is no list to maintain: a module that
-    lowering begins to import counts from then on, and a new flag of a command never does. The
-    variables that every worker gets count by their values: a kernel may read them while it is
-    traced. So do the rows of `specs.gpus`, of which keys contain only the target's.
+    Imports are found by parsing import statements, so there is no list to maintain: a new import of
+    the lowering code counts automatically, and a new option of a command never does. The variables
+    that every worker gets count by their values, since a kernel may read them while it is traced.
+    So do the rows of `specs.gpus`, since keys contain only the target's row.
 
     Args:
         digest: SHA-256 of a file.
-        parts: packages and modules of pallasc, without `pallasc.` in front.
+        parts: packages and modules of pallasc, without the prefix `pallasc.`.
         top: the folder that contains them.
     """
     environment = [variables.FORCED, variables.FIXED, variables.SYSTEM_PATH]
@@ -84,12 +84,12 @@ def own_digest(digest: Digest, parts: Sequence[str] = COMPILING, top: Path | Non
 
 
 def _top() -> Path:
-    # Installed or from the sources: the folders are next to each other.
+    # Both in an install and in a clone, the folders are siblings.
     return Path(__file__).resolve().parents[2]
 
 
 def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
-    """Return the files of modules and of all that they import, with the modules' names."""
+    """Return the files, with module names, of modules and everything that they import."""
 
     @cache
     def file_of(name: str) -> str:
@@ -107,7 +107,7 @@ def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
         if not path or path in names:
             continue
         names[path] = name
-        # Also the imports inside functions; some of the names are not modules.
+        # This includes imports inside functions; some of the names are not modules.
         text = Path(path).read_text(encoding="utf-8")
         for package, items, module in _IMPORT.findall(f"\n{text}"):
             if module or file_of(package):
@@ -120,16 +120,16 @@ def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
 
 
 COMPUTED_WITH = "computed with"
-"""The label under which the identity counts the packages that take part in all of compiling."""
+"""Label of the packages that take part in all of compiling."""
 
 TRACED_WITH = "traced with"
-"""The label for packages that only tracing and lowering use: no action key depends on them."""
+"""Label of the packages that only tracing and lowering use: no action key depends on them."""
 
 _PACKAGES = {
     COMPUTED_WITH: {"cramjam": "cramjam", "google.protobuf": "protobuf", "llvmlite": "llvmlite"},
     TRACED_WITH: {name: name for name in ("ml_dtypes", "numpy", "opt_einsum", "scipy")},
 }
-"""The modules that the identity counts under these labels, with the names of the distributions."""
+"""The modules that the identity counts under these labels, with their distribution names."""
 
 TRACING_PACKAGES = "tracing packages"
 _IN_A_LOCK = {COMPUTED_WITH: "packages", TRACED_WITH: TRACING_PACKAGES}
@@ -150,15 +150,15 @@ _IMPORTED = re.compile(r"import\W+(\w+)")
 _NOT_CONTENT = re.compile(
     r"\.\.|/|[^,]*(__pycache__|/(INSTALLER|REQUESTED|RECORD|direct_url\.json)(,|$))"
 )
-"""Lines of a RECORD that do not count: scripts, which name the folder of this Python, bytecode, and
-notes on the installation."""
+"""Lines of a RECORD that do not count: scripts, which contain the path of this Python, bytecode,
+and notes on the installation."""
 _BYTECODE = (".pyc", ".pyo")
 _NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
-"""Ends of the names of files that neither JAX nor pallasc reads when it compiles."""
+"""Suffixes of files that neither JAX nor pallasc reads when it compiles."""
 
 
 def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
-    """Return the labelled digests of the toolchain, of Python and of pallasc itself."""
+    """Return the labeled digests of the toolchain, of Python and of pallasc itself."""
     identity = {"python": _python(digest)}
     for package in toolchain.packages:
         identity[package.name] = tree_digest(
@@ -177,7 +177,7 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
 
 
 def identity_files(toolchain: Toolchain) -> list[str]:
-    """Return the files that `toolchain_identity` needs the digests of; none is read for it."""
+    """Return the files whose digests `toolchain_identity` needs; none of them is read."""
     files: list[str] = []
 
     def note(path: Path | str) -> str:
@@ -203,7 +203,7 @@ def python_name() -> str:
 
 
 def _python(digest: Digest) -> str:
-    """Return Python's name, version and ABI, and the digest of its start-up code."""
+    """Return Python's name, version, and ABI, and the digest of its startup code."""
     began = _startup_lines()
     imported = {module for line in began for module in _IMPORTED.findall(line)}
     named = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
@@ -217,7 +217,7 @@ def _python(digest: Digest) -> str:
 
 
 def _startup_lines() -> list[str]:
-    """Return the lines of code in the `.pth` files of this Python that count, sorted."""
+    """Return the sorted lines of code that count in the `.pth` files of this Python."""
     users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     lines: set[str] = set()
     for folder in (*site.getsitepackages(), *users):
@@ -236,20 +236,20 @@ def tree_digest(
     without: Sequence[str] = (),
     skipped: tuple[str, ...] = _BYTECODE,
 ) -> str:
-    """Return one digest over names and contents of all files below `folders`.
+    """Return one digest of the names and contents of all files below `folders`.
 
-    Bytecode counts only without its source, since Python runs it then. An unreadable file counts by
-    its name.
+    Bytecode counts only if its source is missing, since Python then runs it. An unreadable file
+    counts by its name.
 
     Args:
-        folders: their own names count too, their paths do not.
+        folders: their names count too, their paths do not.
         digest: SHA-256 of a file.
         without: names of folders whose contents do not count.
-        skipped: ends of the names of files that do not count.
+        skipped: suffixes of files that do not count.
     """
     state = hashlib.sha256()
     for folder in map(os.path.abspath, folders):
-        # Text, not `Path`: there are hundreds of files, and this runs at every build.
+        # Strings, not `Path`: there are hundreds of files, and this runs in every build.
         top = os.path.join(os.path.dirname(folder), "")
         for path in sorted(_files_below(folder, ("__pycache__", *without), skipped)):
             name = path.removeprefix(top)
@@ -258,7 +258,6 @@ def tree_digest(
 
 
 def _files_below(folder: str, without: Sequence[str], skipped: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files below a folder that count."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [f for f in folders if f not in without and not _leads_up(f"{place}/{f}")]
         for name in names:
@@ -268,7 +267,7 @@ def _files_below(folder: str, without: Sequence[str], skipped: tuple[str, ...]) 
 
 
 def _leads_up(folder: str) -> bool:
-    """Return True for a link to a folder above it, which would be followed in a circle."""
+    """Return True for a link to a parent folder; following it would never end."""
     if not os.path.islink(folder):
         return False
     target, parent = os.path.realpath(folder), os.path.realpath(os.path.dirname(folder))
@@ -298,8 +297,8 @@ def package_digest(
 def located_digest(place: Path, digest: Digest, *, without: Sequence[str] = ()) -> str:
     """Return the digest of the package or module with the source file `place`.
 
-    The shared libraries that a wheel installs next to its package belong to it. A package in an
-    archive, such as a zipped egg, counts with the whole archive.
+    Shared libraries that a wheel installs next to its package are part of it. For a package in an
+    archive, such as a zipped egg, the whole archive counts.
     """
     if (archive := file_holding(str(place))) != str(place):
         return _readable(archive, digest)
@@ -310,7 +309,7 @@ def located_digest(place: Path, digest: Digest, *, without: Sequence[str] = ()) 
 
 
 def _readable(path: Path | str, digest: Digest) -> str:
-    """Return the digest of a file; "unreadable" for a dangling link, a socket and the like."""
+    """Return the digest of a file; "unreadable" for dangling links, sockets, and the like."""
     try:
         return digest(path)
     except ToolError:
@@ -354,7 +353,8 @@ def components(
 ) -> dict[str, Component]:
     """Return the parts that keys depend on, by the labels of a lock.
 
-    Every action key depends on all of them but `TRACING_PACKAGES`, of which request keys do.
+    Every action key depends on all of them except `TRACING_PACKAGES`, which only request keys
+    depend on.
 
     Args:
         identity: digests of the toolchain by label.
@@ -379,7 +379,7 @@ def components(
 def package_components(
     contents: Mapping[str, str | None], versions: Mapping[str, str]
 ) -> dict[str, Component]:
-    """Return installed packages, by digests and versions, as components; without those missing."""
+    """Return installed packages as components, with digests and versions; omit missing ones."""
     from pallasc.specs.lock import Component
 
     return {
@@ -390,7 +390,7 @@ def package_components(
 
 
 def components_in(fields: Mapping[str, str], versions: Mapping[str, str]) -> dict[str, Component]:
-    """Return the components that the fields of a request key name, as a manifest has them."""
+    """Return the components in the fields of a request key, as a manifest stores them."""
     from pallasc.specs.lock import VARIABLE
 
     return components(

@@ -1,6 +1,6 @@
-"""The compilers and tools that are installed here, found without importing any of them.
+"""The installed compilers and tools, found without importing any of them.
 
-Unlike `toolchain`, which stops at the first missing part, this lists everything.
+Unlike `toolchain`, which stops at the first missing part, this module lists everything.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ _OPTIONAL = {
     "Jinja2": ("only report needs it", "report"),
     "pygal": ("only report needs it", "report"),
 }
-"""Purpose, and the extra of pallasc that installs it; "" for the compiler's."""
+"""Purpose of each package, and the extra of pallasc that installs it; "" for the compiler's
+packages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A package, a tool or a part of the machine.
+    """A package, a tool, or a part of the machine.
 
     Attributes:
         name: its name.
         version: its version, "" if it is missing or has none.
-        purpose: what it is for.
+        purpose: its purpose.
         needed: whether compiling needs it.
         path: its path, "" for packages and if it is missing.
-        problem: what is wrong with it, "" if nothing is.
+        problem: the problem with it, "" if there is none.
         fix: the command that repairs it, "" if there is none.
     """
 
@@ -91,7 +92,7 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
 
 
 def problem_of(items: Sequence[Item]) -> str | None:
-    """Return a sentence on what prevents compiling, None if nothing does."""
+    """Return a sentence about the problem that prevents compiling, None if there is none."""
     wrong = [item.name for item in items if item.needed and item.problem]
     if not wrong:
         return None
@@ -99,9 +100,9 @@ def problem_of(items: Sequence[Item]) -> str | None:
 
 
 def only_runs(items: Sequence[Item]) -> bool:
-    """Return True if kernels are only run here: there is the runtime, and no part of a compiler.
+    """Return True if only the runtime is installed, and no part of a compiler.
 
-    JAX alone, which runs kernels too, is not a compiler: its CUDA plugin and CUDA's tools are.
+    JAX alone is not a compiler, since it also runs kernels; its CUDA plugin and CUDA's tools are.
     """
     present = {item.name for item in items if item.version or item.path}
     compilers = ("jax-cuda", "ptxas", "nvlink", "libdevice")
@@ -148,7 +149,7 @@ def _jax_items(cuda: int) -> Iterator[Item]:
 
 
 def jax_problem(name: str, versions: dict[str, str]) -> str:
-    """Return the problem of JAX or of a part: missing, untested, another version; "" for none."""
+    """Return the problem of JAX or one of its parts: missing, untested, mismatched; "" for none."""
     if not versions[name]:
         return "missing"
     jax = versions["jax"]
@@ -184,7 +185,7 @@ def _tools(cuda: int, ptxas: Path | None) -> Iterator[Item]:
 
 
 def _tool(missing: Item, path: Path | None, *, runs: bool = True) -> Item:
-    """Return a tool with its path and version, or `missing` if there is no such file."""
+    """Return a tool with its path and version, or `missing` if the file does not exist."""
     if path is None or not path.is_file():
         return replace(missing, problem="missing")
     found = replace(missing, path=str(path), fix="")
@@ -218,7 +219,7 @@ def _other_assemblers(cuda: int) -> Iterator[Item]:
 
 
 def _driver() -> Item:
-    """Ask NVIDIA's driver, if there is one, for the newest CUDA that it runs."""
+    """Ask NVIDIA's driver, if there is one, for the newest CUDA version that it supports."""
     item = Item("driver", "", "compiling needs no GPU, launching does", needed=False)
     version = ctypes.c_int()
     try:

@@ -1,4 +1,4 @@
-"""Find modules without importing them, and whether they are Python's, installed, or the user's."""
+"""Find modules without importing them, and classify them as Python's, installed, or the user's."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Place(Struct, frozen=True):
 
 
 def locate_module(name: str, folders: Sequence[str]) -> Path | None:
-    """Return the source file of a module, looked for in `folders` and where workers look."""
+    """Return the source file of a module, searched for in `folders` and on the path of workers."""
     path: list[str] | None = None
     spec = None
     parts = name.split(".")
@@ -74,14 +74,15 @@ def locate_module(name: str, folders: Sequence[str]) -> Path | None:
 
 
 def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSpec | None:
-    """Find a module as Python does, with the finders of editable installs, but import nothing."""
+    """Find a module as Python does, including finders of editable installs, without importing."""
     for finder in sys.meta_path:
         if finder is PathFinder:
             places = [*folders, *_workers_path()] if path is None else path
             spec = None
-            # In an archive, Python compiles a module to find it.
+            # Python compiles a module in an archive to find it.
             with contextlib.suppress(ImportError, SyntaxError):
-                # By its last part: for a namespace it would look for the parent in `sys.modules`.
+                # Only the last part: for a dotted name it would look for the parent in
+                # `sys.modules`.
                 spec = PathFinder.find_spec(name.rpartition(".")[2], list(places))
         else:
             find = getattr(finder, "find_spec", None)
@@ -92,7 +93,7 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
 
 
 def _workers_path() -> list[str]:
-    """Return `sys.path` as workers have it: without the folder of the script in front."""
+    """Return `sys.path` as in workers: without the script's folder at the front."""
     if _has_safe_path():
         return sys.path
     main = sys.modules.get("__main__")
@@ -109,7 +110,7 @@ def _has_safe_path() -> bool:
 
 
 def hidden(folders: Sequence[str]) -> list[str]:
-    """Return the modules of Python that a file in `folders`, or on `PYTHONPATH`, hides."""
+    """Return the Python modules that a file in `folders`, or on `PYTHONPATH`, hides."""
     before_pythons = itertools.takewhile(
         lambda place: not is_pythons(os.path.join(place, "_")), _workers_path()
     )
@@ -127,12 +128,12 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _listed(folder: str, changed_ns: int) -> frozenset[str]:
-    """Return the names of possible modules in a folder, as of its last change."""
+    """Return the possible module names in a folder as of its last change."""
     return frozenset(name.partition(".")[0] for name in os.listdir(folder))
 
 
 def is_standard(name: str) -> bool:
-    """Return True if a module is Python's own, and not another that shadows it."""
+    """Return True if a module is Python's own, and not one that shadows it."""
     top = name.split(".")[0]
     if top not in sys.stdlib_module_names:
         return top == "__main__"
@@ -144,7 +145,7 @@ def is_standard(name: str) -> bool:
 
 @cache
 def site_folders() -> tuple[str, ...]:
-    """Return the folders of installed packages, as they are named and as they lie, with a slash."""
+    """Return the folders of installed packages, as named and resolved, with a trailing slash."""
     paths = sysconfig.get_paths()
     folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
     folders.append(site.getusersitepackages())
@@ -165,6 +166,6 @@ def is_pythons(file: str) -> bool:
 
 @cache
 def is_installed(file: str) -> bool:
-    """Return True if a file is an installed package's, even if it is a link to elsewhere."""
+    """Return True if a file belongs to an installed package, even if it links elsewhere."""
     path = os.path.abspath(file)
     return path.startswith(site_folders()) or os.path.realpath(path).startswith(site_folders())

@@ -1,33 +1,35 @@
 """Prepare to compile: find the toolchain, make the environment of workers, identify both.
 
-`JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU, `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
-CUDA plugin register without a driver, and `PATH` decides which `ptxas` XLA runs: it searches `PATH`
+`JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU. `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
+CUDA plugin register without a driver. `PATH` determines which `ptxas` XLA runs: it searches `PATH`
 first, then the usual folders, then the wheels.
 
-Workers have a separate environment: the same on every machine, except for variables that reach the
-compiler or that a spec declares. Every variable belongs to one of these groups:
+Workers have a separate environment, which is the same on every machine, except for variables that
+reach the compiler or that a spec declares. Every variable belongs to one of these groups:
 
 * **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
-  are the contents of the files that it names: `XLA_FLAGS` may be the name of a file of flags, and
-  flags name libraries, bitcode and tuning results. Targets of dumps are not read, so not counted.
-* **fixed**: it has a fixed value, and nobody needs to choose it. The hash seed gives the order of
-  sets, from which a kernel may be unrolled; the locale and UTF-8 mode say how a table is decoded;
-  threads of BLAS decide the order of sums in constants; `PATH` begins with the assembler's folder.
-* **places**: where modules and libraries lie (`PYTHONPATH` and its like, `LD_LIBRARY_PATH`). The
-  process has them, and kernels do not see them (`recorders`); the contents count.
-* **declared**: a spec lists it under `env`, or the project's `pyproject.toml` does. Its value is in
-  the request key of the kernels that declare it.
-* **withheld**: everything else. Kernels see none. Where one asks for such a variable and it is set,
-  the build warns (`report.hidden_notes`). Some cannot be declared: `CUDA_ROOT` makes JAX take
-  assembler and device library from there, `PYTHONOPTIMIZE` removes asserts, `MAKEFLAGS` reaches
-  ptxas.
+  are the contents of the files that it names: `XLA_FLAGS` may be the name of a file with flags, and
+  flags name libraries, bitcode, and tuning results. Dump targets are not read, so they do not
+  count.
+* **fixed**: it has a fixed value that nobody needs to change. The hash seed determines the order of
+  sets, which a kernel may unroll; the locale and UTF-8 mode determine how a table is decoded; the
+  threads of BLAS determine the order of sums in constants; `PATH` starts with the assembler's
+  folder.
+* **places**: the locations of modules and libraries (`PYTHONPATH` and similar, `LD_LIBRARY_PATH`).
+  The process has them, and kernels do not see them (`recorders`); the contents count.
+* **declared**: a spec or the project's `pyproject.toml` lists it under `env`. Its value is in the
+  request key of the kernels that declare it.
+* **withheld**: everything else. Kernels see none of these. If a kernel asks for such a variable and
+  it is set, the build warns (`report.hidden_notes`). Some cannot be declared: `CUDA_ROOT` makes JAX
+  take the assembler and the device library from there, `PYTHONOPTIMIZE` removes asserts,
+  `MAKEFLAGS` reaches ptxas.
 
-One more counts in every key and reaches no compiler: `PALLASC_CACHE_SALT`, or the project's
-`cache-salt`. Changing it disowns all that stores have.
+One more variable counts in every key but reaches no compiler: `PALLASC_CACHE_SALT`, or the
+project's `cache-salt`. Changing it invalidates all entries of all stores.
 
-Libraries that `LD_LIBRARY_PATH` puts in front of the system's count by content, where a compiler
-could load them. The rest of the system is not counted, so that machines can share a store: its
-own C library, the kind of CPU, the number of cores, limits, and the current folder.
+Libraries that `LD_LIBRARY_PATH` puts ahead of the system's count by content if a compiler could
+load them. The rest of the system does not count, so that machines can share a store: its C library,
+the CPU model, the number of cores, limits, and the current folder.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ _COUNTED_PREFIXES = (
     "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
     "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_",
 )  # fmt: skip
-"""Variables that reach the compiler: they count in every key."""
+"""Variables that reach the compiler; they count in every key."""
 
 _COUNTED = frozenset(
     {
@@ -102,13 +104,13 @@ _TERRAFORM = re.compile(
     r"|(ACC|CLI|CLOUD|HTTP|LOG|PLUGIN_CACHE|REGISTRY|STATE|TOKEN|VAR)_.*)",
     re.DOTALL,
 )
-"""Variables of Terraform, which shares its prefix with TensorFlow: no compiler reads them."""
+"""Terraform's variables, which share TensorFlow's prefix; no compiler reads them."""
 
 _LIBRARY = re.compile(
     r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvptxcompiler|nvvm|nvrtc.*"
     r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
 )
-"""Libraries that the wheels of the toolchain do not contain, or load only where they are."""
+"""Libraries that the toolchain's wheels do not contain, or that they load only from fixed paths."""
 
 _TOOLKIT = ("bin/ptxas", "bin/nvlink", "bin/fatbinary")
 _LONGEST_FLAGS_BYTES = 1 << 20
@@ -116,14 +118,15 @@ _MOST_FILES = 5000
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
-    """Return `settled(base)` with the folder of the assembler in front of `PATH`."""
+    """Return `settled(base)` with the assembler's folder at the front of `PATH`."""
     return {**settled(base), "PATH": os.pathsep.join([str(tools), SYSTEM_PATH])}
 
 
 def settled(base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that a worker is started with in place of `base`.
+    """Return the environment in which a worker is started, made from `base`.
 
-    `HOME` is there for Python to find the user's own packages; `recorders` replaces both.
+    `HOME` is kept so that Python finds the user's own packages; `recorders` later replaces `HOME`
+    and `TMPDIR`.
     """
     kept = {
         name: value
@@ -133,11 +136,11 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
         or (name in PLACES and not _is_dropped(name))
     }
     result = {**kept, **FORCED, **FIXED, "PATH": SYSTEM_PATH}
-    # Python's options of this process do not reach a worker; `-s` changes where modules lie.
+    # This process's Python options do not reach a worker; `-s` changes where modules are found.
     if sys.flags.no_user_site:
         result["PYTHONNOUSERSITE"] = "1"
     if "PYTHONPATH" in result:
-        # An empty or relative entry would mean another folder in each current folder.
+        # An empty or relative entry would name different folders in different current folders.
         places = filter(None, result["PYTHONPATH"].split(os.pathsep))
         result["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
     return result
@@ -146,7 +149,7 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
 def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that reach the compiler and are not set by pallasc itself.
 
-    Values by name, and the digests of the files that they name under `<name>: <file>`.
+    The result has values by name, and the digests of files that they name under `<name>: <file>`.
 
     Raises:
         ToolError: a flag names a folder that contains too many files.
@@ -161,7 +164,7 @@ def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def key_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that count in every key: those of the compiler, and the salt of keys.
+    """Return the variables that count in every key: the compiler's variables and the salt of keys.
 
     Raises:
         ToolError: as for `compiler_variables`.
@@ -177,7 +180,7 @@ def counted_values(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def reaches_compiler(name: str) -> bool:
-    """Return True if a variable may change what the compiler does: kernels must not set it."""
+    """Return True if a variable may affect the compiler; kernels must not set such a variable."""
     if name in DECLARABLE:
         return False
     is_ours = name in FORCED or name in FIXED or name == "PATH"
@@ -185,14 +188,14 @@ def reaches_compiler(name: str) -> bool:
 
 
 def declared_values(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the values here of variables that a spec declares, None if not set."""
+    """Return the current values of variables that a spec declares, None if not set."""
     return {name: os.environ.get(name) for name in names}
 
 
 def declared_fields(names: Iterable[str]) -> dict[str, str]:
-    """Return labelled fields of a key for the values of variables that a spec declares.
+    """Return labeled fields of a key for the values of variables that a spec declares.
 
-    They are digests: a value may be a secret, and keys are written to disk.
+    The fields are digests: a value may be a secret, and keys are written to disk.
     """
     return {
         f"env {name}": "unset" if value is None else digest(os.fsencode(value))
@@ -220,7 +223,7 @@ def _is_counted(name: str) -> bool:
 
 
 def _as_text(name: str, value: str) -> tuple[str, str]:
-    """Return name and value as text; as hexadecimal digits if they are not UTF-8."""
+    """Return name and value as text, in hexadecimal if they are not UTF-8."""
     try:
         (name + value).encode()
     except UnicodeEncodeError:
@@ -259,7 +262,7 @@ def _file_digest(path: str | Path) -> str:
 
 
 def _folder_digest(folder: Path) -> str:
-    """Return the digest of a folder; of a CUDA toolkit only what a compiler uses.
+    """Return the digest of a folder; for a CUDA toolkit, only of the files that a compiler uses.
 
     Raises:
         ToolError: it contains too many files.
@@ -278,7 +281,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def _libraries(path: str) -> Iterator[str]:
-    """Yield name and digest of each library that hides one that compiling loads."""
+    """Yield name and digest of each library that hides one that the compiler loads."""
     for folder in filter(None, path.split(os.pathsep)):
         for file in sorted(Path(folder).glob("l*")):
             if _LIBRARY.fullmatch(file.name):
@@ -288,9 +291,9 @@ def _libraries(path: str) -> Iterator[str]:
 def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """Return a folder that contains `ptxas` and `nvlink` of this toolchain under these names.
 
-    The wheel's own folder serves as it is; for another assembler a temporary folder of links is
-    made, which is removed with the second result. The folder above is laid out as a CUDA toolkit,
-    as XLA's `xla_gpu_cuda_data_dir` wants it: with the device library in `nvvm/libdevice`.
+    The wheel's own folder is used directly. For another assembler, a temporary folder of links is
+    made; the second result removes it. The parent folder has the layout of a CUDA toolkit, which
+    XLA's `xla_gpu_cuda_data_dir` needs: with the device library in `nvvm/libdevice`.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
     if toolchain.ptxas == own / "ptxas":
@@ -315,9 +318,9 @@ class Context(Struct, frozen=True):
         variables: the environment variables that count in every key.
         digests: digests of files.
         versions: returns the versions of the toolchain's parts by label; raises a `ToolError` if
-            the assembler cannot be asked for its version.
-        unchecked: None where a compiler is installed. Elsewhere, packages that are missing are no
-            change, and their names are put there.
+            the assembler does not report its version.
+        unchecked: None if a compiler is installed. Otherwise, missing packages do not count as
+            changed, and their names are collected here.
     """
 
     identity: Mapping[str, str]
@@ -331,11 +334,11 @@ class Context(Struct, frozen=True):
         return {label: held for label, held in self.identity.items() if label != TRACED_WITH}
 
     def components(self) -> dict[str, Component]:
-        """Return the toolchain as a lock has it: digests by label, and versions for people."""
+        """Return the toolchain as in a lock: digests by label, and versions for people."""
         return components(self.identity, self.versions(), self.variables)
 
     def notes(self) -> list[str]:
-        """Return notes on what was not checked, because no compiler is installed here."""
+        """Return notes on parts that were not checked because no compiler is installed here."""
         if self.unchecked is None:
             return []
         known = self.versions()
@@ -355,8 +358,8 @@ class Context(Struct, frozen=True):
 class Setup(Struct, frozen=True):
     """A toolchain and the environment in which workers use it.
 
-    `toolkit` is the folder that XLA takes assembler and device library from; `temporary` removes it
-    when the setup ends, if it is temporary.
+    `toolkit` is the folder from which XLA takes the assembler and the device library; if it is
+    temporary, `temporary` removes it when the setup ends.
     """
 
     toolchain: Toolchain
@@ -373,11 +376,11 @@ class Setup(Struct, frozen=True):
             self.temporary.cleanup()
 
     def context(self, store: Store, variables: Mapping[str, str] | None = None) -> Context:
-        """Identify the toolchain; reads all its files unless the store remembers them.
+        """Identify the toolchain; reads all its files unless the store remembers their digests.
 
         Args:
             store: remembers digests of files.
-            variables: what counts in every key, by default `key_variables`.
+            variables: the variables that count in every key, by default `key_variables`.
         """
         digests = FileDigests(store.root, trust=store.trust)
         if not digests.remembers(self.toolchain.plugin):
@@ -391,14 +394,14 @@ class Setup(Struct, frozen=True):
         """Return the versions of the toolchain's parts.
 
         Raises:
-            ToolError: the assembler cannot be asked for its version.
+            ToolError: the assembler does not report its version.
         """
         return versions_of(self.toolchain)
 
     def record(self, digests: FileDigests) -> dict[str, object]:
         """Return the toolchain as artifacts record it: versions, and digests of the binaries.
 
-        Those files are the same for every Python version, so the record is, too.
+        These files are the same for every Python version, so the record is the same, too.
         """
         return {
             "versions": {package.name: package.version for package in self.toolchain.packages},

@@ -1,7 +1,7 @@
 """Find the packages and tools that compile, without importing any of them.
 
-The assembler is the one in NVIDIA's wheel, or the one the user names; never one on `PATH`.
-Distributions are found by the names of their `.dist-info` folders, which hold name and version
+The assembler is the one in NVIDIA's wheel or the one the user names, never one on `PATH`.
+Distributions are found by the names of their `.dist-info` folders, which contain name and version
 (PEP 376, PEP 427). `importlib.metadata` is imported only for other kinds of installs.
 """
 
@@ -30,7 +30,7 @@ class Package(Struct, frozen=True):
 
 
 def find_package(name: str) -> Package | None:
-    """Return the distribution that Python would find by a name, None if there is none."""
+    """Return the distribution that Python would find by this name, None if there is none."""
     prefix = re.sub(r"[-_.]+", "_", name).lower() + "-"
     for folder in sys.path:
         names = [name for name in _dist_infos(folder) if name.startswith(prefix)]
@@ -49,7 +49,7 @@ def find_package(name: str) -> Package | None:
 
 
 def version_of(module: str) -> str:
-    """Return the version of the distribution that an installed module belongs to, "" if unknown."""
+    """Return the version of the distribution that contains an installed module, "" if unknown."""
     top = module.partition(".")[0]
     package = find_package(top)
     if package is None:
@@ -75,12 +75,12 @@ def _dist_infos(folder: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _listed(folder: str, changed_ns: int) -> tuple[str, ...]:
-    """Return the names of `.dist-info` folders, in lower case, as of the folder's last change."""
+    """Return the names of `.dist-info` folders in lower case as of the folder's last change."""
     return tuple(name.lower() for name in os.listdir(folder) if name.endswith(_SUFFIX))
 
 
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
-"""JAX versions whose internals were tested; another patch release of 0.12 is accepted too."""
+"""JAX versions whose internals were tested; other patch releases of 0.12 are accepted too."""
 
 IN_CURRENT_FOLDER = Path("cuda_sdk_lib", "bin", "ptxas")
 """The assembler that XLA and Mosaic GPU look for first (`kDefaultCudaDataDir` in XLA)."""
@@ -94,7 +94,7 @@ INSTALL = 'pip install "pallasc[cuda13]"'
 class Toolchain(Struct, frozen=True):
     """The compiler: JAX, its CUDA plugin, the assembler, the device library.
 
-    `cuda` is the major version of CUDA that plugin and wheels are for.
+    `cuda` is the major version of CUDA that the plugin and the wheels are for.
     """
 
     cuda: int
@@ -112,8 +112,8 @@ def find_toolchain(ptxas: Path | None = None) -> Toolchain:
         ptxas: an assembler to use instead of the wheel's.
 
     Raises:
-        ToolError: a package or tool is missing, the versions of JAX and its plugin differ, or JAX
-            is not a version that was tested.
+        ToolError: a package or tool is missing, the versions of JAX and its plugin differ, or the
+            version of JAX was not tested.
     """
     cuda = _plugin()
     if cuda is None:
@@ -168,7 +168,7 @@ def _package(name: str) -> Package:
 
 
 def check_versions(packages: tuple[Package, ...]) -> None:
-    """Check that JAX is a tested version and that its parts belong together.
+    """Check that JAX is a tested version and that its parts have matching versions.
 
     Raises:
         ToolError: they do not; the message names all versions.
@@ -188,9 +188,9 @@ def check_versions(packages: tuple[Package, ...]) -> None:
 
 
 def find_disassembler() -> Path | None:
-    """Return NVIDIA's disassembler, None if it is not installed; it needs no compiler.
+    """Return NVIDIA's disassembler, None if it is not installed; it does not need a compiler.
 
-    Its only wheel is for CUDA 13; it reads cubins of CUDA 12, too.
+    Its only wheel is for CUDA 13, and also reads cubins of CUDA 12.
     """
     package = find_package("nvidia-cuda-nvdisasm")
     path = package.root / "nvidia/cu13/bin/nvdisasm" if package else None
@@ -198,16 +198,16 @@ def find_disassembler() -> Path | None:
 
 
 def nvcc_name(cuda: int) -> str:
-    """Return the name of NVIDIA's wheel of the assembler for a CUDA version."""
+    """Return the name of NVIDIA's wheel that contains the assembler for a CUDA version."""
     return "nvidia-cuda-nvcc" if cuda >= 13 else f"nvidia-cuda-nvcc-cu{cuda}"
 
 
 def nvidia_folder(cuda: int, root: Path) -> Path:
-    """Return the folder in which NVIDIA's wheels have `bin` and `nvvm`.
+    """Return the folder that contains `bin` and `nvvm` of NVIDIA's wheels.
 
     Args:
         cuda: the major version of CUDA.
-        root: the folder that the wheels are installed in.
+        root: the folder in which the wheels are installed.
     """
     folders = [root / "nvidia" / name for name in (f"cu{cuda}", "cuda_nvcc")]
     # Other wheels for CUDA 12 install into cu12.
@@ -239,10 +239,10 @@ def _executable(path: Path) -> Path:
 def tool_version(tool: Path) -> str:
     """Return the version that an NVIDIA tool prints, such as "13.5.37".
 
-    A process asks each tool once, unless its file changes.
+    A process runs each tool once, unless its file changes.
 
     Raises:
-        ToolError: it cannot be run, or prints none.
+        ToolError: it cannot be run, or prints no version.
     """
     try:
         status = tool.stat()
@@ -269,7 +269,7 @@ def _printed_version(tool: Path, *state: int) -> str:
 
 
 def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
-    """Yield the binaries that decide the result, by label."""
+    """Yield the binaries that affect the output, by label."""
     yield "libdevice", toolchain.libdevice
     if toolchain.nvlink is not None:  # the wheel for CUDA 12 has none
         yield "nvlink", toolchain.nvlink

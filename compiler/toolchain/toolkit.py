@@ -1,21 +1,21 @@
-"""Make XLA and Mosaic GPU take the toolchain's assembler and device library, and no others.
+"""Make XLA and Mosaic GPU use the toolchain's assembler and device library, and no others.
 
 If libnvJitLink can be loaded, newer versions of XLA assemble inside the process and do not start
-ptxas. XLA has an option against that (`compile_module`); the pass of Mosaic GPU that assembles has
-none: it asks the library for its version, and uses it from 12.5 on. NVIDIA's mathematical libraries
-link against it, so it must stay loadable: `import torch` in a kernel's module needs it. So a
-library that is made here is loaded first under its name. It reports no version and forwards
-everything else: it names the real library as its dependency, where the loader finds all other
-functions. The loader compares names before it searches folders, so every later request for
-libnvJitLink gets this library. It is 64-bit ELF as in the System V ABI (gABI 4.1, chapters 4 and
-5): a single function, mapped twice, executable and writable for the loader.
+ptxas. XLA has an option against this (`compile_module`). Mosaic GPU's assembler pass has none: it
+asks the library for its version, and uses it from 12.5 on. NVIDIA's math libraries link against it,
+so it must stay loadable, for example for `import torch` in a kernel's module. So a library made by
+this module is loaded first under its name. It reports no version and forwards everything else: it
+names the real library as its dependency, where the loader finds all other functions. The loader
+compares names before it searches folders, so every later request for libnvJitLink gets this
+library. It is 64-bit ELF as in the System V ABI (gABI 4.1, chapters 4 and 5): a single function,
+mapped twice, executable and writable for the loader.
 
 Mosaic takes the device library from the first folder of a fixed list (`tsl::CandidateCudaRoots`)
 that has one: `cuda_sdk_lib` in the current folder, folders next to the program, `/usr/local/cuda`,
-`/opt/cuda`, then the wheels. For Python, TSL takes the first word of the command line that is not
-an option for the program. A worker is started with `-X` and a path, which Python ignores, and puts
-the toolchain next to that path. Another process cannot do that; if a folder that comes first has
-another library, XLA compiles in a separate process (`xla_process`).
+`/opt/cuda`, then the wheels. In a Python process, TSL treats the first word of the command line
+that is not an option as the program. A worker is started with `-X` and a path, which Python
+ignores, and puts the toolchain next to that path. Other processes cannot do that; if an earlier
+folder has a different library, XLA compiles in a separate process (`xla_process`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _CODE = {
     "x86_64": (62, bytes.fromhex("b801000000c3")),  # mov eax, 1; ret
     "aarch64": (183, bytes.fromhex("20008052c0035fd6")),  # mov w0, #1; ret
 }
-"""The ELF machine, and a function that returns 1, which is an error (nvJitLinkResult)."""
+"""The ELF machine, and code of a function that returns 1, an error (nvJitLinkResult)."""
 
 _CACHE = "/etc/ld.so.cache"
 _PAGE = 1 << 16
-"""The largest page of the machines: both mappings begin at a multiple of it."""
+"""The largest page size of these machines: both mappings begin at a multiple of it."""
 _HEADER, _PROGRAM, _SYMBOL, _DYNAMIC = 64, 56, 24, 16
 _LOAD, _DYNAMIC_PART, _STACK = 1, 2, 0x6474E551
 _READ, _WRITE, _RUN = 4, 2, 1
@@ -53,8 +53,8 @@ def hide_nvjitlink() -> str:
     """Load a library in place of libnvJitLink, if XLA would find the real library.
 
     Returns:
-        The path of the real library if this process had loaded it before, which is too late; else
-        "".
+        The path of the real library if this process has already loaded it, which is too late;
+        otherwise "".
     """
     packages = {cuda: find_package(f"jax-cuda{cuda}-pjrt") for cuda in (13, 12)}
     cuda, package = next(((c, p) for c, p in packages.items() if p), (0, None))
@@ -64,7 +64,7 @@ def hide_nvjitlink() -> str:
         return before
     real = find_nvjitlink(cuda, package.root)
     if real is not None and platform.machine() in _CODE:
-        # The loader knows it by the name of the descriptor, so this stays open for good.
+        # The loader identifies it by the name of the descriptor, so the descriptor stays open.
         descriptor = os.memfd_create(_name(cuda))
         os.write(descriptor, stand_in(_name(cuda), str(real)))
         with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def _name(cuda: int) -> str:
 
 def find_nvjitlink(cuda: int, root: Path) -> Path | None:
     """Return the library that XLA's plugin in `root` would load, None if there is none."""
-    # The loader looks there for the plugin, in this order.
+    # The loader searches these folders for the plugin, in this order.
     folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
     folders += map(Path, filter(None, _library_path().split(os.pathsep)))
     folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
@@ -91,7 +91,7 @@ def find_nvjitlink(cuda: int, root: Path) -> Path | None:
 
 
 def _library_path() -> str:
-    """Return `LD_LIBRARY_PATH` as the loader read it when this process began.
+    """Return `LD_LIBRARY_PATH` as the loader read it when this process started.
 
     Workers hide the variable from `os.environ` (`recorders`), and the loader ignores later changes.
     """
@@ -114,10 +114,10 @@ def loaded_nvjitlink(cuda: int) -> str:
 
 
 def stand_in(name: str, needed: str) -> bytes:
-    """Return the shared library that is loaded as `name`.
+    """Return the bytes of the shared library to load as `name`.
 
     Args:
-        name: what others ask the loader for (DT_SONAME).
+        name: the name by which others request it (DT_SONAME).
         needed: the library that has all other functions (DT_NEEDED).
     """
     machine, code = _CODE[platform.machine()]
@@ -171,20 +171,20 @@ def _program(kind: int, flags: int, offset: int, page: int, size: int, alignment
 
 
 TOOLKIT = "toolkit"
-"""The name that a worker's command line gives, in the folder of its temporary files."""
+"""The name in a worker's command line, in the folder of its temporary files."""
 
 _BESIDE = ("rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc", "cuda_nvcc")
-"""The names of the folder next to the program, from JAX 0.12 on and before."""
+"""Names of the folder next to the program: from JAX 0.12 on, and before."""
 
 _OF_THE_SYSTEM = (Path("/usr/local/cuda"), Path("/opt/cuda"))
 
 
 def offer_library(toolkit: Path, folder: Path) -> None:
-    """Link a toolkit to where Mosaic looks first in a worker.
+    """Link a toolkit into the folder where Mosaic looks first in a worker.
 
     Args:
         toolkit: the folder with `nvvm/libdevice`.
-        folder: of the worker's temporary files, as its command line names it.
+        folder: the folder of the worker's temporary files, as in its command line.
     """
     beside = folder / f"{TOOLKIT}.runfiles"
     beside.mkdir(exist_ok=True)
@@ -194,7 +194,7 @@ def offer_library(toolkit: Path, folder: Path) -> None:
 
 
 def other_library(toolkit: Path) -> str:
-    """Return the device library that Mosaic would take instead of `toolkit`'s, "" for none."""
+    """Return the device library that Mosaic would use instead of `toolkit`'s, "" for none."""
     words = [word for word in sys.orig_argv[1:] if not word.startswith("-")]
     beside = [Path(f"{words[0] if words else ''}.runfiles", name) for name in _BESIDE]
     for root in (Path("cuda_sdk_lib"), *beside, *_OF_THE_SYSTEM):

@@ -1,1 +1,1 @@
-"""The processes that compile: started, fed, watched, replaced and stopped."""
+"""Worker processes that compile: start, feed, watch, replace, and stop them."""

@@ -1,18 +1,18 @@
-"""The channel between a build and a worker, which keeps a kernel's stray output out of replies.
+"""The channel between a build and a worker; it separates replies from a kernel's stray output.
 
-The user's code runs in the worker and may write to any descriptor, including the channel's. So a
-worker sends each message on a line that begins with a token that only the two know:
+User code runs in the worker and may write to any descriptor, including the channel's. So a worker
+sends each message on a line that begins with a token that only the build and the worker know:
 
     line := LF token SP length SP message LF
     token := 32 hexadecimal digits, chosen at random for each worker
     length := number of bytes of the message, in decimal
     message := one JSON object
 
-Anything else is counted and ignored. If the length is wrong, something was written into the
+Anything else is counted and ignored. If the length is wrong, other output was written into the
 message, which is then garbled.
 
-The worker first receives the token on a separate line, and then lines of JSON. They need no token:
-the user's code cannot write to that end.
+The worker first receives the token on a separate line, and then lines of JSON. These need no token:
+user code cannot write to that end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_LINE_BYTES = 256 << 20
 
 
 def encode(message: Mapping[str, object]) -> bytes:
-    """Return a message as one line; the order of keys is kept."""
+    """Return a message as one line; the order of keys is preserved."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
@@ -42,13 +42,13 @@ def decode(line: bytes) -> dict[str, object]:
 
 
 def read_token(descriptor: int) -> bytes:
-    """Return the token that a worker receives first; read no further.
+    """Return the token that a worker receives first; nothing after it is read.
 
     Raises:
         EOFError: the build has ended.
     """
     text = b""
-    # Byte by byte: what follows belongs to the buffered reader of the worker.
+    # Byte by byte: the bytes that follow belong to the worker's buffered reader.
     while not text.endswith(b"\n"):
         data = os.read(descriptor, 1)
         if not data:
@@ -58,10 +58,10 @@ def read_token(descriptor: int) -> bytes:
 
 
 class Channel:
-    """The worker's end.
+    """The worker's end of the channel.
 
     Args:
-        descriptor: where to write.
+        descriptor: the descriptor to write to.
         token: see `read_token`.
     """
 
@@ -83,7 +83,7 @@ class Messages:
         token: the worker's token.
 
     Attributes:
-        stray_bytes: how many bytes have come that were not part of a message.
+        stray_bytes: number of received bytes that were not part of a message.
     """
 
     def __init__(self, token: bytes) -> None:
@@ -92,7 +92,7 @@ class Messages:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, object] | None]:
-        """Take bytes and yield the complete messages, None for a garbled message."""
+        """Process bytes and yield the complete messages, None for a garbled message."""
         self._buffer += data
         if len(self._buffer) > _LONGEST_LINE_BYTES:
             self.stray_bytes += len(self._buffer)
@@ -109,7 +109,6 @@ class Messages:
 
 
 def _message(text: bytes) -> dict[str, object] | None:
-    """Return the message in a line without its token, None if it is garbled."""
     length, _, message = text.partition(b" ")
     try:
         return decode(message) if int(length) == len(message) else None

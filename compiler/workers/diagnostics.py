@@ -1,14 +1,14 @@
-"""Warnings and other output while a variant was traced, lowered and compiled successfully.
+"""Warnings and other output of a variant that was traced, lowered, and compiled successfully.
 
-A diagnostic is a warning of Python, a record of `logging` at WARNING or above, or some lines of the
-standard error output, which C++ and child processes write to as well. A manifest has the
-diagnostics of its compilation in `warnings`, so that a hit repeats them; an artifact does not,
-since it is the same with or without them. For a variant that is found by its action key alone, or
-was lowered again and not compiled, a manifest under a separate key holds them: `store_for_action`.
+A diagnostic is a Python warning, a `logging` record at WARNING or above, or some lines of standard
+error, which C++ and child processes write to as well. A manifest stores the diagnostics of its
+compilation in `warnings`, so that a hit repeats them. An artifact does not, since it is the same
+with or without them. If a variant is found by its action key alone, or was lowered again and not
+compiled, a manifest under a separate key stores them: `store_for_action`.
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
-n}`, all texts bounded and without what differs between runs (`stable`). Lines that depend on the
-machine and say nothing about the kernel are left out (`_NOISE`).
+n}`. All texts are bounded and exclude anything that differs between runs (`stable`). Lines that
+depend on the machine and are unrelated to the kernel are left out (`_NOISE`).
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ if TYPE_CHECKING:
 Stage = Literal["lower", "compile"]
 
 STDERR = "stderr"
-"""The kind of text on the standard error output."""
+"""The kind of text on standard error."""
 STDOUT = "stdout"
-"""The kind of text that a Python spec wrote to the standard output."""
+"""The kind of text that a Python spec wrote to standard output."""
 LONGEST_TEXT = 2000
 MOST = 50
-"""The limit of different diagnostics; the last then says how many are left out."""
+"""Maximum number of different diagnostics; the last one then gives the number left out."""
 
 _NOISE = (
-    # XLA's alarms about what takes long, and what follows them: how busy the machine is.
+    # XLA's alarms about slow operations, and the lines after them: they depend on the machine's
+    # load.
     r"slow_operation_alarm\.cc:\d+\]|^\*{20,}$|\] Very slow compile\? If you want to file a bug"
     r"|^The operation took \S+$|^This isn't necessarily a bug; constant-folding is"
     r"|^If you'd like to file a bug, run with envvar XLA_FLAGS=",
-    # absl says this once a process, before its first message.
+    # absl prints this once per process, before its first message.
     r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$",
-    # There is no GPU: that is how pallasc compiles.
+    # There is no GPU, which is normal for pallasc.
     r"cuda_(?:executor|diagnostics|platform)\.cc:\d+\].*(?:cuInit|CUDA_ERROR_|kernel driver)",
-    # Several copies of XLA in one process register the same.
+    # Several copies of XLA in one process register the same factory.
     r"Attempting to register factory for plugin \S+ when one has already been registered",
-    # XLA asks its LLVM for a newer PTX than LLVM knows, for every kernel.
+    # For every kernel, XLA asks its LLVM for a newer PTX version than LLVM knows.
     r"^'[+-](?:ptx|sm_)\w+' is not a recognized feature for this target",
 )
-"""Lines of XLA in JAX 0.10 to 0.12 that say nothing about a kernel; most depend on the machine."""
+"""Lines of XLA in JAX 0.10 to 0.12 that are unrelated to a kernel; most depend on the machine."""
 _IS_NOISE = re.compile("|".join(_NOISE))
 
 # W0000 00:00:1763798400.123456   12345 file.cc:12] text   (absl and glog)
@@ -69,7 +70,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 _IDENTITY = re.compile(r"\b(?:139|140)\d{12}\b")
-"""An address of Linux's x86-64 in decimal, as `id()` gives it."""
+"""An address on x86-64 Linux in decimal, as returned by `id()`."""
 _PROCESS = re.compile(r"\b([pt]id)([ =:#]+)\d+\b", re.IGNORECASE)
 _DURATION = re.compile(r"\b\d+\.\d+(?=\s?(?:[mun\N{MICRO SIGN}]?s|sec|secs|seconds|min|minutes)\b)")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -77,14 +78,14 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A warning, a log record or some lines of output.
+    """A warning, a log record, or some lines of output.
 
     Attributes:
-        stage: when: while the function was traced and lowered, or compiled by XLA.
-        kind: the class of a warning, `WARNING` or above of a log, or `stderr`.
+        stage: the stage: tracing and lowering, or compilation by XLA.
+        kind: the class of a warning, the level of a log record (`WARNING` or above), or `stderr`.
         source: file and line of a warning, the name of a logger, or "".
         text: the message, of bounded length.
-        count: how many times it came.
+        count: number of occurrences.
     """
 
     stage: Stage
@@ -108,12 +109,12 @@ class Diagnostic:
         return Location(path, int(line))
 
     def to_json(self) -> DiagnosticJson:
-        """Return it as manifests and reports hold it."""
+        """Return it as stored in manifests and reports."""
         return cast("DiagnosticJson", asdict(self))
 
 
 def from_json(diagnostics: Sequence[DiagnosticJson]) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest, of bounded number and length."""
+    """Return the diagnostics of a manifest; their number and lengths are bounded."""
     return tuple(
         Diagnostic(
             "compile" if each["stage"] == "compile" else "lower",
@@ -127,13 +128,13 @@ def from_json(diagnostics: Sequence[DiagnosticJson]) -> tuple[Diagnostic, ...]:
 
 
 def stable(text: str, folders: Mapping[str, str]) -> str:
-    """Return a text without what differs between runs, of bounded length.
+    """Remove the parts of a text that differ between runs, and bound its length.
 
-    Addresses, times of day, fractions of seconds and process ids become `…`.
+    Addresses, times of day, fractions of seconds, and process ids become `…`.
 
     Args:
         text: the message.
-        folders: path without a slash at the end -> what replaces it; "" removes the slash, too.
+        folders: path without a trailing slash -> its replacement; "" also removes the slash.
     """
     text = _CONTROL.sub("", text[: 50 * LONGEST_TEXT]).replace("\r\n", "\n").strip("\n")
     text = _ABSL.sub(r"\1 ", text)
@@ -148,7 +149,7 @@ def stable(text: str, folders: Mapping[str, str]) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Split an output into messages: a line with the indented lines that follow it."""
+    """Split output into messages: each is a line with the indented lines that follow it."""
     messages: list[str] = []
     for line in text.splitlines():
         if messages and line[:1] in " \t" and line.strip():
@@ -159,7 +160,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return each diagnostic once, counted, in the order of first appearance, `MOST` at most."""
+    """Merge equal diagnostics and count them, in the order of first appearance, `MOST` at most."""
     counts: dict[Diagnostic, int] = {}
     for diagnostic in diagnostics:
         plain = replace(diagnostic, count=1)
@@ -197,11 +198,11 @@ _OURS = "pallasc.compiler."
 _KINDS = {1: STDOUT, 2: STDERR}
 """The kind of text by file descriptor."""
 _MOST_READ_BYTES = 1 << 20
-"""Of a longer output, only the end is read."""
+"""Maximum number of bytes read; only the end of a longer output is read."""
 
 
 class Listener:
-    """Records warnings, log records, and output while a variant is made.
+    """Records warnings, log records, and output while a variant is compiled.
 
     Attributes:
         stage: the current stage.
@@ -226,10 +227,10 @@ class Listener:
         """Record the diagnostics of a variant until the end of the block.
 
         Args:
-            base_dir: the folder of the variant's spec, which texts are freed of.
-            outputs: the file descriptors to listen to, of 1 and 2.
+            base_dir: the folder of the variant's spec; it is removed from texts.
+            outputs: the file descriptors to record, of 1 and 2.
         """
-        # A hit imports this module, and neither of these.
+        # A hit imports this module, but neither of these.
         import logging
         import tempfile
 
@@ -269,7 +270,7 @@ class Listener:
         self.stage, self.importing = stage, importing
 
     def diagnostics(self, modules: Iterable[str] | None = None) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics, with the import of `modules`, or of all modules for None."""
+        """Return the diagnostics, also from the import of `modules`; None means all modules."""
         self._read()
         names = sorted({*(self._imported if modules is None else modules)})
         imported = [each for name in names for each in self._imported.get(name, ())]
@@ -285,7 +286,7 @@ class Listener:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        # A handler of the user's may have put a prefix in front of it.
+        # One of the user's handlers may have added a prefix.
         echoed = {line for echo in self._echoed for line in echo.splitlines() if line.strip()}
         for descriptor, read_to in self._read_to.items():
             text, self._read_to[descriptor] = _output_since(descriptor, read_to)
@@ -317,13 +318,13 @@ def _shown_file(filename: str, base_dir: str) -> str:
 
 
 def _output_since(descriptor: int, start: int) -> tuple[str, int]:
-    """Return an output after its first `start` bytes, and its size; nothing if it is no file."""
+    """Return output after its first `start` bytes, and its size; nothing if it is not a file."""
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return "", 0
         size = status.st_size
-        # The build has cut an output that is shorter now (`worker_process.Log`).
+        # The build truncated an output that is shorter now (`worker_process.Log`).
         start = max(start if start <= size else 0, size - _MOST_READ_BYTES)
         return os.pread(descriptor, size - start, start).decode("utf-8", "replace"), size
     except OSError:

@@ -1,11 +1,12 @@
-"""Messages between a build and its workers: JSON objects, which `channel` carries.
+"""Messages between a build and its workers: JSON objects, sent through `channel`.
 
 Each request has an `op`, the name of its class. A worker gets `Warm`, then `Introduction` once,
-then `Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It answers
-`Introduction` and `Listen` with `{"ready": true}`, `Warm` with nothing, and all others with
-`{"ok": true, …}` or `{"ok": false, "error": …}`. The classes have the fields; bytes are base64.
+then `Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It replies to
+`Introduction` and `Listen` with `{"ready": true}`, does not reply to `Warm`, and replies to all
+others with `{"ok": true, …}` or `{"ok": false, "error": …}`. The classes define the fields; bytes
+are base64.
 
-The user's code runs in the process that replies, so the types of all fields of a reply are checked.
+User code runs in the process that replies, so the types of all fields of a reply are checked.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _READERS: Mapping[object, Callable[[Any], object]] = {
     Variant | None: lambda data: None if data is None else variant_from_json(data),
     tuple[Spec, ...]: lambda data: tuple(map(spec_from_json, data)),
 }
-"""Readers of fields whose types have their own form in JSON."""
+"""Readers for fields whose types have a special JSON form."""
 
 
 def plain(value: object) -> object:
@@ -116,14 +117,14 @@ def _hints(kind: Any) -> dict[str, object]:
 
 
 def _encode(value: Any) -> object:
-    """Return a value of a type that msgspec does not know as one that it does."""
+    """Convert a value of a type that msgspec does not know into one that it does."""
     if isinstance(value, PallascError):
         return _ErrorText.of(value)
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _decode(kind: Any, value: Any) -> object:
-    """Return a value as a type that msgspec does not know."""
+    """Convert a value into a type that msgspec does not know."""
     if kind is PallascError:
         return read_dataclass(_ErrorText, value).error()
     if kind is Path:
@@ -147,10 +148,10 @@ class Message:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Self:
-        """Return the message that `to_json` made plain.
+        """Return the message from the plain data of `to_json`.
 
         Raises:
-            ValueError: a field is missing or has another type.
+            ValueError: a field is missing or has the wrong type.
         """
         message: Self = read_dataclass(cls, data)
         return message
@@ -165,13 +166,13 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply(Message):
-    """A worker's answer to a request.
+    """A worker's reply to a request.
 
     Attributes:
         ok: whether the request succeeded.
-        tainted: whether the user's code changed the process for good.
-        diagnostics: warnings and output meanwhile.
-        output: the end of the worker's output meanwhile; the build adds it.
+        tainted: whether user code changed the process permanently.
+        diagnostics: warnings and output of the request.
+        output: the end of the worker's output during the request; the build adds it.
         stray_bytes: ignored bytes that came through the worker's channel; the build adds them.
     """
 
@@ -190,7 +191,7 @@ class Reply(Message):
         return {"ok": self.ok, **Message.to_json(self)}
 
     def require(self, kind: type[R]) -> R:
-        """Return the reply, which has to be of a class.
+        """Return the reply, which must be of class `kind`.
 
         Raises:
             PallascError: the request failed.
@@ -209,12 +210,13 @@ class Failed(Reply):
     Attributes:
         error: the reason.
         out_of_memory: whether Python ran out of memory.
-        missed: as in `Compiled`, as far as is known.
+        missed: as in `Compiled`, as far as known.
         compiling: whether XLA was compiling; its output is then in the error.
-        repeat: whether an earlier task of the worker may be to blame: the worker died, or a module
-            failed that an earlier variant had loaded, and that may be executed only once.
-        died: whether the worker sent no answer.
-        place: line of the user's files that it was executing then, if known.
+        repeat: whether an earlier task of the worker may be the cause: the worker died, or the
+            failure is in a module that an earlier variant had loaded and that can be executed only
+            once.
+        died: whether the worker sent no reply.
+        place: the line of the user's files that it was executing then, if known.
     """
 
     ok: ClassVar[bool] = False
@@ -234,7 +236,7 @@ class Failed(Reply):
     ) -> Failed:
         """Return the reply for an error."""
         cause: BaseException | None = error
-        # An error that is raised again "from" itself is its own cause.
+        # An error that is re-raised "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:
             cause = cause.__cause__
         return Failed(
@@ -425,16 +427,15 @@ class Collect(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compile(Request):
-    """Make the artifact of a variant.
+    """Compile a variant to an artifact, or find it in the store.
 
     Attributes:
         variant: the variant.
         request: its request key.
-        fields: the labelled fields of that key.
+        fields: the labeled fields of that key.
         data: the digests of its data files.
         env: the values of the variables that it declares, None if not set.
-        trusted_records: digests of the only records that may be used, by action key;
-            None for all.
+        trusted_records: digests of the only records that may be used, by action key; None for all.
     """
 
     reply: ClassVar[type[Reply]] = Compiled
@@ -482,7 +483,7 @@ class FindPtx(Request):
 
 
 Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
-"""Architecture, the folders of the spec, as in `PATH`, and the variables that it declares."""
+"""Architecture, the spec's folders in `PATH` notation, and the variables that the spec declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +494,7 @@ class Task:
         label: the caller's number for it.
         group: its group; a worker serves a single group.
         request: the request to the worker, or a function that makes it when a worker is free.
-        doing: name of the worker in messages.
+        doing: name of the worker's activity in messages.
     """
 
     label: int
@@ -520,14 +521,14 @@ def serve(
     answers: Mapping[type[Request], Callable[[Any], Reply | None]],
     is_tainted: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Answer requests until there are no more, and return the exit status.
+    """Serve requests until there are no more, and return the exit status.
 
     Args:
-        descriptor: where the requests come from, in decimal.
-        channel: takes the answers.
-        answers: for each class of requests, a function that returns the answer, or None to send
+        descriptor: descriptor that requests come from, in decimal.
+        channel: the channel for replies.
+        answers: for each class of requests, a function that returns the reply, or None to send
             nothing, or raises a `PallascError`.
-        is_tainted: is called after each request that is answered; see `Reply`.
+        is_tainted: called after each request that gets a reply; see `Reply`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     kinds = {kind.__name__: kind for kind in answers}

@@ -1,10 +1,10 @@
-"""The pool: worker processes that are started, fed, watched, replaced, and stopped.
+"""The pool of worker processes: start, feed, watch, replace, and stop them.
 
 Workers are grouped by architecture (Mosaic compiles for one per process) and by the spec's folder
 (modules of two folders would clash). A worker that dies loses only its own request.
 
-`find_lines` and `find_ptx` compile variants again to get the user's source lines
-of PTX, and the PTX of kernels that XLA adds to Mosaic's.
+`find_lines` and `find_ptx` compile variants again to get the user's source lines of PTX, and the
+PTX of kernels that XLA adds to Mosaic's.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 _START_S = 2.0
-"""The assumed start of a worker: most of it is importing JAX."""
+"""Assumed startup time of a worker in seconds; most of it is importing JAX."""
 _CHECK_S = 0.25
 """Interval between two checks of the workers."""
 _SHARE = 0.02
-"""The part of its time that the build may spend watching, with very many processes."""
+"""Maximum share of the build's time spent watching, with very many processes."""
 _ENDING_S = 0.02
-"""Interval at which a worker is asked for its exit code after its channel has closed."""
+"""Interval between checks of a worker's exit code after its channel has closed."""
 _REPLACED_AT = 0.75
-"""A worker that still holds this part of its limit after a task is replaced."""
+"""A worker that still holds this share of its memory limit after a task is replaced."""
 _RESERVED_BYTES = 512 << 20
 _RESERVED_BYTES_PER_CORE = 32 << 20
 
@@ -66,15 +66,15 @@ Event = (
 
 
 def pays(waiting: int, serving_s: Sequence[float], task_s: float | None) -> bool:
-    """Return True if another worker for a group is worth its start.
+    """Return True if another worker for a group is worth its startup time.
 
-    It is if, by the average time of tasks so far, tasks will still wait when it is ready. Tasks
-    may take longer this time, so it is also worth it as soon as no worker has become free for
-    as long as a start takes: waiting has then cost as much as starting would have.
+    It is worth it if tasks will still be waiting when the worker is ready, by the average time of
+    tasks so far. Tasks may take longer this time, so it is also worth it if no worker has become
+    free for as long as a startup takes: waiting has then cost as much as starting would have.
 
     Args:
-        waiting: tasks of the group that have not begun.
-        serving_s: how long each worker of the group has been at its task.
+        waiting: number of tasks of the group that have not started.
+        serving_s: how long each worker of the group has been busy with its task.
         task_s: average time of a task, None before the first has ended.
     """
     if not serving_s or task_s is None:
@@ -88,14 +88,13 @@ def next_group(
     serving: Sequence[tuple[Group | None, float]],
     task_s: float | None,
 ) -> Group | None:
-    """Choose the group that is served next, None if starting a worker does not pay.
+    """Choose the group to serve next, None if starting a worker is not worthwhile.
 
-    A group that an idle worker serves comes first, then the group with the most tasks for each
-    of its workers.
+    A group with an idle worker comes first, then the group with the most tasks per worker.
 
     Args:
-        waiting: the number of tasks that wait, by group.
-        idle: the groups of idle workers, None for a worker that may serve any.
+        waiting: number of waiting tasks, by group.
+        idle: the groups of idle workers, None for a worker that can serve any group.
         serving: the groups of busy workers, and for how many seconds each has been busy.
         task_s: average time of a task, None before the first has ended.
     """
@@ -113,16 +112,16 @@ def next_group(
 
 @dataclass(slots=True)
 class Pool:
-    """At most `jobs` workers at a time; use it as a context manager.
+    """A pool of at most `jobs` simultaneous workers; use it as a context manager.
 
     Args:
-        jobs: how many workers run at the same time.
-        environment: of the workers.
+        jobs: number of workers that run at the same time.
+        environment: environment variables of the workers.
         context: the request that every worker gets first, None until it is known.
-        timeout_s: how long a task may take, without the start of its worker.
-        memory_bytes: what a worker and its descendants may hold.
-        grace_s: how much longer than `timeout_s` a task may take whose worker keeps to it itself.
-        tick_s: how often `run` yields a tick, None for never.
+        timeout_s: time limit of a task, not counting the start of its worker.
+        memory_bytes: memory limit of a worker and its descendants.
+        grace_s: additional time for a task if its worker enforces `timeout_s` itself.
+        tick_s: interval at which `run` yields a tick, None for never.
         program: the module that the workers run.
         lasting: whether workers stay after `run`, for tasks of a later one.
         alone: whether each task gets a new worker.
@@ -163,17 +162,17 @@ class Pool:
                 self._ending.pop()
 
     def warm(self, count: int) -> None:
-        """Start workers that import JAX while the caller still prepares."""
+        """Start workers that import JAX while the caller is still preparing."""
         for _ in range(min(count, self.jobs) - len(self._workers)):
             self._new_worker().send(Warm())
 
     def keep_ready(self, contexts: Mapping[str, Request]) -> None:
-        """Have one new worker get ready for each architecture, and end others; between two runs.
+        """Between two runs, prepare one new worker for each architecture, and end the others.
 
-        A worker serves tasks of its architecture if its context is still equal to the pool's then.
+        A worker serves tasks of its architecture if its context still equals the pool's by then.
 
         Args:
-            contexts: what a worker is sent in place of the pool's context, by architecture.
+            contexts: contexts to send instead of the pool's context, by architecture.
         """
         for worker in list(self._workers):
             context = worker.context
@@ -191,17 +190,17 @@ class Pool:
         return [worker for worker in self._workers if worker.task is not None]
 
     def running(self) -> list[tuple[Task, float]]:
-        """Return the current tasks and for how many seconds they have run, the longest first."""
+        """Return the current tasks and their run times in seconds so far, longest first."""
         now_s = time.monotonic()
         tasks = [(w.task, now_s - w.began_s) for w in self._workers if w.task is not None]
         return sorted(tasks, key=lambda item: -item[1])
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
-        """Carry out tasks with different labels.
+        """Run tasks with different labels.
 
-        Yields ("started", task, None), ("done", task, reply) and, every `tick_s` seconds,
-        ("tick", None, None). A task during which its worker died is repeated once in a new worker,
-        if something that the worker did before may have been the cause.
+        Yields ("started", task, None), ("done", task, reply), and, every `tick_s` seconds, ("tick",
+        None, None). If a worker dies during a task, the task is repeated once in a new worker if
+        the worker's earlier work may have been the cause.
         """
         for worker in self._busy:  # of a run that its caller left
             self._end(worker)
@@ -215,8 +214,8 @@ class Pool:
             yield from self._begin()
             self._wait(next_tick_s)
             done = list(self._hear())
-            # The caller may take long over an answer, so free workers get work first. A failure
-            # may be the caller's reason to give up, so it is reported before anything begins.
+            # The caller may take long to process a reply, so free workers get tasks first. A
+            # failure may make the caller stop, so it is reported before new tasks start.
             went_well = all(reply is not None and reply.ok for _, _, reply in done)
             begun = list(self._begin()) if went_well else []
             yield from done
@@ -255,7 +254,7 @@ class Pool:
         """Return a worker for a group: one of the group, one that is ready, a warm or a new one.
 
         Args:
-            group: what it will serve.
+            group: the group that it will serve.
             fresh: whether it must not have served any task before.
         """
         for worker in [worker for worker in self._workers if worker.task is None]:
@@ -288,8 +287,8 @@ class Pool:
     def _data_bytes(self) -> int:
         """Return the limit that the kernel sets on each process (RLIMIT_DATA), 0 for none.
 
-        It stops what allocates faster than the pool looks. The kernel also counts memory that is
-        only reserved, such as the stacks of the threads that XLA starts for each core.
+        It stops processes that allocate faster than the pool checks. The kernel also counts memory
+        that is only reserved, such as the stacks of the threads that XLA starts for each core.
         """
         if self.memory_bytes is None:
             return 0
@@ -299,7 +298,7 @@ class Pool:
     # ---- hearing
 
     def _wait(self, until_s: float) -> None:
-        """Wait until a worker sends something or takes more, or it is time for a tick or a look."""
+        """Wait for a worker to send or accept data, or until the next tick or check."""
         until_s = min(until_s, self._next_check_s)
         poll = select.poll()
         for worker in self._busy:
@@ -310,7 +309,7 @@ class Pool:
         poll.poll(max(0, math.ceil(1000 * (until_s - time.monotonic()))))
 
     def _hear(self) -> Iterator[Event]:
-        """Take the answers that have come; look after the workers when it is time."""
+        """Process the replies that have arrived; check the workers when it is time."""
         for worker in self._busy:
             reply = worker.reply()
             if reply is not None:
@@ -336,14 +335,14 @@ class Pool:
         self._next_check_s = time.monotonic() + max(_CHECK_S, spent_s / _SHARE)
 
     def _held(self) -> dict[Worker, int]:
-        """Return how much memory each busy worker and its descendants hold; {} without a limit."""
+        """Return the memory of each busy worker with its descendants; {} without a limit."""
         if self.memory_bytes is None:
             return {}
         table, held = parents(), {}
         for worker in self._busy:
             tree = worker.tree(table)
             held[worker] = sum(map(held_bytes, tree))
-            # Forked processes share pages: only a sum over the limit is worth the slow count.
+            # Forked processes share pages, so only a sum over the limit is worth the slow count.
             if held[worker] > self.memory_bytes and len(tree) > 1:
                 held[worker] = held_together_bytes(tree)
         return held
@@ -364,7 +363,7 @@ class Pool:
                 self._waiting.setdefault(task.group, deque()).appendleft(task)
                 return
             if reply.out_of_memory and self.memory_bytes:
-                # The kernel refused memory before the pool saw that the limit was exceeded.
+                # The kernel denied an allocation before the pool saw that the limit was exceeded.
                 reply.error.hint = reply.error.hint or (
                     f"One compiling process may hold {size(self.memory_bytes)} of memory; "
                     "--memory sets how much."
@@ -372,10 +371,10 @@ class Pool:
         yield "done", task, reply
 
     def _is_kept(self, worker: Worker, reply: Reply) -> bool:
-        """Return True if a worker can go on: it lives, and its group may have more to do.
+        """Return True if a worker can continue: it is alive, and its group may have more tasks.
 
-        If the user's code has changed its process for good, the next variant would be compiled in
-        another state than alone.
+        If user code has changed the process permanently, the next variant would be compiled in a
+        different state than alone.
         """
         is_usable = not reply.tainted and not (isinstance(reply, Failed) and reply.died)
         has_more = self.lasting or worker.group in self._waiting
@@ -387,7 +386,7 @@ class Pool:
     # ---- ending
 
     def _end(self, worker: Worker) -> None:
-        """Begin to kill a worker, without waiting."""
+        """Start to kill a worker, without waiting."""
         worker.end()
         self._ending.append(worker)
         self._workers.remove(worker)
@@ -401,7 +400,7 @@ class Pool:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put off signals that end a build until the block is left."""
+    """Delay signals that end a build until the block ends."""
     before = signal.pthread_sigmask(
         signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     )
@@ -414,7 +413,7 @@ def _uninterrupted() -> Iterator[None]:
 # ---- how many workers
 
 _WORKER_BYTES = 700_000_000
-"""Memory of a compiling process: about 480 MB after JAX is imported, and some to compile."""
+"""Memory of a compiling process: about 480 MB after importing JAX, plus some to compile."""
 _LEAST_LIMIT_BYTES = 2_000_000_000
 _SHARED_OUT = 0.9
 
@@ -424,11 +423,11 @@ class Capacity:
     """The cores and the memory that this process may use now.
 
     A container sees the cores and the memory of the whole machine, and is throttled or killed at
-    the limits of its control groups: of version 2 (`cpu.max`, `memory.max`, `memory.high`) or
-    of version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), its own and all above it.
+    the limits of its control groups: of version 2 (`cpu.max`, `memory.max`, `memory.high`) or of
+    version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), its own groups and all above them.
 
     Attributes:
-        cores: how many of its threads can run at the same time.
+        cores: number of this process's threads that can run at the same time.
         free_bytes: memory that is available.
     """
 
@@ -458,10 +457,10 @@ def find_capacity(root: Path = Path("/")) -> Capacity:
 
 
 def _control_groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of the control groups of this process, from its own upwards.
+    """Yield the folders of this process's control groups, from its own upwards.
 
-    In a container, a group may be mounted in the place of the topmost, so that the folders of its
-    name do not exist; then only the topmost counts.
+    In a container, a group may be mounted in place of the topmost one, so that the folders in its
+    path do not exist; then only the topmost counts.
     """
     for line in _text(root / "proc/self/cgroup").splitlines():
         # cgroups(7): hierarchy, controllers of version 1, name
@@ -473,7 +472,7 @@ def _control_groups(root: Path) -> Iterator[Path]:
 
 
 def _cpu_quota(group: Path) -> float:
-    """Return how many cores a control group may keep busy."""
+    """Return the number of cores that a control group may keep busy."""
     words = _text(group / "cpu.max").split()
     if len(words) != 2:
         words = [_text(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
@@ -483,11 +482,10 @@ def _cpu_quota(group: Path) -> float:
 
 
 def _memory_left(group: Path) -> float:
-    """Return the free memory of a control group."""
     limits = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limit = min(_number(group / name) or math.inf for name in limits)
     used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0
-    # Cached pages of files count as used, but the kernel drops them under pressure.
+    # Cached file pages count as used, but the kernel drops them under pressure.
     stat = _text(group / "memory.stat")
     files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
     return limit - max(0, used - sum(map(int, files)))
@@ -517,9 +515,9 @@ def _text(path: Path) -> str:
 # ---- variants that are compiled again
 
 Tables = Mapping[str, LineTable]
-"""By the digest of the PTX."""
+"""Line tables by the digest of the PTX."""
 Texts = Mapping[str, str]
-"""PTX by the digest of the cubin, as `PlanRun` takes it."""
+"""PTX by the digest of the cubin, as `PlanRun` expects."""
 
 
 def find_lines(
@@ -533,16 +531,17 @@ def find_lines(
 ) -> list[Tables | PallascError]:
     """Return the source lines of the kernels of variants.
 
-    A variant that fails, takes too long, or gives other code has its error in the place of tables.
+    If a variant fails, takes too long, or compiles to different code, the result has its error
+    instead of its tables.
 
     Args:
         kernels: the variants, each with the PTX that ships, by digest.
         setup: the toolchain.
-        store: has the digests of its files.
-        code: for each variant, the digests of the machine code that ships, by the PTX's digest:
-            the machine code must be equal, too.
-        jobs: how many are compiled at the same time.
-        timeout_s: time limit of one.
+        store: provides the cached digests of files.
+        code: for each variant, the digests of the machine code that ships, by the PTX's digest; if
+            given, the machine code must be equal, too.
+        jobs: number of variants compiled at the same time.
+        timeout_s: time limit of one variant.
 
     Raises:
         ToolError: a compiling process cannot be started.
@@ -556,7 +555,7 @@ def find_lines(
 
 
 def without_ptx(artifact: Artifact) -> dict[str, tuple[str, ...]]:
-    """Return the kernels of an artifact that come without PTX, by the digest of their cubin."""
+    """Return the kernels of an artifact that have no PTX, by the digest of their cubin."""
     names: dict[str, tuple[str, ...]] = {}
     for kernel in artifact.kernels:
         if kernel.ptx is None:
@@ -572,9 +571,9 @@ def find_ptx(
     jobs: int = 1,
     timeout_s: float | None = None,
 ) -> list[Texts | PallascError]:
-    """Return the PTX that variants' artifacts lack, or why it cannot be had.
+    """Return the missing PTX of variants' artifacts, or the error if it cannot be found.
 
-    Only variants whose artifacts lack some are compiled.
+    Only variants whose artifacts lack PTX are compiled.
 
     Raises:
         ToolError: a compiling process cannot be started.
@@ -600,7 +599,7 @@ def _ask_again(
     jobs: int,
     timeout_s: float | None,
 ) -> list[Any]:
-    """Return the reply to each request, in order, or the error in its place."""
+    """Return the reply to each request, in order; a failed request has its error instead."""
     tasks = []
     for number, request in enumerate(requests):
         variant = request.variant

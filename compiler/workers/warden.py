@@ -1,17 +1,18 @@
-"""The process between the build and a worker: nothing that the worker started outlives it.
+"""The process between the build and a worker, which ensures that no descendant outlives it.
 
 Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
-ANSWERS PARENT FOLDER DATA_BYTES`. It forks; the child becomes the worker, `MODULE.main([REQUESTS,
-ANSWERS, pid of the warden])`, with FOLDER for its temporary files, and says `{"pid": …}` before all
-else. The warden waits. It is a subreaper: descendants whose parent died become
-its children, in any session. When the worker ends, or the build sends SIGTERM, or the build
-itself dies, it kills them all, removes the folder, and ends as the worker did.
+ANSWERS PARENT FOLDER DATA_BYTES`. It forks. The child becomes the worker, `MODULE.main([REQUESTS,
+ANSWERS, pid of the warden])`, with FOLDER for its temporary files, and sends `{"pid": …}` first.
+The warden waits. It is a subreaper: descendants whose parent died become its children, in any
+session. When the worker ends, or the build sends SIGTERM, or the build itself dies, the warden
+kills all descendants, removes the folder, and exits with the worker's status.
 
-Libraries of process pools (loky, pebble) cannot take this over: they watch workers from the build
-alone, so what a worker starts in another session, or leaves when the build is killed, escapes them.
+Process-pool libraries (loky, pebble) cannot do this: they watch workers only from the build, so
+processes that a worker starts in another session, or that remain when the build is killed, escape
+them.
 
-There are two wardens, the second a child of the first: a kernel that kills its parent process kills
-the inner warden, and the outer one then kills all that is left.
+There are two wardens, the second a child of the first. A kernel that kills its parent process kills
+the inner warden, and the outer one then kills all remaining processes.
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ def descendants(process: int, parents: Mapping[int, int]) -> list[int]:
 
 
 def held_bytes(process: int) -> int:
-    """Return the memory that a process keeps from others, 0 if it has ended.
+    """Return the memory that a process does not share with others, 0 if it has ended.
 
-    Pages of files do not count: the kernel drops them under pressure, and processes share them.
+    File pages do not count: the kernel drops them under pressure, and processes share them.
     """
     status = _proc_file(f"/proc/{process}/status")
     return 1024 * sum(map(int, _HELD.findall(status) or _RESIDENT.findall(status)))
 
 
 def held_together_bytes(processes: Iterable[int]) -> int:
-    """Return the memory of processes, counting shared pages once; slower."""
+    """Return the memory of processes, counting shared pages once; slower than `held_bytes`."""
     total = 0
     for process in processes:
         parts = _PROPORTIONAL.findall(_proc_file(f"/proc/{process}/smaps_rollup"))
@@ -90,12 +91,12 @@ def _proc_file(path: str) -> bytes:
 
 
 SHOW_STACK = signal.SIGUSR2
-"""Makes a worker write its stack to its output, and end."""
+"""Signal that makes a worker write its stack to its output and end."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 10.0
-"""A process that is not dead after this time hangs in the kernel."""
+"""Time in seconds after which a process that is not dead must be hanging in the kernel."""
 _OUT_OF_MEMORY_SCORE = "500"
 _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 
@@ -103,7 +104,7 @@ _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 def main(arguments: list[str]) -> NoReturn:
     """Become warden and worker; does not return."""
     module, requests, answers, build, folder, data_bytes = arguments
-    # The caller may have it ignored, which is inherited; `waitpid` would then report nothing.
+    # The caller may ignore the signal, which is inherited; `waitpid` would then report nothing.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     warden = int(build)
@@ -119,7 +120,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _become_child_of_warden(parent: int, requests: int, answers: int, folder: str) -> int:
-    """Fork, be the warden in the first process, and return its number in the second."""
+    """Fork, become the warden in the first process, and return its pid in the second."""
     _call_at_death_of(parent, signal.SIGTERM)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
@@ -138,7 +139,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _call_at_death_of(parent: int, call: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent dies."""
+    """Make the kernel send this process a signal when its parent dies."""
     _prctl(_PR_SET_PDEATHSIG, call)
     if os.getppid() != parent:
         os._exit(1)
@@ -148,7 +149,7 @@ def _call_at_death_of(parent: int, call: signal.Signals) -> None:
 
 
 def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
-    """Prepare this process for supervision, before any code of the user runs."""
+    """Prepare this process for supervision, before any user code runs."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _limit(resource.RLIMIT_CORE, 0)
@@ -179,10 +180,10 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _end_with(run: Callable[[], int]) -> NoReturn:
-    """End with the code that `run` returns, 1 if it raises.
+    """Exit with the code that `run` returns, 1 if it raises.
 
-    Python itself would first wait for threads, which code of the user may have left, perhaps for
-    ever; so neither those nor `atexit` have a turn.
+    Python itself would first wait for threads that user code may have left running, possibly
+    forever, so neither threads nor `atexit` handlers run.
     """
     code, fatal = 1, None
     try:
@@ -199,7 +200,7 @@ def _end_with(run: Callable[[], int]) -> NoReturn:
 
 
 def _detach(*descriptors: int) -> None:
-    """Keep a process that a kernel forked from answering in the worker's place."""
+    """Keep a process that a kernel forked from replying in place of the worker."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor, inheritable=False)
@@ -210,7 +211,7 @@ def _detach(*descriptors: int) -> None:
 
 
 def _watch(worker: int, folder: str) -> None:
-    """Wait for the end of the worker or of the build; does not return."""
+    """Wait until the worker or the build ends; does not return."""
     status = None
     while status is None:
         if signal.sigwait(_HEEDED) == signal.SIGTERM:
@@ -222,7 +223,7 @@ def _watch(worker: int, folder: str) -> None:
 
 
 def _reap(worker: int) -> int | None:
-    """Reap all children that have ended; return the status of the worker if it is among them."""
+    """Reap all children that have ended; return the worker's status if it is one of them."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -231,7 +232,7 @@ def _reap(worker: int) -> int | None:
 
 
 def _kill_everything() -> None:
-    """Kill all descendants until none is left: they may fork meanwhile."""
+    """Kill all descendants until none is left, since they may fork in the meantime."""
     deadline_s = time.monotonic() + _KILL_S
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -246,7 +247,7 @@ def _kill_everything() -> None:
 
 
 def _end_like(status: int | None) -> NoReturn:
-    """End with the exit code of the worker, or by the signal that killed it."""
+    """Exit with the worker's exit code, or by the signal that killed it."""
     if status is not None and os.WIFSIGNALED(status):
         _end_by(os.WTERMSIG(status))
     os._exit(0 if status is None else os.waitstatus_to_exitcode(status))

@@ -2,8 +2,8 @@
 
 Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`, with two inherited pipe
 descriptors, the parent's process id, and the channel for replies. Standard output and error belong
-to the user's code; the parent keeps them in files, and the worker reads the second (`diagnostics`).
-The worker ends when the pipe of requests closes, or the warden dies, which has set PDEATHSIG.
+to user code; the parent stores them in files, and the worker reads standard error (`diagnostics`).
+The worker ends when the request pipe closes, or when the warden, which has set PDEATHSIG, dies.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def main(arguments: list[str], channel: Channel) -> int:
 
 
 def _import_compiler() -> None:
-    """Import what every compilation needs."""
+    """Import the modules that every compilation needs."""
     with collector_past():
         import cramjam
         import jax
@@ -128,7 +128,7 @@ def _collect(request: Collect) -> Reply:
             return Failed.because_of(error, listener.diagnostics(), missed_of([name], folder, ()))
         diagnostics = listener.diagnostics()
     for table in dict.fromkeys(spec.table for spec in specs if spec.table):
-        # pallasc itself has read it for the file.
+        # pallasc itself has read it for this file.
         recorders.record_of(name).look(FILE, str(Path(folder, table)))
     read = None
     try:
@@ -145,8 +145,8 @@ _SIZE = 128
 def _rehearse(target: Target, tools: Tools) -> None:
     """Compile a small kernel for a target, so that JAX, Mosaic, and XLA have started before a task.
 
-    Errors are left to the first task. No artifact shows a rehearsal: earlier compilations of a
-    process have no effect on later ones.
+    Errors are left to the first task. A rehearsal does not affect artifacts: earlier compilations
+    of a process have no effect on later ones.
     """
     array = resolve_array(f"f32[{_SIZE}]")
     job = Job(function=_double, args={"x": array}, static={}, target=target)
@@ -175,13 +175,13 @@ def _user_context() -> Any:
 
 
 _GRAIN_NS = 20_000_000
-"""The resolution of file times."""
+"""The resolution of file times in nanoseconds."""
 _first_task_ns: list[int] = []
-"""Time of this process's first task, less that resolution; no source is read before."""
+"""Time of this process's first task, minus that resolution; no source is read before it."""
 
 
 def note_task() -> None:
-    """Note that a task begins: from the first on, the user's files are read."""
+    """Record that a task begins; no user file is read before the first one."""
     if not _first_task_ns:
         _first_task_ns.append(time.time_ns() - _GRAIN_NS)
 
@@ -205,7 +205,7 @@ class Session:
         offer_library(introduction.toolkit, Path(tempfile.gettempdir()))
         _import_compiler()
         self.store = Store(introduction.store, trust=Trust())
-        # Stored digests of files are signed, too, and only the parent can check them.
+        # Stored digests of files are signed, too, and only the parent can check signatures.
         self.digests = FileDigests(None if introduction.signing else self.store.root)
         _user_context()(0)  # JAX's state differs from the first call on
         self.before, self.shared = ProcessSnapshot(), SharedState()
@@ -225,7 +225,7 @@ class Session:
             self.listener.forget_unloaded()
 
     def compile(self, request: Compile) -> Compiled | Failed:
-        """Make the artifact of a variant, or say why it cannot be compiled."""
+        """Compile a variant or find its artifact; return the error if it cannot be compiled."""
         variant, self.store.not_stored = request.variant, ""
         with self._tracing(request.env), self.listener.listening(variant.base_dir):
             earlier = recorders.missed_so_far()
@@ -243,7 +243,7 @@ class Session:
         """Find the user's source lines of the PTX of a variant's kernels.
 
         Raises:
-            PallascError: it is compiled to other PTX now, or not at all.
+            PallascError: compilation now gives different PTX, or fails.
         """
         from pallasc.compiler.lowering.line_tables import line_tables
 
@@ -255,7 +255,7 @@ class Session:
         """Find the PTX of the kernels that XLA made for a variant.
 
         Raises:
-            PallascError: it is compiled to other cubins now, or not at all.
+            PallascError: compilation now gives different cubins, or fails.
         """
         from pallasc.compiler.lowering.compile import xla_ptx
 
@@ -265,10 +265,10 @@ class Session:
 
     @contextmanager
     def _tracing(self, env: Mapping[str, str | None]) -> Iterator[None]:
-        """Have JAX trace everything in the block again, with the variables that a variant declares.
+        """Make JAX trace everything in the block again, with the variables that a variant declares.
 
-        Otherwise JAX does not call a function again that it traced for an earlier variant, and its
-        warnings are lost.
+        Otherwise JAX does not call a function that it has already traced for an earlier variant,
+        and its warnings are lost.
         """
         note_task()
         if env and not self._traced:
@@ -283,7 +283,7 @@ class Session:
             return replace(_job(variant), within=within)
 
     def _compiled(self, request: Compile) -> Compiled:
-        """Lower the variant, find or make its artifact, and publish a manifest."""
+        """Lower the variant, find or compile its artifact, and publish a manifest."""
         variant, store, before = request.variant, self.store, self.before
         started = time.monotonic()
         self.listener.next_stage(importing=_entry_modules(variant)[0])
@@ -324,7 +324,7 @@ class Session:
         )  # fmt: skip
 
     def _stored(self, key: str, request: Compile) -> Compiled | None:
-        """Return the store's artifact of an action key, None without one that the build trusts.
+        """Return the store's artifact of an action key, None if the build trusts none.
 
         The build's own process may not be able to read the store, so it gets a copy.
         """
@@ -352,7 +352,7 @@ class Session:
     def _remember(
         self, made: Compiled, request: Compile, read: Sources, fields: Mapping[str, str]
     ) -> Compiled:
-        """Publish the manifest, or have the build do it, or note why there is none."""
+        """Publish the manifest, have the build do so, or record why there is none."""
         variant = request.variant
         if request.data != data_digests(variant, self.digests):
             return replace(made, uncached="a data file of its spec changed during compilation")
@@ -377,7 +377,7 @@ class Session:
         return made
 
     def _cost_s(self, made: Compiled, request_key: str) -> float:
-        """Return how long compiling took: now, or earlier if it was only lowered again."""
+        """Return the compile time, or the earlier compile time if it was only lowered again."""
         if made.status == "compiled":
             return made.seconds
         for name, manifest in self.store.sets(request_key):
@@ -402,7 +402,7 @@ def _job(variant: Variant) -> Job:
 
 
 def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
-    """Return the sources that the modules of entry points of a variant reach."""
+    """Return the sources that the modules of a variant's entry points reach."""
     return find_sources(
         _modules(entries),
         variant.base_dir,
@@ -421,7 +421,7 @@ def _modules(entries: Sequence[Entry]) -> list[str]:
 
 
 def why_uncached(read: Sources) -> str:
-    """Return the reason for having no manifest of what was read, "" without one."""
+    """Return why there is no manifest of the reads, "" if there is one."""
     if read.unknown:
         return f"cannot compute a digest of {', '.join(sorted(read.unknown))}: no file"
     if read.unseen:
@@ -431,5 +431,5 @@ def why_uncached(read: Sources) -> str:
 
 
 def why_unknown_reads(error: Exception) -> str:
-    """Return the reason for having no manifest after an error in finding out what was read."""
+    """Return why there is no manifest if finding the reads failed."""
     return f"cannot determine which files it read: {summary_of(error)}"

@@ -1,4 +1,4 @@
-"""A worker process as the build sees it: start it, send it requests, read its replies, end it."""
+"""A worker process from the build's side: start it, send requests, read replies, end it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Log:
     """An unnamed file to which a worker appends.
 
     Args:
-        longest_bytes: `cut` shortens a longer file.
+        longest_bytes: `cut` truncates a longer file.
     """
 
     def __init__(self, longest_bytes: int = LONGEST_BYTES) -> None:
         self.file: IO[bytes] = tempfile.TemporaryFile(prefix="pallasc-worker-")  # noqa: SIM115
         self._longest_bytes = longest_bytes
         self._start = 0
-        # The worker writes to the new end after a cut, not to its old offset.
+        # After a cut, the worker writes to the new end, not to its old offset.
         fcntl.fcntl(self.file, fcntl.F_SETFL, os.O_APPEND)
 
     @property
@@ -54,7 +54,7 @@ class Log:
         return os.fstat(self.file.fileno()).st_size
 
     def mark(self) -> None:
-        """Forget the output so far."""
+        """Set the start of `tail` to the end of the output so far."""
         self._start = self.size
 
     def tail(self, longest_bytes: int) -> str:
@@ -82,20 +82,20 @@ _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 
 
 def temporary_folder() -> str:
-    """Return the folder for temporary files, `/tmp` where Mosaic could not read its path.
+    """Return the folder for temporary files, `/tmp` if Mosaic could not parse its path.
 
-    It contains the device library (`toolkit`), and Mosaic names it in a line of options for
-    LLVM's passes, which is split at blanks, commas and braces, and has to be UTF-8.
+    The folder contains the device library (`toolkit`), and Mosaic puts its path into a line of
+    options for LLVM's passes, which is split at blanks, commas, and braces, and must be UTF-8.
     """
     folder = os.path.realpath(tempfile.gettempdir())
     return "/tmp" if _SPLIT.search(folder) else folder
 
 
 def make_folder() -> Path:
-    """Make the folder of a worker's temporary files; its warden removes it.
+    """Make the folder for a worker's temporary files; its warden removes it.
 
     Raises:
-        ToolError: that fails.
+        ToolError: it cannot be created.
     """
     try:
         return Path(tempfile.mkdtemp(prefix="pallasc-worker-", dir=temporary_folder()))
@@ -110,18 +110,19 @@ PROGRAM = "pallasc.compiler.workers.worker"
 TAIL_BYTES = 4000
 _STACKS_BYTES = 64 << 10
 _HIGH, _ROOM = 700, 64
-"""The worker's ends of the pipes get high numbers, out of the reach of `os.closerange(3, 256)`."""
+"""The worker's ends of the pipes get high numbers, to survive `os.closerange(3, 256)`."""
 _MOST_READS = 64
-"""MB read at a time, so that a worker which never stops writing blocks nobody."""
+"""Maximum MB read at a time, so that a worker that never stops writing does not block the others.
+"""
 _MOST_STRAY_BYTES = 256 << 20
 """A worker that writes more stray bytes into its channel is stopped."""
 _STACK_S = 5.0
-"""Time limit of writing a stack; only a process that hangs in the kernel needs it all."""
+"""Time limit of writing a stack; only a process that hangs in the kernel takes this long."""
 _END_S = 15.0
 _START_S = 120.0
 """Time limit of starting a worker, in addition to the limit of its task."""
 _CLOSED_S = 30.0
-"""Time for a process whose pipe has closed to end: its exit code explains more."""
+"""Time for a process to end after its pipe has closed: its exit code explains more."""
 
 
 class Worker:
@@ -129,23 +130,24 @@ class Worker:
 
     Args:
         environment: its environment variables.
-        folder: for its temporary files; the warden removes it.
-        data_bytes: how much memory the kernel lets each of its processes allocate, 0 for no limit.
-        program: the module that becomes the worker.
+        folder: folder for its temporary files; the warden removes it.
+        data_bytes: limit that the kernel enforces on allocations of each of its processes, 0 for
+            none.
+        program: the module that the worker runs.
 
     Attributes:
-        answers: the descriptor that it sends replies to.
-        requests: the descriptor that it is sent requests through.
+        answers: the descriptor that its replies come from.
+        requests: the descriptor that its requests are written to.
         arch: the architecture that it was prepared for, None for any; None from its first task on.
-        context: the context that it was sent, None before.
+        context: the context that was sent to it, None before.
         group: the group that it serves, None until its first task.
         task: its current task.
-        request: the last request that it was given, None before.
-        served: how many tasks it has answered.
-        gone_s: when its channel closed, None while it is open.
+        request: the last request that was sent to it, None before.
+        served: number of tasks that it has answered.
+        gone_s: time when its channel closed, None while it is open.
         process: its process id, 0 until it has sent it.
-        ready_s: when it was ready for tasks, None before.
-        began_s: when it was given its task.
+        ready_s: time when it became ready for tasks, None before.
+        began_s: time when it got its task.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class Worker:
     # ---- messages
 
     def events(self) -> dict[int, int]:
-        """Return the events to wait for now: it sends something, or can be sent more."""
+        """Return the events to wait for now: it sends data, or can accept more."""
         events = {} if self.gone_s is not None else {self.answers: EVENT_READ}
         if not self._flush():
             events[self.requests] = EVENT_WRITE
@@ -205,7 +207,7 @@ class Worker:
         self.send(context)
 
     def assign(self, task: Task, request: Request) -> None:
-        """Give it a task, with the request that was made for it."""
+        """Assign it a task, and send the request that was made for the task."""
         self._output.mark()
         self._errors.mark()
         self.arch, self.group, self.task = None, task.group, task
@@ -214,12 +216,12 @@ class Worker:
         self.send(self.request)
 
     def send(self, request: Request) -> None:
-        """Send a request, or begin to; `reply` notices if the worker is gone."""
+        """Send a request, possibly in part; `reply` detects a worker that is gone."""
         self._unsent += encode(request.to_json())
         self._flush()
 
     def reply(self) -> Reply | None:
-        """Return the reply to its task, a failure if it died, None if it is still at work."""
+        """Return the reply to its task, a failure if it died, None if it is still working."""
         self._read()
         task, request = self.task, self.request
         if task is None or request is None:
@@ -240,7 +242,7 @@ class Worker:
         return self.failure(died(task.doing, self.ending(), self._written(TAIL_BYTES)))
 
     def failure(self, error: CompileError, *, repeat: bool = True) -> Failed:
-        """Return the reply in place of a worker that died or is stopped, with its last output."""
+        """Return the reply for a worker that died or is being stopped, with its last output."""
         folders = self.group[1].split(os.pathsep) if self.group else []
         output = self._written(_STACKS_BYTES)
         return Failed(
@@ -252,12 +254,12 @@ class Worker:
         )
 
     def is_fit(self) -> bool:
-        """Return True if it lives and has sent nothing unasked."""
+        """Return True if it is alive and has sent nothing unrequested."""
         self._read()
         return self.gone_s is None and not self._replies
 
     def _flush(self) -> bool:
-        """Send the rest that the pipe had no room for; return True if everything is sent."""
+        """Send the data that the pipe had no room for; return True if everything is sent."""
         try:
             while self._unsent:
                 del self._unsent[: os.write(self.requests, self._unsent)]
@@ -283,7 +285,7 @@ class Worker:
             self.gone_s = time.monotonic()
 
     def _note(self, message: Mapping[str, object]) -> None:
-        """Keep a reply; note the worker's process id, or that it is ready."""
+        """Store a reply; or record the worker's process id, or that it is ready."""
         process = message.get("pid")
         if message.get("ready") is True:
             self.ready_s = self.ready_s or time.monotonic()
@@ -293,7 +295,7 @@ class Worker:
             self._replies.append(message)
 
     def _written(self, longest_bytes: int) -> str:
-        """Return the end of its output since its task began; the standard error comes last."""
+        """Return the end of its output since its task began; standard error comes last."""
         errors = self._errors.tail(longest_bytes)
         return self._output.tail(max(0, longest_bytes - len(errors.encode()))) + errors
 
@@ -305,7 +307,7 @@ class Worker:
         self._errors.cut()
 
     def seconds(self) -> float | None:
-        """Return how long its task has taken, None while the worker is still starting."""
+        """Return the time of its task so far, None while the worker is still starting."""
         if self.context is not None and self.ready_s is None:
             return None
         return time.monotonic() - max(self.began_s, self.ready_s or 0.0)
@@ -318,13 +320,13 @@ class Worker:
         timeout_s: float | None,
         grace_s: float = 0.0,
     ) -> CompileError | None:
-        """Return the error if it exceeds a limit now, or lives on after its channel has closed.
+        """Return an error if it exceeds a limit, or outlives its closed channel for too long.
 
         Args:
             held_bytes: memory that it and its descendants hold.
-            memory_bytes: how much they may hold, None for no limit.
+            memory_bytes: memory limit, None for no limit.
             timeout_s: time limit of its task, None for no limit.
-            grace_s: how much longer a task may take whose worker keeps to the limit itself.
+            grace_s: additional time for a task if its worker enforces the limit itself.
         """
         doing = self.task.doing if self.task else ""
         if memory_bytes is not None and held_bytes > memory_bytes:
@@ -367,7 +369,7 @@ class Worker:
         return "closed its end of the pipe" if code is None else exit_in_words(code)
 
     def end_with_stack(self) -> None:
-        """Have it write its stack and end, and wait a moment for that."""
+        """Make it write its stack and end, and wait a moment for this."""
         if self.process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, SHOW_STACK)
@@ -376,7 +378,7 @@ class Worker:
                 self._warden.wait(_STACK_S)
 
     def end(self) -> None:
-        """Begin to kill it with all its descendants; does not wait."""
+        """Start to kill it with all its descendants; does not wait."""
         self._warden.send_signal(signal.SIGTERM)
 
     def finish(self) -> None:
@@ -393,7 +395,7 @@ class Worker:
 
 
 def _pipe(mine: int, opened: ExitStack, lent: ExitStack) -> tuple[int, int]:
-    """Return the end of a pipe that the build keeps, which does not block, and the worker's.
+    """Return the build's end of a pipe, which does not block, and the worker's end.
 
     Args:
         mine: 0 to keep the reading end, 1 to keep the writing end.
@@ -422,7 +424,7 @@ _MOST_FRAMES = 8
 
 
 def exit_in_words(code: int) -> str:
-    """Return how a process ended, from its exit code; a negative one is a signal."""
+    """Describe how a process ended, from its exit code; a negative code is a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     if code == -signal.SIGKILL:
@@ -450,7 +452,7 @@ def place_in_stack(output: str, folders: Sequence[str]) -> Location | None:
 
 
 def shortened(output: str) -> str:
-    """Return output without the outer frames of long stacks and the list of extension modules."""
+    """Remove the outer frames of long stacks and the list of extension modules from output."""
     shown, frames = [], 0
     for line in output.splitlines(keepends=True):
         frames = frames + 1 if _FRAME.match(line) else 0

@@ -1,14 +1,14 @@
-"""Have XLA compile in a separate process if it would use another assembler in this one.
+"""Have XLA compile in a separate process if it would use a different assembler in this one.
 
 A program may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled before; and
-the device library of the system cannot be hidden here (`toolkit`). Tracing and lowering stay
-in this process, so that closures compile; the module and XLA's options go to the other.
+the system's device library cannot be hidden in this process (`toolkit`). Tracing and lowering stay
+in this process, so that closures compile; the module and XLA's options go to the other process.
 
-The other is started as `python -X PLACE -P -m pallasc.compiler.workers.xla_process`;
-`toolkit` says why. The two talk through a `multiprocessing` connection, whose descriptor is the
-first argument. Requests: `("isa",)`, or `("compile", target, number of devices, MLIR bytecode,
-XLA's CompileOptions)`. Answers: `(True, result)`, or `(False, class of the error, its text, output
-meanwhile)`. It ends when the connection closes.
+It is started as `python -X PLACE -P -m pallasc.compiler.workers.xla_process`; see `toolkit` for the
+reason. The two processes use a `multiprocessing` connection, whose descriptor is the first
+argument. Requests: `("isa",)`, or `("compile", target, number of devices, MLIR bytecode, XLA's
+CompileOptions)`. Replies: `(True, result)`, or `(False, class of the error, its text, output during
+the request)`. The process ends when the connection closes.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def main(descriptor: str, toolkit: str, folder: str) -> None:
     """Serve requests until there are no more.
 
     Args:
-        descriptor: where requests come from and answers go, in decimal.
-        toolkit: the folder that assembler and device library come from.
-        folder: of temporary files, which the command line names.
+        descriptor: descriptor for requests and replies, in decimal.
+        toolkit: the folder with the assembler and the device library.
+        folder: folder of temporary files, as in the command line.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     hide_nvjitlink()
     offer_library(Path(toolkit), Path(folder))
     tempfile.tempdir = folder
-    # Says where Mosaic's host code finds the runtime library, and takes long.
+    # Sets the path where Mosaic's host code finds the runtime library; slow.
     with collector_past():
         importlib.import_module("jax.experimental.mosaic.gpu")
     with Connection(int(descriptor)) as build, contextlib.suppress(EOFError):
@@ -97,16 +97,16 @@ def _compile(target: Any, count: int, bytecode: bytes, options: bytes) -> bytes:
 
 
 class XlaRuntimeError(Exception):
-    """An error of XLA in the other process; `output` is its output meanwhile.
+    """An XLA error in the other process; `output` is the output during the request.
 
-    Named as JAX's own class, since messages show the name.
+    It has the name of JAX's own class, since messages show the name.
     """
 
     output = ""
 
 
 class XlaProcess:
-    """The process, for a single architecture.
+    """The process that compiles, for a single architecture.
 
     Args:
         setup: the toolchain and the environment of a compiling process.
@@ -130,7 +130,7 @@ class XlaProcess:
 
     @property
     def alive(self) -> bool:
-        """True if it can be asked."""
+        """True if it can serve requests."""
         return self._process.poll() is None
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:
@@ -149,7 +149,7 @@ class XlaProcess:
 
     @contextlib.contextmanager
     def isa_version(self) -> Iterator[None]:
-        """Have Mosaic ask that process for the newest PTX that its assembler reads."""
+        """Make Mosaic ask that process for the newest PTX version that its assembler reads."""
         from jax._src.lib import mosaic_gpu
 
         library: Any = mosaic_gpu
@@ -158,7 +158,7 @@ class XlaProcess:
             yield
 
     def close(self) -> None:
-        """End it, and wait for that."""
+        """End it, and wait until it has ended."""
         self._process.kill()
         self._process.wait()
         self._connection.close()

@@ -2,16 +2,16 @@
 
 Usage: python import_tables.py [-o FOLDER] [--from FOLDER]
 
-Tokamax keeps what it has measured in `tokamax/data/autotuning/<device>/<op>.json`:
+Tokamax stores its measurements in `tokamax/data/autotuning/<device>/<op>.json`:
 `{arguments: {configuration: {"evaluation_times_ms": [...]}}}`, where arguments and configurations
-are JSON texts (`tokamax/_src/autotuning/cache.py`). For each GPU this script writes
+are JSON strings (`tokamax/_src/autotuning/cache.py`). For each GPU this script writes:
 
 * `tokamax-h100.yaml`, the spec: one kernel per op, with its configurations under `tune`
 * `tokamax-h100.json`, the points: the arguments of each call that Tokamax was tuned for
 * `tokamax-h100.tuned.yaml`, the table: the fastest configuration of each point, and its time
 
-Entries without a configuration are skipped. Entries with arguments that the specs do not pass on
-are skipped, too, and counted by reason. Neither Tokamax nor JAX is imported.
+Entries without a configuration are skipped. Entries with arguments that the specs do not support
+are also skipped, and counted by reason. Neither Tokamax nor JAX is imported.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from typing import Any, NamedTuple
 Point = dict[str, Any]
 Config = dict[str, Any]
 Tuned = list[tuple[Point, list[tuple[Config, list[float]]]]]
-"""Points, each with its configurations and their times in ms, the fastest first."""
+"""Points, each with its configurations and their times in ms, fastest first."""
 
 
 class Gpu(NamedTuple):
-    """A GPU that Tokamax has tables for: its model in pallasc, its architecture, its name."""
+    """A GPU for which Tokamax has tables: its model in pallasc, its architecture, its name."""
 
     model: str
     arch: str
@@ -48,11 +48,11 @@ GPUS = {
     "nvidia_b200": Gpu("b200", "sm_100a", "NVIDIA B200"),
     "nvidia_h100_80gb_hbm3": Gpu("h100-sxm", "sm_90a", "NVIDIA H100 80GB HBM3"),
 }
-"""By the names of Tokamax's folders."""
+"""GPUs by the names of Tokamax's folders."""
 
 
 class Skipped(Exception):
-    """An entry cannot be written; the text is the reason."""
+    """An entry that cannot be converted; the text is the reason."""
 
 
 class Op(NamedTuple):
@@ -63,9 +63,9 @@ class Op(NamedTuple):
         table: name of Tokamax's file, without `pallas_mosaic_gpu_`.
         op: module and class.
         configs: class of the configurations by architecture.
-        text: `args` and `static` of the spec, except `self`, which holds the configuration.
-        point: returns the parameters of an entry, None if another kernel takes the entry.
-        derived: parameters that follow from the others.
+        text: `args` and `static` of the spec, except `self`, which contains the configuration.
+        point: returns the parameters of an entry, None if another kernel handles the entry.
+        derived: parameters that are computed from the others.
     """
 
     kernel: str
@@ -103,7 +103,7 @@ RAGGED_DIMENSIONS = {
 
 
 def check(arguments: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Skip an entry with arguments that the spec does not pass on."""
+    """Skip an entry with arguments that the spec does not support."""
     for name, value in arguments.items():
         if name not in fixed or value != fixed[name]:
             raise Skipped(f"{name} is {json.dumps(value)[:40]}")
@@ -129,7 +129,7 @@ def mask_of(value: Mapping[str, Any]) -> tuple[str | None, bool]:
 
 
 def precision_of(value: object) -> str:
-    """Return a precision by the name that JAX takes; `default` stands for a pair of them."""
+    """Return JAX's name of a precision; `default` represents a pair of them."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
@@ -138,7 +138,7 @@ def precision_of(value: object) -> str:
 
 
 def precision_of_both(value: list[Any]) -> str:
-    """Return the precision of the two products of attention."""
+    """Return the precision of both products of attention."""
     first, second = map(precision_of, value)
     if first != second:
         raise Skipped("the two products have different precisions")
@@ -164,7 +164,7 @@ def attention_point(arguments: dict[str, Any]) -> Point:
 
 
 def attention_vjp_point(arguments: dict[str, Any], *, masked: bool) -> Point | None:
-    """Return the parameters of a backward pass, with or without an array as its mask."""
+    """Return the parameters of a backward pass, with or without an array as mask."""
     mask, causal = mask_of(arguments.pop("mask"))
     if (mask is not None) is not masked:
         return None
@@ -251,7 +251,7 @@ VJP_TEXT = f"""\
 
 
 def attention_vjp(kernel: str, *, masked: bool) -> Op:
-    """Return the op of backward passes, with or without an array as their mask."""
+    """Return the op of backward passes, with or without an array as mask."""
     argument = 'bool_mask: "{mask}"' if masked else 'is_causal: "{causal}"'
     mask = f'      mask: {{$call: "{ATTENTION}.base:Mask", {argument}}}\n'
     module = f"{ATTENTION}.pallas_mosaic_gpu_vjp"
@@ -322,7 +322,7 @@ OPS = (
 
 
 def find_package(folder: Path | None) -> tuple[Path, str]:
-    """Return the folder of Tokamax and its version: as installed, or in a folder."""
+    """Return Tokamax's folder and version: of the installation, or in a given folder."""
     if folder is not None:
         infos = sorted(folder.glob("tokamax-*.dist-info"))
         version = infos[-1].name.removesuffix(".dist-info").partition("-")[2] if infos else ""
@@ -380,7 +380,7 @@ def files_of(stem: str, gpu: Gpu, kernels: list[tuple[Op, Tuned]], source: str) 
 
 
 def spec_text(op: Op, gpu: Gpu, points: str, names: Mapping[str, str], by: list[str]) -> str:
-    """Return the spec of a kernel: fields in which configurations differ are those of `config`."""
+    """Return the spec of a kernel; fields that vary between configurations come from `config`."""
     configs = [json.loads(text) for text in names]
     varied = varying(configs)
     fields = "".join(
@@ -410,7 +410,7 @@ def row_text(
     names: Mapping[str, str],
     source: str,
 ) -> str:
-    """Return the row of a point: its fastest configuration, and the times of that."""
+    """Return the row of a point: its fastest configuration with its times."""
     config, times_ms = fastest
     median = statistics.median(times_ms)
     low, _, high = statistics.quantiles(times_ms, method="inclusive") if times_ms[1:] else [0] * 3
@@ -433,7 +433,7 @@ def flow(values: Mapping[str, Any]) -> str:
 
 
 def varying(configs: list[Config]) -> list[str]:
-    """Return the fields in which configurations differ; all fields if there is only one."""
+    """Return the fields that differ between configurations; all fields if there is only one."""
     names = list(dict.fromkeys(name for config in configs for name in config))
     values = {name: {json.dumps(config.get(name)) for config in configs} for name in names}
     return [name for name in names if len(values[name]) > 1] or names
@@ -442,7 +442,7 @@ def varying(configs: list[Config]) -> list[str]:
 def config_names(configs: list[Config]) -> list[str]:
     """Return a name for each configuration: `bq64-bk128` for block_q 64 and block_k 128.
 
-    Fields with the same initials have their last word in full: `bqdkv64-bqdq64`.
+    If fields have the same initials, their last word is spelled out: `bqdkv64-bqdq64`.
     """
     fields = varying(configs)
     initials = {name: "".join(part[:1] for part in name.split("_")) for name in fields}

@@ -1,4 +1,4 @@
-"""`gelu(x @ weight + bias)` in one kernel for each architecture: the product stays on the chip."""
+"""`gelu(x @ weight + bias)` in one kernel per architecture; the product never leaves the chip."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _epilogue(product: jax.Array, bias_smem: jax.Ref, out_smem: jax.Ref) -> None
 def linear_gelu_hopper(
     x: jax.Array, weight: jax.Array, bias: jax.Array, *, tile: int = 128, steps_in_flight: int = 4
 ) -> jax.Array:
-    """Return `gelu(x @ weight + bias)` with Hopper's tensor cores, accumulated in float32.
+    """Return `gelu(x @ weight + bias)` computed on Hopper's tensor cores, accumulated in float32.
 
     Args:
-        x: `bf16[M, K]`, row-major; M a multiple of `tile`, K one of 64.
-        weight: `bf16[K, N]`, row-major; N a multiple of `tile`.
+        x: `bf16[M, K]`, row-major; M is a multiple of `tile`, K of 64.
+        weight: `bf16[K, N]`, row-major; N is a multiple of `tile`.
         bias: `f32[N]`.
-        tile: rows and columns of the result for each block.
-        steps_in_flight: copies that run ahead of the tensor cores.
+        tile: rows and columns of the result per block.
+        steps_in_flight: number of copies that run ahead of the tensor cores.
     """
     (m, k), n = x.shape, weight.shape[1]
 
@@ -57,7 +57,7 @@ def linear_gelu_hopper(
             plgpu.emit_pipeline(
                 multiply,
                 grid=(k // TILE_K,),
-                # The newest wgmma still reads its tiles: hand buffers back one step late.
+                # The newest wgmma still reads its tiles, so return buffers one step late.
                 in_specs=[
                     plgpu.BlockSpec((tile, TILE_K), lambda step: (row, step), delay_release=1),
                     plgpu.BlockSpec((TILE_K, tile), lambda step: (step, column), delay_release=1),
@@ -90,17 +90,17 @@ def linear_gelu_hopper(
 def linear_gelu_blackwell(
     x: jax.Array, weight: jax.Array, bias: jax.Array, *, tile: int = 128, steps_in_flight: int = 4
 ) -> jax.Array:
-    """Return `gelu(x @ weight + bias)` with Blackwell's, whose accumulator is tensor memory.
+    """Return `gelu(x @ weight + bias)` computed on Blackwell's tensor cores, accumulated in TMEM.
 
-    One warp of a block issues copies, another the instructions of the tensor core; both run ahead
-    and meet at barriers. Then the whole warpgroup takes the tile from tensor memory.
+    One warp of a block issues copies and another issues tensor core instructions; both run ahead
+    and synchronize at barriers. Then the whole warpgroup reads the tile from tensor memory (TMEM).
 
     Args:
         x: as for Hopper.
         weight: as for Hopper.
         bias: as for Hopper.
-        tile: rows and columns of the result for each block; 128, the rows of tensor memory.
-        steps_in_flight: copies that run ahead of the tensor cores.
+        tile: rows and columns of the result per block; 128, the number of rows of tensor memory.
+        steps_in_flight: number of copies that run ahead of the tensor cores.
     """
     (m, k), n = x.shape, weight.shape[1]
     steps = k // TILE_K
@@ -128,7 +128,7 @@ def linear_gelu_blackwell(
         def copy(step: jax.Array, carry: None) -> None:
             slot = lax.rem(step, steps_in_flight)
 
-            # The first round finds every slot empty.
+            # In the first round every slot is empty.
             @pl.when(step >= steps_in_flight)
             def wait_for_empty_slot() -> None:
                 plgpu.barrier_wait(consumed.at[slot])
@@ -159,7 +159,8 @@ def linear_gelu_blackwell(
             @pl.when(warp == 0)
             def copy_all() -> None:
                 lax.fori_loop(0, steps, copy, None)
-                # The last round was never waited for: leave no barrier ahead of its waiter.
+                # Nothing has waited for the last round yet: no barrier may stay ahead of its
+                # waiter.
                 lax.fori_loop(max(0, steps - steps_in_flight), steps, drain, None)
 
             @pl.when(warp == 1)
@@ -196,6 +197,6 @@ def linear_gelu_blackwell(
 
 
 def linear_gelu_reference(x: jax.Array, weight: jax.Array, bias: jax.Array, **_: int) -> jax.Array:
-    """Return what both must give."""
+    """Return the expected result of both kernels."""
     product = jnp.dot(x.astype(jnp.float32), weight.astype(jnp.float32), precision="highest")
     return gelu(product + bias).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Operations on rows, on any architecture: one warpgroup holds a row in registers."""
+"""Row-wise operations for any architecture: one warpgroup holds a row in registers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def bias_gelu(x: jax.Array, bias: jax.Array, *, rows_per_block: int = 4) -> jax.
     """Return `gelu(x + bias)`, computed in float32.
 
     Args:
-        x: `[M, N]`, row-major; N a multiple of 128, M one of `rows_per_block`.
+        x: `[M, N]`, row-major; N is a multiple of 128, M of `rows_per_block`.
         bias: `[N]`, added to every row.
-        rows_per_block: rows that one block works through with the same bias.
+        rows_per_block: number of rows that one block processes with the same bias.
     """
     m, n = x.shape
 
@@ -49,7 +49,7 @@ def bias_gelu(x: jax.Array, bias: jax.Array, *, rows_per_block: int = 4) -> jax.
 
 
 def bias_gelu_reference(x: jax.Array, bias: jax.Array, **_: int) -> jax.Array:
-    """Return what `bias_gelu` must give."""
+    """Return the expected result of `bias_gelu`."""
     return gelu(x.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
 
 
@@ -61,14 +61,14 @@ def add_rms_norm(
     epsilon: float = 1e-6,
     rows_per_block: int = 4,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return `x + residual`, and that normalised: the step between two layers of a transformer.
+    """Return `x + residual`, and its normalized rows: the step between two transformer layers.
 
     Args:
-        x: `[M, N]`, row-major; N a multiple of 128, M one of `rows_per_block`.
-        residual: as `x`.
+        x: `[M, N]`, row-major; N is a multiple of 128, M of `rows_per_block`.
+        residual: same shape as `x`.
         weight: `[N]`.
         epsilon: added to the mean square, so that a row of zeros stays finite.
-        rows_per_block: rows that one block works through with the same weight.
+        rows_per_block: number of rows that one block processes with the same weight.
     """
     m, n = x.shape
 
@@ -107,7 +107,7 @@ def add_rms_norm(
 def add_rms_norm_reference(
     x: jax.Array, residual: jax.Array, weight: jax.Array, *, epsilon: float = 1e-6, **_: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what `add_rms_norm` must give."""
+    """Return the expected result of `add_rms_norm`."""
     rows = x.astype(jnp.float32) + residual.astype(jnp.float32)
     mean_square = jnp.mean(rows * rows, axis=-1, keepdims=True)
     normalized = rows * lax.rsqrt(mean_square + epsilon) * weight.astype(jnp.float32)

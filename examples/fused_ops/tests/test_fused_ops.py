@@ -1,6 +1,6 @@
-"""The wheel has every kernel that was promised, and on a GPU each gives what it should.
+"""The wheel contains every expected kernel, and on a GPU each returns correct results.
 
-`pallasc run kernels/` compares all kernels with the references in JAX; here is what users see.
+`pallasc run kernels/` compares all kernels with the JAX references; these tests use the public API.
 """
 
 from __future__ import annotations

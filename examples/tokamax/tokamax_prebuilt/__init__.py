@@ -1,6 +1,6 @@
 """Tokamax's kernels for NVIDIA GPUs, compiled ahead of time.
 
-`prebuilt()` has Tokamax's functions run them; `register()` adds them as an implementation.
+`prebuilt()` makes Tokamax's functions run them; `register()` adds them as an implementation.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ __all__ = ["PrebuiltWarning", "kernels", "prebuilt", "register"]
 
 
 class PrebuiltWarning(UserWarning):
-    """No compiled kernel fits a call, which is left to Tokamax."""
+    """No compiled kernel matches a call, so Tokamax's own op runs."""
 
 
 @functools.cache
 def kernels() -> pallasc.Kernels:
-    """Return all kernels by name; they are loaded onto a GPU when they are first used there."""
+    """Return all kernels by name; each is loaded onto a GPU when it is first used there."""
     return pallasc.load(__name__)
 
 
 def prebuilt() -> AbstractContextManager[None]:
     """Run compiled kernels wherever Tokamax would run its own Mosaic GPU kernels.
 
-    It counts where a function is traced; `jax.jit` traces again inside, if it did so before
-    outside, and the other way round. It holds for this thread alone. A call without a kernel goes
-    to Tokamax, after a `PrebuiltWarning`, once for each call.
+    This takes effect when a function is traced. `jax.jit` traces a function separately inside and
+    outside the context. It applies only to this thread. A call without a matching kernel runs
+    Tokamax's op, after a `PrebuiltWarning`, once per call.
     """
     from tokamax_prebuilt import ops
 
@@ -38,7 +38,7 @@ def prebuilt() -> AbstractContextManager[None]:
 def register() -> None:
     """Add the implementation "prebuilt" to Tokamax's functions: `implementation="prebuilt"`.
 
-    Doing it again does nothing.
+    Calling it again does nothing.
     """
     from tokamax_prebuilt import ops
 

@@ -1,13 +1,13 @@
-"""What a call of one of Tokamax's ops is: its arrays in order, and a key of all the rest.
+"""Calls of Tokamax's ops: the arrays in order, and a key of everything else.
 
-The key decides which compiled kernel may stand for a call, so it holds whatever the kernel depends
-on: the op and its fields, and each argument: dtype and shape of arrays, numbers, dtypes, masks and
-their structure, `return_residuals`, functions by the name under which the very same object can be
-imported. A value that it does not know gives no key, and so no kernel.
+The key decides which compiled kernel may replace a call, so it includes everything that the kernel
+depends on: the op and its fields, and each argument: dtype and shape of arrays, numbers, dtypes,
+masks and their structure, `return_residuals`, and functions by the name under which the same object
+can be imported. A call with an unsupported value has no key, and so no kernel.
 
 Two things are left out, since Tokamax's kernels do not depend on them: the representative sizes of
-`GroupSizes`, which are for its tuning alone, and how the precision of 16-bit floats is spelt, as
-long as Tokamax's `to_dot_algorithm_preset` gives the same algorithm.
+`GroupSizes`, which are only for tuning, and different spellings of the precision of 16-bit floats
+for which Tokamax's `to_dot_algorithm_preset` returns the same algorithm.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OWN: Mapping[str, Op] = {
 """Tokamax's own ops that kernels are compiled from, by name."""
 
 _NOT_OF_THE_KERNEL = {"config", "vjp", "bypass_device_check"}
-"""Fields of ops: tile sizes and the like, which change no result; and what is not forward."""
+"""Fields of ops that do not affect the forward result, such as tile sizes."""
 
 _FACTORS = {
     "attention": (("q", "k"), ("v", "v")),
@@ -48,22 +48,22 @@ _FACTORS = {
     "gated_linear_unit": (("x", "weights"),),
     "ragged_dot": (("lhs", "rhs"),),
 }
-"""Of each product of an op, the arguments that are multiplied."""
+"""The arguments that are multiplied in each product of an op."""
 
 
 class UnknownCallError(Exception):
-    """A call holds a value that keys do not know."""
+    """A call contains a value that keys do not support."""
 
 
 def split(arguments: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    """Return the arrays of a call in the order of kernels, and what `join` makes a call of."""
+    """Return the arrays of a call in the order of kernels, and the structure for `join`."""
     leaves, tree = jax.tree.flatten(dict(arguments))
     rest = [None if _is_array(leaf) else leaf for leaf in leaves]
     return [leaf for leaf in leaves if _is_array(leaf)], (tree, rest, [*map(_is_array, leaves)])
 
 
 def join(structure: Any, arrays: Sequence[Any]) -> dict[str, Any]:
-    """Return the arguments of a call with these arrays."""
+    """Rebuild the arguments of a call with these arrays."""
     tree, rest, places = structure
     left = iter(arrays)
     leaves = [next(left) if is_array else leaf for leaf, is_array in zip(rest, places, strict=True)]
@@ -71,10 +71,10 @@ def join(structure: Any, arrays: Sequence[Any]) -> dict[str, Any]:
 
 
 def describe_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all that a kernel depends on, as JSON has it.
+    """Return everything that a kernel depends on, as JSON data.
 
     Raises:
-        UnknownCallError: a value is of a kind that is not known here.
+        UnknownCallError: a value has an unsupported type.
     """
     own = OWN[name]
     fields = [field.name for field in dataclasses.fields(own)]
@@ -92,14 +92,14 @@ def call_key(name: str, arguments: Mapping[str, Any]) -> str:
     """Return the key of a call: 16 hexadecimal digits.
 
     Raises:
-        UnknownCallError: as `describe_call` does.
+        UnknownCallError: as for `describe_call`.
     """
     text = json.dumps(describe_call(name, arguments), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a call as people read it, without arguments that are None."""
+    """Return a readable form of a call, without arguments that are None."""
     shown = []
     for key, value in arguments.items():
         try:
@@ -113,7 +113,7 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def array_text(array: Any) -> str:
-    """Return a type of arrays as specs have it: `bf16[8, 128]`."""
+    """Return the type of an array in the notation of specs: `bf16[8, 128]`."""
     short = jax.core.ShapedArray(array.shape, array.dtype).str_short(short_dtypes=True)
     return short.replace(",", ", ")
 
@@ -152,7 +152,7 @@ def _fields(value: Any, names: Any) -> dict[str, Any]:
 def _importable(value: Any) -> str:
     """Return the name of a function or class.
 
-    The name must lead to this very object: a lambda, a partial or a wrapper has the name of
+    The name must refer to this same object: a lambda, a partial, or a wrapper has the name of
     something else, or none.
     """
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -165,12 +165,12 @@ def _importable(value: Any) -> str:
 
 
 def _precision(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the algorithm of each product, or the precision as given where it is not certain."""
+    """Return the algorithm of each product, or the original precision if it is uncertain."""
     precision, factors = arguments["precision"], _FACTORS[name]
     dtypes = [tuple(getattr(arguments[f], "dtype", None) for f in pair) for pair in factors]
     halves = (np.dtype(jnp.bfloat16), np.dtype(jnp.float16))
     is_certain = all(dtype in halves for pair in dtypes for dtype in pair)
-    # Its gated linear unit leaves calls with residuals to XLA, which is told the precision itself.
+    # With residuals, the gated linear unit runs in XLA, which receives the precision itself.
     if not is_certain or (name == "gated_linear_unit" and arguments["return_residuals"]):
         return _describe(precision)
     each = precision if len(factors) > 1 else (precision,)

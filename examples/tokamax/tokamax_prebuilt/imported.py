@@ -1,7 +1,7 @@
-"""The kernels of specs that `import_tables.py` writes, and the call that each was made of.
+"""The kernels of the specs from `import_tables.py`, and the call that each replaces.
 
-What such a spec passes to an op is said here once more, as a function of the kernel's parameters:
-Tokamax binds it, as it binds calls of programs, and both have the same key if they are the same.
+The arguments that such a spec passes to an op are repeated here as a function of the kernel's
+parameters. Tokamax binds them as it binds calls of programs, so equal calls have the same key.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from tokamax_prebuilt import kernels
 from tokamax_prebuilt.calls import OWN, call_key
 
 COMPILED_FROM = "0.0.17"
-"""The version of Tokamax; `pyproject.toml` builds with the same."""
+"""The version of Tokamax; `pyproject.toml` builds with the same version."""
 
 Arguments = Mapping[str, Any]
-"""Arguments of a call, as Tokamax has bound them."""
+"""Arguments of a call, as bound by Tokamax."""
 
 
 class Prebuilt(NamedTuple):
-    """A compiled kernel, and what it takes of a call."""
+    """A compiled kernel, and the function that selects its operands from a call."""
 
     kernel: pallasc.Kernel
     operands: Callable[[Arguments], dict[str, Any]]
 
 
 class _Imported(NamedTuple):
-    """Kernels of one name.
+    """Kernels with the same name.
 
     Attributes:
         op: a name in `calls.OWN`.
-        passed: what the spec passes to the op for these parameters, arrays as their types.
-        operands: the arrays of a call by the names that the kernel takes them.
+        passed: the arguments that the spec passes to the op for these parameters, with types in
+            place of arrays.
+        operands: the arrays of a call by the kernel's argument names.
     """
 
     op: str
@@ -52,10 +53,10 @@ class _Imported(NamedTuple):
 
 
 def find(op: str, key: str) -> Sequence[Prebuilt]:
-    """Return the kernels for a call, the best first; none where none was compiled.
+    """Return the kernels for a call, best first; empty if none was compiled.
 
-    The first one leaves the choice of tile sizes to the table in the bundle, which knows some GPUs;
-    each of the others has tile sizes of its own.
+    The first leaves the choice of tile sizes to the bundle's table, which covers some GPUs; each of
+    the others has fixed tile sizes.
     """
     return _by_key().get((op, key), ())
 
@@ -76,7 +77,7 @@ def _by_key() -> dict[tuple[str, str], list[Prebuilt]]:
 
 
 def _array(text: str | None) -> jax.ShapeDtypeStruct | None:
-    """Return the type of an array that a spec writes as `bf16[8,128]`."""
+    """Return the array type that a spec writes as `bf16[8,128]`."""
     if text is None:
         return None
     dtype, _, shape = text.rstrip("]").partition("[")
@@ -165,4 +166,4 @@ _IMPORTED = {
     "gated_linear_unit": _Imported("gated_linear_unit", _gated_linear_unit, _take("x", "weights")),
     "ragged_dot": _Imported("ragged_dot", _ragged_dot, _ragged_dot_operands),
 }
-"""By the names of the kernels."""
+"""Kernels by name."""

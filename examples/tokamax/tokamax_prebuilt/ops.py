@@ -1,8 +1,8 @@
-"""Tokamax's ops with compiled kernels in place of those that it would compile.
+"""Tokamax's ops with compiled kernels instead of kernels that it would compile.
 
-Each takes a call as Tokamax's own op of the same kind does: with arguments that Tokamax has bound,
-inside what it makes of `vmap`, sharding and derivatives. It then looks for a kernel with the key of
-the call (`calls.py`), and leaves the call to the own op where there is none.
+Each op is called like Tokamax's own op: with arguments bound by Tokamax, inside its transformations
+for `vmap`, sharding, and derivatives. It then looks for a kernel with the key of the call
+(`calls.py`), and calls Tokamax's op if there is none.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tokamax_prebuilt.calls import OWN, UnknownCallError, call_key, call_text, j
 from tokamax_prebuilt.imported import COMPILED_FROM, Prebuilt, find
 
 _inside = jax.make_user_context(False)
-"""Whether this thread is inside of `prebuilt()`; `jax.jit` knows programs by it, too."""
+"""True if this thread is inside `prebuilt()`; also part of the cache key of `jax.jit`."""
 
 TOKAMAX = importlib.metadata.version("tokamax")
 
 _lock = threading.Lock()
 _said: set[str] = set()
-"""Calls that were warned of."""
+"""Calls for which a warning was shown."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def _fitting(op: str, arguments: Mapping[str, Any]) -> tuple[Prebuilt | None, st
 
 
 def _warn(name: str, arguments: dict[str, Any], reason: str) -> None:
-    """Say that a call is left to Tokamax, once for each call and reason."""
+    """Warn that Tokamax's own op runs, once per call and reason."""
     text = f"a call is left to Tokamax: {reason} It is {call_text(name, arguments)}."
     with _lock:
         if text in _said:
@@ -91,11 +91,11 @@ def _warn(name: str, arguments: dict[str, Any], reason: str) -> None:
 
 @dataclass(frozen=True)
 class _Prebuilt:
-    """What these ops have in common.
+    """The common part of these ops.
 
     Attributes:
-        op: the own op, by its name in `calls.OWN`.
-        only_inside: whether calls outside of `prebuilt()` go to the own op.
+        op: Tokamax's op, by its name in `calls.OWN`.
+        only_inside: whether calls outside `prebuilt()` run Tokamax's op.
     """
 
     op: ClassVar[str]
@@ -110,11 +110,11 @@ class _Prebuilt:
         return OWN[self.op].replace(bypass_device_check=self.bypass_device_check)
 
     def _leaves_to_xla(self, arguments: Mapping[str, Any]) -> bool:
-        """Tell whether the own op has no kernel for a call either."""
+        """Return True if Tokamax's op has no kernel for a call either."""
         return False
 
     def _launch(self, *args: Any, config: Any, **kwargs: Any) -> Any:
-        """Launch the kernel for a call whose arguments are bound, or call the own op."""
+        """Launch the kernel for a call whose arguments are bound, or call Tokamax's op."""
         arguments = dict(self._fwd_signature.bind(*args, **kwargs).arguments)
         if self._leaves_to_xla(arguments):
             return self._fall_back(arguments)
@@ -127,12 +127,12 @@ class _Prebuilt:
         return results if arguments["return_residuals"] else (results, None)
 
     def _fall_back(self, arguments: Mapping[str, Any]) -> Any:
-        """Return what the own op gives, and its residuals."""
+        """Return the result of Tokamax's op, and its residuals."""
         results = self._own()(**arguments)
         return results if arguments["return_residuals"] else (results, None)
 
     def _unbatched(self, found: Prebuilt, structure: Any) -> Callable[..., Any]:
-        """Return a function that launches a kernel, and calls the own op under `jax.vmap`."""
+        """Return a function that launches a kernel, and calls Tokamax's op under `jax.vmap`."""
 
         @jax.custom_batching.custom_vmap
         def launch(*arrays: Any) -> Any:
@@ -153,7 +153,7 @@ class _Prebuilt:
 
 
 def _as(own: Op) -> Callable[..., Any]:
-    """Return the method that Tokamax calls, with the parameters of an op's own."""
+    """Return the method that Tokamax calls, with the parameters of Tokamax's op."""
 
     @functools.wraps(type(own)._fwd)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ class PrebuiltGatedLinearUnit(_Prebuilt, gated_linear_unit.GatedLinearUnit):
 
 @dataclass(frozen=True)
 class PrebuiltRaggedDot(_Prebuilt, ragged_dot.RaggedDot):
-    """Ragged dot; its derivative consists of two more of them."""
+    """Ragged dot; its derivative consists of two more ragged dots."""
 
     op = "ragged_dot"
     _fwd = _as(OWN[op])

@@ -1,8 +1,8 @@
 """Fused operations for transformers on NVIDIA GPUs.
 
-Arrays of torch, JAX and cupy work, on the device and the stream that they are on; results are new
-arrays of the same kind. Shapes, dtypes and GPUs that no kernel was compiled for are refused, and
-the message lists those that there are.
+Arrays can be from torch, JAX, or cupy. Operations run on the device and stream of their arrays and
+return new arrays of the same kind. If no kernel was compiled for a shape, dtype, or GPU, the call
+fails, and the error lists the available kernels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = TypeVar("Array")
 
 @functools.cache
 def kernels() -> pallasc.Kernels:
-    """Return all kernels by name; they are loaded onto a GPU when they are first used there."""
+    """Return all kernels by name; each is loaded onto a GPU when it is first used there."""
     return pallasc.load(__name__)
 
 
@@ -29,7 +29,7 @@ def bias_gelu(x: Array, bias: Array) -> Array:
 
 
 def add_rms_norm(x: Array, residual: Array, weight: Array) -> tuple[Array, Array]:
-    """Return `x + residual`, and that RMS-normalised, for `x: bf16[rows, 4096]`."""
+    """Return `x + residual`, and its RMS-normalized rows, for `x: bf16[rows, 4096]`."""
     return kernels()["add_rms_norm"](x, residual, weight)
 
 

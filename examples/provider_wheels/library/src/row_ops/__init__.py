@@ -1,4 +1,4 @@
-"""Operations on rows, with the kernels of all providers that are installed."""
+"""Row-wise operations, with the kernels of all installed providers."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def kernels() -> pallasc.Kernels:
 
 
 def rms_norm(x: Array, weight: Array) -> Array:
-    """Return the rows of `x: f32[rows, 4096]`, normalised and weighted."""
+    """Return the normalized and weighted rows of `x: f32[rows, 4096]`."""
     return kernels()["rms_norm"](x, weight)
