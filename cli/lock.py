@@ -35,7 +35,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
 @specs_argument()
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
-@lock_option("The lock file")
+@lock_option("Path of the lock file")
 @selection_options
 @build_options()
 @fail_on_warning_option
