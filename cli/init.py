@@ -75,13 +75,13 @@ Now try:
 """
 
 
-@click.command("init", cls=Command, short_help="Write a small spec that works.")
+@click.command("init", cls=Command, short_help="Write a small example spec.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 def command(folder: Path) -> None:
-    """Write kernels.yaml and kernels.py into FOLDER, by default the current one.
+    """Write an example, kernels.yaml and kernels.py, to FOLDER (default: the current folder).
 
-    They declare an element-wise kernel in four variants, ready to be built and changed. Files that
-    exist are never overwritten.
+    The example declares an elementwise kernel with four variants, ready to build and modify.
+    Existing files are never overwritten.
 
     Examples:
       pallasc init

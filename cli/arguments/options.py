@@ -245,7 +245,9 @@ store_option = click.option(
     help="Folder of the store. Default: $PALLASC_CACHE_DIR, or pallasc in your cache folder.",
 )
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="List what would be removed, without removing it.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="List what would be removed, without removing it."
+)
 
 
 def _ptxas() -> Path | None:
@@ -300,9 +302,7 @@ def lock_option(what: str) -> Callable[[F], F]:
 
 
 frozen_options = together(
-    click.option(
-        "--frozen", is_flag=True, help="Compile nothing; fail if an artifact is missing."
-    ),
+    click.option("--frozen", is_flag=True, help="Compile nothing; fail if an artifact is missing."),
     click.option("--locked", is_flag=True, help="Fail if anything differs from the lock file."),
     lock_option("Path of the lock file"),
 )

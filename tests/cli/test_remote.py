@@ -393,4 +393,4 @@ def test_doctor_says_whether_the_remote_answers(
     problem = item()["problem"]
     assert "PALLASC_REMOTE: " in problem
     assert "an unusual name of a bucket" in problem
-    assert "builds fail until that is mended" in run("doctor").out
+    assert "builds fail until this is fixed" in run("doctor").out
