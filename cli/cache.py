@@ -77,13 +77,14 @@ _DAY_S = 86_400.0
 @every_option
 @click.option("--verify", "verifies", is_flag=True, help="Read and verify the whole remote store.")
 @store_option
-@json_option("the figures")
+@json_option("the statistics")
 def stats_command(
     remote: str | None, every: bool, verifies: bool, store_root: Path | None, as_json: bool
 ) -> int:
-    """Show the contents of the store and the time that it has saved, or a remote store's contents.
+    """Show statistics of the store, or of a remote store.
 
-    With --remote, the figures are for the installed toolchain, or with --all for all toolchains.
+    The statistics of the store are its contents, and the time that it has saved. With --remote,
+    they are the contents for the installed toolchain, or with --all for all toolchains.
     --verify reads every object and compares it with its digest; the exit code is 5 if any is
     damaged. Builds ignore damaged objects, and builds with --remote-write replace them.
 
@@ -125,7 +126,7 @@ def stats_command(
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
         ("time saved", f"{totals.saved_s:.1f} s"),
         ("quarantined", f"{figures.quarantined}"),
-        *(("left alone", f"{name}, of another version") for name in figures.other_versions),
+        *(("ignored", f"{name}, different version") for name in figures.other_versions),
     ]
     print_result(data, (f"{label:<12} {value}" for label, value in rows), as_json=as_json)
     _warn(() if as_json else figures.warnings)
@@ -385,7 +386,7 @@ def _pruned_lines(pruned: Pruned) -> Iterator[str]:
 def _retained_lines(pruned: Pruned) -> Iterator[str]:
     reasons = {
         "kept": "named by --keep",
-        "in use": "held by a running build",
+        "in use": "in use by a running build",
         "young": f"made less than {pruned.limits.grace_s:.0f} s ago, or by a running build",
     }
     would = "would keep" if pruned.dry_run else "kept"
@@ -465,7 +466,7 @@ def export_command(
 ) -> int:
     """Export the store to FILE, for `pallasc cache import` on another machine.
 
-    With SPECS, only their variants are exported, as far as the store has them. The store is not
+    With SPECS, only their variants are exported, if they are in the store. The store is not
     changed. Damaged entries are skipped, and the exit code is then 5. Statistics are not exported.
 
     Examples:
@@ -552,11 +553,11 @@ def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bo
 
 def _imported_lines(done: Imported) -> Iterator[str]:
     for key in done.conflicts:
-        yield f"conflict  {key}: the file has another artifact, and the store keeps its own"
+        yield f"conflict  {key}: the file has a different artifact; the store keeps its own"
     left = [
         (done.existed, "already there"),
-        (done.kept, "requests kept as they are"),
-        (done.unsigned, "entries left: no trusted key signed them"),
+        (done.kept, "requests unchanged"),
+        (done.unsigned, "entries skipped: not signed by a trusted key"),
     ]
     more = "".join(f", {number:,} {what}" for number, what in left if number)
     yield f"{done.file}: {count(done.artifacts, 'artifact')} imported{more}"
@@ -607,7 +608,7 @@ def push_command(
     absent = found.absent + done.left
     _report_moved(
         done,
-        f"sent {count(done.moved, 'variant')}, {done.present:,} were there",
+        f"sent {count(done.moved, 'variant')}, {done.present:,} already there",
         [(absent, "are not in the store"), (len(bound), "depend on this machine")],
         {"sent": done.moved, "absent": absent, "bound": found.bound},
         as_json=as_json,
@@ -646,12 +647,12 @@ def pull_command(
 
     store = _opened(store_root)
     names = None if every else [namespace_here(store)]
-    done = pull(settings, store, names, accept=is_portable, on_step=_steps("brought"))
-    moved = f"brought {count(done.moved, 'variant')}, {done.present:,} were there"
+    done = pull(settings, store, names, accept=is_portable, on_step=_steps("fetched"))
+    moved = f"fetched {count(done.moved, 'variant')}, {done.present:,} already there"
     if not done.moved + done.present + done.left:
-        moved = "the remote store has no variants to bring"
+        moved = "the remote store has no variants to fetch"
     data = {"brought": done.moved, "absent": done.left}
-    _report_moved(done, moved, [(done.left, "could not be taken")], data, as_json=as_json)
+    _report_moved(done, moved, [(done.left, "could not be fetched")], data, as_json=as_json)
 
 
 _MOST_WARNINGS = 5

@@ -210,7 +210,7 @@ def _read_compiled(
     from pallasc.cli.arguments.compiled import bundle_files, is_key, read_compiled
 
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
-        raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
+        raise click.UsageError("--shard works with specs, not with bundles or action keys.")
     found = read_compiled(specs, store, selection)
     if found is None:
         return None

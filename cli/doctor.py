@@ -77,7 +77,7 @@ def _native_launch() -> Item:
     from pallasc.runtime.native.extension import why_not
     from pallasc.runtime.native.library import library_file, open_library
 
-    name, purpose = "native launch", "under JAX kernels are launched by callbacks of Python"
+    name, purpose = "native launch", "in JAX, kernels are launched by Python callbacks"
     try:
         file = library_file()
         version, problem = open_library(file).version, why_not()
@@ -86,7 +86,7 @@ def _native_launch() -> Item:
         return Item(name, version, purpose, needed=False, path=str(file), problem=problem)
     except ToolError as error:
         if why_not():
-            purpose = "kernels are launched by Python, under JAX by callbacks"
+            purpose = "kernels are launched by Python, in JAX by callbacks"
         return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
 
 
@@ -107,7 +107,7 @@ def _remote(ptxas: Path | None) -> list[Item]:
     from pallasc.compiler.builds.options import remote_settings
     from pallasc.compiler.toolchain.inventory import Item
 
-    name, purpose = "remote store", "builds go on without it"
+    name, purpose = "remote store", "builds continue without it"
     try:
         settings = remote_settings(os.environ)
     except PallascError as error:
@@ -160,14 +160,14 @@ def _runs() -> list[str]:
 
 def running_text(archs: Sequence[str]) -> str:
     """Return which kernels can run in an environment without a compiler."""
-    lines = ["No compiler is installed here: kernels can be run, not compiled."]
+    lines = ["No compiler is installed: kernels can be run, but not compiled."]
     if archs:
         lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
     else:
         lines.append("No GPU found: launching needs a GPU and NVIDIA's driver.")
     from pallasc.compiler.toolchain.toolchain import INSTALL
 
-    return "\n".join([*lines, f"To compile here, too: {INSTALL}"])
+    return "\n".join([*lines, f"To compile as well: {INSTALL}"])
 
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:

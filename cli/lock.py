@@ -184,7 +184,7 @@ def _update(
         )
     print_remarks(updated.report, store, progress.screen, quiet=quiet)
     if not updated.complete:
-        echo(f"{path} is left as it is.", err=True)
+        echo(f"{path} is unchanged.", err=True)
         return updated.report.exit_code, None
     written = updated.lock != old
     if written:

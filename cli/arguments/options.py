@@ -334,7 +334,7 @@ def _store_is_required() -> bool:
     """
     text = os.environ.get("PALLASC_REQUIRE_STORE", "")
     if text not in ("", "0", "1"):
-        raise SpecError(f"PALLASC_REQUIRE_STORE is {text!r}, and must be 1 or 0.")
+        raise SpecError(f"PALLASC_REQUIRE_STORE must be 1 or 0, got {text!r}.")
     # In CI, a build without a writable store would compile everything again on every run.
     return text == "1" if text else is_ci(os.environ)
 
@@ -448,7 +448,10 @@ def _seconds(text: str) -> float | None:
 
 
 def _process_limits(
-    slow: str, process: str, memory: str = "its share of all memory", seconds: int | None = None
+    slow: str,
+    process: str,
+    memory: str = "its share of the machine's memory",
+    seconds: int | None = None,
 ) -> Callable[[F], F]:
     """Return the `--timeout` and `--memory` options.
 
@@ -474,7 +477,7 @@ def _process_limits(
             "memory_bytes",
             callback=_read_by(_memory_bytes),
             metavar="SIZE",
-            help=f"Stop {process} that uses more memory, e.g. 4GiB. Default: {memory}.",
+            help=f"Stop {process} above this much memory, e.g. 4GiB. Default: {memory}.",
         ),
     )
 
@@ -486,12 +489,12 @@ reading_options = _process_limits("a Python spec", "a Python spec", "all memory"
 """Limits for executing a Python spec in a command that compiles nothing."""
 
 launching_options = _process_limits(
-    "a compilation or an emulation", "a process that compiles or emulates", seconds=EXECUTION_S
+    "a compilation or an emulation", "a compiling or emulating process", seconds=EXECUTION_S
 )
 """Limits for compiling and emulating a variant; launches on the GPU are not limited."""
 
 checking_options = _process_limits(
-    "a level or a compilation", "a process that compiles or checks", seconds=EXECUTION_S
+    "a level or a compilation", "a compiling or checking process", seconds=EXECUTION_S
 )
 """Limits for compiling and checking a variant."""
 
@@ -510,8 +513,8 @@ def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteS
     settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
     if settings is None:
         raise SpecError(
-            "no remote store is named.",
-            hint="Name it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
+            "no remote store is configured.",
+            hint="Set it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
             "pyproject.toml.",
         )
     return settings
@@ -522,7 +525,7 @@ remote_option = together(
         "--remote",
         "url",
         metavar="URL",
-        help="URL of the remote store. Default: $PALLASC_REMOTE, or remote under [tool.pallasc].",
+        help="URL of the remote store. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
     ),
     click.option(
         "--timeout",
@@ -552,7 +555,7 @@ def _remote_of_build(remote: str | None, remote_write: bool | None) -> RemoteSet
         settings = remote_settings(os.environ, url=remote, write=remote_write)
     if settings is None and remote_write:
         raise click.UsageError(
-            "--remote-write needs a remote store: name it with --remote or PALLASC_REMOTE."
+            "--remote-write needs a remote store: set it with --remote or PALLASC_REMOTE."
         )
     return settings
 
@@ -562,7 +565,7 @@ remote_options = together(
         "--remote",
         metavar="URL",
         help='Fetch missing artifacts from this remote store; "none" disables it. Default: '
-        "$PALLASC_REMOTE.",
+        "$PALLASC_REMOTE, or remote in [tool.pallasc].",
     ),
     click.option(
         "--remote-write/--no-remote-write",
@@ -631,15 +634,15 @@ watch_option = click.option(
 )
 
 _NOTHING = "compiles nothing"
-_REPORT = "writes the report of a whole build, and a watch has no end"
+_REPORT = "writes a report at the end of a build, and a watch has no end"
 _REFUSED = {
     "frozen": _NOTHING,
     "dry_run": _NOTHING,
-    "locked": "fails where something differs from the lock file, as every edit does",
+    "locked": "fails if anything differs from the lock file, as after every edit",
     "lock": "names the lock file of --frozen and --locked",
-    "shard": "builds one of the shares of several machines, and a watch builds for one user",
+    "shard": "splits a build over several machines, and a watch runs on one",
     "reproduce": "compiles everything twice more; run it when the edits are done",
-    "executor": "compiles on a cluster, and the processes of a watch are on this machine",
+    "executor": "compiles on a cluster, and a watch compiles locally",
     "junit": _REPORT,
     "annotations": _REPORT,
     "as_json": _REPORT,

@@ -211,9 +211,9 @@ def _tuning_text(entry: Entry) -> Iterator[str]:
         source = f", from {row.source}" if row.source else ""
         yield f"  {row.gpu}, {key_text(tuning.by, row.key)}{us}{source}"
     if tuning.is_default:
-        yield "  what no row is for, as the default"
+        yield "  default, for keys without a row"
     elif not tuning.rows:
-        yield "  nothing: it is in no row"
+        yield "  unused: in no row"
     for name, places in tuning.pad.items():
         dimensions = ", ".join(f"dimension {axis} of {path}" for path, axis in places.items())
         yield f"padded     {name}: {dimensions}"

@@ -73,7 +73,7 @@ bundle_option = output_option("FILE", "Bundle to write; an existing file is repl
 @build_options()
 @fail_on_warning_option
 @quiet_option
-@json_option("what was written")
+@json_option("the written bundles")
 def create_command(
     specs: tuple[str, ...],
     output: Path,
@@ -168,7 +168,7 @@ def _tell(made: BundleResult, *, quiet: bool) -> None:
     from pallasc.specs.bundle.manifest import differing
 
     for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
-        echo(f"warning: {text}; the bundle says so", err=True)
+        echo(f"warning: {text}; the bundle records this", err=True)
     for bundle in () if quiet else made.bundles:
         variants = count(len(bundle.variants), "variant")
         echo(f"wrote {bundle.path}: {variants}, {bundle.size:,} bytes", err=True)
@@ -195,7 +195,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
 @bundle_option
 @bundle_selection_options
 @click.option("--strip-lines", is_flag=True, help="Omit source lines.")
-@json_option("what was written")
+@json_option("the written bundle")
 def merge_command(
     files: tuple[Path, ...],
     output: Path,
@@ -322,7 +322,7 @@ def _write(output: Path, data: bytes, *, as_json: bool) -> None:
     show_default=True,
 )
 @bundle_selection_options
-@json_option("what was written")
+@json_option("the written kernels")
 def export_command(
     file: Path,
     as_c: bool,

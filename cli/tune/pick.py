@@ -232,7 +232,7 @@ def _text(picked: Picked, tune: Tune) -> str:
 
     name = f"{picked.name} on {picked.gpu}"
     if not picked.served:
-        return f"{name}: no key has results to the end; its rows stay as they are"
+        return f"{name}: no key has complete results; its rows are unchanged"
     used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     lines = [
@@ -278,14 +278,14 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
         yield f"{name}: no configuration that is used was measured for {keys}; no row is written"
     if picked.unfinished:
         keys = _keys(tune, picked.unfinished)
-        yield f"{name}: not measured to the end: {keys}; go on with pallasc tune run"
+        yield f"{name}: not completely measured: {keys}; continue with pallasc tune run"
     if picked.without:
         yield f"{name}: no point has valid times for {_keys(tune, picked.without)}"
     if picked.unknown:
         points = count(picked.unknown, "point")
-        yield f"{name}: {points} that the spec does not have any more did not count"
+        yield f"{name}: {points} that are no longer in the spec did not count"
     if not picked.is_smallest and not picked.unserved:
-        yield f"{name}: a smaller set may exist, the search for it was ended"
+        yield f"{name}: a smaller set may exist; the search was stopped early"
     if picked.default is not None and tune.default is None:
         yield (
             f"{name}: the spec has no default, and of one configuration for all keys "

@@ -47,7 +47,7 @@ _ERASE = "\r\x1b[2K"
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Stop when the best point is at most this much slower than any other.",
+    help="Stop when no other point can be faster than the best by more than this.",
 )
 @count_option("--rounds", "Maximum number of rounds to compare two points.", default=200)
 @click.option(
@@ -125,9 +125,10 @@ def command(
     command; if every key is done, nothing changes. Results of a different job or GPU, or with
     different --cold, --repeats, or --seed, are rejected and not changed.
 
-    Failed points are not launched again, except with --retry-failed, for example after the machine
-    caused a hang. Their keys are measured again, with a new budget of --seconds. Clock,
-    temperature, and other conditions come from NVML, if cuda-bindings includes it.
+    Failed points are not launched again. --retry-failed retries all of them, for example after a
+    hang caused by the machine; their keys are measured again, with a new budget of --seconds.
+
+    Conditions such as clock and temperature come from NVML, if cuda-bindings includes it.
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
@@ -363,8 +364,8 @@ def _summary_text(measured: _Measured) -> str:
     total = f"{', '.join(parts)} on {measured.device}: {measured.results.file}"
     if measured.changed:
         return total
-    again = "; --retry-failed tries the failed points again" if failed else ""
-    return f"{total}\nEvery key was done before, and the results are unchanged{again}."
+    again = "; use --retry-failed to retry failed points" if failed else ""
+    return f"{total}\nAll keys were already done; the results are unchanged{again}."
 
 
 def _summary_json(measured: _Measured) -> dict[str, object]:

@@ -218,9 +218,9 @@ def test_results_without_a_finished_key_write_nothing(pick: RunCommand, tuned: P
     result = pick(results="open.jsonl")
     assert (result.code, result.out) == (
         1,
-        "matmul on h100-sxm: no key has results to the end; its rows stay as they are\n",
+        "matmul on h100-sxm: no key has complete results; its rows are unchanged\n",
     )
-    assert "not measured to the end: m=512; m=1024" in result.err or "m=1024; m=512" in result.err
+    assert "not completely measured: m=512; m=1024" in result.err or "m=1024; m=512" in result.err
     assert "kernels.tuned.yaml is not written" in result.err
     assert not (tuned.parent / "kernels.tuned.yaml").exists()
 

@@ -138,7 +138,7 @@ def test_a_key_without_a_valid_point_ends_with_1_and_may_be_tried_again(
     done = run_job(output, keys=1)
     assert (done.returncode, output.read_bytes()) == (1, before)
     assert done.stdout.splitlines()[1] == (
-        "Every key was done before, and the results are unchanged; --retry-failed tries the "
+        "All keys were already done; the results are unchanged; --retry-failed tries the "
         "failed points again."
     )
     wrong = {"v0": {"wrong_at": 7}}  # an element that the reference values do not cover
