@@ -355,10 +355,10 @@ def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
     """Return the model's limits, and why memory shares may be missing."""
     limits = known_limits(measured, under)
     if limits is None:
-        return [f"No model is called {under.device.name}, so its limits are not known."]
+        return [f"{under.device.name} is not a known model, so its limits are unknown."]
     lines = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
     if under.flops is not None:
-        lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32, tensor cores apart"
+        lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32 without tensor cores"
     if any(row.figures.memory_share is None for row in measured):
         size = f"{limits.l2_bytes / 2**20:.0f} MiB"
         lines.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")

@@ -119,7 +119,7 @@ def command(
       seconds      duration of the build
       interrupted  true if a signal stopped the build
       notes        warnings about the store, and about nondeterministic compilations
-      warnings     number of compiler warnings, including the warnings of hits
+      warnings     number of warnings, including the warnings of hits
       totals       number of variants by status
       hit_rate     hits (not lowered or shared) divided by finished variants, or null
       saved_s      time that compiling the hits took, as far as known

@@ -180,8 +180,7 @@ def _sides(
     if len(sides) == 2 and not base:
         return [(sides[0], one), (sides[1], one)]
     raise click.UsageError(
-        "Give two SIDEs, or one with --base REV, or one with -k twice: one is compared with the "
-        "other."
+        "Give two SIDEs, or one SIDE with --base REV, or one SIDE with -k twice."
     )
 
 

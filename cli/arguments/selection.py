@@ -119,6 +119,6 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
 
     for name in names_in(archive):
         if name in files:
-            raise click.UsageError(f"--input gives {name}, which {archive} of --inputs has too.")
+            raise click.UsageError(f"--input and --inputs {archive} both provide {name}.")
         files[name] = archive
     return files

@@ -288,8 +288,8 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
         yield f"{name}: a smaller set may exist; the search was stopped early"
     if picked.default is not None and tune.default is None:
         yield (
-            f"{name}: the spec has no default, and of one configuration for all keys "
-            f"{use_text(picked.default)} loses least"
+            f"{name}: the spec has no default; the best single configuration for all keys is "
+            f"{use_text(picked.default)}"
         )
 
 

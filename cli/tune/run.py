@@ -282,7 +282,7 @@ def _unfit_gpu(device: Device, matches: Sequence[Match]) -> str:
     here = "no model that pallasc knows" if model is None else f"the model {model.name}"
     return (
         f"{device.name} is {here}, and the points are compiled for {', '.join(targets)}: pallasc "
-        "tune pick will refuse the results. Add this GPU to 'models' and 'targets' of the specs, "
+        "tune pick will reject the results. Add this GPU to 'models' and 'targets' of the specs, "
         "and plan again."
     )
 

@@ -132,7 +132,7 @@ def test_a_spec_is_compared_with_what_it_was_at_a_revision(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["kernels.yaml"], 2, "Give two SIDEs, or one with --base REV, or one with -k twice"),
+        (["kernels.yaml"], 2, "Give two SIDEs, or one SIDE with --base REV, or one SIDE"),
         (["a", "b", "c"], 2, "Give two SIDEs"),
         (["a", "b", "--base", "main"], 2, "Give two SIDEs"),
         (["a", "b", "-k", "x", "-k", "y"], 2, "Two -k compare variants of a single SIDE"),

@@ -141,7 +141,7 @@ def test_doctor_says_what_launches_kernels(
     monkeypatch.setenv("PALLASC_NATIVE", "0")
     assert line() == (
         "native launch - the C library is switched off: PALLASC_NATIVE is 0; kernels are "
-        "launched by Python, under JAX by callbacks"
+        "launched by Python, in JAX by callbacks"
     )
     file = tmp_path / "libpallasc.so"
     monkeypatch.setenv("PALLASC_NATIVE", str(file))
@@ -149,7 +149,7 @@ def test_doctor_says_what_launches_kernels(
     monkeypatch.setattr(loading, "why_not", lambda: reason)
     assert line() == (
         f"native launch - PALLASC_NATIVE names {file}, which is no file; kernels are launched "
-        "by Python, under JAX by callbacks"
+        "by Python, in JAX by callbacks"
     )
     with monkeypatch.context() as there:
         there.setattr(loading, "why_not", lambda: "")

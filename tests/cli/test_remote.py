@@ -147,7 +147,7 @@ def test_a_wrong_setting_is_told_with_file_and_line(
     [
         (("--remote", "nowhere"), "--remote: the address of the remote store has no scheme"),
         (("--remote", "https://u:hush@h/?a=b"), "--remote: the address of the remote store has a"),
-        (("--remote-write", "--remote", "none"), "--remote-write needs a remote store: name it"),
+        (("--remote-write", "--remote", "none"), "--remote-write needs a remote store: set it"),
         (("--remote-write",), "--remote-write needs a remote store: set it with --remote or"),
     ],
 )
