@@ -48,20 +48,18 @@ if TYPE_CHECKING:
 
 @click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
 @specs_argument()
-@click.option(
-    "--cold", is_flag=True, help="Empty the L2 cache before each launch that is measured."
-)
-@count_option("--repeats", "Measure this many launches.", default=100)
-@count_option("--warmup", "Launch this many times before measuring.", least=0, default=25)
+@click.option("--cold", is_flag=True, help="Empty the L2 cache before each measured launch.")
+@count_option("--repeats", "Number of measured launches.", default=100)
+@count_option("--warmup", "Number of launches before the measurement.", least=0, default=25)
 @click.option(
     "--flops",
     metavar="N",
-    help='Operations of a launch: a number, or a product of parameters: "{2 * m * n * k}".',
+    help='Operations per launch: a number, or a product of parameters: "{2 * m * n * k}".',
 )
 @launch_options
 @selection_options
 @build_options(together())
-@json_option("the figures")
+@json_option("the measurements")
 def command(
     specs: tuple[str, ...],
     cold: bool,
@@ -78,15 +76,15 @@ def command(
     how: Options,
     selection: Selection,
 ) -> int:
-    """Measure one variant of each kernel of SPECS on the GPU of this machine.
+    """Measure one variant of each kernel of SPECS on a local GPU.
 
-    Variants and inputs are chosen as by "pallasc run". Each launch lies between two events on the
-    GPU, and the time between them counts. It includes what the events themselves take, but not what
-    this process does meanwhile. By default a launch finds in the L2 cache what the launch before
-    left there; with --cold it finds nothing of its arrays there.
+    Variants and inputs are selected as in "pallasc run". Times are measured between two GPU events
+    around each launch. They include the overhead of the events, but no host time. By default, the
+    L2 cache still contains data of the previous launch; with --cold, it contains none of the
+    kernel's arrays.
 
-    Bytes are those of inputs and outputs, each counted once: a kernel that reads an array twice
-    moves more. The number of operations is taken from --flops.
+    Each input and output counts once in the number of bytes: a kernel that reads an array twice
+    moves more. The number of operations comes from --flops.
 
     Examples:
       pallasc bench kernels.yaml --cold
@@ -97,13 +95,13 @@ def command(
     --json prints one object:
       schema   1
       device   ordinal, name, arch, driver
-      limits   of the GPU's model: model, memory_gb_per_s, fp32_tflop_per_s (without tensor cores),
-               l2_bytes; null where the model is not known
-      cold, repeats, warmup, seed  as given
-      results  a list; of each: id, name, params, target, digest (of the artifact), median_us,
+      limits   limits of the GPU model: model, memory_gb_per_s, fp32_tflop_per_s (without tensor
+               cores), l2_bytes; null if the model is unknown
+      cold, repeats, warmup, seed  the option values
+      results  list, each with: id, name, params, target, digest (of the artifact), median_us,
                min_us, p90_us, times_us (of each launch, in order), moved_bytes, gb_per_s,
-               memory_share (of the model's bandwidth; null where that is not known, or the
-               arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
+               memory_share (fraction of the model's bandwidth; null if it is unknown, or if the
+               arrays fit in an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
     from pallasc.cli.arguments.compiled import refuse_keys
     from pallasc.cli.arguments.selection import parse_inputs
@@ -357,10 +355,10 @@ def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
     """Return the model's limits, and why memory shares may be missing."""
     limits = known_limits(measured, under)
     if limits is None:
-        return [f"No model is called {under.device.name}, so its limits are not known."]
+        return [f"{under.device.name} is not a known model, so its limits are unknown."]
     lines = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
     if under.flops is not None:
-        lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32, tensor cores apart"
+        lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32 without tensor cores"
     if any(row.figures.memory_share is None for row in measured):
         size = f"{limits.l2_bytes / 2**20:.0f} MiB"
         lines.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")

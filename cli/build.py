@@ -70,12 +70,12 @@ class BuildCommand(Command):
     default=True,
     help="Stop after the first failure.",
 )
-@click.option("--dry-run", is_flag=True, help="Compile nothing; list what would be compiled.")
+@click.option("--dry-run", is_flag=True, help="List what would be compiled, without compiling it.")
 @watch_option
-@count_option("--reproduce", "Then compile N variants twice more, and compare.")
+@count_option("--reproduce", "Compile N variants twice more, and compare the results.")
 @frozen_options
-@file_option("--baseline", 'A lock or bundle, for budgets such as registers: "+8".')
-@click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
+@file_option("--baseline", 'Lock file or bundle for relative budgets, e.g. registers: "+8".')
+@click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
 @fail_on_warning_option
 @quiet_option
 @json_option("the report")
@@ -103,10 +103,10 @@ def command(
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
 
-    SPECS are YAML files, Python files with @pallasc.kernel or pallasc.declare, or folders. Each
-    variant gets a line on the standard error output: "hit", "lowered" (a hit that had to be lowered
-    again to see that), "shared" (the same as another variant), "compiled", or "failed". Ctrl-C
-    keeps what is finished.
+    SPECS are YAML files, Python files with @pallasc.kernel or pallasc.declare, or folders. The
+    status of each variant is printed to standard error: "hit", "lowered" (a hit that was found only
+    after lowering the kernel again), "shared" (same as another variant), "compiled", or "failed".
+    Ctrl-C keeps the variants that are finished.
 
     Examples:
       pallasc build kernels.yaml --target sm_90a --target b200
@@ -116,40 +116,39 @@ def command(
 
     --json prints one object:
       schema       1
-      seconds      time of the whole build
-      interrupted  whether a signal stopped it
-      notes        warnings about the store, and about compilations that gave different results
-      warnings     how many warnings there were, those of hits included
+      seconds      duration of the build
+      interrupted  true if a signal stopped the build
+      notes        warnings about the store, and about nondeterministic compilations
+      warnings     number of warnings, including the warnings of hits
       totals       number of variants by status
-      hit_rate     hits (without lowered and shared) divided by what was finished, or null
-      saved_s      how long compiling the hits took, as far as that is known
-      slowest      ids of the compiled variants that took longest
+      hit_rate     hits (not lowered or shared) divided by finished variants, or null
+      saved_s      time that compiling the hits took, as far as known
+      slowest      ids of the variants that took longest to compile
       largest      ids of the compiled variants with the largest cubins
-      spilling     ids of all variants that spill
-      variants     a list, in the order of the specs; of each: id, name, params, target, arch,
+      spilling     ids of all variants that spill registers
+      variants     list in the order of the specs, each with: id, name, params, target, arch,
                    status (hit, lowered, shared, compiled, failed, skipped, missing), seconds,
-                   saved_s, reason (why it was a miss), explanation (with --explain: reason, key,
-                   nearest, fields, sources), remote (whether it is a hit of the
-                   remote store), action_key, digest (of the artifact), cubin_bytes, kernels
-                   (each with what it takes), resources (what the variant takes, as its lock and its
-                   budget have it: registers, spill_bytes, stack_bytes, smem_bytes, occupancy in
-                   warps of a multiprocessor, cubin_bytes), pallas_kernels (how many are Mosaic's),
-                   xla_kernels (names of those that XLA added), warnings (stage, kind, source, text,
-                   count),
-                   error (message, hint, file, line, column, exit_code), output (its last lines)
+                   saved_s, reason (of the miss), explanation (with --explain: reason, key,
+                   nearest, fields, sources), remote (true for a hit in the remote store),
+                   action_key, digest (of the artifact), cubin_bytes, kernels (with the resources
+                   of each), resources (of the variant, as in lock files and budgets: registers,
+                   spill_bytes, stack_bytes, smem_bytes, occupancy in warps per multiprocessor,
+                   cubin_bytes), pallas_kernels (number of Mosaic kernels), xla_kernels (names of
+                   the kernels that XLA added), warnings (stage, kind, source, text, count),
+                   error (message, hint, file, line, column, exit_code), output (last lines)
       reproduced   with --reproduce, a list: variant, outcome, digests (stored, first, second),
-                   differences and more
-      shard        with --shard: number, of, variants and others (how many this shard has, and all
-                   others have), expected_s (compile time by the costs of the lock file, or null),
-                   costs_from (the lock file, or null)
-      remote       what was done with the remote store, or null: url, requests, hits, offered (how
-                   many variants were sent), bytes_read, bytes_written, waited_s, lost_s (how much
-                   of that brought nothing: at most 2), saved_s, refusals (how much was not used),
-                   refused (the first reasons), conflicts (action keys under which it has another
-                   record), tripped (why it was left alone)
-      errors       of Python specs whose process died or was stopped; the others are built
-      error        why nothing was built, such as a mistake in a spec
-    What a variant does not have is null or empty.
+                   differences, and more
+      shard        with --shard: number, of, variants and others (number of variants in this shard
+                   and in all others), expected_s (compile time by the costs in the lock file, or
+                   null), costs_from (the lock file, or null)
+      remote       use of the remote store, or null: url, requests, hits, offered (number of
+                   variants sent), bytes_read, bytes_written, waited_s, lost_s (part of waited_s
+                   without a result, at most 2 s), saved_s, refusals (number of rejected objects),
+                   refused (the first reasons), conflicts (action keys with a different record in
+                   the remote store), tripped (why it was disabled for this build)
+      errors       errors of Python specs whose process died or was stopped; other specs are built
+      error        why nothing was built, for example a mistake in a spec
+    Fields that do not apply to a variant are null or empty.
     """
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.build_text import print_end

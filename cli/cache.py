@@ -46,13 +46,15 @@ if TYPE_CHECKING:
 def command() -> None:
     """Manage the store of compiled artifacts.
 
-    It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
-    $PALLASC_CACHE_SIZE limits its size, 10GiB by default; what was used longest ago goes first.
-    Users of a group share a store in a folder of that group with the mode 2775, whatever their
-    umask; each trusts what the others put there, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
+    The store is in $PALLASC_CACHE_DIR, or by default in pallasc in the user's cache folder.
+    $PALLASC_CACHE_SIZE limits its size (default: 10GiB); least recently used entries are removed
+    first.
 
-    A remote store behind it is shared by machines: push and pull move variants, and builds do so
-    by themselves with --remote.
+    A group of users can share a store: put it in a folder of that group with mode 2775. Any umask
+    works. Each user trusts the entries of the others, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
+
+    Machines can share a remote store. Builds with --remote use it automatically; push and pull copy
+    variants without a build.
 
     Examples:
       pallasc cache stats
@@ -70,20 +72,21 @@ _DAY_S = 86_400.0
     is_flag=False,
     flag_value="",
     metavar="[URL]",
-    help="Show this remote store instead, or the one that PALLASC_REMOTE or [tool.pallasc] names.",
+    help="Show a remote store instead. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
 )
 @every_option
-@click.option("--verify", "verifies", is_flag=True, help="Read all of the remote store.")
+@click.option("--verify", "verifies", is_flag=True, help="Read and verify the whole remote store.")
 @store_option
-@json_option("the figures")
+@json_option("the statistics")
 def stats_command(
     remote: str | None, every: bool, verifies: bool, store_root: Path | None, as_json: bool
 ) -> int:
-    """Show what the store holds and how much time it has saved, or what a remote store holds.
+    """Show statistics of the store, or of a remote store.
 
-    With --remote, figures are for the toolchain here, or with --all for every one. --verify reads
-    everything and compares it with its digests; the exit code is 5 where something is wrong.
-    Builds do not use damaged objects, and builds that write send them again.
+    The statistics of the store are its contents, and the time that it has saved. With --remote,
+    they are the contents for the installed toolchain, or with --all for all toolchains.
+    --verify reads every object and compares it with its digest; the exit code is 5 if any is
+    damaged. Builds ignore damaged objects, and builds with --remote-write replace them.
 
     Examples:
       pallasc cache stats
@@ -92,11 +95,11 @@ def stats_command(
 
     --json with --remote prints one object:
       schema      1
-      url         of the remote store
-      namespaces  a list, one for each toolchain; of each: namespace, here (whether it is the
-                  namespace of the toolchain here), variants, packs, bytes, oldest_use_s,
-                  newest_use_s (of packs, in seconds since 1970)
-      faults      what --verify found, or null
+      url         URL of the remote store
+      namespaces  list with one item per toolchain, each with: namespace, here (true for the
+                  installed toolchain), variants, packs, bytes, oldest_use_s and newest_use_s (of
+                  packs, in seconds since 1970)
+      faults      faults found by --verify, or null
     """
     if remote is not None:
         return _show_remote(remote, _opened(store_root), every, verifies, as_json)
@@ -123,7 +126,7 @@ def stats_command(
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
         ("time saved", f"{totals.saved_s:.1f} s"),
         ("quarantined", f"{figures.quarantined}"),
-        *(("left alone", f"{name}, of another version") for name in figures.other_versions),
+        *(("ignored", f"{name}, different version") for name in figures.other_versions),
     ]
     print_result(data, (f"{label:<12} {value}" for label, value in rows), as_json=as_json)
     _warn(() if as_json else figures.warnings)
@@ -171,17 +174,21 @@ def _age(time_s: int, now_s: float) -> str:
 
 
 @command.command("verify", cls=Command)
-@click.option("--repair", is_flag=True, help="Move damaged files away, to be made again.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Move damaged files to quarantine; the next build rebuilds them.",
+)
 @store_option
 @json_option("the findings")
 def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     """Read the whole store and check every digest and field.
 
-    This finds damaged and foreign files; it cannot find a forgery whose checksums fit.
+    This finds damaged and foreign files, but not forged files with valid checksums.
 
-    A repair moves damaged files to the store's quarantine, and the next build makes them again.
+    --repair moves damaged files to the store's quarantine. The next build rebuilds them.
 
-    Ends with exit code 5 where something is damaged, or cannot be read, and was not repaired.
+    The exit code is 5 if anything is damaged or unreadable and was not repaired.
 
     Examples:
       pallasc cache verify
@@ -215,26 +222,26 @@ _REASONS = {
 
 @command.command("prune", cls=Command)
 @dry_run_option
-@click.option("--size", metavar="SIZE", help="Keep at most this much: 5GiB, 300MB, none.")
+@click.option("--size", metavar="SIZE", help="Maximum size to keep: 5GiB, 300MB, none.")
+@click.option("--age", metavar="AGE", help="Remove entries not used for this long: 30d, 12h, none.")
 @click.option(
-    "--age", metavar="AGE", help="Remove what has not been used for this long: 30d, 12h, none."
+    "--all", "everything", is_flag=True, help="Remove all entries and reset the statistics."
 )
-@click.option("--all", "everything", is_flag=True, help="Remove all, and reset the statistics.")
 @click.option(
     "--remote",
     metavar="URL",
-    help="Prune this remote store instead: packs that were not used for --age, and those used "
-    "longest ago until the others fit --size.",
+    help="Prune this remote store instead: packs not used for --age, then the least recently used "
+    "ones until the rest fits --size.",
 )
 @click.option(
     "--keep",
     multiple=True,
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the artifacts that this lock file names; repeatable.",
+    help="Keep the artifacts in this lock file; repeatable.",
 )
 @store_option
-@json_option("what was removed")
+@json_option("the removed entries")
 def prune_command(
     dry_run: bool,
     everything: bool,
@@ -245,16 +252,17 @@ def prune_command(
     size: str | None,
     age: str | None,
 ) -> int:
-    """Make the store fit its limits, and remove what dead processes left.
+    """Shrink the store to its limits, and remove leftovers of dead processes.
 
-    What was used longest ago goes first; a pack, which holds many artifacts, goes whole. What
-    --keep names or a running build holds stays, and so does a blob that is younger than five
-    minutes; where that leaves the store over a limit, the output says why. With --all, only what
-    running builds hold stays. Ends with exit code 4 where something cannot be looked at or removed.
+    The least recently used entries are removed first. A pack contains many artifacts and is removed
+    as a whole. Artifacts named by --keep, artifacts in use by a running build, and blobs younger
+    than five minutes are kept; if the store is still over a limit, the output shows why. With
+    --all, only artifacts in use by running builds are kept. The exit code is 4 if anything cannot
+    be read or removed.
 
-    A remote store is pruned only where --remote names it, with --size or --age; its server may
-    have a rule for that, which is better. Packs that no catalog names go after a day. Ends with
-    exit code 4 where a catalog is damaged; its packs stay.
+    A remote store is pruned only with --remote, and needs --size or --age. If its server has
+    lifecycle rules, prefer those. Packs that are in no catalog are removed after a day. If a
+    catalog is damaged, its packs are kept and the exit code is 4.
 
     Examples:
       pallasc cache prune --dry-run
@@ -262,22 +270,22 @@ def prune_command(
       pallasc cache prune --remote s3://bucket/kernels --age 90d --dry-run
 
     --json prints one object:
-      dry_run       whether nothing was removed
-      limit_bytes, limit_age_s   the limits, null for none
+      dry_run       true if nothing was removed
+      limit_bytes, limit_age_s   the limits, null for no limit
       bytes_before, bytes_after, excess_bytes
-      records, blobs, manifests  how many of each went
-      evicted       artifacts that went, and why; packs the same of packs
-      kept          what stays though a limit says otherwise, and why
-      leftovers     of dead processes
+      records, blobs, manifests  number of each removed
+      evicted       removed artifacts, with the reason; packs has the same for packs
+      kept          entries kept in spite of a limit, with the reason
+      leftovers     leftovers of dead processes
       held, complete, warnings
-    and with --remote: url, dry_run, packs, unknown (objects that no catalog names), bytes,
+    with --remote instead: url, dry_run, packs, unknown (objects that are in no catalog), bytes,
     kept_packs, kept_bytes, unread
     """
     if everything and (remote is not None or keep or size is not None or age is not None):
         raise click.UsageError("--all takes no --remote, --keep, --size, or --age.")
     if remote is not None:
         if keep:
-            raise click.UsageError("--keep is for a local store: leave it or --remote out.")
+            raise click.UsageError("--keep is for a local store and cannot be used with --remote.")
         return _prune_remote(remote, dry_run, as_json, size=size, age=age)
     from pallasc.cache.evict import read_limits
     from pallasc.cache.prune import clear, prune
@@ -325,7 +333,7 @@ def _prune_remote(
     from pallasc.compiler.builds.options import remote_settings
 
     if size is None and age is None:
-        raise click.UsageError("--remote needs --size or --age: what is the remote store to fit?")
+        raise click.UsageError("--remote needs --size or --age.")
     settings = remote_settings(os.environ, url=url)
     if settings is None:
         raise click.UsageError("--remote names no remote store.")
@@ -378,7 +386,7 @@ def _pruned_lines(pruned: Pruned) -> Iterator[str]:
 def _retained_lines(pruned: Pruned) -> Iterator[str]:
     reasons = {
         "kept": "named by --keep",
-        "in use": "held by a running build",
+        "in use": "in use by a running build",
         "young": f"made less than {pruned.limits.grace_s:.0f} s ago, or by a running build",
     }
     would = "would keep" if pruned.dry_run else "kept"
@@ -448,7 +456,7 @@ def _report_moved(
 @click.argument("specs", nargs=-1)
 @selection_options
 @store_option
-@json_option("what was exported")
+@json_option("the exported entries")
 def export_command(
     file: Path,
     specs: tuple[str, ...],
@@ -456,18 +464,17 @@ def export_command(
     as_json: bool,
     selection: Selection,
 ) -> int:
-    """Write the store into FILE, for `pallasc cache import` on another machine.
+    """Export the store to FILE, for `pallasc cache import` on another machine.
 
-    With SPECS, FILE gets their variants alone, as far as the store has them. The store is only
-    read. Ends with exit code 5 where something in it is damaged, and leaves that out. Statistics
-    are not exported.
+    With SPECS, only their variants are exported, if they are in the store. The store is not
+    changed. Damaged entries are skipped, and the exit code is then 5. Statistics are not exported.
 
     Examples:
       pallasc cache export kernels.pack
       pallasc cache export matmul.pack specs/ -k matmul
 
     --json prints one object: file, artifacts, manifests, bytes, and absent (ids of variants of
-    SPECS that the store lacks)
+    SPECS that are not in the store)
     """
     from pallasc.cache.transfer import export_file
 
@@ -512,23 +519,24 @@ def _selected(
 @command.command("import", cls=Command)
 @files_argument
 @store_option
-@json_option("what was taken")
+@json_option("the imported entries")
 def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bool) -> int:
-    """Take what `pallasc cache export` wrote into FILE into the store.
+    """Import files written by `pallasc cache export` into the store.
 
-    Every byte is verified first: a file with any damage is refused, and nothing of it is stored.
-    Where store and file have different artifacts under one action key, the compilation is not
-    deterministic: the key is named, and the store keeps its own. Signatures are copied, nothing is
-    signed; where $PALLASC_REQUIRE_SIGNED_STORE is 1, only what a trusted key signed is taken.
+    Each file is verified completely first; nothing is imported from a damaged file. If the store
+    and a file have different artifacts under the same action key, the compilation is not
+    deterministic: the key is printed, and the store keeps its artifact. Signatures are copied; no
+    new ones are made. If $PALLASC_REQUIRE_SIGNED_STORE is 1, only entries signed by a trusted key
+    are imported.
 
-    Ends with exit code 5 where a file is damaged, or artifacts differ.
+    The exit code is 5 if a file is damaged or artifacts differ.
 
     Example:
       pallasc cache import shards/*.pack
 
-    --json prints one object: imported, a list; of each file: file, artifacts and manifests (how
-    many were taken), existed (artifacts that the store had), kept (manifests of the store that
-    stay), unsigned, conflicts (action keys)
+    --json prints one object: imported, a list with one item per file: file, artifacts and manifests
+    (number imported), existed (artifacts already in the store), kept (manifests of the store that
+    were not replaced), unsigned, conflicts (action keys)
     """
     from pallasc.cache.transfer import import_file
 
@@ -545,11 +553,11 @@ def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bo
 
 def _imported_lines(done: Imported) -> Iterator[str]:
     for key in done.conflicts:
-        yield f"conflict  {key}: the file has another artifact, and the store keeps its own"
+        yield f"conflict  {key}: the file has a different artifact; the store keeps its own"
     left = [
         (done.existed, "already there"),
-        (done.kept, "requests kept as they are"),
-        (done.unsigned, "entries left: no trusted key signed them"),
+        (done.kept, "requests unchanged"),
+        (done.unsigned, "entries skipped: not signed by a trusted key"),
     ]
     more = "".join(f", {number:,} {what}" for number, what in left if number)
     yield f"{done.file}: {count(done.artifacts, 'artifact')} imported{more}"
@@ -560,7 +568,7 @@ def _imported_lines(done: Imported) -> Iterator[str]:
 @selection_options
 @store_option
 @remote_option
-@json_option("what was done")
+@json_option("the result")
 def push_command(
     specs: tuple[str, ...],
     store_root: Path | None,
@@ -568,11 +576,12 @@ def push_command(
     as_json: bool,
     selection: Selection,
 ) -> None:
-    """Send the variants of SPECS that the store has to the remote store.
+    """Send the variants of SPECS from the store to the remote store.
 
-    Nothing is compiled, and what is there already is not sent again. A build with --remote-write
-    does this by itself for what it compiles. What depends on paths of this machine is not sent; a
-    warning says why. Ends with exit code 4 where the remote store cannot be reached or written.
+    Nothing is compiled, and variants that the remote store already has are not sent again. A build
+    with --remote-write sends the variants that it compiles automatically. Variants that depend on
+    paths of this machine are not sent; a warning shows why. The exit code is 4 if the remote store
+    cannot be reached or written.
 
     Examples:
       pallasc cache push specs/ --remote s3://bucket/kernels
@@ -580,10 +589,10 @@ def push_command(
 
     --json prints one object:
       schema   1
-      sent     variants that were sent
-      present  variants that were there before
-      absent   variants that the store lacks
-      bound    why variants depend on this machine, by their ids
+      sent     number of variants sent
+      present  number of variants that the remote store already had
+      absent   number of variants that are not in the store
+      bound    variants that depend on this machine: the reason, by variant id
       and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
     from pallasc.cache.remote.remote import push
@@ -599,28 +608,28 @@ def push_command(
     absent = found.absent + done.left
     _report_moved(
         done,
-        f"sent {count(done.moved, 'variant')}, {done.present:,} were there",
+        f"sent {count(done.moved, 'variant')}, {done.present:,} already there",
         [(absent, "are not in the store"), (len(bound), "depend on this machine")],
         {"sent": done.moved, "absent": absent, "bound": found.bound},
         as_json=as_json,
     )
 
 
-@command.command("pull", cls=Command, short_help="Bring all that the remote store has.")
+@command.command("pull", cls=Command, short_help="Fetch all variants from the remote store.")
 @every_option
 @store_option
 @remote_option
-@json_option("what was done")
+@json_option("the result")
 def pull_command(
     every: bool, store_root: Path | None, settings: RemoteSettings, as_json: bool
 ) -> None:
-    """Bring all variants that the remote store has for the toolchain here into the store.
+    """Fetch all variants for the installed toolchain from the remote store into the store.
 
-    A build with --remote brings what it needs by itself; this is for machines that will not reach
-    the remote store later. Everything is verified, and signatures are asked for where
-    PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed says so; what names paths of another machine is
-    refused. Whether sources have changed is looked at by the next build. Ends with exit code 4
-    where the remote store cannot be read.
+    A build with --remote fetches the variants that it needs automatically. Use pull on machines
+    that cannot reach the remote store later. Everything is verified; signatures are required if
+    PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed is set. Variants with paths of another machine
+    are rejected. The next build checks for changed sources. The exit code is 4 if the remote store
+    cannot be read.
 
     Examples:
       pallasc cache pull --remote gs://bucket/kernels
@@ -628,9 +637,9 @@ def pull_command(
 
     --json prints one object:
       schema   1
-      brought  variants that were brought
-      present  variants that were here before
-      absent   variants that could not be taken
+      brought  number of variants fetched
+      present  number of variants that the store already had
+      absent   number of variants that could not be fetched
       and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
     from pallasc.cache.remote.remote import pull
@@ -638,12 +647,12 @@ def pull_command(
 
     store = _opened(store_root)
     names = None if every else [namespace_here(store)]
-    done = pull(settings, store, names, accept=is_portable, on_step=_steps("brought"))
-    moved = f"brought {count(done.moved, 'variant')}, {done.present:,} were there"
+    done = pull(settings, store, names, accept=is_portable, on_step=_steps("fetched"))
+    moved = f"fetched {count(done.moved, 'variant')}, {done.present:,} already there"
     if not done.moved + done.present + done.left:
-        moved = "the remote store has no variants to bring"
+        moved = "the remote store has no variants to fetch"
     data = {"brought": done.moved, "absent": done.left}
-    _report_moved(done, moved, [(done.left, "could not be taken")], data, as_json=as_json)
+    _report_moved(done, moved, [(done.left, "could not be fetched")], data, as_json=as_json)
 
 
 _MOST_WARNINGS = 5

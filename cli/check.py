@@ -56,16 +56,16 @@ class _Settings(TypedDict):
     multiple=True,
     default=("all",),
     show_default=True,
-    help="Run JAX's interpreter, execute the PTX, or both.",
+    help="Run the kernel in JAX's interpreter, execute its PTX, or both.",
 )
 @input_options
 @click.option(
     "--seed",
     type=WholeNumber(0),
     metavar="N",
-    help="Seed of the random inputs; by default that of the spec, or 0.",
+    help="Seed of the random inputs. Default: the spec's seed, or 0.",
 )
-@count_option("--schedules", "Execute N schedules at the artifact level.", default=3)
+@count_option("--schedules", "Number of schedules to execute at the artifact level.", default=3)
 @selection_options
 @shard_option
 @build_options(checking_options)
@@ -73,7 +73,7 @@ class _Settings(TypedDict):
 @quiet_option
 @file_option(
     "--sarif",
-    "Write the findings as SARIF 2.1, which code hosts show at their lines; - prints it.",
+    "Write the findings as SARIF 2.1, for code hosts; - for standard output.",
 )
 @annotations_option("findings and failures")
 @json_option("the report")
@@ -94,30 +94,29 @@ def command(
     how: BuildOptions,
     selection: Selection,
 ) -> int:
-    """Check the variants of SPECS for mistakes, on a machine without a GPU.
+    """Check the variants of SPECS for mistakes, without a GPU.
 
-    SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
-    digits are enough). A variant that is not in the store is compiled first. Bundles and keys have
-    no source: levels that need it are "not checked".
+    SPECS are specs, bundles, or action keys or digests of artifacts in the store (the first six
+    digits are enough). Variants that are not in the store are compiled first. Bundles and keys have
+    no source; levels that need it are reported as "not checked".
 
-    Each level of each variant gets a line: "passed", "found" with the findings and the lines of
-    your source, or "not checked" with the reason. Results are stored, and unchanged variants are
-    not checked again. docs/check.md has what each level finds, and what it does not find.
+    Each level of each variant prints one line: "passed", "found" with the findings and your source
+    lines, or "not checked" with the reason. Results are stored; unchanged variants are not checked
+    again. docs/check.md lists the mistakes that each level can and cannot find.
 
-    If a spec names small sizes under "check", these are checked, and the output says so.
+    If a spec has small sizes under "check", those are checked, and the output shows it.
 
-    The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
-    --input and --inputs, and compares the results with the reference of the spec. It finds races,
-    accesses out of bounds, uninitialized memory, and deadlocks.
+    The interpreter level runs the kernel in JAX's interpreter, on random inputs or the inputs from
+    --input and --inputs, and compares the results with the spec's reference. It finds races,
+    out-of-bounds accesses, uninitialized memory, and deadlocks.
 
-    The artifact level executes the launch plan and the PTX, XLA's kernels included, and compares
+    The artifact level executes the launch plan and the PTX, including XLA's kernels, and compares
     the results with the reference. In the first schedule, asynchronous operations complete as late
-    as the waits of the kernel allow; other schedules (--schedules) have other orders. It needs no
-    source: in bundles it finds faults, races, deadlocks and uninitialized results.
+    as the kernel's waits allow; more schedules (--schedules) use other orders. This level needs no
+    source: in bundles it finds faults, races, deadlocks, and uninitialized results.
 
-    Ends with exit code 1 if something was found, and 4 if no level could check any variant. Ctrl-C
-    or SIGTERM ends it with 130: reports are written with what was checked until then, and name
-    what was not.
+    The exit code is 1 if there are findings, and 4 if no level could check any variant. After
+    Ctrl-C or SIGTERM it is 130; reports contain the results so far, and list what was not checked.
 
     Examples:
       pallasc check kernels.yaml
@@ -128,27 +127,27 @@ def command(
 
     --json prints one object:
       schema       1
-      seconds      time of the whole check
-      interrupted  whether a signal stopped it
-      levels       the levels that were asked for
-      notes        warnings about the store, and results that were not stored
+      seconds      duration of the check
+      interrupted  true if a signal stopped the check
+      levels       the requested levels
+      notes        warnings about the store, and about results that were not stored
       totals       number of results by status
-      findings     number of findings (notes included)
-      variants     a list, in the order of the specs; of each: id, name, params, target, action_key,
+      findings     number of findings, including notes
+      variants     list in the order of the specs, each with: id, name, params, target, action_key,
                    digest (of the artifact), error (why it was not compiled), interrupted (levels
-                   that a signal left without a result), and results, a list:
+                   without a result because of a signal), and results, a list:
                    level, status (passed, found, not checked), findings, reason (why it was not
-                   checked), stopped (whether the check itself failed), error (why), seconds,
-                   from_store (whether the result was stored), notes; of each finding: rule,
-                   message, severity (error, warning, note), location (file, line, column, or null),
-                   instruction, hint, kernel, cubin (its digest: kernels may share a name), ptx_line
-                   (in the PTX of that kernel, 0 for none), subject (such as the result that it is
-                   about), places (text, location, ptx_line, kernel and cubin where they are not
-                   those of the finding, waits: whether threads wait there)
-      shard        with --shard, as `pallasc build --json` has it
-      errors       of Python specs whose process died or was stopped; the others are checked
-      error        why nothing was checked, such as a mistake in a spec
-    What a variant does not have is null or empty.
+                   checked), stopped (true if the check itself failed), error (why), seconds,
+                   from_store (true for a stored result), notes; each finding has: rule, message,
+                   severity (error, warning, note), location (file, line, column, or null),
+                   instruction, hint, kernel, cubin (its digest, because kernels may share a name),
+                   ptx_line (in the PTX of that kernel, 0 for none), subject (for example the result
+                   that it is about), places (text, location, ptx_line, kernel and cubin if they
+                   differ from the finding's, waits: true if threads wait there)
+      shard        with --shard, as in `pallasc build --json`
+      errors       errors of Python specs whose process died or was stopped; other specs are checked
+      error        why nothing was checked, for example a mistake in a spec
+    Fields that do not apply to a variant are null or empty.
     """
     from msgspec.structs import replace
 
@@ -211,7 +210,7 @@ def _read_compiled(
     from pallasc.cli.arguments.compiled import bundle_files, is_key, read_compiled
 
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
-        raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
+        raise click.UsageError("--shard works with specs, not with bundles or action keys.")
     found = read_compiled(specs, store, selection)
     if found is None:
         return None

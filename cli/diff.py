@@ -37,37 +37,42 @@ if TYPE_CHECKING:
 _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 
 
-@click.command("diff", cls=Command, short_help="Compare what variants were compiled to.")
+@click.command("diff", cls=Command, short_help="Compare the compiled code of variants.")
 @click.argument("sides", nargs=-1, required=True, metavar="SIDE...")
 @click.option(
     "--base",
     metavar="REV",
-    help="Compare one SIDE, a spec, with what it was at this revision of git.",
+    help="Compare SIDE, a spec, with its version at this git revision.",
 )
 @click.option(
     "-k",
     "expressions",
     multiple=True,
     metavar="EXPR",
-    help="Take only the variants that match EXPR; given twice, with one SIDE, compare those of the "
-    "first with those of the second.",
+    help="Select variants that match EXPR. With one SIDE and two -k, compare the first selection "
+    "with the second.",
 )
 @click.option(
     "--target",
     "targets",
     multiple=True,
     metavar="NAME",
-    help="A model or architecture in place of the spec's own targets; repeatable.",
+    help="Model or architecture to use instead of the spec's targets; repeatable.",
 )
 @click.option(
     "--depth",
     type=click.Choice(_DEPTHS),
     default="resources",
     show_default=True,
-    help="How deep to compare.",
+    help="Level of detail of the comparison.",
 )
-@click.option("--exit-code", "tells", is_flag=True, help="Exit with 1 where anything differs.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print a table for a pull request.")
+@click.option("--exit-code", "tells", is_flag=True, help="Exit with code 1 if anything differs.")
+@click.option(
+    "--markdown",
+    "as_markdown",
+    is_flag=True,
+    help="Print a Markdown table, e.g. for a pull request.",
+)
 @json_option("the comparison")
 @quiet_option
 @build_options()
@@ -84,26 +89,27 @@ def command(
     store_root: Path | None,
     how: Options,
 ) -> int:
-    """Compare what the variants of two SIDEs were compiled to: what got better, what got worse.
+    """Compare the compiled variants of two SIDEs, and show which got better or worse.
 
-    A SIDE is a spec, or a folder of specs; a spec at a revision of git, kernels.yaml@main; the
-    folder of a store; a bundle; a lock file; an action key or digest of the store (the first six
-    digits are enough). Specs are built where the store lacks them; those of a revision from a
-    temporary copy of it, so that the working tree stays as it is. One SIDE with two -k compares
-    variants with each other: parameters in which the selections differ are what is compared.
+    A SIDE is a spec or a folder of specs; a spec at a git revision, such as kernels.yaml@main; the
+    folder of a store; a bundle; a lock file; or an action key or digest in the store (the first six
+    digits are enough). Variants of specs that are not in the store are built first. A git revision
+    is built from a temporary copy; the working tree is not changed. One SIDE with two -k compares
+    variants of that SIDE: the parameters that differ between the selections are compared.
 
-    Variants are compared by their ids, single ones whatever their ids are. What differs is printed,
-    the worst first, and nothing where nothing does. Depths, each with those before it:
-      resources  registers, spills, stack, shared memory, occupancy, size; whether the launch plan
-                 or the bytes of the machine code differ
+    Variants are matched by id; if each side has a single variant, the ids may differ. Differences
+    are printed with the worst first; without differences, nothing is printed. Each depth includes
+    the depths above it:
+      resources  registers, spills, stack, shared memory, occupancy, and size; shows if the launch
+                 plan or the bytes of the machine code differ
       mix        instructions by class, for kernels and their loops
-      sass       machine code with registers and labels renamed by first use, scheduling apart: only
-                 registers or stalls that differ are no difference; another order is told apart
-      lines      instructions by source line; specs are compiled once more to find their lines, of
-                 other sides the store has them after pallasc inspect --lines
-      raw        machine code as it is
+      sass       machine code with registers and labels renamed by first use and without scheduling:
+                 different registers or stalls do not count; reordering is reported as such
+      lines      instructions by source line; specs are compiled again to find the lines, other
+                 sides need lines from an earlier pallasc inspect --lines
+      raw        the unmodified machine code
 
-    The exit code is 0 whether or not anything differs; with --exit-code it is 1 where it does.
+    The exit code is 0 even if there are differences; with --exit-code it is then 1.
 
     Examples:
       pallasc diff kernels.yaml@main kernels.yaml
@@ -115,25 +121,25 @@ def command(
 
     --json prints one object:
       schema       1
-      first        the first side: name, variants (how many), notes
-      second       the second one
-      depth        how deep was compared
+      first        the first side: name, variants (number of variants), notes
+      second       the second side
+      depth        depth of the comparison
       totals       number of variants: better, worse, mixed, otherwise (no number differs), same
-      only_first   ids of variants that only the first side has
-      only_second  ids of variants that only the second side has
-      variants     a list of those that differ, in their order; of each: first and second (each id,
-                   action_key, digest, resources), verdict (better, worse, mixed or null),
-                   resources (of each that differs: before, after, verdict), plan (whether it
-                   differs), kernels (a list of those whose code differs; of each: first and second
-                   (names), code (verdict: renamed, reordered or changed; before, after, removed,
-                   added, mix, loops; null where only bytes were compared), lines (place, before,
-                   after), no_lines (why there are none), diff (lines of a unified diff))
+      only_first   ids of variants that are only in the first side
+      only_second  ids of variants that are only in the second side
+      variants     list of the variants that differ, in order, each with: first and second (each
+                   with id, action_key, digest, resources), verdict (better, worse, mixed, or null),
+                   resources (before, after, and verdict of each resource that differs), plan (true
+                   if it differs), kernels (list of the kernels whose code differs, each with: first
+                   and second (names), code (verdict: renamed, reordered, or changed; before, after,
+                   removed, added, mix, loops; null if only bytes were compared), lines (place,
+                   before, after), no_lines (why there are none), diff (lines of a unified diff))
     """
     from pallasc.analysis.compare.comparison import compare
     from pallasc.cli.arguments.selection import open_store
 
     if as_json and as_markdown:
-        raise click.UsageError("--json and --markdown do not go together: give one of them.")
+        raise click.UsageError("--json and --markdown cannot be used together.")
     named = _sides(sides, base, expressions)
     with ExitStack() as stack:
         store = open_store(store_root)
@@ -165,7 +171,7 @@ def _sides(
         click.UsageError: the arguments do not name two sides.
     """
     if len(expressions) > 2 or (len(expressions) == 2 and (len(sides) > 1 or base)):
-        raise click.UsageError("-k is given twice to compare variants of one SIDE, without --base.")
+        raise click.UsageError("Two -k compare variants of a single SIDE, and take no --base.")
     one = expressions[0] if expressions else None
     if len(sides) == 1 and base:
         return [(f"{sides[0]}@{base}", one), (sides[0], one)]
@@ -174,8 +180,7 @@ def _sides(
     if len(sides) == 2 and not base:
         return [(sides[0], one), (sides[1], one)]
     raise click.UsageError(
-        "Give two SIDEs, or one with --base REV, or one with -k twice: one is compared with the "
-        "other."
+        "Give two SIDEs, or one SIDE with --base REV, or one SIDE with -k twice."
     )
 
 

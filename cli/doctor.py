@@ -19,26 +19,28 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.inventory import Item
 
 
-@click.command("doctor", cls=Command, short_help="Check that what compiling needs is installed.")
+@click.command(
+    "doctor", cls=Command, short_help="Check that everything needed for compiling is installed."
+)
 @ptxas_setting
-@json_option("what was found")
+@json_option("the items")
 def command(ptxas: Path | None, as_json: bool) -> None:
-    """Look for every package and tool; show what is missing and how to install it.
+    """Check every required package and tool, and show how to install missing ones.
 
-    Compiling needs no GPU, no driver and no C compiler. The exit code is 4 when something that is
-    needed is missing or has a wrong version. Where only the runtime is installed, the output says
-    which kernels can be run, and the exit code is 0.
+    Compiling needs no GPU, no driver, and no C compiler. The exit code is 4 if a required item is
+    missing or has the wrong version. If only the runtime is installed, the output shows which
+    kernels can run, and the exit code is 0.
 
-    A CUDA toolkit in cuda_sdk_lib in the current folder is an error too, as XLA would assemble with
-    it. libnvJitLink, which jax[cuda13] installs and JAX assembles with, is ignored: what is
-    compiled is the same with and without it.
+    A CUDA toolkit in cuda_sdk_lib in the current folder is also an error, because XLA would use its
+    assembler. libnvJitLink, which jax[cuda13] installs and JAX assembles with, is ignored: it does
+    not affect the result.
 
-    The line "native launch" is about the C library of pallasc, with which programs in C and C++
-    and programs of JAX launch kernels, and the extension that calls from Python go through. Both
-    are there where pallasc was installed with a C compiler at hand.
+    The "native launch" line shows the status of pallasc's C library, which launches kernels from C,
+    C++, and JAX, and of the extension module for calls from Python. Both need a C compiler when
+    pallasc is installed.
 
-    The line "remote store" is there where PALLASC_REMOTE or pyproject.toml names one: it is asked
-    once, and where builds write there, a small object is written.
+    The "remote store" line appears if PALLASC_REMOTE or pyproject.toml sets a remote store. Doctor
+    sends it one request; if builds write to it, doctor also writes a small object.
 
     Examples:
       pallasc doctor
@@ -47,10 +49,10 @@ def command(ptxas: Path | None, as_json: bool) -> None:
 
     --json prints one object:
       schema  1
-      ok      whether everything is installed that compiling needs
-      runs    a list of the architectures whose kernels the GPUs of this machine can run
-      items   a list; of each: name, version, path, purpose, needed, problem, fix (a command)
-    What an item does not have is an empty text.
+      ok      true if everything needed for compiling is installed
+      runs    list of the architectures whose kernels can run on the GPUs of this machine
+      items   list, each with: name, version, path, purpose, needed, problem, fix (a command)
+    Fields that do not apply to an item are empty strings.
     """
     from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of
 
@@ -75,7 +77,7 @@ def _native_launch() -> Item:
     from pallasc.runtime.native.extension import why_not
     from pallasc.runtime.native.library import library_file, open_library
 
-    name, purpose = "native launch", "under JAX kernels are launched by callbacks of Python"
+    name, purpose = "native launch", "in JAX, kernels are launched by Python callbacks"
     try:
         file = library_file()
         version, problem = open_library(file).version, why_not()
@@ -84,7 +86,7 @@ def _native_launch() -> Item:
         return Item(name, version, purpose, needed=False, path=str(file), problem=problem)
     except ToolError as error:
         if why_not():
-            purpose = "kernels are launched by Python, under JAX by callbacks"
+            purpose = "kernels are launched by Python, in JAX by callbacks"
         return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
 
 
@@ -105,13 +107,13 @@ def _remote(ptxas: Path | None) -> list[Item]:
     from pallasc.compiler.builds.options import remote_settings
     from pallasc.compiler.toolchain.inventory import Item
 
-    name, purpose = "remote store", "builds go on without it"
+    name, purpose = "remote store", "builds continue without it"
     try:
         settings = remote_settings(os.environ)
     except PallascError as error:
         where = f"{error.location}: " if error.location else ""
         problem = f"{where}{error.message.rstrip('.')}"
-        return [Item(name, "", "builds fail until that is mended", needed=False, problem=problem)]
+        return [Item(name, "", "builds fail until this is fixed", needed=False, problem=problem)]
     if settings is None:
         return []
     from pallasc.cache.remote.remote import probe
@@ -158,14 +160,14 @@ def _runs() -> list[str]:
 
 def running_text(archs: Sequence[str]) -> str:
     """Return which kernels can run in an environment without a compiler."""
-    lines = ["No compiler is installed here: kernels can be run, not compiled."]
+    lines = ["No compiler is installed: kernels can be run, but not compiled."]
     if archs:
         lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
     else:
         lines.append("No GPU found: launching needs a GPU and NVIDIA's driver.")
     from pallasc.compiler.toolchain.toolchain import INSTALL
 
-    return "\n".join([*lines, f"To compile here, too: {INSTALL}"])
+    return "\n".join([*lines, f"To compile as well: {INSTALL}"])
 
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:

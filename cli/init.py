@@ -14,7 +14,7 @@ from pallasc.errors import SpecError
 SPEC = """\
 # Kernels for pallasc: `pallasc build kernels.yaml` compiles every variant of them.
 schema: 1
-targets: [sm_90a]        # all of them: pallasc targets
+targets: [sm_90a]        # list all: pallasc targets
 
 kernels:
   - name: scale_add
@@ -27,7 +27,7 @@ kernels:
 """
 
 KERNELS = '''\
-"""Kernels that kernels.yaml declares."""
+"""Kernels declared in kernels.yaml."""
 
 import jax
 from jax import lax
@@ -40,9 +40,9 @@ def scale_add(x, y, *, scale, block_size=2048):
 
     Args:
         x: f32[n] or bf16[n], n a multiple of block_size.
-        y: as x.
+        y: same as x.
         scale: a number.
-        block_size: elements of one block, a multiple of 128: the threads that work on it.
+        block_size: elements per block, a multiple of 128 (threads per block).
     """
     if x.size % block_size:
         raise ValueError(f"x has {x.size} elements, not a multiple of {block_size=}")
@@ -62,7 +62,7 @@ def scale_add(x, y, *, scale, block_size=2048):
 
 
 def scale_add_reference(x, y, *, scale, block_size=2048):
-    """Return what scale_add must give."""
+    """Return the expected result of scale_add."""
     return scale * x + y
 '''
 
@@ -75,13 +75,13 @@ Now try:
 """
 
 
-@click.command("init", cls=Command, short_help="Write a small spec that works.")
+@click.command("init", cls=Command, short_help="Write a small example spec.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 def command(folder: Path) -> None:
-    """Write kernels.yaml and kernels.py into FOLDER, by default the current one.
+    """Write an example spec, kernels.yaml and kernels.py, to FOLDER (default: current folder).
 
-    They declare an element-wise kernel in four variants, ready to be built and changed. Files that
-    exist are never overwritten.
+    The example declares an elementwise kernel with four variants, ready to build and modify.
+    Existing files are never overwritten.
 
     Examples:
       pallasc init
@@ -90,7 +90,7 @@ def command(folder: Path) -> None:
     files = {folder / "kernels.yaml": SPEC, folder / "kernels.py": KERNELS}
     for path in files:
         if path.exists():
-            raise SpecError(f"{path} already exists.", hint="Move it away, or name another folder.")
+            raise SpecError(f"{path} already exists.", hint="Move it, or choose another folder.")
     _write(files)
     echo("\n".join(f"wrote {path}" for path in files), err=True)
     echo(NEXT.format(spec=shlex.quote(str(folder / "kernels.yaml"))), err=True)

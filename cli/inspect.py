@@ -73,29 +73,32 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 """Metrics of launches, by artifact digest."""
 
 
-@click.command("inspect", cls=Command, short_help="Show launch plan, PTX, SASS and resources.")
+@click.command("inspect", cls=Command, short_help="Show launch plans, PTX, SASS, and resources.")
 @specs_argument()
-@_view("plan", "Show buffers and steps: launches with their parameters and tensor maps.")
+@_view("plan", "Show the launch plan: buffers, launches, their parameters, and tensor maps.")
 @_view("ptx", "Show the PTX.")
-@_view("sass", "Show the machine code, through nvdisasm.")
-@_view("resources", "Show registers, spills, shared memory; occupancy, work and bound of launches.")
+@_view("sass", "Show the machine code, disassembled with nvdisasm.")
+@_view(
+    "resources",
+    "Show registers, spills, and shared memory; occupancy, work, and bounds of launches.",
+)
 @_view(
     "lines",
-    "Show the lines of your source with what each costs: instructions, those of tensor cores, "
-    "accesses to shared and local memory, waits, live registers; and who takes shared memory.",
+    "Show the cost of each source line: instructions, tensor core instructions, shared and local "
+    "memory accesses, waits, live registers; and the allocations of shared memory.",
 )
-@_view("debug-output", "Show what tracing printed, as with debug=True, and what a launch prints.")
-@_view("json", "Print the whole records of the artifacts as JSON.")
-@click.option(
-    "--source", is_flag=True, help="Show --sass and --ptx beneath the lines of your source."
+@_view(
+    "debug-output", "Show the output of tracing, as with debug=True, and the prints of the kernel."
 )
+@_view("json", "Print the complete artifact records as JSON; see docs/json.md.")
+@click.option("--source", is_flag=True, help="Interleave --sass and --ptx with your source lines.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(),
     metavar="PATH",
-    help="Write into this file, or one file a variant and view into this folder (it exists, or "
-    "ends in /).",
+    help="Write to this file, or, for a folder (exists or ends in /), one file per variant and "
+    "view.",
 )
 @selection_options
 @build_options()
@@ -107,21 +110,22 @@ def command(
     how: Options,
     selection: Selection,
 ) -> int:
-    """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
+    """Show the compiled variants of SPECS; without a view option, a summary.
 
-    SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
-    digits are enough).
-    Several views are shown in the order of the command line; --json goes with --lines and
-    --resources.
-    A variant that is not in the store is compiled first; the standard error output says so.
+    SPECS are specs, bundles, or action keys or digests of artifacts in the store (the first six
+    digits are enough). Variants that are not in the store are compiled first, with a message on
+    standard error.
 
-    For --lines and --source a variant is compiled once more, with the lines of your source, unless
-    the store has them; its PTX and machine code have to be those of the artifact, byte for byte. Of
-    action keys and bundles, which come without source, lines are shown that were found before:
-    pallasc inspect SPECS --lines finds them, pallasc bundle create --lines adds them.
+    Views are shown in the order of their options. --json can be combined with --lines and
+    --resources only.
 
-    A bundle with --output FOLDER/ and no view is taken apart: cubins, launch plans, records, and
-    PTX where there is any, in a folder for each variant. No file is replaced.
+    For --lines and --source, variants are compiled again with source lines, unless the store
+    already has the lines. The PTX and machine code must match the artifact byte for byte. Action
+    keys and bundles come without source, so lines must exist already: pallasc inspect SPECS --lines
+    stores them, and pallasc bundle create --lines adds them to a bundle.
+
+    A bundle with --output FOLDER/ and without a view is unpacked: cubins, launch plans, records,
+    and PTX (if any), in one folder per variant. Existing files are never replaced.
 
     Examples:
       pallasc inspect kernels.yaml
@@ -136,19 +140,20 @@ def command(
 
     --json prints one object:
       schema     1
-      artifacts  a list, in the order of the specs; of each: id, digest, action_key, and record:
+      artifacts  list in the order of the specs, each with: id, digest, action_key, and record:
                  schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes);
-                 with --lines also lines, a list of kernels; of each: name, origin, instructions and
-                 located (how many have a line), lines (file, line, function, text, instructions,
-                 tensor, shared, local, waits, registers), shared_memory (what, name, type, bytes,
-                 offset, stack), code (address, text, ptx_line, stack); null where there are none;
-                 with --resources also metrics, a list: of each launch its number, kernel, origin,
-                 grid, block, cluster, occupancy (blocks_per_sm, warps_per_sm, most_warps_per_sm,
+                 with --lines also lines, a list of kernels, each with: name, origin, instructions
+                 and located (number with a source line), lines (file, line, function, text,
+                 instructions, tensor, shared, local, waits, registers), shared_memory (what, name,
+                 type, bytes, offset, stack), code (address, text, ptx_line, stack); null if there
+                 are no lines;
+                 with --resources also metrics, a list of launches: number, kernel, origin, grid,
+                 block, cluster, occupancy (blocks_per_sm, warps_per_sm, most_warps_per_sm,
                  limited_by, waves), instructions, mix (by class), loops (header, depth, parent,
                  is_wait, mix, tensor_flops), tensor_flops (by type), tma_load_bytes,
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
-                 seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
+                 seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of null values)
     """
     from pallasc.cli.arguments.compiled import bundle_files, read_compiled, report_of
     from pallasc.cli.arguments.selection import build_specs, open_store
@@ -162,8 +167,8 @@ def command(
     if compiled is not None:
         if _PRINTED in views:
             raise click.UsageError(
-                f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts "
-                "hold: name the spec."
+                f"--{_PRINTED} shows the output of tracing, which bundles and artifacts do not "
+                "contain: name the spec."
             )
         lines = held_lines(compiled, store) if found else {}
         show(report_of(compiled), views, output, lines)
@@ -205,9 +210,9 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
         kind = JSON_LINES if "lines" in views else "json"
         return [kind, *(view for view in ("resources",) if view in views)]
     if "json" in views:
-        raise click.UsageError(f"--json and --{other} do not go together: give one of them.", ctx)
+        raise click.UsageError(f"--json and --{other} cannot be used together.", ctx)
     if source and not {"sass", "ptx"} & set(views):
-        raise click.UsageError("--source goes with --sass or --ptx: add one of them.", ctx)
+        raise click.UsageError("--source needs --sass or --ptx.", ctx)
     return [f"{view}-source" if source and view in ("sass", "ptx") else view for view in views]
 
 

@@ -398,16 +398,16 @@ launch_options = together(
         "--all",
         "every",
         is_flag=True,
-        help="Launch every point of the matrix, instead of one variant of each kernel.",
+        help="Launch all points of the matrix instead of one variant per kernel.",
     ),
-    count_option("--device", "The GPU, by its number.", parameter="ordinal", least=0, default=0),
+    count_option("--device", "Number of the GPU.", parameter="ordinal", least=0, default=0),
     click.option(
         "--seed",
         type=int,
         default=0,
         show_default=True,
         metavar="N",
-        help="Choose the random numbers of the other inputs.",
+        help="Seed of the random inputs.",
     ),
     input_options,
 )
@@ -436,7 +436,7 @@ def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
     """
     if files and len(chosen) > 1:
         raise SpecError(
-            f"files of inputs are for one variant, and {len(chosen)} are launched.",
+            f"input files can only be used with a single variant, but {len(chosen)} are launched.",
             hint=f'Choose one with -k, such as -k "{chosen[0].variant.name}".',
         )
 

@@ -36,10 +36,10 @@ def command(
     selection: Selection,
     **limits: Unpack[ProcessLimits],
 ) -> None:
-    """List the variants that SPECS declare: one for each point of the matrix and each target.
+    """List the variants of SPECS: one for each point of the matrix and each target.
 
-    SPECS may be bundles, too: then the table has the size and the digest of each variant. Nothing
-    is compiled and JAX is not imported, except by a Python spec that imports it.
+    SPECS are specs or bundles. For bundles, the table shows the size and digest of each variant.
+    Nothing is compiled, and JAX is imported only if a Python spec imports it.
 
     Examples:
       pallasc list kernels.yaml
@@ -49,12 +49,12 @@ def command(
 
     --json prints one object:
       schema    1
-      variants  a list; of each: id, name, params, target, arch, entry, args (arrays in their
-                notation), arrays (path: array), static, reference, file, line
-    of bundles: bundle (the file), id, name, params, target, arch, inputs, outputs, minimum_driver,
-    digest (of the artifact, as in store and lock), bytes (compressed), vmap (the kernel for a
-    batch, null where the spec names none), tune (what decides where a tuned kernel's variant is
-    used, null where it is not tuned)
+      variants  list, each with: id, name, params, target, arch, entry, args (with arrays as
+                text), arrays (path: array), static, reference, file, line
+    For bundles, each variant has: bundle (the file), id, name, params, target, arch, inputs,
+    outputs, minimum_driver, digest (of the artifact, as in the store and the lock file), bytes
+    (compressed), vmap (the kernel for a batch, null if the spec has none), tune (selects the cases
+    in which a tuned kernel uses this variant, null if it is not tuned)
     """
     from pallasc.cli.arguments.compiled import bundle_files
     from pallasc.cli.arguments.selection import open_store

@@ -35,7 +35,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
 @specs_argument()
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
-@lock_option("The lock file")
+@lock_option("Path of the lock file")
 @selection_options
 @build_options()
 @fail_on_warning_option
@@ -51,21 +51,21 @@ def command(
     how: Options,
     selection: Selection,
 ) -> int:
-    """Compare the variants of SPECS with the lock file, or write it with --update.
+    """Compare the variants of SPECS with the lock file, or update the file with --update.
 
-    The lock file has the action key and the digest of the artifact of each variant, and the
-    toolchain that made them. Commit it: `pallasc build --locked` fails where something else comes
-    out, `pallasc build --frozen` where something would have to be compiled.
+    The lock file lists the action key and artifact digest of each variant, and the toolchain that
+    compiled them. Commit it: `pallasc build --locked` fails if a result differs from it, and
+    `pallasc build --frozen` fails if anything has to be compiled.
 
-    Without --update nothing is compiled or written. Each difference is a line on the standard
-    output, and the exit code is 3 if there are any:
+    Without --update, nothing is compiled or written. Each difference is printed to standard output
+    as one line, and the exit code is 3 if there are any:
       + not in the lock file
-      ~ in the lock file with another action key or artifact
-      - in the lock file only
-      ? the store cannot tell: its sources have changed, or it lacks the artifact
+      ~ in the lock file with a different action key or artifact
+      - only in the lock file
+      ? unknown: sources have changed, or the artifact is not in the store
 
-    With -k or --target, entries of other variants are left alone. Otherwise the lock file is for
-    SPECS alone, and an update drops entries that no spec declares.
+    With -k or --target, entries of other variants are not checked or changed. Otherwise the lock
+    file must contain only variants of SPECS, and --update removes all other entries.
 
     Examples:
       pallasc lock specs/ --update
@@ -76,12 +76,12 @@ def command(
     --json prints one object:
       schema     1
       lock       the lock file
-      written    whether the lock file was written
-      totals     number of variants by change, and those that are the same
-      toolchain  how the toolchain differs, in words
-      changes    a list by id; of each: id, change (added, changed, dropped, unknown), reason,
-                 before and after (each action, artifact and request, or null)
-      tables     tuned kernels and targets whose rows, or `tune` of whose spec, have changed
+      written    true if the lock file was written
+      totals     number of variants by change, and number of unchanged variants
+      toolchain  differences of the toolchain, as text
+      changes    list by id, each with: id, change (added, changed, dropped, unknown), reason,
+                 before and after (each with action, artifact, and request, or null)
+      tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.progress import Reading, store_progress
@@ -184,7 +184,7 @@ def _update(
         )
     print_remarks(updated.report, store, progress.screen, quiet=quiet)
     if not updated.complete:
-        echo(f"{path} is left as it is.", err=True)
+        echo(f"{path} is unchanged.", err=True)
         return updated.report.exit_code, None
     written = updated.lock != old
     if written:

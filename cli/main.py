@@ -115,25 +115,27 @@ def _show_version(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
     help="Show the version and exit.",
 )
 def root() -> None:
-    """Compile Pallas Mosaic GPU kernels ahead of time, on a machine without a GPU.
+    """Compile Pallas Mosaic GPU kernels ahead of time, without a GPU.
 
-    A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) declares kernels, their arrays
-    and targets. Compiled kernels are kept in a store, so that nothing is compiled twice. Data goes
-    to the standard output, everything else to the standard error output. Without a command, the
-    help goes there too, and the exit code is 2; so do `bundle` and `cache` without theirs.
+    A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) declares kernels, their arrays,
+    and their targets. Compiled kernels are kept in a store, so nothing is compiled twice.
+
+    Results are printed to standard output, everything else to standard error. Without a command,
+    pallasc prints this help to standard error and exits with code 2; so do groups of commands such
+    as `bundle` and `cache`.
 
     Examples:
       pallasc init                               write a small spec to start from
       pallasc build kernels.yaml                 compile it
-      pallasc inspect kernels.yaml --plan        look at what came out
+      pallasc inspect kernels.yaml --plan        show the launch plans
       pallasc build specs/ --target b200 -k matmul
 
     Exit codes:
-      0    done
-      1    a kernel failed to compile, or a check found a difference
-      2    wrong usage, or a mistake in a spec
-      3    not in the store, or not as locked
-      4    a tool, a package or a device is missing
+      0    success
+      1    a kernel failed to compile, or a check found a problem
+      2    invalid command line, or a mistake in a spec
+      3    missing from the store, or different from the lock file
+      4    a tool, package, or device is missing
       5    corrupt or unsigned content, or a budget exceeded
       74   the output cannot be written
       130  interrupted

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report
 
 
-@click.command("report", cls=Command, short_help="Write an HTML report, which opens offline.")
+@click.command("report", cls=Command, short_help="Write an HTML report that works offline.")
 @specs_argument()
-@output_option("FILE", "The file to write, report.html.", dir_okay=False)
+@output_option("FILE", "HTML file to write, e.g. report.html.", dir_okay=False)
 @click.option(
     "--baseline",
     metavar="SIDE",
-    help="Tell what changed against this: a spec, a revision of one, a store, a bundle, a lock or "
-    "a key, as `pallasc diff` takes them.",
+    help="Show changes since this baseline: a SIDE as in `pallasc diff`, such as a spec, a bundle, "
+    "or a lock file.",
 )
-@click.option("--title", default="", metavar="TEXT", help="The heading of the report.")
+@click.option("--title", default="", metavar="TEXT", help="Heading of the report.")
 @click.option(
     "--timings/--no-timings",
     default=True,
     show_default=True,
-    help="Tell when and where it was made, and how long the build took; without, the same inputs "
-    "give the same bytes.",
+    help="Include the date, the machine, and the build time. Without them, the same inputs give "
+    "the same bytes.",
 )
 @selection_options
 @build_options()
@@ -59,18 +59,18 @@ def command(
     quiet: bool,
     selection: Selection,
 ) -> int:
-    """Write one HTML file about the variants of SPECS, for a browser.
+    """Write an HTML report about the variants of SPECS.
 
-    SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
-    digits are enough). A variant that is not in the store is compiled first.
+    SPECS are specs, bundles, or action keys or digests of artifacts in the store (the first six
+    digits are enough). Variants that are not in the store are compiled first.
 
-    The file has all that it shows, and asks for nothing from elsewhere: an overview, a page for
-    each kernel with its variants as a table and as plots, and a page for each variant with source,
-    PTX, SASS, tensor maps and launch plan. Findings are those that `pallasc check` stored with its
-    default options; source lines are there after `pallasc inspect --lines`. docs/report.md has an
-    example.
+    The report is a single file that loads nothing from elsewhere. It has an overview, a page for
+    each kernel with a table and plots of its variants, and a page for each variant with source,
+    PTX, SASS, tensor maps, and launch plan. It shows the findings that `pallasc check` stored with
+    its default options, and source lines if `pallasc inspect --lines` found them before.
+    docs/report.md has an example.
 
-    Needs pallasc[report].
+    Requires pallasc[report].
 
     Examples:
       pallasc report kernels.yaml -o report.html
@@ -78,7 +78,8 @@ def command(
       pallasc report kernels.pallasc -o report.html --no-timings
       pallasc report kernels.yaml -o report.html --baseline kernels.yaml@main
 
-    Variants that fail to compile are in the report; the exit code is that of `pallasc build`.
+    The report includes variants that fail to compile. The exit code is the same as for
+    `pallasc build`.
     """
     from pallasc.cli.arguments.compiled import read_compiled, report_of
     from pallasc.cli.arguments.selection import build_specs, open_store

@@ -65,11 +65,11 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @launch_options
 @output_option(
     "FOLDER",
-    "Write each output as a .npy file into this folder.",
+    "Write each output to this folder, as a .npy file.",
     required=False,
     file_okay=False,
 )
-@file_option("--profile", "Write what profiled kernels measured into FILE, for Perfetto.")
+@file_option("--profile", "Write the profiles of profiled kernels to FILE, for Perfetto.")
 @selection_options
 @build_options(launching_options)
 @json_option("the results")
@@ -88,27 +88,28 @@ def command(
     how: Options,
     selection: Selection,
 ) -> int:
-    """Launch one variant of each kernel of SPECS on the GPU of this machine, or emulate it.
+    """Launch one variant of each kernel of SPECS on a local GPU, or emulate it.
 
-    SPECS are specs, or bundles; nothing of a bundle is compiled, and it has no references.
+    SPECS are specs or bundles. Bundles are not compiled and have no references.
 
-    Of variants that differ in their target only, the one that suits the GPU best is launched; where
-    they differ in other parameters, -k has to choose. A variant that is not in the store is
-    compiled first. The result of a kernel is compared with the reference of its spec, which runs on
-    the CPU in another process; without a tolerance in the spec, floating-point results may differ
-    by four units in the last place, others not at all.
+    If variants differ only in their target, the best one for the GPU is launched. If they differ in
+    other parameters, select one with -k. Variants that are not in the store are compiled first.
 
-    Inputs without a file are random numbers, the same for the same seed: floating point between 1/8
-    and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15. A file must have
-    the shape and type of the input; types that numpy lacks are stored as their bits: bf16 as
-    uint16, fp8 as uint8, i4 as int8.
+    Results are compared with the spec's reference, which runs on the CPU in a separate process. If
+    the spec has no tolerance, floating-point results may differ by four units in the last place,
+    and other results must be equal.
 
-    With --emulate no GPU is needed: the CPU executes the launch plan and the PTX of the artifact,
-    XLA's kernels included. That is slow, so choose small arrays. Of variants that differ in
-    their target only, the first is emulated; --target chooses another. An access out of bounds, a
-    deadlock or a failed assertion ends the command with exit code 1 and the line of your source.
-    Kernels over several devices run on as many emulated GPUs: each array, also in files, has the
-    device as its first dimension. --device and --profile cannot be used with --emulate.
+    Inputs without a file are random, and depend only on the seed: floating-point values have
+    magnitudes from 1/8 to 2 and either sign, integers of up to 8 bits can have any value, and wider
+    integers are 0 to 15. Files must have the shape and type of the input. Types that numpy does not
+    have are stored as bits: bf16 as uint16, fp8 as uint8, i4 as int8.
+
+    With --emulate, no GPU is needed: the CPU executes the artifact's launch plan and PTX, including
+    XLA's kernels. This is slow, so use small arrays. If variants differ only in their target, the
+    first one is emulated; --target selects another. An out-of-bounds access, a deadlock, or a
+    failed assertion ends the command with exit code 1 and prints your source line. Kernels for
+    several devices run on as many emulated GPUs: the first dimension of each array is the device,
+    also in files. --device and --profile cannot be used with --emulate.
 
     Examples:
       pallasc run kernels.yaml
@@ -123,10 +124,10 @@ def command(
     --json prints one object:
       schema    1
       device    ordinal, name, arch, driver; null with --emulate
-      emulated  whether the CPU executed it
-      results   a list; of each: id, name, params, target, digest (of the artifact), seed,
-                devices (how many ran it together), reference (its entry, or null), same (as the
-                reference, or null),
+      emulated  true if the kernels were emulated on the CPU
+      results   list, each with: id, name, params, target, digest (of the artifact), seed,
+                devices (number of devices), reference (its entry, or null), same (true if equal to
+                the reference, or null),
                 inputs (path, dtype, shape, file or null),
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)

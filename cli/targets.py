@@ -26,16 +26,15 @@ FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
 
 
 @click.command(
-    "targets", cls=Command, short_help="List the models and architectures to compile for."
+    "targets", cls=Command, short_help="List the GPU models and architectures to compile for."
 )
 @specs_argument(required=False)
 @store_option
-@json_option("the models with all their figures")
+@json_option("the models with all their properties")
 def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> None:
-    """List the models that kernels can be compiled for, including those that SPECS add.
+    """List the GPU models that kernels can be compiled for, including models declared in SPECS.
 
-    A star marks the model that the name of an architecture stands for: --target sm_90a means the
-    model h100-sxm.
+    A star marks the default model of an architecture: --target sm_90a is the model h100-sxm.
 
     Examples:
       pallasc targets
@@ -44,11 +43,11 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
 
     --json prints one object:
       schema         1
-      architectures  architecture: the model that its name stands for
-      models         a list; of each: name, arch, description, sm_count, smem_optin_bytes (what one
-                     block may ask for), smem_per_sm_bytes, threads_per_sm, fpus_per_sm,
+      architectures  default model of each architecture
+      models         list, each with: name, arch, description, sm_count, smem_optin_bytes (maximum
+                     for one block), smem_per_sm_bytes, threads_per_sm, fpus_per_sm,
                      memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes,
-                     device_names (what drivers call it; description is one of them)
+                     device_names (names in drivers, including description)
     """
     from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 

@@ -238,7 +238,7 @@ def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
         if before.is_other(result):
             progress.mention(before.line(result, progress.screen.line_columns))
     if len(others) == len(report.results) and not any(map(before.is_other, others)):
-        progress.mention(f"{count(len(others), 'variant')}: nothing to compile, all as before")
+        progress.mention(f"{count(len(others), 'variant')}: nothing to compile, no changes")
 
 
 def _named(files: Sequence[Path]) -> str:

@@ -53,8 +53,8 @@ def cli_page() -> str:
 def json_page() -> str:
     """Return the reference of the JSON that commands print."""
     intro = (
-        "Each object has `schema`, which is 1. Fields are never removed or given another meaning "
-        "without a new number; new ones may be added."
+        "Each object has `schema`, which is 1. Fields are not removed, and do not change their "
+        "meaning, without a new schema number. New fields may be added."
     )
     texts = [
         f"## {name}\n\n```text\n{command.json_text}\n```"
@@ -85,13 +85,13 @@ def _help(name: str, command: click.Command) -> str:
 
 def _exit_codes() -> str:
     lines = [
-        ["0", "Everything was done.", ""],
+        ["0", "Success.", ""],
         *([str(error.exit_code), _first_line(error), f"`{error.__name__}`"] for error in _errors()),
-        ["2", "The command line is wrong.", ""],
+        ["2", "The command line is invalid.", ""],
         ["4", "No level of `pallasc check` could check any variant.", ""],
-        [str(OUTPUT_LOST), "The output cannot be written: the disk is full, say.", ""],
+        [str(OUTPUT_LOST), "The output cannot be written, e.g. because the disk is full.", ""],
         [str(INTERRUPTED), "Interrupted with Ctrl-C.", ""],
-        [str(CLOSED_PIPE), "The reader of the standard output went away, as `head` does.", ""],
+        [str(CLOSED_PIPE), "The reader of standard output, such as `head`, closed it.", ""],
     ]
     head = ["exit code", "when", "error in Python"]
     return "## Exit codes\n\n" + _table(head, sorted(lines, key=lambda line: int(line[0])))

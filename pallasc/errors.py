@@ -60,7 +60,7 @@ class PallascError(Exception):
 
 
 class CompileError(PallascError):
-    """A kernel failed to compile, or its result is not what was requested."""
+    """A kernel failed to compile, or compiled to something other than requested."""
 
 
 class UnsupportedError(CompileError):
@@ -68,11 +68,11 @@ class UnsupportedError(CompileError):
 
 
 class CheckError(PallascError):
-    """A check found a difference between two results that had to be equal."""
+    """A check found a difference between two results that must be equal."""
 
 
 class SpecError(PallascError):
-    """A spec, a target or an argument is wrong: the user's text must change.
+    """A spec, target, or argument is invalid, and the user has to correct it.
 
     Attributes:
         field: the wrong field of a kernel, `static.tile`, if only the spec knows its position.
@@ -83,19 +83,19 @@ class SpecError(PallascError):
 
 
 class NotCachedError(PallascError):
-    """Something is not in the store, or not as the lock file or a table says."""
+    """Something is missing from the store, or differs from the lock file or a tuning table."""
 
     exit_code = 3
 
 
 class ToolError(PallascError):
-    """A tool, a package or a device is missing, or its version was not tested."""
+    """A tool, package, or device is missing, or its version is untested."""
 
     exit_code = 4
 
 
 class DeviceError(ToolError):
-    """The driver or the GPU is missing, too old, or cannot do what is asked.
+    """The driver or GPU is missing, too old, or lacks a required feature.
 
     Attributes:
         names_variant: True if the message names the variant that could not be launched.
@@ -119,21 +119,21 @@ class DriverError(DeviceError):
 
 
 class OutOfMemoryError(DriverError):
-    """The GPU has not enough free memory."""
+    """The GPU does not have enough free memory."""
 
 
 class SelectionError(DeviceError):
-    """No variant of a kernel fits the GPU and the arrays, or more than one does."""
+    """No variant of a kernel matches the GPU and the arrays, or more than one does."""
 
 
 class ArgumentError(PallascError):
-    """An array, a stream or an option that was given to a kernel does not fit it."""
+    """An array, stream, or option passed to a kernel is invalid for that kernel."""
 
     exit_code = 2
 
 
 class CorruptError(PallascError):
-    """Content does not match its digest, its format or its signature."""
+    """Content does not match its digest, format, or signature."""
 
     exit_code = 5
 

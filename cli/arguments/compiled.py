@@ -63,7 +63,7 @@ def whole_key(text: str, store: Store) -> str:
     if len(text) < LEAST_DIGITS:
         raise SpecError(
             f"{text} is neither a file nor a key: the first {LEAST_DIGITS} digits of an action key "
-            f"are needed, and it has {len(text)}.",
+            f"are needed, but it has only {len(text)}.",
             hint=_HINT,
         )
     from pallasc.cache.inventory import artifacts
@@ -240,7 +240,7 @@ def stored(text: str, store: Store) -> Compiled:
 
     if not is_key(text):
         raise SpecError(
-            f"{text} is not an action key, and another argument is.",
+            f"{text} is not an action key, but another argument is.",
             hint="Give specs and keys one at a time.",
         )
     key = whole_key(text, store)

@@ -205,7 +205,7 @@ def select_by(*, target: str, expression: str) -> Callable[[F], F]:
             shell_complete=_complete_target,
             help=f"{target}; repeatable.",
         ),
-        expression_option(f"Take the variants that match EXPR{expression}."),
+        expression_option(f"Select variants that match EXPR{expression}."),
     )
 
 
@@ -223,14 +223,14 @@ selection_options = together(
     click.option(
         "--all-points",
         is_flag=True,
-        help="Take every point of tuned kernels, not only those that their tables use.",
+        help="Select all points of tuned kernels, not only the ones that their tables use.",
     ),
     selecting,
 )
 
 bundle_selection_options = together(
     select_by(
-        target="Take only variants for this model or architecture",
+        target="Select variants for this model or architecture",
         expression=", as in pallasc build",
     ),
     selecting,
@@ -242,10 +242,12 @@ store_option = click.option(
     type=click.Path(path_type=Path),
     metavar="PATH",
     envvar="PALLASC_CACHE_DIR",
-    help="The folder of the store.",
+    help="Folder of the store. Default: $PALLASC_CACHE_DIR, or pallasc in your cache folder.",
 )
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="List what would be removed, without removing it."
+)
 
 
 def _ptxas() -> Path | None:
@@ -262,7 +264,7 @@ compile_options = together(
         "--jobs",
         type=WholeNumber(1),
         metavar="N",
-        help="Compile in at most N processes at once.",
+        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
     ),
     ptxas_setting,
 )
@@ -296,33 +298,31 @@ It must be the innermost decorator, because it receives the parameters of the ot
 
 def lock_option(what: str) -> Callable[[F], F]:
     """Return the `--lock` option for a lock file; `what` starts its help."""
-    return file_option("--lock", f"{what}; by default ./pallasc.lock.")
+    return file_option("--lock", f"{what}. Default: ./pallasc.lock.")
 
 
 frozen_options = together(
-    click.option(
-        "--frozen", is_flag=True, help="Compile nothing; fail where something is missing."
-    ),
-    click.option("--locked", is_flag=True, help="Fail where something differs from the lock file."),
-    lock_option("The lock file"),
+    click.option("--frozen", is_flag=True, help="Compile nothing; fail if an artifact is missing."),
+    click.option("--locked", is_flag=True, help="Fail if anything differs from the lock file."),
+    lock_option("Path of the lock file"),
 )
 
 quiet_option = click.option(
     "-q",
     "--quiet",
     is_flag=True,
-    help="Print only what goes wrong.",
+    help="Print only problems.",
 )
 
-junit_option = file_option("--junit", "Write the report as JUnit XML; - prints it.")
+junit_option = file_option("--junit", "Write the report as JUnit XML; - for standard output.")
 
 
 def annotations_option(what: str) -> Callable[[F], F]:
-    """Return the `--annotations` option; `what` completes "Print ... for GitHub's views"."""
+    """Return the `--annotations` option; `what` completes "Print ... as annotations"."""
     return click.option(
         "--annotations",
         type=click.Choice(["github"]),
-        help=f"Print {what} for GitHub's views.",
+        help=f"Print {what} as annotations for GitHub.",
     )
 
 
@@ -334,7 +334,7 @@ def _store_is_required() -> bool:
     """
     text = os.environ.get("PALLASC_REQUIRE_STORE", "")
     if text not in ("", "0", "1"):
-        raise SpecError(f"PALLASC_REQUIRE_STORE is {text!r}, and must be 1 or 0.")
+        raise SpecError(f"PALLASC_REQUIRE_STORE must be 1 or 0, got {text!r}.")
     # In CI, a build without a writable store would compile everything again on every run.
     return text == "1" if text else is_ci(os.environ)
 
@@ -388,8 +388,8 @@ executor_option = click.option(
     callback=_executor,
     envvar="PALLASC_EXECUTOR",
     metavar="ADDRESS",
-    help="Compile on a dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or dask: for one on "
-    "this machine.",
+    help="Compile on a Dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or dask: for a "
+    "cluster on this machine.",
 )
 
 fail_on_warning_option = click.option(
@@ -397,7 +397,7 @@ fail_on_warning_option = click.option(
     multiple=True,
     callback=_patterns,
     metavar="PATTERN",
-    help="Fail a variant if one of its warnings matches this regular expression; repeatable.",
+    help="Fail variants with a warning that matches this regular expression; repeatable.",
 )
 
 
@@ -448,7 +448,10 @@ def _seconds(text: str) -> float | None:
 
 
 def _process_limits(
-    slow: str, process: str, memory: str = "its share of the machine", seconds: int | None = None
+    slow: str,
+    process: str,
+    memory: str = "its share of the machine's memory",
+    seconds: int | None = None,
 ) -> Callable[[F], F]:
     """Return the `--timeout` and `--memory` options.
 
@@ -458,7 +461,7 @@ def _process_limits(
         memory: default memory limit, for the help.
         seconds: default time limit, None for no limit.
     """
-    end = "" if seconds is None else "; 0 or none for no limit"
+    end = ". Default: no limit" if seconds is None else "; 0 or none for no limit"
     return together(
         click.option(
             "--timeout",
@@ -467,14 +470,14 @@ def _process_limits(
             metavar="SECONDS",
             default=None if seconds is None else str(seconds),
             show_default=seconds is not None,
-            help=f"Stop {slow} that takes longer{end}.",
+            help=f"Stop {slow} after this many seconds{end}.",
         ),
         click.option(
             "--memory",
             "memory_bytes",
             callback=_read_by(_memory_bytes),
             metavar="SIZE",
-            help=f"Stop {process} that uses more, such as 4GiB. Default: {memory}.",
+            help=f"Stop {process} above this much memory, e.g. 4GiB. Default: {memory}.",
         ),
     )
 
@@ -486,12 +489,12 @@ reading_options = _process_limits("a Python spec", "a Python spec", "all memory"
 """Limits for executing a Python spec in a command that compiles nothing."""
 
 launching_options = _process_limits(
-    "a compilation or an emulation", "a process that compiles or emulates", seconds=EXECUTION_S
+    "a compilation or an emulation", "a compiling or emulating process", seconds=EXECUTION_S
 )
 """Limits for compiling and emulating a variant; launches on the GPU are not limited."""
 
 checking_options = _process_limits(
-    "a level or a compilation", "a process that compiles or checks", seconds=EXECUTION_S
+    "a level or a compilation", "a compiling or checking process", seconds=EXECUTION_S
 )
 """Limits for compiling and checking a variant."""
 
@@ -510,8 +513,8 @@ def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteS
     settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
     if settings is None:
         raise SpecError(
-            "no remote store is named.",
-            hint="Name it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
+            "no remote store is configured.",
+            hint="Set it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
             "pyproject.toml.",
         )
     return settings
@@ -522,7 +525,7 @@ remote_option = together(
         "--remote",
         "url",
         metavar="URL",
-        help="The remote store; PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
+        help="URL of the remote store. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
     ),
     click.option(
         "--timeout",
@@ -531,7 +534,7 @@ remote_option = together(
         default=_TIMEOUT_S,
         show_default=True,
         metavar="SECONDS",
-        help="How long one request may take.",
+        help="Time limit for one request, in seconds.",
     ),
     _packed("settings", required_settings, ("url", "timeout_s")),
 )
@@ -540,7 +543,7 @@ remote_option = together(
 The command receives it as `settings`. Builds use `remote_options` instead."""
 
 every_option = click.option(
-    "--all", "every", is_flag=True, help="Take the entries of all toolchains, not only of this one."
+    "--all", "every", is_flag=True, help="Include all toolchains, not only the installed one."
 )
 
 
@@ -552,7 +555,7 @@ def _remote_of_build(remote: str | None, remote_write: bool | None) -> RemoteSet
         settings = remote_settings(os.environ, url=remote, write=remote_write)
     if settings is None and remote_write:
         raise click.UsageError(
-            "--remote-write needs a remote store: name it with --remote or PALLASC_REMOTE."
+            "--remote-write needs a remote store: set it with --remote or PALLASC_REMOTE."
         )
     return settings
 
@@ -561,13 +564,13 @@ remote_options = together(
     click.option(
         "--remote",
         metavar="URL",
-        help="Take what the store lacks from this remote store, or from no remote store for "
-        '"none".',
+        help='Fetch missing artifacts from this remote store; "none" disables it. Default: '
+        "$PALLASC_REMOTE, or remote in [tool.pallasc].",
     ),
     click.option(
         "--remote-write/--no-remote-write",
         default=None,
-        help="Send what is compiled to the remote store, or only read.",
+        help="Send compiled variants to the remote store, or only read from it.",
     ),
     _packed("remote", _remote_of_build, ("remote", "remote_write")),
 )
@@ -595,7 +598,7 @@ shard_option = click.option(
     "--shard",
     callback=_read_by(_shard),
     metavar="K/N",
-    help="Take shard K of N, such as 3/8; N jobs with one lock take each variant once.",
+    help="Run shard K of N, e.g. 3/8; N jobs with the same lock file cover each variant once.",
 )
 
 
@@ -627,19 +630,19 @@ def take_share(
 watch_option = click.option(
     "--watch",
     is_flag=True,
-    help="Compile again after each change of a file, until Ctrl-C.",
+    help="Recompile after each file change, until Ctrl-C.",
 )
 
 _NOTHING = "compiles nothing"
-_REPORT = "writes the report of a whole build, and a watch has no end"
+_REPORT = "writes a report at the end of a build, and a watch has no end"
 _REFUSED = {
     "frozen": _NOTHING,
     "dry_run": _NOTHING,
-    "locked": "fails where something differs from the lock file, as every edit does",
+    "locked": "fails if anything differs from the lock file, as after every edit",
     "lock": "names the lock file of --frozen and --locked",
-    "shard": "builds one of the shares of several machines, and a watch builds for one user",
+    "shard": "splits a build over several machines, and a watch runs on one",
     "reproduce": "compiles everything twice more; run it when the edits are done",
-    "executor": "compiles on a cluster, and the processes of a watch are on this machine",
+    "executor": "compiles on a cluster, and a watch compiles locally",
     "junit": _REPORT,
     "annotations": _REPORT,
     "as_json": _REPORT,

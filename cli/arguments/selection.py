@@ -84,11 +84,11 @@ input_options = together(
         "inputs",
         multiple=True,
         metavar="NAME=FILE",
-        help="Take an input from a .npy file, or from a .npz file that has it; repeatable.",
+        help="Read an input from a .npy file, or from a .npz file that contains it; repeatable.",
     ),
     file_option(
         "--inputs",
-        "Take inputs from a .npz file, which has arrays by their names; others are random.",
+        "Read inputs by name from a .npz file; the other inputs are random.",
         parameter="archive",
     ),
 )
@@ -119,6 +119,6 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
 
     for name in names_in(archive):
         if name in files:
-            raise click.UsageError(f"--input gives {name}, which {archive} of --inputs has too.")
+            raise click.UsageError(f"--input and --inputs {archive} both provide {name}.")
         files[name] = archive
     return files

@@ -16,9 +16,9 @@ from pallasc.cli.bundle import show, verify, write
 def command() -> None:
     """Pack compiled variants into one file to ship.
 
-    A bundle holds cubins and launch plans, compressed and each once, with a checksum over every
-    part. The same variants give the same bytes, in whatever order they were built. Nothing in a
-    bundle is executed before a launch, so a bundle from a stranger can be inspected safely.
+    A bundle contains cubins and launch plans, compressed, deduplicated, and checksummed. The same
+    variants give the same bytes, regardless of the build order. Nothing in a bundle is executed
+    before a launch, so it is safe to inspect a bundle from an untrusted source.
 
     Examples:
       pallasc bundle create specs/ -o kernels.pallasc

@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 _MOST_LISTED = 8
 
 
-@click.command("show", cls=Command, short_help="Show a bundle, or one variant of it.")
+@click.command("show", cls=Command, short_help="Show a bundle, or one of its variants.")
 @file_argument
 @click.argument("name", required=False)
-@json_option("all of it")
+@json_option("everything")
 def command(file: Path, name: str | None, as_json: bool) -> int:
-    """Show a bundle, or the variant that NAME means: an id, or an expression as for -k.
+    """Show a bundle, or one of its variants.
 
-    Of a bundle: version of the format, size, kernels, targets with the driver that each needs,
-    signatures, provenance. Of a variant: signature, launch plan, resources, digests, target,
-    minimum driver, toolchain, provenance. Signatures are shown, not checked: use verify for that.
+    NAME is the id of a variant, or an expression as in -k that matches one variant.
+
+    For a bundle, this shows the format version, size, kernels, targets with their minimum drivers,
+    signatures, and provenance. For a variant, it shows the signature, launch plan, resources,
+    digests, target, minimum driver, toolchain, and provenance. Signatures of the bundle are not
+    checked; use verify for that.
 
     Examples:
       pallasc bundle show kernels.pallasc
@@ -43,21 +46,20 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
     --json prints one object:
       schema      1
       file        the bundle
-      provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
-    of a bundle, too:
-      format      version of the format
-      bytes       its size
-      digest      of all its content
-      root        what signatures are over
-      codec       what compressed it
-      signatures  ids of the keys
+      provenance  list, each with: builder, toolchain, specs, commit, dirty, changed
+    for a bundle also:
+      format      format version
+      bytes       size of the file
+      digest      digest of the whole content
+      root        digest that signatures cover
+      codec       compression codec
+      signatures  ids of the keys that signed it
       kernels     number of variants by kernel
-      targets     a list; of each: target, arch, variants, minimum_driver
-    of a variant, too:
+      targets     list, each with: target, arch, variants, minimum_driver
+    for a variant also:
       variant     as in pallasc list
-      record      the artifact's record as it was compiled, see inspect --json
-      shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
-                  the record
+      record      the artifact's record as compiled, see inspect --json
+      shipped     digest and bytes of each blob in the bundle, or null; by its digest in the record
     """
     from pallasc.specs.bundle.bundle import open_bundle
 
@@ -209,9 +211,9 @@ def _tuning_text(entry: Entry) -> Iterator[str]:
         source = f", from {row.source}" if row.source else ""
         yield f"  {row.gpu}, {key_text(tuning.by, row.key)}{us}{source}"
     if tuning.is_default:
-        yield "  what no row is for, as the default"
+        yield "  default, for keys without a row"
     elif not tuning.rows:
-        yield "  nothing: it is in no row"
+        yield "  unused: in no row"
     for name, places in tuning.pad.items():
         dimensions = ", ".join(f"dimension {axis} of {path}" for path, axis in places.items())
         yield f"padded     {name}: {dimensions}"

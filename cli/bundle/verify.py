@@ -49,32 +49,34 @@ class _Limits(TypedDict):
     driver: str | None
 
 
-@click.command("verify", cls=Command, short_help="Check digests, signatures, lock, and fitness.")
+@click.command(
+    "verify", cls=Command, short_help="Verify a bundle, and check that it is ready for release."
+)
 @file_argument
 @click.option(
     "--key",
     "keys",
     multiple=True,
     metavar="KEY",
-    help="Demand a signature by this key, or by one of several. A file that keygen wrote, a folder "
-    "of *.pub, or ed25519:…; repeatable.",
+    help="Require a signature by one of these keys: a file from keygen, a folder of *.pub files, "
+    "or ed25519:…; repeatable.",
 )
 @click.option(
     "--require-signature",
     is_flag=True,
-    help="Demand a signature by a key that this machine trusts: $PALLASC_TRUSTED_KEYS.",
+    help="Require a signature by a trusted key, from $PALLASC_TRUSTED_KEYS.",
 )
-@file_option("--lock", "Demand that every artifact in it is the one that this lock file names.")
+@file_option("--lock", "Require that every artifact matches this lock file.")
 @click.option(
     "--target",
     "targets",
     multiple=True,
     metavar="NAME",
-    help="A model or architecture that the bundle is for; repeatable.",
+    help="Model or architecture that the bundle must support; repeatable.",
 )
-@size_option("--budget", "bundle_bytes", "The largest size that the file may have.")
+@size_option("--budget", "bundle_bytes", "Maximum size of the bundle, e.g. 2MiB.")
 @size_option(
-    "--variant-budget", "variant_bytes", "The largest size of the cubins of a variant, as loaded."
+    "--variant-budget", "variant_bytes", "Maximum size of the cubins of one variant when loaded."
 )
 @click.option(
     "--spills",
@@ -83,20 +85,20 @@ class _Limits(TypedDict):
     default=0,
     show_default=True,
     metavar="BYTES",
-    help="The most bytes that a thread may spill.",
+    help="Maximum number of bytes that a thread may spill.",
 )
 @click.option(
     "--driver",
     callback=_driver,
     metavar="CUDA",
-    help="The newest CUDA version of a driver that the bundle may need, such as 12.8.",
+    help="Newest CUDA driver version that the bundle may require, e.g. 12.8.",
 )
 @click.option(
     "--fail-on",
     type=click.Choice(["note", "warning", "error", "never"]),
     default="error",
     show_default=True,
-    help="The lowest severity that gives exit code 5.",
+    help="Lowest severity that causes exit code 5.",
 )
 @json_option("the result")
 def verify_command(
@@ -109,22 +111,23 @@ def verify_command(
     as_json: bool,
     **limits: Unpack[_Limits],
 ) -> int:
-    """Read all of a bundle, compare it with its digests, and say whether it is fit to ship.
+    """Verify the digests and signatures of a bundle, and check that it is ready for release.
 
-    A damaged bundle, or one without a demanded signature, ends with exit code 5. Signatures are
-    checked with --key or --require-signature only. With --lock, the exit code is 3 if a variant
-    is not in the lock file or has another artifact there. Each finding is a line, the worst first:
-      lock          not as --lock says (error); lacking a variant that it has (note)
-      target        nothing for a target that was asked for (error), something for one that was not,
-                    or a kernel without some of its variants on one (warning)
-      size          more bytes than --budget or --variant-budget (error)
-      driver        a newer driver is needed than --driver (error); what each target needs (note)
-      architecture  a cubin that is not for the architecture of its variant (error)
-      signature     not signed at all (warning)
-      spill         more than --spills (warning); not known (note)
-      debug         debug sections, PTX, source lines or reference values left in (warning)
+    The exit code is 5 for a damaged bundle and for a missing required signature. Signatures are
+    checked only with --key or --require-signature. With --lock, the exit code is 3 if a variant is
+    missing from the lock file or has a different artifact there. Each finding is one line, the
+    worst first:
+      lock          differs from --lock (error); a variant of the lock file is missing (note)
+      target        no variants for a requested target (error); variants for another target, or a
+                    kernel that lacks some of its variants on a target (warning)
+      size          larger than --budget or --variant-budget (error)
+      driver        needs a newer driver than --driver (error); driver of each target (note)
+      architecture  a cubin for a different architecture than its variant's (error)
+      signature     not signed (warning)
+      spill         spills more than --spills (warning); spills are unknown (note)
+      debug         contains debug sections, PTX, source lines, or reference values (warning)
       tuning        variants of a tuned kernel that are in no row (warning); its rows (note)
-      provenance    made from files that differ from the commit (warning)
+      provenance    built from files that differ from the commit (warning)
       duplicate     the same code for two models of one architecture, or the same artifact for two
                     points of a matrix (note)
 
@@ -137,13 +140,13 @@ def verify_command(
     --json prints one object:
       schema    1
       file      the bundle
-      bytes     its size
-      variants  how many it holds
-      digest    of all its content
-      signed    keys of which a signature was demanded and is right
+      bytes     size of the bundle
+      variants  number of variants
+      digest    digest of the whole content
+      signed    required keys with a valid signature
       lock      the lock file, or null
       totals    number of findings by severity
-      findings  a list; of each: severity (error, warning, note), kind, subject, message
+      findings  list, each with: severity (error, warning, note), kind, subject, message
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.verify import SEVERITIES, Rules, audit, sort_findings, verify
@@ -239,16 +242,17 @@ def _verified_lines(
         yield f"{file} {wrong if errors else f'matches {lock}'}"
 
 
-@click.command("keygen", cls=Command, short_help="Make a key to sign with.")
+@click.command("keygen", cls=Command, short_help="Create a key pair for signing.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
-@click.option("--comment", default="", metavar="TEXT", help="A comment after the public key.")
+@click.option("--comment", default="", metavar="TEXT", help="Comment to append to the public key.")
 @json_option("the public key")
 def keygen_command(file: Path, comment: str, as_json: bool) -> int:
-    """Make a key: the private half in FILE, the public half in FILE.pub and on standard output.
+    """Create a key pair for signing bundles.
 
-    Only you can read FILE, and neither file is ever replaced. If $PALLASC_KEY_PASSWORD is set, FILE
-    is encrypted with it. FILE is PKCS #8 in PEM, which openssl reads too. Give FILE.pub to those
-    who should trust your bundles, and FILE to nobody.
+    The private key is written to FILE, the public key to FILE.pub and to standard output. Only you
+    can read FILE, and existing files are never replaced. If $PALLASC_KEY_PASSWORD is set, FILE is
+    encrypted with it. FILE is in PKCS #8 PEM format, which openssl can read. Give FILE.pub to users
+    who should trust your bundles, and keep FILE secret.
 
     Examples:
       pallasc bundle keygen release.key --comment "example.org releases"
@@ -258,8 +262,8 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
       schema   1
       private  FILE
       public   FILE.pub
-      key      the public key, as it stands there
-      id       what messages call it, the SHA-256 of its 32 bytes
+      key      the public key, as in FILE.pub
+      id       id of the key in messages: the SHA-256 of its 32 bytes
     """
     from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
@@ -289,14 +293,15 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     "key_file",
     required=True,
     metavar="KEY",
-    help="The file with the private key; - reads it from the standard input.",
+    help="File with the private key; - for standard input.",
 )
-@json_option("who signed what")
+@json_option("the key and the signed files")
 def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
-    """Sign bundles. Signatures by other keys stay; a signature by the same key is replaced.
+    """Sign bundles with a private key.
 
-    A bundle is verified first, so that no damaged bundle is signed. Nothing else in it changes, and
-    the file is replaced in one step. $PALLASC_KEY_PASSWORD is the password of an encrypted key.
+    Signatures by other keys are kept; a signature by the same key is replaced. Each bundle is
+    verified before it is signed, and replaced atomically. Nothing else in it changes.
+    $PALLASC_KEY_PASSWORD is the password of an encrypted key.
 
     Examples:
       pallasc bundle sign kernels.pallasc --key release.key
@@ -305,8 +310,8 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
     --json prints one object:
       schema  1
       key     the public key
-      id      what messages call it
-      files   a list; of each: file, root (what was signed)
+      id      id of the key in messages
+      files   list, each with: file, root (the signed digest)
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import public_key

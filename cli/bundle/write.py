@@ -42,9 +42,7 @@ _CHOSEN_BY = {"row": "row of its key", "bucket": "row of its bucket", "default":
 
 Chosen = tuple["Bundle", "Sequence[Entry]"]
 
-bundle_option = output_option(
-    "FILE", "The bundle to write; what was there is replaced in one step."
-)
+bundle_option = output_option("FILE", "Bundle to write; an existing file is replaced atomically.")
 
 
 @click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
@@ -53,14 +51,14 @@ bundle_option = output_option(
 @click.option(
     "--split-by",
     type=click.Choice(["target", "arch"]),
-    help="Write one bundle for each model or architecture, named after it: FILE-h100-sxm.pallasc.",
+    help="Write one bundle per model or architecture, named like FILE-h100-sxm.pallasc.",
 )
-@click.option("--keep-debug", is_flag=True, help="Leave debug sections in the cubins.")
-@click.option("--keep-ptx", is_flag=True, help="Add the PTX, which no launch needs.")
+@click.option("--keep-debug", is_flag=True, help="Keep debug sections in the cubins.")
+@click.option("--keep-ptx", is_flag=True, help="Include the PTX, which launches do not need.")
 @click.option(
     "--lines",
     is_flag=True,
-    help="Add the lines of your source, with their text, for `pallasc inspect`.",
+    help="Include your source lines with their text, for `pallasc inspect`.",
 )
 @click.option(
     "--level",
@@ -68,14 +66,14 @@ bundle_option = output_option(
     default=19,
     show_default=True,
     metavar="N",
-    help="How hard to compress, 1 to 22.",
+    help="Compression level, 1 to 22.",
 )
 @frozen_options
 @selection_options
 @build_options()
 @fail_on_warning_option
 @quiet_option
-@json_option("what was written")
+@json_option("the written bundles")
 def create_command(
     specs: tuple[str, ...],
     output: Path,
@@ -93,14 +91,13 @@ def create_command(
     locked: bool,
     how: Options,
 ) -> int:
-    """Write the variants of SPECS into a bundle; what the store does not have is built first.
+    """Write the variants of SPECS to a bundle.
 
-    Either all of them are written, or nothing. With --frozen nothing is compiled, and where there
-    is a lock file, everything must agree with it.
+    Variants that are not in the store are built first. If any variant fails, no bundle is written.
+    With --frozen, nothing is compiled, and if there is a lock file, every artifact must match it.
 
-    The bundle records the spec files and the commit that it was made from, the toolchain, and
-    whether files that git tracks differed from the commit. The same sources give the same bytes in
-    every folder and on every machine.
+    The bundle records its spec files and commit, the toolchain, and whether tracked files differed
+    from the commit. The same sources give the same bytes in every folder and on every machine.
 
     Examples:
       pallasc bundle create specs/ -o kernels.pallasc
@@ -111,9 +108,9 @@ def create_command(
 
     --json prints one object:
       schema      1
-      bundles     a list; of each: file, target (or null), bytes, digest (of all its content),
+      bundles     list, each with: file, target (or null), bytes, digest (of the whole content),
                   variants (their ids)
-      provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
+      provenance  list, each with: builder, toolchain, specs, commit, dirty, changed
     """
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.build_text import print_remarks
@@ -171,7 +168,7 @@ def _tell(made: BundleResult, *, quiet: bool) -> None:
     from pallasc.specs.bundle.manifest import differing
 
     for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
-        echo(f"warning: {text}; the bundle says so", err=True)
+        echo(f"warning: {text}; the bundle records this", err=True)
     for bundle in () if quiet else made.bundles:
         variants = count(len(bundle.variants), "variant")
         echo(f"wrote {bundle.path}: {variants}, {bundle.size:,} bytes", err=True)
@@ -193,12 +190,12 @@ def _created_json(made: BundleResult) -> dict[str, object]:
     }
 
 
-@click.command("merge", cls=Command, short_help="Put several bundles into one.")
+@click.command("merge", cls=Command, short_help="Merge several bundles into one.")
 @files_argument
 @bundle_option
 @bundle_selection_options
-@click.option("--strip-lines", is_flag=True, help="Leave out the lines of the source.")
-@json_option("what was written")
+@click.option("--strip-lines", is_flag=True, help="Omit source lines.")
+@json_option("the written bundle")
 def merge_command(
     files: tuple[Path, ...],
     output: Path,
@@ -206,11 +203,11 @@ def merge_command(
     as_json: bool,
     selection: Selection,
 ) -> int:
-    """Write the variants of several bundles into one, whatever their order.
+    """Merge the variants of several bundles into one bundle, independent of their order.
 
-    A variant that several of them have is written once. Where they have different artifacts of a
-    variant, the variant is named, nothing is written, and the exit code is 5. All bundles are
-    verified first. A signature covers a whole bundle, so the new bundle has none: sign it.
+    Variants that are in several bundles are written once. If bundles have different artifacts for a
+    variant, the variant is printed, nothing is written, and the exit code is 5. All bundles are
+    verified first. A signature covers a whole bundle, so the new bundle is unsigned: sign it again.
 
     Examples:
       pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
@@ -219,9 +216,9 @@ def merge_command(
     --json prints one object:
       schema    1
       file      the bundle that was written
-      variants  how many it holds
-      bytes     its size
-      digest    of all its content
+      variants  number of variants
+      bytes     size of the bundle
+      digest    digest of the whole content
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.verify import verify
@@ -233,7 +230,7 @@ def merge_command(
         data = _merged(_selected(bundles, selection), strip_lines=strip_lines)
         for bundle in bundles:
             if bundle.signatures:
-                echo(f"{bundle.name} is signed, {output} will not be", err=True)
+                echo(f"{bundle.name} is signed; {output} will not be", err=True)
     _write(output, data, as_json=as_json)
     return 0
 
@@ -311,23 +308,21 @@ def _write(output: Path, data: bytes, *, as_json: bool) -> None:
 @click.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
 @file_argument
 @click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
-@output_option(
-    "FOLDER", "The folder to write; one that an export wrote and nobody changed is replaced."
-)
+@output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
 @click.option(
     "--name",
     metavar="NAME",
-    help="What the library is called and its functions begin with; by default the bundle's name.",
+    help="Name of the library and prefix of its functions. Default: the bundle's name.",
 )
 @size_option(
     "--max-size",
     "most_bytes",
-    "Write nothing if the total is larger than this; none for no limit.",
+    "Maximum total size, above which nothing is written; none for no limit.",
     default="4GiB",
     show_default=True,
 )
 @bundle_selection_options
-@json_option("what was written")
+@json_option("the written kernels")
 def export_command(
     file: Path,
     as_c: bool,
@@ -337,13 +332,14 @@ def export_command(
     as_json: bool,
     selection: Selection,
 ) -> int:
-    """Write kernels as a folder that CMake builds into a library, without Python or CUDA toolkit.
+    """Write kernels as sources that CMake builds into a library, without Python or a CUDA toolkit.
 
-    The folder holds a flat plan for each variant, a header with one function for each kernel,
-    which chooses the variant by the arrays and the GPU, and the sources that launch it. A shared
-    library of it is also a module of tvm-ffi. The same variants give the same bytes. It is written
-    as a whole, or not at all. Of a tuned kernel it has for each model and set of arrays the variant
-    that the rows of the model choose, else the default; it pads no arrays.
+    The folder contains a flat launch plan for each variant, a header with one function per kernel,
+    and the sources that launch it. Each function selects the variant by the arrays and the GPU. A
+    shared library built from the folder is also a tvm-ffi module. The same variants give the same
+    bytes. The folder is written completely or not at all. For each model and set of arrays, a tuned
+    kernel includes the variant selected by the model's rows, or else the default variant; arrays
+    are not padded.
 
     Examples:
       pallasc bundle export --c kernels.pallasc -o kernels/
@@ -352,11 +348,11 @@ def export_command(
     --json prints one object:
       schema   1
       file     the bundle
-      folder   where they are
-      name     the library's name
-      kernels  a list; of each: name, function, left_out (how many variants its table does not
-               choose), variants, a list: id, arch, file, bytes, chosen_by (of a tuned kernel:
-               row, bucket or default)
+      folder   the folder with the sources
+      name     name of the library
+      kernels  list, each with: name, function, left_out (number of variants that its table does
+               not select), variants, a list: id, arch, file, bytes, chosen_by (of a tuned kernel:
+               row, bucket, or default)
     """
     from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.runtime.native.library import FOLDER

@@ -179,7 +179,7 @@ def ptx_text(artifact: Artifact) -> str:
                 f"// {kernel.name}: the bundle has no PTX; pallasc bundle create --keep-ptx adds it"
             )
         elif kernel.ptx is None:
-            parts[kernel.cubin] = f"// {kernel.name}: a kernel of XLA's, which comes without PTX"
+            parts[kernel.cubin] = f"// {kernel.name}: a kernel from XLA, which has no PTX"
         else:
             parts[kernel.ptx] = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n")
     return "\n\n".join(parts.values()) or f"// {NO_KERNELS}"

@@ -191,7 +191,7 @@ def _added(results: Sequence[VariantResult]) -> list[str]:
         for (name, names), number in shown
     ]
     more = [f"  and {len(groups) - len(shown):,} more"] if len(groups) > len(shown) else []
-    return ["kernels that XLA added around those of Pallas:", *lines, *more]
+    return ["kernels that XLA added to the Pallas kernels:", *lines, *more]
 
 
 def _described(name: str) -> str:

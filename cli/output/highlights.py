@@ -128,7 +128,7 @@ def _left(report: Report) -> _Section:
     """Return the variants that the build did not finish."""
     why = "interrupted" if report.interrupted else "stopped after a failure"
     of = f"{len(report.skipped):,} of {len(report.results):,}"
-    return _Section(f"{why}: {of} left; what is finished is kept", report.skipped)
+    return _Section(f"{why}: {of} left; finished variants are kept", report.skipped)
 
 
 def _why(result: VariantResult, *, short: bool = False) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NOT_DONE = {
     "skipped": "the build stopped before",
-    "missing": "not in the store, and nothing was to be compiled",
+    "missing": "not in the store, and not compiled",
 }
 INTERRUPTED = "not checked: interrupted"
 UNBUILT = "build"

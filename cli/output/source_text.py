@@ -31,7 +31,7 @@ HEAD = ("LINE", "INSTR", "TENSOR", "SHARED", "LOCAL", "WAITS", "REGS", "SOURCE")
 _MEMORY = ("BYTES", "OFFSET", "WHAT", "LINE")
 _MOST_BARE = 3
 """A gap of up to this many lines without code is shown; a longer gap is omitted."""
-NO_LINES = "// no line of yours"
+NO_LINES = "// no source line"
 _INSTRUCTION = re.compile(r"\s*(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
 
 
@@ -57,9 +57,9 @@ def lines_text(artifact: Artifact, lines: SourceLines) -> str:
 def _heading(kernel: LocatedKernel) -> str:
     total = len(kernel.instructions)
     if kernel.origin == "xla":
-        return f"{kernel.name}: {count(total, 'instruction')}, made by XLA: no line of yours"
+        return f"{kernel.name}: {count(total, 'instruction')}, from XLA: no source lines"
     if kernel.lines is None:
-        return f"{kernel.name}: {count(total, 'instruction')}; there are no source lines of them"
+        return f"{kernel.name}: {count(total, 'instruction')}; no source lines known"
     return f"{kernel.name}: {kernel.located:,} of {count(total, 'instruction')} have a line"
 
 
@@ -139,7 +139,7 @@ def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
         if kernel.ptx is None and kernel.origin == "mosaic":
             parts.append(f"// {kernel.name}: the bundle has no PTX")
         elif kernel.ptx is None:
-            parts.append(f"// {kernel.name}: a kernel of XLA's, which comes without PTX")
+            parts.append(f"// {kernel.name}: a kernel from XLA, which has no PTX")
         else:
             text = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n")
             parts.append("\n".join(_interleaved(text, known, lines)))

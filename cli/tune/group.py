@@ -11,13 +11,13 @@ from pallasc.cli.tune import pick, plan, run, show
 @click.group(
     "tune",
     cls=Group,
-    short_help="Choose between the variants of a kernel: plan, measure, pick.",
+    short_help="Choose the fastest variants of a kernel: plan, measure, pick.",
 )
 def command() -> None:
-    """Choose between the variants of a kernel that differ only in speed.
+    """Choose the fastest variants of a kernel.
 
-    `tune` in the spec names the parameters that vary. The choice is a table: a file to review and
-    commit, which builds and bundles follow.
+    `tune` in the spec lists the parameters to tune; they must affect only the speed. The result is
+    a table: a file to review and commit, which builds and bundles use.
 
     Examples:
       pallasc tune plan kernels.yaml -o job.pallasc

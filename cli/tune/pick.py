@@ -32,7 +32,7 @@ _MOST_NAMED = 5
 _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
 
 
-@click.command("pick", cls=Command, short_help="Write the table from what was measured.")
+@click.command("pick", cls=Command, short_help="Write the table from measurements.")
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULTS..."
 )
@@ -42,7 +42,7 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
     required=True,
     type=click.Path(),
     metavar="SPECS",
-    help="The specs that were planned; repeatable.",
+    help="Specs that the job was planned from; repeatable.",
 )
 @click.option(
     "--within",
@@ -50,22 +50,22 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
     default=WITHIN_PERCENT,
     show_default=True,
     metavar="PERCENT",
-    help="How much slower than the best of its key a variant may be.",
+    help="Allowed slowdown of a variant relative to the best one for its key.",
 )
 @count_option(
-    "--at-most", "Use N configurations of a kernel at most; keys then lose what they must."
+    "--at-most", "Maximum number of configurations per kernel, even if some keys get slower."
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="TABLE",
-    help="The table to write, instead of those that the specs name.",
+    help="Table to write instead of the tables named in the specs.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without writing them.")
 @reading_options
 @store_option
-@json_option("what was picked and what changed")
+@json_option("the picked variants and the changes")
 def command(
     files: tuple[Path, ...],
     specs: tuple[str, ...],
@@ -77,32 +77,32 @@ def command(
     as_json: bool,
     **limits: Unpack[ProcessLimits],
 ) -> int:
-    """Write which variants are used, from RESULTS of pallasc tune run.
+    """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
-    Picked are as few configurations, sets of values of the tuned parameters, as are within --within
-    of the best for every key, and of those the fastest. A configuration that is not known to be
-    within does not count as within. A bucket gets one row, and a key that this row does not suit
-    gets its own. Rows of other GPUs, and of keys that were not measured, stay as they are. The same
-    results give the same bytes, in any order.
+    A configuration is a set of values of the tuned parameters. Pick selects the smallest number of
+    configurations such that every key has one within --within of its best, and the fastest among
+    those. A configuration counts only if the measurements show that it is within the limit. Each
+    bucket gets one row; a key that this row does not suit gets its own row. Rows of other GPUs and
+    of keys without measurements are kept. The same results give the same bytes, in any order.
 
-    Refused are results of two GPUs, of a GPU that the points are not compiled for, of two artifacts
-    of one point, results that were cut or are older than a row, and files that have a round in
-    common. Each row notes the
-    digest of the artifact that was measured; a build warns if its variant compiles to another one.
+    Pick rejects results of two GPUs, of a GPU that the points are not compiled for, and of two
+    artifacts of one point; truncated results, and results older than a row; and files with a round
+    in common. Each row records the digest of the measured artifact; a build warns if its variant
+    compiles to a different one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
       pallasc tune pick results.jsonl --specs kernels.yaml --dry-run
       pallasc tune pick one.jsonl two.jsonl --specs specs/ --within 5 --at-most 4
 
-    Exit code 1 means that no key has results to the end, and nothing is written.
+    The exit code is 1 if no key has complete results; nothing is written then.
 
     --json prints one object:
       schema   1
-      written  the tables that were written
-      kernels  a list; of each: kernel, gpu, table, keys, configurations (measured, used, smallest),
-               artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (of each:
-               change, gpu, key, before, after), beyond, unfinished, without
+      written  list of the written tables
+      kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used, smallest),
+               artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (each
+               with change, gpu, key, before, after), beyond, unfinished, without
     """
     from pallasc.cli.arguments.selection import open_store
     from pallasc.compiler.builds.collect import SpecReader
@@ -232,7 +232,7 @@ def _text(picked: Picked, tune: Tune) -> str:
 
     name = f"{picked.name} on {picked.gpu}"
     if not picked.served:
-        return f"{name}: no key has results to the end; its rows stay as they are"
+        return f"{name}: no key has complete results; its rows are unchanged"
     used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     lines = [
@@ -278,18 +278,18 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
         yield f"{name}: no configuration that is used was measured for {keys}; no row is written"
     if picked.unfinished:
         keys = _keys(tune, picked.unfinished)
-        yield f"{name}: not measured to the end: {keys}; go on with pallasc tune run"
+        yield f"{name}: not completely measured: {keys}; continue with pallasc tune run"
     if picked.without:
         yield f"{name}: no point has valid times for {_keys(tune, picked.without)}"
     if picked.unknown:
         points = count(picked.unknown, "point")
-        yield f"{name}: {points} that the spec does not have any more did not count"
+        yield f"{name}: {points} that are no longer in the spec did not count"
     if not picked.is_smallest and not picked.unserved:
-        yield f"{name}: a smaller set may exist, the search for it was ended"
+        yield f"{name}: a smaller set may exist; the search was stopped early"
     if picked.default is not None and tune.default is None:
         yield (
-            f"{name}: the spec has no default, and of one configuration for all keys "
-            f"{use_text(picked.default)} loses least"
+            f"{name}: the spec has no default; the best single configuration for all keys is "
+            f"{use_text(picked.default)}"
         )
 
 

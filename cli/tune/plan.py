@@ -51,7 +51,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     return percent / 100
 
 
-@click.command("plan", cls=Command, short_help="Write the points worth measuring as a job.")
+@click.command("plan", cls=Command, short_help="Write a job with the points worth measuring.")
 @specs_argument()
 @click.option(
     "-o",
@@ -59,7 +59,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="The job to write; what was there is replaced in one step.",
+    help="Job to write; an existing file is replaced atomically.",
 )
 @click.option(
     "--keep",
@@ -68,9 +68,9 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     default="50%",
     show_default=True,
     metavar="PERCENT",
-    help="Keep at most this part of the points of a key.",
+    help="Maximum percentage of the points of a key to keep.",
 )
-@count_option("--most", "Keep at most N points of a key.")
+@count_option("--most", "Maximum number of points of a key to keep.")
 @variant_options
 @compile_options
 @supervision_options
@@ -78,7 +78,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
 @store_setting
 @remote_options
 @quiet_option
-@json_option("the points and what was dropped")
+@json_option("the points and the dropped points")
 def command(
     specs: tuple[str, ...],
     output: Path,
@@ -95,38 +95,37 @@ def command(
     as_json: bool,
     **limits: Unpack[ProcessLimits],
 ) -> int:
-    """Compile all points of the tuned kernels of SPECS, and write those worth measuring into a job.
+    """Compile all points of the tuned kernels of SPECS, and write a job with the best candidates.
 
-    No GPU is needed. The points of a key, the values of `tune.by` on one target, are alternatives.
-    Dropped are those that do not compile, break their budget, take too much shared memory, give
-    the same artifact as another one, or spill much more than the others. The rest are ranked by
-    what is known without running them, and the best are kept: --keep and --most say how many. The
-    spec's default, and what its table uses, stay if they compile; one more stays in any case.
+    No GPU is needed. A key is a set of values of `tune.by` on one target; the points of a key are
+    alternatives. Points are dropped if they do not compile, exceed their budget, need too much
+    shared memory, compile to the same artifact as another point, or spill much more than others.
+    The rest are ranked by static facts, and --keep and --most limit how many are kept. The spec's
+    default and the variants in its table are kept if they compile, and at least one more point.
 
-    The job is a bundle for `pallasc tune run`. With the points go up to 4,096 elements of each
-    result of the spec's reference, if it has one and two minutes suffice. A key of which nothing
-    is left is an error; the job has all others.
+    The job is a bundle for `pallasc tune run`. If the spec has a reference that runs within two
+    minutes, the job includes up to 4,096 elements of each of its results. A key without points is
+    an error; the job contains all other keys.
 
     Examples:
       pallasc tune plan kernels.yaml -o job.pallasc
       pallasc tune plan kernels.yaml -o job.pallasc --keep 25% --most 16
       pallasc tune plan specs/ -o job.pallasc --target h100-sxm -k matmul
 
-    Exit code 1 means that of some keys no point is left; where none is left of any, no job is
-    written.
+    The exit code is 1 if a key has no points left. If no key has any, no job is written.
 
     --json prints one object:
       schema    1
-      job       file, bytes, digest (of all its content)
-      points    a list, in the order of the specs; of each: id, kernel, params, target, digest (of
-                its artifact), rank, facts, reference (whether it has values) or why_no_reference
-      dropped   a list; of each: id, kernel, params, target, digest or null, rule (failed, budget,
+      job       file, bytes, digest (of the whole content)
+      points    list in the order of the specs, each with: id, kernel, params, target, digest (of
+                the artifact), rank, facts, reference (true if it has values) or why_no_reference
+      dropped   list, each with: id, kernel, params, target, digest or null, rule (failed, budget,
                 "shared memory", equal, spills, rank), why, facts or null
       facts     spill_bytes, smem_bytes, warps_per_sm, waves, instructions, tile_flops, mbarriers,
                 load_bytes, store_bytes, bound_s; null if unknown
-      lost      keys of which no point is left, a list; of each: kernel, key (by parameter),
-                target, why
-      untuned   names of kernels that have no `tune`, and are left out
+      lost      list of the keys without points, each with: kernel, key (by parameter), target,
+                why
+      untuned   names of the kernels without `tune`, which are not in the job
     """
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.build_text import print_notes, summary

@@ -37,9 +37,9 @@ _ERASE = "\r\x1b[2K"
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     required=True,
-    help="The file of results; one of an earlier run of this job on this GPU is continued.",
+    help="Results file; results of the same job on the same GPU are continued.",
 )
-@count_option("--device", "The GPU, by its number.", parameter="ordinal", least=0, default=0)
+@count_option("--device", "Number of the GPU.", parameter="ordinal", least=0, default=0)
 @click.option(
     "--within",
     "within_percent",
@@ -47,16 +47,16 @@ _ERASE = "\r\x1b[2K"
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Treat points as equal if the best is slower by no more than this.",
+    help="Stop when no other point can be faster than the best by more than this.",
 )
-@count_option("--rounds", "Compare two points in this many rounds at most.", default=200)
+@count_option("--rounds", "Maximum number of rounds to compare two points.", default=200)
 @click.option(
     "--seconds",
     type=_POSITIVE,
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Measure the points of a key for this long at most.",
+    help="Maximum time to measure one key, in seconds.",
 )
 @click.option(
     "--together",
@@ -64,9 +64,9 @@ _ERASE = "\r\x1b[2K"
     default=8,
     show_default=True,
     metavar="N",
-    help="Measure this many points of a key in turn; fewer live at a time if memory runs out.",
+    help="Number of points of a key to measure in turn; fewer if memory runs out.",
 )
-@count_option("--repeats", "Measure this many launches of a point in a round.", default=8)
+@count_option("--repeats", "Number of measured launches of a point per round.", default=8)
 @click.option("--cold", is_flag=True, help="Empty the L2 cache before each launch.")
 @click.option(
     "--timeout",
@@ -75,7 +75,7 @@ _ERASE = "\r\x1b[2K"
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up a point that needs longer to start, to launch, or for a round.",
+    help="Give up a point if a start, a launch, or a round takes longer, in seconds.",
 )
 @click.option(
     "--seed",
@@ -83,12 +83,12 @@ _ERASE = "\r\x1b[2K"
     default=0,
     show_default=True,
     metavar="N",
-    help="Choose the order of points in a round, and inputs if the job has no reference.",
+    help="Seed for the order of points in a round, and for inputs if the job has no reference.",
 )
 @click.option(
     "--retry-failed",
     is_flag=True,
-    help="Launch points again that failed in an earlier run; the reasons of failures are kept.",
+    help="Retry points that failed in an earlier run; their failure reasons are kept.",
 )
 @quiet_option
 @json_option("a summary")
@@ -108,26 +108,27 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Measure the points of JOB, a bundle of pallasc tune plan, on the GPU of this machine.
+    """Measure the points of JOB, a bundle from pallasc tune plan, on a local GPU.
 
-    Neither JAX nor a compiler is needed. Each point runs in a separate process: one that hangs or
-    fails is lost, and nothing else. All points of a key are launched before the first is measured.
-    Their outputs are compared with the reference values of the job, if it has some, and with each
-    other in all elements: what most points of a key give counts as right, and a point that differs
-    is not measured. Without a most common result the key has no winner.
+    JAX and a compiler are not needed. Each point runs in a separate process, so a point that hangs
+    or fails does not affect the others. All points of a key are launched before the first is
+    measured. Their outputs are compared with the reference values of the job, if any, and with each
+    other in all elements: the most common result counts as correct, and points with a different
+    result are not measured. If there is no most common result, the key has no winner.
 
-    The points of a key are measured in rounds, each once per round, in an order that changes. After
-    each round, points that are known to be slower are dropped; a key is done when its best point is
-    known, or is slower than no other by more than --within, or the budget is spent. One key in a
-    hundred may have a worse winner than that; see docs/tuning.md.
+    Points of a key are measured in rounds, once per round, in changing order. After each round,
+    points that are known to be slower are dropped. A key is done when its best point is known, when
+    no other point is faster by more than --within, or when its budget is used up. About one key in
+    a hundred may get a worse winner; see docs/tuning.md.
 
-    Every line of the results is on the disk before the next round begins. A run that was stopped or
-    cut goes on when the same command is given again, and if every key is done it changes nothing.
-    Results of another job or another GPU, or with other --cold, --repeats or --seed, are refused
-    and stay as they are. A point that failed stays lost. --retry-failed launches all of these
-    again, as after a hang that was the machine's fault; their keys are open again, and have
-    --seconds again. Conditions such as clock and temperature are taken from NVML, if cuda-bindings
-    has it.
+    Results are on disk before the next round begins. To resume an interrupted run, repeat the
+    command; if every key is done, nothing changes. Results of a different job or GPU, or with
+    different --cold, --repeats, or --seed, are rejected and not changed.
+
+    Failed points are not launched again. --retry-failed retries all of them, for example after a
+    hang caused by the machine; their keys are measured again, with a new budget of --seconds.
+
+    Conditions such as clock and temperature come from NVML, if cuda-bindings includes it.
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
@@ -137,9 +138,9 @@ def command(
 
     Exit codes:
       0    every key has a winner
-      1    the points of a key all failed, or nothing tells which of them are right
-      2    the results are of another job, GPU, --cold, --repeats or --seed, or the job is not one
-      4    no GPU, or it cannot be used any more
+      1    all points of a key failed, or the correct result is unknown
+      2    the results are for another job, GPU, --cold, --repeats, or --seed; or JOB is not a job
+      4    there is no GPU, or it is no longer usable
       5    the job or the results are damaged
       130  interrupted; the results so far are kept
 
@@ -148,12 +149,12 @@ def command(
       file     the results
       device   ordinal, name, arch, driver
       job      digest of the job's content
-      resumed  whether the file had results before
-      changed  whether anything was added to it
-      keys     a list; of each: kernel, key, at (parameters that are not in the key), winner (an id,
-               or null), why, us (of the winner, median), rounds, spent_s, points (of each: id,
-               params, artifact, us or null, rounds, failed or null, failed_before (why, each time
-               before it was tried again), dropped or null)
+      resumed  true if the file already had results
+      changed  true if results were added
+      keys     list, each with: kernel, key, at (parameters that are not in the key), winner (an id,
+               or null), why, us (median of the winner), rounds, spent_s, points (each with id,
+               params, artifact, us or null, rounds, failed or null, failed_before (reasons of
+               failures before retries), dropped or null)
     """
     from pallasc.tuning.contest import Rules
 
@@ -281,7 +282,7 @@ def _unfit_gpu(device: Device, matches: Sequence[Match]) -> str:
     here = "no model that pallasc knows" if model is None else f"the model {model.name}"
     return (
         f"{device.name} is {here}, and the points are compiled for {', '.join(targets)}: pallasc "
-        "tune pick will refuse the results. Add this GPU to 'models' and 'targets' of the specs, "
+        "tune pick will reject the results. Add this GPU to 'models' and 'targets' of the specs, "
         "and plan again."
     )
 
@@ -363,8 +364,8 @@ def _summary_text(measured: _Measured) -> str:
     total = f"{', '.join(parts)} on {measured.device}: {measured.results.file}"
     if measured.changed:
         return total
-    again = "; --retry-failed tries the failed points again" if failed else ""
-    return f"{total}\nEvery key was done before, and the results are unchanged{again}."
+    again = "; use --retry-failed to retry failed points" if failed else ""
+    return f"{total}\nAll keys were already done; the results are unchanged{again}."
 
 
 def _summary_json(measured: _Measured) -> dict[str, object]:

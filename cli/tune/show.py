@@ -60,8 +60,8 @@ class KernelRow(NamedTuple):
 @click.command("show", cls=Command, short_help="Show the rows of the tables of tuned kernels.")
 @specs_argument()
 @expression_option(
-    "Take only the rows that match EXPR, as in pallasc build: a kernel's name, a value of a key or "
-    "of what is used, target=MODEL."
+    "Select rows that match EXPR, as in pallasc build: a kernel name, a value of a key or of a "
+    "tuned parameter, target=MODEL."
 )
 @reading_options
 @store_option
@@ -73,10 +73,10 @@ def command(
     as_json: bool,
     **limits: Unpack[ProcessLimits],
 ) -> None:
-    """Show which variants the tables of SPECS use where, and what was measured of them.
+    """Show the rows of the tables of SPECS: the variant used for each key, and its measurements.
 
-    The tables are checked against the specs, and nothing is compiled. FROM is the origin of the
-    row, or the beginning of the digest of the artifact that was measured.
+    Tables are checked against the specs. Nothing is compiled. The FROM column shows the origin of
+    the row, or the first digits of the digest of the measured artifact.
 
     Examples:
       pallasc tune show kernels.yaml
@@ -85,9 +85,9 @@ def command(
 
     --json prints one object:
       schema  1
-      rows    a list; of each: kernel, file, line, gpu, key (by parameter), use (by parameter),
-              artifact, and what is known of source, us, spread_percent, rounds,
-              device, driver, clock_mhz, date
+      rows    list, each with: kernel, file, line, gpu, key (by parameter), use (by parameter),
+              artifact, and, if known: source, us, spread_percent, rounds, device, driver,
+              clock_mhz, date
     """
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.text import json_text, table

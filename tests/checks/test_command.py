@@ -93,7 +93,7 @@ def test_inputs_that_do_not_fit_are_refused_once_before_anything_runs(
     assert ("compiled" in ran.err) is positional  # whose names only compiling tells
     twice = checking.check(project, "spec.yaml", "--inputs", "in.npz", "--input", "x=x.npy")
     assert twice.code == 2
-    assert "--input gives x, which in.npz of --inputs has too." in twice.err
+    assert "--input and --inputs in.npz both provide x." in twice.err
 
 
 def test_small_sizes_are_checked_in_the_place_of_all_that_share_them(
@@ -210,7 +210,7 @@ def test_the_first_digits_of_a_key_name_what_the_store_has(checked: Any, checkin
     assert (short.code, short.out) == (2, "")
     assert short.err == (
         f"error: {key[:5]} is neither a file nor a key: the first 6 digits of an action key are "
-        "needed, and it has 5.\n"
+        "needed, but it has only 5.\n"
         "  pallasc inspect SPECS --json prints the action keys of variants.\n"
     )
     other = "0" * 8 if not key.startswith("0" * 8) else "1" * 8

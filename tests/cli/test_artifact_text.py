@@ -69,7 +69,7 @@ def test_ptx_shared_by_kernels_is_shown_once_and_what_lacks_it_is_named() -> Non
         _kernel(CUBINS[1], ptx=None, name="fusion"),
     ]
     assert ptx_text(_artifact(*kernels)) == (
-        ".version 9.0\n.target sm_90a\n\n// fusion: a kernel of XLA's, which comes without PTX"
+        ".version 9.0\n.target sm_90a\n\n// fusion: a kernel from XLA, which has no PTX"
     )
 
 

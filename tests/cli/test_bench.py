@@ -45,7 +45,7 @@ def test_arrays_in_a_warm_cache_have_no_share_of_the_memory(gpu: Any, bench: Run
         ["1,258", "-", "209.7"],
     ]
     assert lines[4:] == [
-        "h100-sxm: 3,352 GB/s of memory; 66.9 TFLOP/s in FP32, tensor cores apart",
+        "h100-sxm: 3,352 GB/s of memory; 66.9 TFLOP/s in FP32 without tensor cores",
         "Arrays of up to 50 MiB stay in the L2 cache; --cold reads them from memory.",
     ]
 
@@ -77,7 +77,7 @@ def test_a_gpu_of_no_known_model_has_no_limits(gpu: Any, bench: RunCommand) -> N
     result = bench("-k", "dtype=f32", "--cold", *few)
     assert result.out.splitlines()[2].split()[-1] == "-"
     assert result.out.splitlines()[3:] == [
-        "No model is called Stand-in H100, so its limits are not known."
+        "Stand-in H100 is not a known model, so its limits are unknown."
     ]
     assert json.loads(bench("-k", "dtype=f32", "--json", *few).out)["limits"] is None
 

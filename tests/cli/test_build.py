@@ -98,7 +98,10 @@ def test_a_variable_says_whether_the_store_is_required(
         assert "Traceback" not in result.err
     monkeypatch.setenv("PALLASC_REQUIRE_STORE", "yes")
     result = run("build", built.spec, *store)
-    assert (result.code, "PALLASC_REQUIRE_STORE is 'yes'" in result.err) == (2, True)
+    assert (result.code, "PALLASC_REQUIRE_STORE must be 1 or 0, got 'yes'" in result.err) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.parametrize("limit", ["abc", "-1", "0s", "nan", "inf", ""])

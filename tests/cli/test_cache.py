@@ -266,7 +266,7 @@ def test_a_store_of_another_version_is_named_and_left_alone(
     for command in COMMANDS:
         run("cache", *command, "--store", store)
     told = run("cache", "stats", "--store", store).out
-    assert "left alone   v2, of another version\n" in told
+    assert "ignored      v2, different version\n" in told
     assert "artifacts    0\n" in told
     assert sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*")) == before
     assert [path.name for path in store.iterdir()] == ["v2"]

@@ -132,11 +132,11 @@ def test_a_spec_is_compared_with_what_it_was_at_a_revision(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["kernels.yaml"], 2, "Give two SIDEs, or one with --base REV, or one with -k twice"),
+        (["kernels.yaml"], 2, "Give two SIDEs, or one SIDE with --base REV, or one SIDE"),
         (["a", "b", "c"], 2, "Give two SIDEs"),
         (["a", "b", "--base", "main"], 2, "Give two SIDEs"),
-        (["a", "b", "-k", "x", "-k", "y"], 2, "-k is given twice to compare variants of one SIDE"),
-        (["kernels.yaml", "kernels.yaml", "--json", "--markdown"], 2, "do not go together"),
+        (["a", "b", "-k", "x", "-k", "y"], 2, "Two -k compare variants of a single SIDE"),
+        (["kernels.yaml", "kernels.yaml", "--json", "--markdown"], 2, "cannot be used together"),
         (["none.yaml", "kernels.yaml"], 2, "none.yaml"),
         (["none.lock", "kernels.yaml"], 2, "there is no none.lock."),
         (["none.pallasc", "kernels.yaml"], 2, "none.pallasc"),

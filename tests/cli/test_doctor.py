@@ -122,8 +122,8 @@ def test_doctor_says_what_can_be_run_where_nothing_of_a_compiler_is_installed(
         result = run("doctor")
         assert (result.code, result.err) == (0, "")
         assert result.out.endswith(
-            "No compiler is installed here: kernels can be run, not compiled.\n"
-            f'{said}To compile here, too: pip install "pallasc[cuda13]"\n'
+            "No compiler is installed: kernels can be run, but not compiled.\n"
+            f'{said}To compile as well: pip install "pallasc[cuda13]"\n'
         )
         data = json.loads(run("doctor", "--json").out)
         assert (data["ok"], data["runs"]) == (False, ["sm_80", "sm_90a"] if found else [])
@@ -141,7 +141,7 @@ def test_doctor_says_what_launches_kernels(
     monkeypatch.setenv("PALLASC_NATIVE", "0")
     assert line() == (
         "native launch - the C library is switched off: PALLASC_NATIVE is 0; kernels are "
-        "launched by Python, under JAX by callbacks"
+        "launched by Python, in JAX by callbacks"
     )
     file = tmp_path / "libpallasc.so"
     monkeypatch.setenv("PALLASC_NATIVE", str(file))
@@ -149,11 +149,11 @@ def test_doctor_says_what_launches_kernels(
     monkeypatch.setattr(loading, "why_not", lambda: reason)
     assert line() == (
         f"native launch - PALLASC_NATIVE names {file}, which is no file; kernels are launched "
-        "by Python, under JAX by callbacks"
+        "by Python, in JAX by callbacks"
     )
     with monkeypatch.context() as there:
         there.setattr(loading, "why_not", lambda: "")
-        assert line().endswith("is no file; under JAX kernels are launched by callbacks of Python")
+        assert line().endswith("is no file; in JAX, kernels are launched by Python callbacks")
     file.write_text("nothing")
     assert line().startswith("native launch - the C library cannot be loaded: ")
     monkeypatch.setattr(library, "open_library", lambda _: SimpleNamespace(version="0.1.0"))

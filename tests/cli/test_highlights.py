@@ -68,7 +68,7 @@ def test_what_is_left_is_named(interrupted: bool, why: str, pretended: Any) -> N
     left = [pretended.skipped(pretended.variant(m=number)) for number in range(12)]
     lines = _lines(pretended, [pretended.hit(), *left], interrupted=interrupted)
     assert lines == [
-        f"{why}: 12 of 13 left; what is finished is kept:",
+        f"{why}: 12 of 13 left; finished variants are kept:",
         *(f"  add[m={number}]@h100-sxm" for number in range(10)),
         "  and 2 more",
     ]

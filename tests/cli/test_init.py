@@ -47,7 +47,7 @@ def test_init_overwrites_nothing(run: RunCommand, tmp_path: Path, name: str) -> 
     result = run("init", tmp_path)
     assert (result.code, result.out) == (2, "")
     assert result.err == (
-        f"error: {tmp_path / name} already exists.\n  Move it away, or name another folder.\n"
+        f"error: {tmp_path / name} already exists.\n  Move it, or choose another folder.\n"
     )
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 

@@ -151,8 +151,7 @@ def test_json_does_not_go_with_a_view(inspect: RunCommand, view: str) -> None:
         result = inspect(*arguments)
         assert (result.code, result.out) == (2, "")
         assert result.err == (
-            f"error: --json and --{view} do not go together: give one of them.\n"
-            "  See pallasc inspect --help.\n"
+            f"error: --json and --{view} cannot be used together.\n  See pallasc inspect --help.\n"
         )
 
 
@@ -259,7 +258,7 @@ def test_a_bundle_is_inspected_but_for_what_tracing_printed(
     assert ".visible .entry" in run("inspect", with_ptx, "-k", "dtype=f32", "--ptx").out
     result = run("inspect", bundle, "--debug-output")
     assert (result.code, result.out) == (2, "")
-    assert "which neither bundles nor artifacts hold" in result.err
+    assert "which bundles and artifacts do not contain" in result.err
 
 
 def test_a_digest_that_the_store_lacks_says_so(run: RunCommand, built: Any) -> None:

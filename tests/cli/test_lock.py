@@ -161,7 +161,7 @@ def test_a_variant_that_fails_leaves_the_lock_as_it_is(
     result = run("lock", spec, "--update", "--store", built.store)
     assert (result.code, result.out) == (1, "")
     assert "ValueError: (8,)" in result.err
-    assert result.err.endswith("pallasc.lock is left as it is.\n")
+    assert result.err.endswith("pallasc.lock is unchanged.\n")
     assert lock.read_text() == text
 
 

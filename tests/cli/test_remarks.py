@@ -60,7 +60,7 @@ def test_the_end_of_a_build_shows_warnings_and_names_what_xla_made(report: Any) 
     assert remarks(report) == [
         "warning: 1 variant holds no Pallas Mosaic GPU kernel, XLA wrote its code: "
         "add[m=3]@h100-sxm",
-        "kernels that XLA added around those of Pallas:",
+        "kernels that XLA added to the Pallas kernels:",
         "  add (1 variant): copy, add",
         *WARNINGS,
     ]

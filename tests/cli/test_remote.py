@@ -147,8 +147,8 @@ def test_a_wrong_setting_is_told_with_file_and_line(
     [
         (("--remote", "nowhere"), "--remote: the address of the remote store has no scheme"),
         (("--remote", "https://u:hush@h/?a=b"), "--remote: the address of the remote store has a"),
-        (("--remote-write", "--remote", "none"), "--remote-write needs a remote store: name it"),
-        (("--remote-write",), "--remote-write needs a remote store: name it with --remote or"),
+        (("--remote-write", "--remote", "none"), "--remote-write needs a remote store: set it"),
+        (("--remote-write",), "--remote-write needs a remote store: set it with --remote or"),
     ],
 )
 def test_wrong_options_are_refused(
@@ -393,4 +393,4 @@ def test_doctor_says_whether_the_remote_answers(
     problem = item()["problem"]
     assert "PALLASC_REMOTE: " in problem
     assert "an unusual name of a bucket" in problem
-    assert "builds fail until that is mended" in run("doctor").out
+    assert "builds fail until this is fixed" in run("doctor").out

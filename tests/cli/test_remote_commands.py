@@ -34,7 +34,7 @@ def test_stores_are_brought_and_sent(
     store, remote = ("--store", machine.store), ("--remote", machine.url)
     brought = run("cache", "pull", *store, *remote)
     assert re.match(
-        r"brought 2 variants, 0 were there: 0 bytes written, [\d,]{5,} bytes read, ", brought.out
+        r"fetched 2 variants, 0 already there: 0 bytes written, [\d,]{5,} bytes read, ", brought.out
     )
     again = told(run("cache", "pull", *store, *remote, "--json"))
     assert (again["brought"], again["present"], again["absent"]) == (0, 2, 0)
@@ -44,9 +44,9 @@ def test_stores_are_brought_and_sent(
     second = f"file://{machine.folder}/second"
     monkeypatch.setenv("PALLASC_REMOTE", second)
     nothing = run("cache", "pull", *store)
-    assert nothing.out.startswith("the remote store has no variants to bring: 0 bytes written, ")
+    assert nothing.out.startswith("the remote store has no variants to fetch: 0 bytes written, ")
     sent = run("cache", "push", machine.spec, *store, "-k", "dtype=f32")
-    assert re.match(r"sent 1 variant, 0 were there: [\d,]{4,} bytes written, \d", sent.out)
+    assert re.match(r"sent 1 variant, 0 already there: [\d,]{4,} bytes written, \d", sent.out)
     rest = told(run("cache", "push", machine.spec, *store, "--json"))
     assert (rest["sent"], rest["present"], rest["absent"], rest["bound"]) == (1, 1, 0, {})
     other = make_machine(machine.folder / "third", machine.remote)
@@ -95,7 +95,7 @@ def test_a_remote_is_pruned_only_where_it_is_named(
     refused = run(*prune, "--remote", machine.url)
     assert (refused.code, refused.err.partition("\n")[0]) == (
         2,
-        "error: --remote needs --size or --age: what is the remote store to fit?",
+        "error: --remote needs --size or --age.",
     )
     young = told(run(*prune, "--remote", machine.url, "--age", "1d", "--json"))
     assert (young["packs"], young["kept_packs"], young["dry_run"]) == (0, 1, False)
@@ -125,7 +125,9 @@ def test_a_remote_that_is_not_there_is_an_error(
     nowhere = ("--remote",) if command == "stats" else ()
     missing = run("cache", command, *specs, "--store", machine.store, *nowhere)
     assert missing.code == 2
-    assert missing.err.startswith("error: no remote store is named.\n  Name it with --remote URL")
+    assert missing.err.startswith(
+        "error: no remote store is configured.\n  Set it with --remote URL"
+    )
 
 
 def test_what_depends_on_the_machine_is_named(
@@ -143,7 +145,7 @@ def test_what_depends_on_the_machine_is_named(
     assert (built.code, built.err.splitlines()[-1].endswith("1 lowered")) == (0, True), built.err
     remote = ("--remote", f"file://{tmp_path}/second")
     sent = run("cache", "push", bound, "--store", machine.store, *remote)
-    assert sent.out.startswith("sent 0 variants, 0 were there, 1 depend on this machine: ")
+    assert sent.out.startswith("sent 0 variants, 0 already there, 1 depend on this machine: ")
     assert sent.err == (
         "warning: there@h100-sxm is not sent: it tests for /data/tiles.json, outside of the folder "
         "of its spec\n"

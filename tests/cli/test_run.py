@@ -201,7 +201,9 @@ def test_files_are_for_one_variant_only(gpu: Any, launch: RunCommand, tmp_path: 
     file = _save(tmp_path / "x.npy", np.zeros((1024, 4096), np.float32))
     result = launch("--all", "--input", f"x={file}")
     assert (result.code, gpu.launches) == (2, [])
-    assert result.err.startswith("error: files of inputs are for one variant, and 2 are launched.")
+    assert result.err.startswith(
+        "error: input files can only be used with a single variant, but 2 are launched."
+    )
 
 
 def test_several_variants_are_listed_and_not_launched(gpu: Any, launch: RunCommand) -> None:

@@ -132,7 +132,7 @@ def test_a_bundle_has_lines_only_where_it_is_asked_for_them(
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["--source"], "--source goes with --sass or --ptx"), (["--json", "--ptx"], "--json and")],
+    [(["--source"], "--source needs --sass or --ptx"), (["--json", "--ptx"], "--json and")],
 )
 def test_what_cannot_be_shown_together_is_refused(
     inspect: RunCommand, arguments: list[str], said: str

@@ -127,7 +127,7 @@ def test_an_interrupted_build_keeps_what_it_has_and_is_gone_on_with(
     build.send_signal(number)
     out, err = build.communicate(timeout=DEADLINE_S)
     assert build.returncode == 130
-    assert "interrupted: 2 of 4 left; what is finished is kept:\n  waits[m=3," in err
+    assert "interrupted: 2 of 4 left; finished variants are kept:\n  waits[m=3," in err
     assert "Traceback" not in err
     report = json.loads(out)
     assert report["interrupted"] is True

@@ -242,7 +242,7 @@ def test_an_interrupt_removes_the_status_and_says_what_is_left(kind: Any, open_b
     _wait_for(terminal, _first_status(80))
     terminal.interrupt()
     shown = _wait_for_end(terminal, "40 variants")
-    assert shown[0].removeprefix("^C") == ("interrupted: 10 of 40 left; what is finished is kept:")
+    assert shown[0].removeprefix("^C") == "interrupted: 10 of 40 left; finished variants are kept:"
     assert shown[-1] == "40 variants in 1.2 s: 30 hits (100 %), 10 skipped, 60 s saved"
 
 

@@ -73,9 +73,7 @@ def test_pick_writes_a_table_that_builds_follow(
         "+  h100-sxm  m=512           tile=2048  10.62  1.00 %\n"
         "+  h100-sxm  m=1024          tile=2048  20.94  0.00 %\n"
     )
-    assert "matmul: the spec has no default, and of one configuration for all keys tile=2048 " in (
-        result.err
-    )
+    assert "the best single configuration for all keys is tile=2048\n" in result.err
     assert f"{table} is written" in result.err
     row, _ = [line for line in table.read_text().splitlines() if "gpu:" in line]
     digest = "5122048".zfill(64)
@@ -218,9 +216,9 @@ def test_results_without_a_finished_key_write_nothing(pick: RunCommand, tuned: P
     result = pick(results="open.jsonl")
     assert (result.code, result.out) == (
         1,
-        "matmul on h100-sxm: no key has results to the end; its rows stay as they are\n",
+        "matmul on h100-sxm: no key has complete results; its rows are unchanged\n",
     )
-    assert "not measured to the end: m=512; m=1024" in result.err or "m=1024; m=512" in result.err
+    assert "not completely measured: m=512; m=1024" in result.err or "m=1024; m=512" in result.err
     assert "kernels.tuned.yaml is not written" in result.err
     assert not (tuned.parent / "kernels.tuned.yaml").exists()
 

@@ -161,7 +161,7 @@ def test_mistakes_and_missing_files_are_told_and_the_watch_goes_on(
         spec.write_text("schema: 1\nkernels: [")
         watch.until("error: spec.yaml:")
         spec.write_text(SPEC)
-        watch.until("1 variant: nothing to compile, all as before")
+        watch.until("1 variant: nothing to compile, no changes")
         (place / "scale.py").unlink()
         watch.until("No module named 'scale'")
         (place / "scale.py").write_text("FACTOR = 4.0\n")

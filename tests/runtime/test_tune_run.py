@@ -76,7 +76,7 @@ def test_faults_lose_their_point_only(run_job: RunJob, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     warning, note, *lines = done.stderr.splitlines()
     assert warning.startswith("warning: Stand-in H100 is no model that pallasc knows")
-    assert "pallasc tune pick will refuse" in warning
+    assert "pallasc tune pick will reject" in warning
     assert note.startswith("note: no clocks and temperatures: ")
     told = "\n".join([*lines, done.stdout]).replace(str(output), "results.jsonl")
     assert fits(told, shown_by_the_page())
@@ -138,8 +138,8 @@ def test_a_key_without_a_valid_point_ends_with_1_and_may_be_tried_again(
     done = run_job(output, keys=1)
     assert (done.returncode, output.read_bytes()) == (1, before)
     assert done.stdout.splitlines()[1] == (
-        "Every key was done before, and the results are unchanged; --retry-failed tries the "
-        "failed points again."
+        "All keys were already done; the results are unchanged; use --retry-failed "
+        "to retry failed points."
     )
     wrong = {"v0": {"wrong_at": 7}}  # an element that the reference values do not cover
     done = run_job(output, "--retry-failed", "--json", keys=1, **wrong)
