@@ -79,8 +79,8 @@ class Explainer:
         now = short_fields(request_fields(variant, self._context))
         same = [(m, _fields(m)) for m in self._stored if m.name == variant.name]
         if not same:
-            text = "the store knows no variant of this kernel: none was compiled, or {} no digest"
-            return Explanation(text.format("what it read has"), key)
+            reason = "the store has no entry for this kernel: it is new, or cannot be cached"
+            return Explanation(reason, key)
         nearest, before = min(
             same, key=lambda each: (len(_differences(each[1], now)), each[0].variant != variant.id)
         )
