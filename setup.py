@@ -38,10 +38,8 @@ HERE = Path(__file__).parent
 NATIVE = "pallasc/runtime/native"
 LIBRARY = "pallasc.runtime.native.libpallasc"
 EXTENSION = "pallasc.runtime.native._native"
-OF_PYTHON = {"python.c", "steps.c"}
+OF_PYTHON = {"python.c"}
 """Sources of the extension module; the library is built from all others."""
-HEADERS = ("cuda_abi.h", "steps.h")
-"""Headers that the extension includes."""
 COMMANDS = (
     *("CC", "CFLAGS", "LDFLAGS"),
     *("CXX", "CPP", "CPPFLAGS", "LDSHARED", "LDCXXSHARED", "AR", "ARFLAGS"),
@@ -114,8 +112,7 @@ def extension() -> Extension:
     return Extension(
         EXTENSION,
         sorted(f"{NATIVE}/{name}" for name in OF_PYTHON),
-        depends=[f"{NATIVE}/{name}" for name in HEADERS],
-        define_macros=[("PALLASC_EXTENSION_SOURCES", f'"{_digest({*OF_PYTHON, *HEADERS})}"')],
+        define_macros=[("PALLASC_EXTENSION_SOURCES", f'"{_digest(OF_PYTHON)}"')],
         extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-s"],
         optional=True,

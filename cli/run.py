@@ -621,7 +621,7 @@ class TraceFile:
         self._read(chosen, workspace)
 
     def _read(self, chosen: Chosen, workspace: DeviceArray) -> None:
-        from pallasc.runtime.calls.program import lay_out
+        from pallasc.runtime.device.memory import lay_out
 
         plan = chosen.artifact.plan
         held, offsets = workspace.to_bytes(), dict(lay_out(plan)[0])

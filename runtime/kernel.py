@@ -1,25 +1,26 @@
 """The kernel object that users call.
 
-A call is matched to a variant and launched; repeated calls go through generated fast paths.
+A call is matched to a variant and launched; repeated calls go through the C extension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.availability import Availability, availability, device_ordinal
 from pallasc.runtime.calls.forms import Forms
-from pallasc.runtime.calls.generated import Function, skip_frames, untraced
 from pallasc.runtime.calls.host import launch_copied
 from pallasc.runtime.calls.launch import Match, Route, launch
 from pallasc.runtime.calls.match import Call, RoutedVariants
+from pallasc.runtime.calls.native_path import NativePaths
 from pallasc.runtime.calls.program import load_program
+from pallasc.runtime.calls.tracing import Function, skip_frames, untraced
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import get_device, look_at_device, open_driver
-from pallasc.runtime.matching.arrays import Adapter, find_adapter
+from pallasc.runtime.device.devices import get_device, look_at_device
+from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.tuned import Choice
 from pallasc.runtime.matching.variants import Rules
@@ -29,9 +30,6 @@ from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spelling import an
 from pallasc.specs.templates import Scalar
-
-if TYPE_CHECKING:
-    from pallasc.runtime.calls.fast_path_table import FastPathTable
 
 
 class Kernel(RoutedVariants):
@@ -64,14 +62,8 @@ class Kernel(RoutedVariants):
         rules: Rules | None = None,
     ) -> None:
         super().__init__(name, candidates, checks=checks, is_by_digest=is_by_digest, rules=rules)
-        self._fast_paths: FastPathTable | None = None
-        self._launched: set[tuple[Route, Adapter]] = set()
-        self._generated: set[tuple[Route, Adapter]] = set()
+        self._added: set[tuple[Route, type]] = set()
         self._call: Function = partial(self._start, MISSING, True)
-        self._paths: Mapping[str, Function] = {
-            "call": self._call,
-            "into": partial(Kernel.into, self),
-        }
         skip_frames(_ENTRANCES)
 
     def __repr__(self) -> str:
@@ -299,14 +291,7 @@ class Kernel(RoutedVariants):
         groups = _by_structure(self.variants)
         if len(groups) == 1:
             return None
-        kernels = [self.of(group) for group in groups]
-        forms = Forms(self.name, kernels, self._types)
-        slow = {"call": partial(self._take_over, True), "into": partial(self._take_over, False)}
-        fast_paths = forms.fast_paths(slow)
-        if fast_paths:
-            self._call = fast_paths["call"]
-            self.__dict__["into"] = fast_paths["into"]
-        return forms
+        return Forms(self.name, [self.of(group) for group in groups], self._types)
 
     def _types(self, leaves: Sequence[Any]) -> list[ArrayType]:
         return [_type(leaf, f"{self.name}: array {n}") for n, leaf in enumerate(leaves)]
@@ -335,7 +320,7 @@ class Kernel(RoutedVariants):
         if match.ordinal is None:
             return launch_copied(match)
         results = launch(match, match.ordinal)
-        kernel._generate(match)
+        kernel._install(match)
         return results
 
     def _takes_out(self) -> bool:
@@ -343,57 +328,29 @@ class Kernel(RoutedVariants):
         kernels = self._forms.kernels if self._forms is not None else (self,)
         return any(kernel.arguments.takes("out") for kernel in kernels)
 
-    def _generate(self, match: Match) -> None:
-        """Route later calls with arrays of this framework through generated functions.
-
-        They are generated at the second call: generating takes longer than the rest of a first
-        call, and many kernels are called only once.
-        """
+    def _install(self, match: Match) -> None:
+        """Let later calls like this one go through the C extension, if it is available."""
         if not match.inputs or match.padding is not None:
             return
-        adapter = match.inputs[0].adapter
-        use = (match.route, adapter)
-        if use not in self._launched or use in self._generated:
-            self._launched.add(use)
+        first = match.inputs[0]
+        added = match.route, type(first.array)
+        if added in self._added:
             return
-        self._generated.add(use)
-        dialect = adapter.dialect()
-        if dialect is None:
-            return
-        from pallasc.runtime.calls.fast_path_table import FastPathTable
-
         skip_frames(_ENTRANCES)  # torch may have been imported after the kernel was created
         with process_state.now.lock:
-            if self._fast_paths is None:
-                slow = {
-                    "call": partial(self._take_over, True),
-                    "into": partial(self._take_over, False),
-                }
-                success = open_driver().success
-                # A kernel that can pad accepts shorter arrays, so shapes must always be compared.
-                checks = self.checks or self.can_pad
-                self._fast_paths = FastPathTable(self.variants, slow, success, checks=checks)
-            fast_paths = self._fast_paths.add(match.route, dialect)
-            if fast_paths is not None:
-                self._paths = {"call": fast_paths.call, "into": fast_paths.into}
-            self._install(self.native_paths.add(match.route, adapter.exchange(), self._paths))
+            fronts = self.native_paths.add(match.route, first.adapter, type(first.array))
+            if fronts is not None:
+                self._call = fronts["call"]
+                self.__dict__["into"] = fronts["into"]
+            self._added.add(added)
 
-    def _install(self, paths: Mapping[str, Function]) -> None:
-        self._call = paths["call"]
-        if not isinstance(paths["into"], partial):
-            self.__dict__["into"] = paths["into"]
-
-    def _take_over(
-        self,
-        allocates: bool,
-        arrays: Sequence[Any],
-        more: Sequence[Any],
-        out: Any,
-        stream: Any,
-        named: Mapping[str, object],
-    ) -> Any:
-        """Handle a call that a generated function could not."""
-        return self._start(out, allocates, *arrays, *more, stream=stream, **named)
+    @cached_property
+    def native_paths(self) -> NativePaths:
+        """The paths of calls through the C extension."""
+        # A kernel that can pad accepts shorter arrays, so shapes must always be compared.
+        checks = self.checks or self.can_pad
+        slow = {"call": partial(self._start, MISSING, True), "into": partial(Kernel.into, self)}
+        return NativePaths(self.variants, checks=checks, slow=slow)
 
 
 _ENTRANCES: Sequence[Function] = (

@@ -112,12 +112,9 @@ def l2_bytes(driver: Driver, device: Device) -> int:
 def _make_launch(route: Route, device: Device, pointers: Sequence[int]) -> Callable[[], None]:
     program = route.program(device.ordinal)
     workspace = DeviceArray((program.workspace_bytes,), "u8", device.ordinal)
-    plan = program.bind(_STREAM, pointers, workspace.pointer)
 
-    def launch(owner: DeviceArray = workspace) -> None:
-        answer = plan()
-        if int(answer[0]):
-            raise program.error(answer)
+    def launch() -> None:
+        program.launch(_STREAM, pointers, workspace.pointer)
 
     return launch
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypedDict
 
 from pallasc.errors import ArgumentError
@@ -13,15 +15,14 @@ from pallasc.runtime.adapters.capsules import CUDA, make_capsule
 from pallasc.runtime.device.devices import (
     Device,
     active,
-    current_device,
     get_device,
     is_open,
     outside_captures,
 )
 from pallasc.runtime.device.streams import own_stream
 from pallasc.runtime.device.uses import Uses, wait_for_moments, work_stream
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, NewArray, no_array
-from pallasc.specs.dtypes import DTYPES, parse_dtype
+from pallasc.runtime.matching.arrays import Access, Adapter, ArrayView, no_array
+from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spelling import an
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
@@ -199,6 +200,13 @@ def _free(pointer: int, device: Device, uses: Uses) -> None:
             driver.bindings.cuMemFree(pointer)
 
 
+def _or_device_array(view: Callable[[Any], ArrayView]) -> Callable[[Any], ArrayView]:
+    def describe(array: Any) -> ArrayView:
+        return array.view if type(array) is DeviceArray else view(array)
+
+    return describe
+
+
 class OwnMemory(Adapter):
     """The allocating part of an adapter, for arrays that come without an allocator."""
 
@@ -206,11 +214,27 @@ class OwnMemory(Adapter):
         """Return a new device array."""
         return DeviceArray(shape, dtype, device)
 
+    def access(self, kind: type) -> Access:
+        """Return how the C extension handles arrays of a type, and device arrays next to them."""
+        own = super().access(kind)
+        return replace(
+            own,
+            kinds=(kind, DeviceArray),
+            describe=_or_device_array(own.describe),
+            describe_in_order=_or_device_array(own.describe_in_order),
+        )
+
 
 class DeviceArrayAdapter(OwnMemory):
     """pallasc's own device arrays."""
 
     name = "a device array"
+
+    def access(self, kind: type) -> Access:
+        """Return how the C extension handles device arrays."""
+        view = attrgetter("view")
+        own = super().access(kind)
+        return replace(own, kinds=(kind,), describe=view, describe_in_order=view)
 
     def view(self, array: Any) -> ArrayView:
         """Return a view of a device array for the runtime.
@@ -221,30 +245,6 @@ class DeviceArrayAdapter(OwnMemory):
         if not isinstance(array, DeviceArray):
             raise no_array(array)
         return array.view
-
-    def dialect(self) -> Dialect:
-        """Return the expressions that generated code uses for these arrays."""
-        return Dialect(
-            kind=DeviceArray,
-            other_kinds=frozenset(),
-            dtypes={dtype.name: dtype.name for dtype in DTYPES.values()},
-            dtype="{x}.dtype",
-            shape="{x}.shape",
-            layout="{x}.shape == {shape}",
-            device="{x}.device",
-            pointer="{x}.pointer",
-            stream="0",
-            current_device="_current_device()",
-            uses="{x}.uses",
-            new="_new({shape}, {dtype}, {x}.device)",
-            new_in=_new_in,
-            values={"_current_device": current_device, "_new": DeviceArray},
-        )
-
-
-def _new_in(_stream: int, device: int, arrays: Sequence[NewArray]) -> list[DeviceArray]:
-    """Return new device arrays; their memory does not belong to any stream."""
-    return [DeviceArray(shape, dtype, device) for shape, _, dtype in arrays]
 
 
 def make_adapter() -> DeviceArrayAdapter:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
-from pallasc.runtime.calls.program import lay_out
+from pallasc.runtime.device.memory import lay_out
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.runtime.matching.variants import Variants
 from pallasc.specs.artifacts.plan import Binding

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from keyword import kwlist
 from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.calls.forms import Forms
-from pallasc.runtime.calls.generated import Function, compile_function, parameter_names
 from pallasc.runtime.calls.match import RoutedVariants
 from pallasc.runtime.calls.native_path import make_operator
+from pallasc.runtime.calls.tracing import Function
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of
 from pallasc.specs.artifacts.signature import input_names
 from pallasc.specs.artifacts.trees import children_of, is_flat
 
+_ARGUMENT = re.compile("[A-Za-z][A-Za-z0-9_]*")
+_TAKEN = frozenset({*kwlist, "out", "stream"})
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
 # Variants, library and operator by name. Deleting a library object removes its operators too.
@@ -72,7 +75,7 @@ def _taken(name: str, what: str) -> ArgumentError:
 class _Operator:
     """The functions of one operator; a parameter that is None in some variants is optional."""
 
-    def __init__(self, kernel: RoutedVariants, forms: Forms[Any] | None) -> None:
+    def __init__(self, kernel: Any, forms: Forms[Any] | None) -> None:
         self._kernel = kernel
         order: Sequence[str | None] = [name for name, _ in input_names(kernel.signature)]
         optional: Sequence[str] = ()
@@ -93,11 +96,10 @@ class _Operator:
                 f"{', '.join(optional)} than without.",
                 hint="Choose variants first: kernel.variant(…).torch_operator(…).",
             )
-        self._names = list(zip(parameter_names(order), _keys(order), strict=True))
+        self._names = list(zip(_argument_names(order), _keys(order), strict=True))
         taken = set().union(*(form.places for form in self._forms.values()))
-        self._names = [(name.lstrip("_"), key) for name, key in self._names if key in taken]
+        self._names = [(name, key) for name, key in self._names if key in taken]
         self._optional = list(optional)
-        self.launch = self._generated()
 
     def schema(self) -> str:
         """Return `(Tensor a, Tensor(b!) b) -> Tensor`; inputs updated in place are not returned."""
@@ -118,45 +120,20 @@ class _Operator:
         """Return the function for tensors on a GPU: a C function if available, else `launch`."""
         import torch
 
-        exchange = find_adapter(torch.empty(0), self._kernel.name).exchange()
+        access = find_adapter(torch.empty(0), self._kernel.name).access(torch.Tensor)
         keys = [key for _, key in self._names]
-        front = make_operator(exchange, len(keys), self.launch) if exchange is not None else None
+        front = make_operator(access, len(keys), self.launch)
         if front is None:
             return self.launch
         for form in self._forms.values():
             slots = tuple(form.places.get(key, -1) for key in keys)
-            form.kernel.native_paths.serve(front, slots)
+            form.kernel.native_paths.serve(front, access, slots)
         return front
 
-    def _generated(self) -> Function:
-        """Return the launch function, which picks the form by which tensors are not None.
-
-        Torch omits trailing arguments that are None.
-        """
-        names = [f"_tensor{number}" for number in range(len(self._names))]
-        by_key = {key: name for name, (_, key) in zip(names, self._names, strict=True)}
-        lines = []
-        for number, (given, form) in enumerate(self._forms.items()):
-            tests = [
-                f"{by_key[key]} is {'not ' if is_given else ''}None"
-                for key, is_given in zip(self._optional, given, strict=False)
-            ]
-            passed = "".join(f"{by_key.get(key)}, " for key in form.keys)
-            call = f"_form{number}.launch({passed})"
-            lines += [
-                f"    if {' and '.join(tests) or 'True'}:",
-                *(f"        {line}" for line in form.returning(call)),
-            ]
-        listed = "".join(f"{name}, " for name in names)
-        source = [
-            f"def _front({''.join(f'{name}=None, ' for name in names)}):",
-            *lines,
-            f"    return _refuse(({listed}))",
-        ]
-        kernels = {
-            f"_form{number}": form.kernel for number, form in enumerate(self._forms.values())
-        }
-        return compile_function(source, {**kernels, "_refuse": self._form}, "launch")
+    def launch(self, *tensors: Any) -> Any:
+        """Launch the form that matches; torch omits trailing arguments that are None."""
+        form, given = self._form(tensors)
+        return form.fresh(form.kernel.launch(*[given.get(key) for key in form.keys]))
 
     def pretend(self, *tensors: Any) -> Any:
         """Return empty tensors with the shapes and dtypes that a launch would return."""
@@ -213,7 +190,7 @@ class _Form:
         is_flat: each array is a parameter by itself.
     """
 
-    def __init__(self, kernel: RoutedVariants) -> None:
+    def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self.signature = kernel.signature
         trees = input_names(self.signature)
@@ -236,26 +213,31 @@ class _Form:
         updated = tuple(sorted(map(str, self.updated)))
         return len(self.signature.results), updated
 
-    def returning(self, call: str) -> list[str]:
-        """Return the lines that call the kernel and return the results that are not inputs."""
+    def fresh(self, made: Any) -> Any:
+        """Return the results of a call that are not inputs: a tensor, a tuple, or None."""
         places: dict[int, int] = {}
         for leaf, (source, number) in enumerate(self.signature.sources):
             if source == "result":
                 places.setdefault(number, leaf)
         tree = self.signature.output_tree
-        if not places:
-            return [call, "return None"]
-        if type(tree) is int:
-            return [f"return {call}"]
-        positions = {leaf: position for position, leaf in enumerate(children_of(tree))}
-        results = [f"_made[{positions[leaf]}]" for _, leaf in sorted(places.items())]
-        return [f"_made = {call}", f"return {', '.join(results)}"]
+        if places and type(tree) is not int:
+            positions = {leaf: position for position, leaf in enumerate(children_of(tree))}
+            return _returned([made[positions[leaf]] for _, leaf in sorted(places.items())])
+        return made if places else None
 
 
 def _type(adapter: TorchAdapter, tensor: Any) -> ArrayType:
     shape = tuple(map(int, tensor.shape))
     layout = None if tensor.is_contiguous() else layout_of(shape, tuple(map(int, tensor.stride())))
     return array_type(adapter.short_dtype(tensor.dtype), shape, layout)
+
+
+def _argument_names(names: Sequence[str | None]) -> list[str]:
+    """Return names for the schema: the function's own if torch accepts them."""
+    return [
+        name if name and _ARGUMENT.fullmatch(name) and name not in _TAKEN else f"array{number}"
+        for number, name in enumerate(names)
+    ]
 
 
 def _keys(names: Sequence[str | None]) -> list[Any]:

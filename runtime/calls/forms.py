@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
-from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
 from pallasc.runtime.matching.candidates import ArrayType
 from pallasc.runtime.matching.selection import may_run, several_fit
 from pallasc.runtime.matching.variants import Variants
@@ -56,6 +55,8 @@ class Forms(Generic[K]):
         self._name = name
         self.kernels = tuple(kernels)
         self._types = types
+        self._names, self._optional = self.parameters() or [], self.optional()
+        self._by_given = self.by_given()
 
     def choose(self, arrays: Sequence[Any], named: Mapping[str, object]) -> K:
         """Return the kernel whose signature matches the arguments.
@@ -64,6 +65,9 @@ class Forms(Generic[K]):
             ArgumentError: no form matches.
             SelectionError: several forms match, and take arrays of these types.
         """
+        given = self._given(arrays, named)
+        if given in self._by_given:
+            return self._by_given[given]
         reasons: list[tuple[K, PallascError]] = []
         fitting: list[_Fitting[K]] = []
         for form in self.kernels:
@@ -82,6 +86,16 @@ class Forms(Generic[K]):
         if len(fitting) > 1:
             raise several_fit([match.chosen.variants[0] for match in fitting])
         return fitting[0].form
+
+    def _given(self, arrays: Sequence[Any], named: Mapping[str, object]) -> tuple[bool, ...] | None:
+        """Return which optional parameters are given, None if there are other arguments, too."""
+        if len(arrays) > len(self._names):
+            return None
+        values = dict(zip(self._names, arrays, strict=False))
+        if not values.keys().isdisjoint(named) or not named.keys() <= set(self._names):
+            return None
+        values |= named
+        return tuple(values.get(name) is not None for name in self._optional)
 
     def _of_types(
         self, fitting: Sequence[_Fitting[K]], reasons: list[tuple[K, PallascError]]
@@ -149,18 +163,6 @@ class Forms(Generic[K]):
             if len(forms) == 1 and {n for n, _ in input_names(forms[0].signature)} == names
         }
 
-    def fast_paths(self, slow: Mapping[str, Function]) -> dict[str, Function]:
-        """Return the functions "call" and "into" for later calls, an empty dict if there are none.
-
-        Args:
-            slow: called as `slow(arrays, more, out, stream, params)` for anything unusual.
-        """
-        names = self.parameters()
-        table = self.by_given() if names else {}
-        if not names or not table:
-            return {}
-        return {kind: _front(names, self.optional(), table, kind, slow[kind]) for kind in slow}
-
     def _with_arrays(self, kernel: K) -> set[str]:
         trees = input_names(kernel.signature)
         return {str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))}
@@ -172,43 +174,6 @@ def _order(kernel: Variants) -> list[str]:
     if kernel.signature.parameters:
         return [str(name) for name, _ in trees]
     return [str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))]
-
-
-def _front(
-    names: Sequence[str],
-    optional: Sequence[str],
-    table: Mapping[tuple[bool, ...], K],
-    kind: str,
-    slow: Function,
-) -> Function:
-    """Return a function that dispatches by which optional parameters are given."""
-    own = dict(zip(names, parameter_names(list(names)), strict=True))
-    is_into = kind == "into"
-    out, slow_out, passed = (
-        ("out=_MISSING, ", "out", "out=out, ") if is_into else ("", "_MISSING", "")
-    )
-    lines = []
-    for number, (given, form) in enumerate(table.items()):
-        tests = [
-            f"{'not ' if is_given else ''}({own[name]} is None or {own[name]} is _MISSING)"
-            for name, is_given in zip(optional, given, strict=True)
-        ]
-        arrays = "".join(f"{own[str(name)]}, " for name, _ in input_names(form.signature))
-        entrance = f"_form{number}.{'into' if is_into else 'launch'}"
-        lines += [
-            f"        if {' and '.join(tests) or 'True'}:",
-            f"            return {entrance}({arrays}{passed}stream=stream)",
-        ]
-    listed = "".join(f"{name}, " for name in own.values())
-    source = [
-        f"def _front({''.join(f'{name}=_MISSING, ' for name in own.values())}*_more, {out}"
-        "stream=None, **_params):",
-        "    if not _more and not _params:",
-        *lines,
-        f"    return _slow(({listed}), _more, {slow_out}, stream, _params)",
-    ]
-    forms = {f"_form{number}": form for number, form in enumerate(table.values())}
-    return compile_function(source, {**BUILTINS, **forms, "_slow": slow}, kind)
 
 
 def _example(kernel: Variants) -> str:

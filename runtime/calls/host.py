@@ -77,13 +77,10 @@ def launch_on_host(
         temporary(device, total, handle, what) as base,
     ):
         places = [base + sum(sizes[:number]) for number in range(len(sizes))]
-        plan = program.bind(handle, places, base + sum(sizes))
         try:
             for place, array in zip(places, inputs, strict=False):
                 _copy_in(driver, place, array, handle, route.name)
-            answer = program.answer(plan)
-            if int(answer[0]):
-                raise program.error(answer)
+            program.launch(handle, places, base + sum(sizes))
             updated = route.signature.updated
             for number in (*updated, *range(len(inputs), len(arrays))):
                 _copy_out(driver, arrays[number], places[number], handle, route.name)

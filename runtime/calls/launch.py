@@ -1,4 +1,4 @@
-"""One launch: a route has programs on devices, and plans bound to addresses.
+"""One launch: a route has programs on devices.
 
 The launch uses the stream that the caller passes. If there is none, it uses the stream of the first
 array, results included, whose framework has a current stream or which names a stream. Otherwise it
@@ -9,30 +9,27 @@ for each other (`uses.Order`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pallasc.errors import ArgumentError, DeviceError, PallascError
+from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.calls.padding import Prepared
-from pallasc.runtime.calls.plan_table import PlanKey, PlanTable
-from pallasc.runtime.calls.program import BoundPlan, Program, lay_out, load_program
+from pallasc.runtime.calls.program import Program, load_program
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import (
     Device,
-    active,
     context_of,
     current_context,
     current_device,
     get_device,
 )
-from pallasc.runtime.device.memory import temporary
+from pallasc.runtime.device.memory import lay_out, temporary
 from pallasc.runtime.device.process_state import Forgetful
 from pallasc.runtime.device.streams import (
     DEFAULT_STREAMS,
     PRIMARY_CONTEXT,
-    beside_contexts,
-    in_context,
+    across_contexts,
     stream_handle,
 )
 from pallasc.runtime.device.uses import Order
@@ -42,9 +39,6 @@ from pallasc.runtime.matching.selection import select
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.signature import MISSING, Signature
 from pallasc.specs.artifacts.trees import unflatten
-
-_WRONG_CONTEXT = frozenset({201, 400})
-"""Codes if no context is current, or another one than the stream's or the function's."""
 
 
 class Route:
@@ -59,7 +53,6 @@ class Route:
     Attributes:
         is_only: as given.
         signature: their signature.
-        plans: bound plans by key. Reading it needs no lock.
         workspace_bytes: memory for temporaries that each launch needs.
         fronts: native fronts, which also hold handles of the programs.
     """
@@ -76,8 +69,6 @@ class Route:
         self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
-        self._table = PlanTable()
-        self.plans = self._table.plans
         self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
         self._chosen: dict[int, tuple[Candidate, Device]] = {}
         self._programs: dict[int, Program] = {}
@@ -111,145 +102,55 @@ class Route:
         """Return the program for a device, None if nothing has been launched there."""
         return self._programs.get(ordinal)
 
-    def bind(self, key: PlanKey) -> BoundPlan:
-        """Return a new plan for a key, and keep it.
-
-        Raises:
-            ArgumentError, DeviceError: as for `Program` and `Program.bind`.
-        """
-        stream, place, *pointers = key
-        program = self.program(_ordinal(place), stream)
-        workspace = pointers.pop() if self.workspace_bytes else 0
-        device, context = program.device, current_context()
-        if place < 0:
-            with active(device):
-                plan = in_context(device, program.bind(stream, pointers, workspace))
-        elif not context or _is_own(context, device):
-            if context:
-                self._check_contexts(pointers, context)
-            with active(device):
-                plan = program.bind(stream, pointers, workspace)
-            plan = beside_contexts(device, stream, plan)
-        else:
-            plan = program.bind(stream, pointers, workspace)
-        self._table.put(key, plan)
-        return plan
-
-    def try_bind(self, key: PlanKey) -> BoundPlan | None:
-        """Return a new plan for a key, None if an argument is wrong: the slow path reports it.
-
-        Raises:
-            DeviceError: as for `bind`.
-        """
-        try:
-            return self.bind(key)
-        except ArgumentError:
-            return None
-
-    def retry(self, key: PlanKey, plan: BoundPlan, result: tuple[Any, ...], out: Any) -> Any:
-        """Continue a launch that failed only because of the current context; return `out`.
-
-        Steps that ran are not repeated: the launch continues with the step that failed. From then
-        on, each launch with this key makes the device's context current.
-
-        Raises:
-            DriverError: the launch failed for another reason, or fails again.
-        """
-        stream, place = key[:2]
-        program = self.program(_ordinal(place))
-        first = result[1] if len(result) > 1 else 0
-        if int(result[0]) in _WRONG_CONTEXT and place >= 0:
-            context = current_context()
-            # If the context is gone, nothing can be ordered after steps in its default stream.
-            is_lost = first and not context and stream <= DEFAULT_STREAMS
-            if context != int(program.device.context) and not is_lost:
-                plan = beside_contexts(program.device, stream, plan)
-                result = program.answer(plan, first)
-        if int(result[0]):
-            self._table.drop(key)
-            raise program.error(result)
-        if self.plans.get(key) is not plan:
-            self._table.put(key, plan)
-        return out
-
-    def explain(self, key: PlanKey, plan: BoundPlan, error: Exception) -> DeviceError:
-        """Return the error for a plan that raised an exception instead of returning a code."""
-        return self.program(_ordinal(key[1])).explain(plan, error)
-
-    def launch(self, key: PlanKey) -> None:
-        """Launch, whichever context is current.
-
-        Raises:
-            ArgumentError, DeviceError: as for `bind` and `retry`.
-        """
-        stream, ordinal, *addresses = key
-        if stream <= DEFAULT_STREAMS and current_device() != ordinal:
-            key = (stream, ~ordinal, *addresses)
-        self.launch_plan(key, self.plans.get(key) or self.bind(key))
-
-    def launch_plan(self, key: PlanKey, plan: BoundPlan) -> None:
-        """Run the plan bound for a key.
-
-        Raises:
-            DriverError: as for `retry`.
-        """
-        result = self.program(_ordinal(key[1])).answer(plan)
-        if int(result[0]):
-            self.retry(key, plan, result, None)
-
     def enqueue(
         self, stream: int, ordinal: int, pointers: Sequence[int], workspace: int | None = None
     ) -> None:
         """Launch for arrays at these addresses, allocating temporaries if no workspace is given.
 
-        Raises:
-            ArgumentError, DeviceError: as for `bind` and `retry`.
-        """
-        key = (stream, ordinal, *pointers)
-        size_bytes = self.workspace_bytes
-        if size_bytes == 0:
-            self.launch(key)
-        elif workspace is not None:
-            self.launch((*key, workspace))
-        else:
-            what = f"{self.name} needs {size_bytes} bytes for temporaries"
-            with temporary(get_device(ordinal), size_bytes, stream, what) as address:
-                self.launch((*key, address))
+        The launch runs in the device's primary context, whichever context is current.
 
-    def forget_plans(self) -> None:
-        """Drop the bound plans; later launches bind new ones."""
-        self._table.clear()
+        Raises:
+            ArgumentError: an address is misaligned, arrays overlap, or the stream or an array
+                belongs to another context.
+            DeviceError: the driver cannot do it.
+        """
+        program = self.program(ordinal, stream)
+        size_bytes = self.workspace_bytes
+        with ExitStack() as stack:
+            self._order_contexts(stack, program.device, stream, pointers)
+            if size_bytes and workspace is None:
+                what = f"{self.name} needs {size_bytes} bytes for temporaries"
+                workspace = stack.enter_context(temporary(program.device, size_bytes, stream, what))
+            program.launch(stream, pointers, workspace or 0)
 
     def forget(self) -> None:
         """Drop everything that was created before the fork."""
-        self.forget_plans()
         self._chosen.clear()
         self._programs.clear()
         for front in self.fronts:
             front.forget()
 
-    def _check_contexts(self, pointers: Sequence[int], context: int) -> None:
-        """Check that no array is in a context that the program created: kernels cannot reach it.
+    def _order_contexts(
+        self, stack: ExitStack, device: Device, stream: int, pointers: Sequence[int]
+    ) -> None:
+        """Order the launch with the current context, if the program created it on this device.
+
+        Each context has a default stream of its own.
 
         Raises:
-            ArgumentError: an array is in one.
+            ArgumentError: an array is in the other context: kernels cannot reach it.
         """
+        context = current_context()
+        if context in (0, int(device.context)) or current_device() != device.ordinal:
+            return
         for binding, pointer in zip(self.signature.passed, pointers, strict=True):
             if pointer and context_of(pointer) == context:
                 raise ArgumentError(
                     f"{self.name}: {binding.path} belongs to a context of the program's own.",
                     hint=PRIMARY_CONTEXT,
                 )
-
-
-def _ordinal(place: int) -> int:
-    """Return the device ordinal in a plan's key."""
-    return place if place >= 0 else ~place
-
-
-def _is_own(context: int, device: Device) -> bool:
-    """Return True if the current context is another one of this device, created by the program."""
-    return context != int(device.context) and current_device() == device.ordinal
+        if stream <= DEFAULT_STREAMS:
+            stack.enter_context(across_contexts(device, stream))
 
 
 # ---- one launch

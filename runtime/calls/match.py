@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.calls.launch import Match, Route
@@ -21,10 +21,6 @@ from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import MISSING, Signature
 from pallasc.specs.artifacts.trees import flatten
-from pallasc.specs.lazy import cached_property
-
-if TYPE_CHECKING:
-    from pallasc.runtime.calls.native_path import NativePaths
 
 
 class RoutedVariants(Variants):
@@ -35,13 +31,6 @@ class RoutedVariants(Variants):
         self._routes: dict[object, Route] = {}
         self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
         self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
-
-    @cached_property
-    def native_paths(self) -> NativePaths:
-        """The paths of calls through the C extension, if available."""
-        from pallasc.runtime.calls.native_path import NativePaths
-
-        return NativePaths(self.variants, checks=self.checks or self.can_pad)
 
     def route(
         self,

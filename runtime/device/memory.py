@@ -14,6 +14,7 @@ from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import Device, Driver, active, open_driver, outside_captures
 from pallasc.runtime.device.streams import capture_number, own_stream
 from pallasc.runtime.device.uses import Uses, number_of, record, wait_for_moments
+from pallasc.specs.artifacts.plan import LaunchPlan
 
 ALIGNMENT = 256
 """Alignment that Mosaic assumes for every buffer."""
@@ -25,6 +26,16 @@ THREAD_STREAM = 2
 def align(size_bytes: int) -> int:
     """Return a size rounded up to the alignment of buffers."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
+    """Return the workspace offset of each temporary of a plan, and the total size."""
+    offsets, at = [], 0
+    for number, buffer in enumerate(plan.buffers):
+        if buffer.role == "temporary":
+            offsets.append((number, at))
+            at += align(buffer.size)
+    return offsets, at
 
 
 def upload(device: Device, digest: str, data: bytes, what: str) -> int:

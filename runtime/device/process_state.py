@@ -38,9 +38,10 @@ class ProcessState:
         spare_events: events that no moment refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
         turns, workspaces, uses: by stream, for devices without memory pools; see `memory`.
-        libraries: loaded cubins by digest; see `calls.program`.
+        libraries: loaded cubins by digest; see `calls.plain`.
+        library: the C library, False if it is not used, None until first requested.
         programs: by artifact and ordinal; see `calls.program`.
-        routes: the routes that have plans; see `calls.launch`.
+        routes: the routes that have programs; see `calls.launch`.
     """
 
     is_forked: bool = False
@@ -57,6 +58,7 @@ class ProcessState:
     workspaces: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
     uses: dict[tuple[int, ...], Any] = field(default_factory=dict)
     libraries: dict[str, Any] = field(default_factory=dict)
+    library: Any = None
     programs: WeakKeyDictionary[Any, dict[int, Any]] = field(default_factory=WeakKeyDictionary)
     routes: WeakSet[Forgetful] = field(default_factory=WeakSet)
 

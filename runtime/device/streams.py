@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from numbers import Number
 from operator import index
 from typing import Any
@@ -15,7 +14,6 @@ from pallasc.runtime.device.devices import (
     Device,
     Driver,
     active,
-    current_context,
     current_device,
     open_driver,
     outside_captures,
@@ -164,49 +162,6 @@ def across_contexts(device: Device, stream: int) -> Iterator[None]:
             with active(device):
                 event = stack.enter_context(_moment(driver, stream, what))
             driver.call("cuStreamWaitEvent", handle, event, 0, what=what)
-
-
-Call = Callable[..., tuple[Any, ...]]
-"""Enqueue work in a stream, and return the driver's result."""
-
-
-def in_context(device: Device, call: Call) -> Call:
-    """Return a call that runs in a device's context and then restores the thread's context."""
-    driver = open_driver()
-    push = partial(driver.bindings.cuCtxPushCurrent, device.context)
-    pop, success = driver.bindings.cuCtxPopCurrent, driver.success
-
-    def run(*arguments: int) -> tuple[Any, ...]:
-        pushed: tuple[Any, ...] = push()
-        if pushed[0] is not success:
-            return pushed
-        try:
-            return call(*arguments)
-        finally:
-            pop()
-
-    return run
-
-
-def beside_contexts(device: Device, stream: int, call: Call) -> Call:
-    """Like `in_context`, for threads that may have made another context current.
-
-    Each context has a separate default stream. If the program has made another context of this GPU
-    current, its default stream and the default stream of the device's context wait for each other.
-    """
-    inside = in_context(device, call)
-    if stream > DEFAULT_STREAMS:
-        return inside
-    own = int(device.context)
-
-    def run(*arguments: int) -> tuple[Any, ...]:
-        context = current_context()
-        if context in (0, own):
-            return call(*arguments) if context else inside(*arguments)
-        with across_contexts(device, stream):
-            return inside(*arguments)
-
-    return run
 
 
 @contextmanager

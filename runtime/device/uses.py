@@ -242,6 +242,9 @@ class Order:
         Raises:
             ArgumentError: it is being captured, and cannot wait.
         """
+        moments = self._unfinished()
+        if not moments and not self._others:
+            return
         if is_capturing(self._device, self._stream):
             if self._is_given:
                 self._others, self._uses = [], []  # the caller orders what a graph does not see
@@ -255,13 +258,18 @@ class Order:
         for other in self._others:
             wait_for(self._device, self._stream, other)
         if self._uses:
-            number = self._number = number_of(self._device, self._stream)
-            moments = [
-                moment
-                for memory, writes in self._uses
-                for moment in memory.before(number, writes=writes)
-            ]
-            wait_for_moments(self._device, self._stream, set(moments))
+            wait_for_moments(self._device, self._stream, moments)
+
+    def _unfinished(self) -> set[Moment]:
+        """Return the unfinished uses of the arrays in other streams."""
+        if not self._uses:
+            return set()
+        number = self._number = number_of(self._device, self._stream)
+        return {
+            moment
+            for memory, writes in self._uses
+            for moment in memory.before(number, writes=writes)
+        }
 
     def after(self) -> None:
         """Make the other streams wait for the launch, and record it in the uses of its arrays.

@@ -13,8 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.device.devices import current_device
 from pallasc.specs.arrays import layout_of
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.spelling import an
 
 if TYPE_CHECKING:
@@ -66,77 +68,40 @@ NewIn = Callable[[int, int, Sequence[NewArray]], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """Expressions of generated code that query a framework; `{x}` is an array, `{d}` an ordinal.
-
-    Attributes:
-        kind, other_kinds: the usual type of its arrays, and other types that work the same.
-        dtypes: its dtypes by short name.
-        dtype, shape, device, pointer, stream, current_device: expressions.
-        plain: an expression that is true if the memory of `{x}` has its actual values: torch
-            conjugates complex arrays lazily, and so negates their imaginary parts, which without
-            gaps have one element. Empty if memory always has the actual values.
-        layout: an expression that is true if `{x}` has the shape `{shape}` without gaps;
-            `{strides}` are the strides of such an array, in elements. Like all expressions on an
-            array, it may raise the exceptions in `FOREIGN_ERRORS`, or an `AssertionError`.
-        mark_written: an expression that marks the arrays in the tuple `{xs}` as written in the
-            framework; empty if the framework does not count writes.
-        strided: the same as `layout` for an array that is not row-major, with the strides
-            `{strides}`; empty if such arrays have no generated functions.
-        uses: an expression for the `Uses` of an array; empty if a framework has a current stream
-            that orders its work.
-        new: an expression for a new array of the current stream, with the shape `{shape}`, the
-            row-major strides `{strides}` and the dtype `{dtype}`, on the GPU of `{x}`.
-        new_in: a function that returns new arrays of a stream other than the current one. It takes
-            the stream's handle, the ordinal, and shape, strides and dtype of each array. None if
-            such calls have no generated functions.
-        values: the values that the expressions use.
-    """
-
-    kind: type
-    other_kinds: frozenset[type]
-    dtypes: Mapping[str, object]
-    dtype: str
-    shape: str
-    layout: str
-    device: str
-    pointer: str
-    stream: str
-    current_device: str
-    new: str
-    values: Mapping[str, object]
-    new_in: NewIn | None = None
-    plain: str = ""
-    mark_written: str = ""
-    strided: str = ""
-    uses: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Access of the C extension to a framework whose arrays have DLPack's C exchange API.
+class Access:
+    """How the C extension inspects and allocates arrays of a framework.
 
     Attributes:
         kinds: the types of its arrays.
-        capsule: the `__dlpack_c_exchange_api__` of these types.
+        describe: returns the `ArrayView` of an array for a call in a stream that the caller gives;
+            used if there is no `capsule`.
+        describe_in_order: the same for other calls, see `Adapter.view_in_order`.
         dtypes: its dtypes by short name.
         new_here: a function that allocates on the current GPU, given shape, strides and dtype.
-        new_in: as in `Dialect`; None if calls that allocate in a stream go through Python.
+        new_in: a function that returns new arrays of a stream other than the current one; None if
+            calls that allocate in a stream go through Python.
+        capsule: the `__dlpack_c_exchange_api__` of these types; None if they have none.
         mark_written: a function that marks the arrays in a tuple as written in the framework; None
             if it does not count writes.
-        is_plain: returns whether an array's memory has its actual values, see `Dialect`; None if
-            all arrays do.
+        is_plain: returns whether an array's memory has its actual values: torch conjugates complex
+            arrays lazily, and so negates their imaginary parts, which without gaps have one
+            element. None if `describe` checks it, or if memory always has the actual values.
+        stream: returns the current stream of a device; None if the framework has none, or if
+            `capsule` or `stream_address` tells it.
         stream_address: the address of a C function for the current stream of a device,
             `int (int32_t device, void **stream)`; 0 to use the function of the API.
     """
 
     kinds: tuple[type, ...]
-    capsule: Any
+    describe: Callable[[Any], ArrayView]
+    describe_in_order: Callable[[Any], ArrayView]
     dtypes: Mapping[str, object]
     new_here: Callable[..., Any]
     new_in: NewIn | None = None
+    capsule: Any = None
     mark_written: Callable[[tuple[Any, ...]], object] | None = None
     is_plain: Callable[[Any], bool] | None = None
+    stream: Callable[[int], int] | None = None
     stream_address: int = 0
 
 
@@ -181,13 +146,25 @@ class Adapter:
     def mark_written(self, arrays: tuple[Any, ...]) -> object:
         """Mark these arrays as written by a launch, if the framework counts writes."""
 
-    def dialect(self) -> Dialect | None:
-        """Return expressions for generated functions; None if each call must use `view`."""
-        return None
+    def access(self, kind: type) -> Access:
+        """Return how the C extension handles arrays of a type. Opens no driver."""
+        counts_writes = type(self).mark_written is not Adapter.mark_written
+        return Access(
+            kinds=(kind,),
+            describe=self.view,
+            describe_in_order=self.view_in_order,
+            dtypes={name: name for name in DTYPES},
+            new_here=self._new_here,
+            new_in=self._new_in,
+            mark_written=self.mark_written if counts_writes else None,
+            stream=self.stream if self.has_pool else None,
+        )
 
-    def exchange(self) -> Exchange | None:
-        """Return the extension's access to the framework, None if impossible. Opens no driver."""
-        return None
+    def _new_here(self, shape: tuple[int, ...], _strides: tuple[int, ...], dtype: str) -> Any:
+        return self.empty(shape, dtype, current_device(), None)
+
+    def _new_in(self, stream: int, device: int, arrays: Sequence[NewArray]) -> list[Any]:
+        return [self.empty(shape, dtype, device, stream) for shape, _, dtype in arrays]
 
     def run(self, call: Any) -> Any:
         """Handle a whole call (`calls.match.Call`), and return its results."""

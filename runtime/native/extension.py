@@ -12,11 +12,19 @@ from typing import Any
 from pallasc.runtime.native import is_clone
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("cuda_abi.h", "python.c", "steps.c", "steps.h")
+SOURCES = ("python.c",)
 """Sources of the extension."""
 
 _NAME = "_native"
 _PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
+
+
+def has_thread_streams() -> bool:
+    """Return True if cuda-bindings is set to use per-thread default streams.
+
+    C code calls the driver's regular functions, for which handle 0 is another stream.
+    """
+    return os.environ.get(_PER_THREAD_STREAM, "0") not in ("", "0")
 
 
 @cache
@@ -24,8 +32,7 @@ def extension() -> Any | None:
     """Return the extension, None if launches go through Python.
 
     That is the case if it was not built, or was built before its sources changed; if PALLASC_NATIVE
-    is 0; or if cuda-bindings is set to use per-thread default streams: the extension calls the
-    driver's regular functions.
+    is 0; or if cuda-bindings is set to use per-thread default streams.
     """
     return _look()[0]
 
@@ -39,8 +46,8 @@ def _look() -> tuple[Any | None, str]:
     """Return the extension and "", or None and the reason."""
     if os.environ.get("PALLASC_NATIVE") == "0":
         return None, "the extension is switched off: PALLASC_NATIVE is 0"
-    if (value := os.environ.get(_PER_THREAD_STREAM, "0")) not in ("", "0"):
-        told = f"{_PER_THREAD_STREAM} is {value!r}"
+    if has_thread_streams():
+        told = f"{_PER_THREAD_STREAM} is {os.environ[_PER_THREAD_STREAM]!r}"
         return None, f"the extension knows no default streams of threads, and {told}"
     try:
         module = import_module(f"{__package__}.{_NAME}")

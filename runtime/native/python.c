@@ -1,11 +1,13 @@
-/* `_native`: launches for arrays with DLPack's C exchange API, in place of the generated functions
- * of runtime/calls/fast_path.py.
+/* `_native`: the way of a call in Python to `pallasc_launch_from`.
  *
  * A front is the entry point of one kernel: a builtin method that inspects the arguments of a call,
- * finds the route with the same dtypes, shapes and layouts, and enqueues its steps in the stream.
- * For anything it does not handle, it calls the fallback before doing anything else: the Python
- * function that does the same, and is the only one to write messages. runtime/calls/native_path.py
- * creates fronts and routes.
+ * finds the route with the same dtypes, shapes and layouts, and launches its plan in the stream.
+ * For anything it does not handle, it calls the fallback before doing anything else: Python code
+ * that handles every call, and is the only one to write messages about arguments.
+ * runtime/calls/native_path.py creates fronts and routes.
+ *
+ * Arrays are inspected through DLPack's C exchange API where their type has it, and otherwise through
+ * a function of Python that describes them.
  *
  * Routes of a front, programs of a route and streams of a program are only ever added, and each is
  * complete when published: a call needs no lock, even on a free-threaded Python.
@@ -20,8 +22,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "steps.h"
 
 #ifndef PALLASC_EXTENSION_SOURCES
 #define PALLASC_EXTENSION_SOURCES ""
@@ -62,11 +62,23 @@ typedef struct exchange_api {
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } exchange_api;
 
-/* ---- program: the steps of a variant on one device */
+/* ---- program: a plan of the C library, prepared on one device */
+
+/* pallasc_launch_from of include/pallasc.h. */
+typedef int (*launch_function)(const void *plan, int device, void *const *buffers, size_t count,
+                               void *workspace, void *stream, size_t first_step,
+                               size_t *failed_step);
 
 typedef struct program {
     PyObject_HEAD
-    steps plan;
+    PyObject *owner; /* keeps the plan open */
+    launch_function launch;
+    const void *plan;
+    int device;
+    void *context; /* the device's primary context */
+    int (*current_context)(void **context);
+    int array_count;
+    bool uses_workspace;
     _Atomic(int) stream_count;
     _Atomic(void *) streams[MOST_STREAMS];
 } program;
@@ -77,7 +89,7 @@ static PyObject *name_stream, *name_out, *name_cuda_stream;
 static void program_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    steps_free(&((program *)self)->plan);
+    Py_XDECREF(((program *)self)->owner);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -104,63 +116,35 @@ static void add_stream(program *self, void *stream)
     atomic_store_explicit(&self->streams[place % MOST_STREAMS], stream, memory_order_release);
 }
 
-/* Program(functions, context, places, steps): words of 8 bytes, see native_path.py. */
+/* program(owner, launch, plan, device, context, current_context, arrays, uses_workspace) */
 static PyObject *make_program(PyObject *module, PyObject *args)
 {
-    const char *functions, *places;
-    Py_ssize_t function_bytes, place_bytes;
-    unsigned long long context;
-    PyObject *list;
+    PyObject *owner;
+    unsigned long long launch, plan, context, current;
+    int device, arrays, uses_workspace;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y#Ky#O!:program", &functions, &function_bytes, &context, &places,
-                          &place_bytes, &PyTuple_Type, &list))
+    if (!PyArg_ParseTuple(args, "OKKiKKip:program", &owner, &launch, &plan, &device, &context,
+                          &current, &arrays, &uses_workspace))
         return NULL;
-    size_t place_count = (size_t)place_bytes / sizeof(place);
-    if (function_bytes != sizeof(driver_functions) || place_count > MOST_BUFFERS ||
-        place_bytes % sizeof(place)) {
-        PyErr_SetString(PyExc_ValueError, "a program that is too large, or damaged");
+    if (!launch || !plan || !current || arrays < 0 || arrays >= MOST_ARRAYS) {
+        PyErr_SetString(PyExc_ValueError, "a program without a plan, or with too many arrays");
         return NULL;
     }
     program *self = PyObject_New(program, program_type);
     if (!self)
         return NULL;
-    memset(&self->plan, 0, sizeof self->plan);
+    Py_INCREF(owner);
+    self->owner = owner;
+    self->launch = (launch_function)(uintptr_t)launch;
+    self->plan = (const void *)(uintptr_t)plan;
+    self->device = device;
+    self->context = (void *)(uintptr_t)context;
+    self->current_context = (int (*)(void **))(uintptr_t)current;
+    self->array_count = arrays;
+    self->uses_workspace = uses_workspace != 0;
     atomic_init(&self->stream_count, 0);
     for (int n = 0; n < MOST_STREAMS; n++)
         atomic_init(&self->streams[n], NULL);
-    memcpy(&self->plan.driver, functions, sizeof self->plan.driver);
-    self->plan.context = (void *)(uintptr_t)context;
-    self->plan.places = malloc(place_bytes + 1);
-    self->plan.list = calloc((size_t)PyTuple_Size(list) + 1, sizeof *self->plan.list);
-    if (!self->plan.places || !self->plan.list) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    memcpy(self->plan.places, places, (size_t)place_bytes);
-    self->plan.place_count = place_count;
-    for (size_t n = 0; n < place_count; n++) {
-        const place *own = &self->plan.places[n];
-        if (own->kind == AT_ARRAY && own->value >= self->plan.array_count)
-            self->plan.array_count = own->value < MOST_ARRAYS ? own->value + 1 : MOST_ARRAYS + 1;
-        self->plan.uses_workspace |= own->kind == AT_WORKSPACE;
-    }
-    for (Py_ssize_t n = 0; n < PyTuple_Size(list); n++) {
-        const char *words, *values;
-        Py_ssize_t word_bytes, value_bytes;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(list, n), "y#y#", &words, &word_bytes, &values,
-                              &value_bytes)) {
-            Py_DECREF(self);
-            return NULL;
-        }
-        if (step_read(&self->plan.list[n], (const uint64_t *)(const void *)words,
-                      (size_t)word_bytes / sizeof(uint64_t), (const unsigned char *)values,
-                      (size_t)value_bytes, place_count)) {
-            Py_DECREF(self);
-            PyErr_SetString(PyExc_ValueError, "a step that is too large, or damaged");
-            return NULL;
-        }
-        self->plan.step_count++;
-    }
     return (PyObject *)self;
 }
 
@@ -170,11 +154,13 @@ static PyObject *make_program(PyObject *module, PyObject *args)
 enum { ASK_DTYPE = 1, ASK_SHAPE = 2, ASK_STRIDES = 4, ASK_PLAIN = 8 };
 
 typedef struct array_type {
+    PyObject *dtype; /* short name, interned */
     int64_t code, bits, asks;
     uint64_t below; /* address bits that must be 0: the alignment minus one */
     uint64_t size_bytes;
     int64_t ndim;
     const int64_t *shape, *strides;
+    bool is_row_major;
 } array_type;
 
 enum { RETURN_LEAF = 0, RETURN_TUPLE = 1, RETURN_LIST = 2, RETURN_NONE = 3 };
@@ -199,7 +185,7 @@ typedef struct route {
     PyObject *new_results[MOST_ARRAYS]; /* arguments of the allocation function */
     PyObject *new_workspace;           /* the same, NULL if the kernel needs none */
     PyObject *all_new;                 /* a tuple of everything a call allocates */
-    PyObject *ready, *admit, *refuse;
+    PyObject *ready, *admit, *order, *refuse;
     _Atomic(program *) programs[MOST_DEVICES];
 } route;
 
@@ -211,23 +197,26 @@ typedef struct front {
     int slot_count, kind_count;
     PyObject *names[MOST_ARRAYS]; /* interned; NULL for parameters without a name */
     PyObject *kinds[MOST_KINDS];
-    PyObject *missing, *capsule, *mark_written, *empty, *new_in, *stream_handle, *is_plain;
-    PyObject *earlier; /* fallbacks that another thread may be calling */
-    const exchange_api *api;
+    PyObject *missing, *capsule, *describe, *describe_in_order, *mark_written, *empty, *new_in, *stream_handle,
+        *is_plain, *stream_of;
+    const exchange_api *api; /* NULL if `describe` inspects the arrays */
     int (*current_stream)(int32_t device, void **stream); /* NULL to use the API's function */
-    _Atomic(PyObject *) fallback;
+    PyObject *fallback;
     _Atomic(route *) first;
     _Atomic(route *) last; /* the route of the last call */
 } front;
 
 static void route_free(route *self)
 {
+    for (int n = 0; n < MOST_ARRAYS; n++)
+        Py_XDECREF(self->arrays[n].dtype);
     for (int n = 0; n < self->result_count; n++)
         Py_XDECREF(self->new_results[n]);
     Py_XDECREF(self->new_workspace);
     Py_XDECREF(self->all_new);
     Py_XDECREF(self->ready);
     Py_XDECREF(self->admit);
+    Py_XDECREF(self->order);
     Py_XDECREF(self->refuse);
     for (int n = 0; n < MOST_DEVICES; n++)
         Py_XDECREF((PyObject *)atomic_load(&self->programs[n]));
@@ -239,16 +228,19 @@ static int front_traverse(PyObject *object, visitproc visit, void *arg)
 {
     front *self = (front *)object;
     Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->describe);
+    Py_VISIT(self->describe_in_order);
     Py_VISIT(self->mark_written);
     Py_VISIT(self->empty);
     Py_VISIT(self->new_in);
     Py_VISIT(self->stream_handle);
     Py_VISIT(self->is_plain);
-    Py_VISIT(self->earlier);
-    Py_VISIT(atomic_load(&self->fallback));
+    Py_VISIT(self->stream_of);
+    Py_VISIT(self->fallback);
     for (route *own = atomic_load(&self->first); own; own = own->next) {
         Py_VISIT(own->ready);
         Py_VISIT(own->admit);
+        Py_VISIT(own->order);
         Py_VISIT(own->refuse);
     }
     return 0;
@@ -264,13 +256,15 @@ static int front_clear(PyObject *object)
         route_free(own);
         own = next;
     }
-    Py_XDECREF(atomic_exchange(&self->fallback, NULL));
-    Py_CLEAR(self->earlier);
+    Py_CLEAR(self->fallback);
+    Py_CLEAR(self->describe);
+    Py_CLEAR(self->describe_in_order);
     Py_CLEAR(self->mark_written);
     Py_CLEAR(self->empty);
     Py_CLEAR(self->new_in);
     Py_CLEAR(self->stream_handle);
     Py_CLEAR(self->is_plain);
+    Py_CLEAR(self->stream_of);
     return 0;
 }
 
@@ -299,37 +293,119 @@ static void forget_error(void)
         PyErr_Clear();
 }
 
+/* An array, as far as it has been inspected: through the exchange API, or described by Python. */
+typedef struct seen {
+    PyObject *described; /* an `ArrayView` of runtime/matching/arrays.py, owned; or NULL */
+    dl_tensor tensor;    /* else this */
+    uint64_t address;
+    int device;
+} seen;
+
 /* A call, as far as it has been inspected. */
 typedef struct call {
     front *self;
     PyObject *slots[MOST_ARRAYS]; /* by parameter, NULL if not given */
     bool is_viewed[MOST_ARRAYS];
-    dl_tensor views[MOST_ARRAYS]; /* by parameter */
+    seen views[MOST_ARRAYS]; /* by parameter */
     PyObject *out, *stream;
-    PyObject *items;                   /* of an `out` that is a list, which may change meanwhile */
-    PyObject *arrays[MOST_ARRAYS];     /* inputs, results, workspace */
-    dl_tensor placed[MOST_ARRAYS];     /* of results and workspace, by array */
+    PyObject *items;               /* of an `out` that is a list, which may change meanwhile */
+    PyObject *arrays[MOST_ARRAYS]; /* inputs, results, workspace */
+    const seen *inputs[MOST_ARRAYS];
+    seen placed[MOST_ARRAYS]; /* of results and workspace, by array: */
+    int first_placed, end_placed;
     uint64_t addresses[MOST_ARRAYS];
 } call;
 
-/* Reads an array; false if it is not an array, or not on a GPU. */
-static bool view(const front *self, PyObject *array, dl_tensor *out)
+/* Fields of an `ArrayView`. */
+enum { POINTER, DTYPE, SHAPE, IS_CONTIGUOUS, DEVICE, IS_WRITABLE, STREAM, STRIDES, USES, FIELDS };
+
+static PyObject *field(const seen *array, int number)
 {
+    return PyTuple_GetItem(array->described, number);
+}
+
+/* Lets Python describe an array; false if it cannot, or if the array is not on a GPU. */
+static bool describe(const call *own, PyObject *array, seen *out)
+{
+    const front *self = own->self;
+    out->described = PyObject_CallFunctionObjArgs(
+        own->stream ? self->describe : self->describe_in_order, array, NULL);
+    if (!out->described) {
+        forget_error();
+        return false;
+    }
+    if (!PyTuple_Check(out->described) || PyTuple_Size(out->described) != FIELDS ||
+        field(out, DEVICE) == Py_None)
+        return false;
+    out->device = (int)PyLong_AsLong(field(out, DEVICE));
+    out->address = PyLong_AsUnsignedLongLong(field(out, POINTER));
+    if (PyErr_Occurred()) {
+        forget_error();
+        return false;
+    }
+    return true;
+}
+
+/* Reads an array; false if it is not an array, or not on a GPU. */
+static bool view(const call *own, PyObject *array, seen *out)
+{
+    const front *self = own->self;
     PyObject *kind = (PyObject *)Py_TYPE(array);
     int n = 0;
+    out->described = NULL;
     while (n < self->kind_count && self->kinds[n] != kind)
         n++;
     if (n == self->kind_count)
         return false;
-    if (self->api->view(array, out)) {
+    if (!self->api)
+        return describe(own, array, out);
+    if (self->api->view(array, &out->tensor)) {
         forget_error();
         return false;
     }
-    return out->device_type == DLPACK_CUDA;
+    out->device = out->tensor.device_id;
+    out->address = (uint64_t)(uintptr_t)out->tensor.data + out->tensor.byte_offset;
+    return out->tensor.device_type == DLPACK_CUDA;
 }
 
-static bool is_of_type(const array_type *type, const dl_tensor *array)
+/* Returns whether a tuple of Python holds these numbers. */
+static bool are_numbers(PyObject *tuple, const int64_t *numbers, int64_t count)
 {
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != count)
+        return false;
+    for (int64_t n = 0; n < count; n++) {
+        long long own = PyLong_AsLongLong(PyTuple_GetItem(tuple, n));
+        if (own == -1 && PyErr_Occurred())
+            forget_error();
+        if (own != numbers[n])
+            return false;
+    }
+    return true;
+}
+
+static bool is_described_as(const array_type *type, const seen *array)
+{
+    PyObject *dtype = field(array, DTYPE);
+    if (type->asks & ASK_DTYPE && dtype != type->dtype &&
+        (!PyUnicode_Check(dtype) || PyUnicode_Compare(dtype, type->dtype)))
+        return false;
+    if (!(type->asks & ASK_SHAPE))
+        return true;
+    if (!are_numbers(field(array, SHAPE), type->shape, type->ndim))
+        return false;
+    if (!(type->asks & ASK_STRIDES))
+        return true;
+    bool is_contiguous = field(array, IS_CONTIGUOUS) == Py_True;
+    if (type->is_row_major || is_contiguous)
+        return type->is_row_major && is_contiguous;
+    return are_numbers(field(array, STRIDES), type->strides, type->ndim);
+}
+
+static bool is_of_type(const array_type *type, const seen *own)
+{
+    if (own->described)
+        return is_described_as(type, own);
+    const dl_tensor *array = &own->tensor;
     if (type->asks & ASK_DTYPE &&
         (array->code != type->code || array->bits != type->bits || array->lanes != 1))
         return false;
@@ -351,25 +427,21 @@ static bool is_of_type(const array_type *type, const dl_tensor *array)
                 return false;
         return true;
     }
-    int64_t step = 1; /* without strides it is row-major */
-    for (int64_t n = type->ndim - 1; n >= 0; n--) {
-        if (type->strides[n] != step && type->shape[n] != 1)
-            return false;
-        step *= type->shape[n];
-    }
-    return true;
+    return type->is_row_major; /* as an array without strides is */
 }
 
 /* Assigns the arguments to parameters; false if some do not match. */
 static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     const front *self = own->self;
-    own->out = own->stream = NULL;
+    own->out = own->stream = own->items = NULL;
+    own->first_placed = own->end_placed = 0;
+    for (int n = 0; n < self->slot_count; n++)
+        own->is_viewed[n] = false;
     if (count > self->slot_count)
         return false;
     for (int n = 0; n < self->slot_count; n++) {
         own->slots[n] = n < count && args[n] != self->missing ? args[n] : NULL;
-        own->is_viewed[n] = false;
     }
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     for (Py_ssize_t n = 0; n < named; n++) {
@@ -407,15 +479,15 @@ static int match_inputs(call *own, const route *way)
         if (!array)
             return UNUSUAL;
         if (!own->is_viewed[n]) {
-            if (!view(self, array, &own->views[n]))
-                return UNUSUAL;
             own->is_viewed[n] = true;
+            if (!view(own, array, &own->views[n]))
+                return UNUSUAL;
         }
         if (!is_of_type(&way->arrays[number], &own->views[n]))
             return DIFFERS;
         own->arrays[number] = array;
-        own->addresses[number] =
-            (uint64_t)(uintptr_t)own->views[n].data + own->views[n].byte_offset;
+        own->inputs[number] = &own->views[n];
+        own->addresses[number] = own->views[n].address;
     }
     return FITS;
 }
@@ -426,9 +498,9 @@ static int device_of_inputs(const call *own, const route *way)
     for (int n = 0; n < own->self->slot_count; n++) {
         if (way->slots[n] < 0)
             continue;
-        if (device >= 0 && own->views[n].device_id != device)
+        if (device >= 0 && own->views[n].device != device)
             return -1;
-        device = own->views[n].device_id;
+        device = own->views[n].device;
     }
     return device;
 }
@@ -471,10 +543,13 @@ static bool take_out(call *own, const route *way)
 /* Inspects an array that was given for a result, or allocated. */
 static bool place_array(call *own, int number, int device)
 {
-    dl_tensor *placed = &own->placed[number];
-    if (!view(own->self, own->arrays[number], placed) || placed->device_id != device)
+    seen *placed = &own->placed[number];
+    if (!own->end_placed)
+        own->first_placed = number;
+    own->end_placed = number + 1;
+    if (!view(own, own->arrays[number], placed) || placed->device != device)
         return false;
-    own->addresses[number] = (uint64_t)(uintptr_t)placed->data + placed->byte_offset;
+    own->addresses[number] = placed->address;
     return true;
 }
 
@@ -509,11 +584,11 @@ static route *choose(call *own)
     return NULL;
 }
 
-/* Returns whether a call of a route has all the arrays that the steps use. */
-static bool fits(const route *way, const steps *plan)
+/* Returns whether a call of a route has all the arrays that the plan uses. */
+static bool fits(const route *way, const program *ready)
 {
-    size_t arrays = (size_t)(way->input_count + way->result_count);
-    return plan->array_count <= arrays && (way->new_workspace || !plan->uses_workspace);
+    return ready->array_count == way->input_count + way->result_count &&
+           (way->new_workspace || !ready->uses_workspace);
 }
 
 /* The program for a device, as a new reference, since a fork within the call makes fronts drop
@@ -532,7 +607,7 @@ static program *program_on(route *way, int device)
         forget_error();
         return NULL;
     }
-    if (Py_TYPE(made) != program_type || !fits(way, &((program *)made)->plan)) {
+    if (Py_TYPE(made) != program_type || !fits(way, (program *)made)) {
         way->is_slow_on[device] = made == Py_False;
         Py_DECREF(made);
         return NULL;
@@ -583,6 +658,20 @@ static bool given_stream(const front *self, PyObject *given, void **stream)
 /* The framework's current stream; false if it does not report one. */
 static bool current_stream(const front *self, int device, void **stream)
 {
+    *stream = NULL;
+    if (!self->current_stream && !self->api) {
+        PyObject *handle = self->stream_of ? PyObject_CallFunction(self->stream_of, "i", device)
+                                           : PyLong_FromLong(0);
+        if (handle) {
+            *stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(handle);
+            Py_DECREF(handle);
+        }
+        if (PyErr_Occurred()) {
+            forget_error();
+            return false;
+        }
+        return true;
+    }
     if (self->current_stream ? self->current_stream(device, stream)
                              : self->api->current_stream(DLPACK_CUDA, device, stream)) {
         forget_error();
@@ -763,17 +852,107 @@ static PyObject *returned(const call *own, const route *way)
     return made;
 }
 
+/* The view of an array of the call. */
+static const seen *seen_of(const call *own, const route *way, int number)
+{
+    return number < way->input_count ? own->inputs[number] : &own->placed[number];
+}
+
+/* Returns whether all described arrays may be used: written ones are writable, and no producer used
+ * another stream than the default stream that the launch then takes, too. */
+static bool may_use(const call *own, const route *way)
+{
+    for (int n = 0; n < way->input_count + way->result_count; n++) {
+        const seen *array = seen_of(own, way, n);
+        bool is_written = n >= way->input_count || way->is_updated[n];
+        if (!array->described)
+            continue;
+        if (is_written && field(array, IS_WRITABLE) != Py_True)
+            return false;
+        if (field(array, STREAM) == Py_None)
+            continue;
+        long long producer = PyLong_AsLongLong(field(array, STREAM));
+        if (PyErr_Occurred())
+            forget_error();
+        if (own->stream || own->self->stream_of || producer < 0 || producer > 1)
+            return false;
+    }
+    return true;
+}
+
+/* Lets Python order the launch after earlier uses of the arrays, if they track them. Sets `after` to
+ * the function to call after the launch; returns -1 with an exception set on failure. */
+static int order(const call *own, const route *way, int device, void *stream, PyObject **after)
+{
+    PyObject *uses = NULL;
+    *after = NULL;
+    for (int n = 0; n < way->input_count + way->result_count; n++) {
+        const seen *array = seen_of(own, way, n);
+        if (!array->described || field(array, USES) == Py_None)
+            continue;
+        bool is_written = n >= way->input_count || way->is_updated[n];
+        PyObject *pair = Py_BuildValue("(OO)", field(array, USES),
+                                       is_written ? Py_True : Py_False);
+        if (!uses)
+            uses = PyList_New(0);
+        int code = pair && uses ? PyList_Append(uses, pair) : -1;
+        Py_XDECREF(pair);
+        if (code) {
+            Py_XDECREF(uses);
+            return -1;
+        }
+    }
+    if (!uses)
+        return 0;
+    *after = PyObject_CallFunction(way->order, "iKOO", device,
+                                   (unsigned long long)(uintptr_t)stream, uses,
+                                   own->stream ? Py_True : Py_False);
+    Py_DECREF(uses);
+    return *after ? 0 : -1;
+}
+
+/* Launches in a stream; returns what the call returns. */
+static PyObject *enqueue(call *own, route *way, program *ready, void *stream)
+{
+    PyObject *after = NULL;
+    if (order(own, way, ready->device, stream, &after))
+        return NULL;
+    if (mark_written(own, way)) {
+        Py_XDECREF(after);
+        return NULL;
+    }
+    int status, results = way->input_count + way->result_count;
+    void *buffers[MOST_ARRAYS];
+    for (int n = 0; n < results; n++)
+        buffers[n] = (void *)(uintptr_t)own->addresses[n];
+    void *workspace = way->new_workspace ? (void *)(uintptr_t)own->addresses[results] : NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = ready->launch(ready->plan, ready->device, buffers, (size_t)results, workspace, stream,
+                           0, NULL);
+    Py_END_ALLOW_THREADS
+    if (after) {
+        PyObject *done = PyObject_CallNoArgs(after); /* some of several steps may be enqueued */
+        Py_DECREF(after);
+        Py_XDECREF(done);
+        if (!done && !status)
+            return NULL;
+        PyErr_Clear();
+    }
+    /* `refuse` raises the exception for the failure, which the library keeps for each thread. */
+    return status ? PyObject_CallFunction(way->refuse, "i", status) : returned(own, way);
+}
+
 /* Outcome of a call: done, with a result or an exception; or nothing was done. */
 enum { DONE, NOT_DONE };
 
-/* Launches on a device that has a program, in its current context. */
+/* Launches on a device that has a program. */
 static int launch_on(call *own, route *way, program *ready, int device, PyObject **result)
 {
     front *self = own->self;
     bool allocates = self->what != FRONT_INTO;
     void *context = NULL, *stream = NULL;
-    if (ready->plan.driver.current_context(&context) || context != ready->plan.context)
-        return NOT_DONE;
+    if (ready->current_context(&context) || (context && context != ready->context))
+        return NOT_DONE; /* Python orders launches beside contexts of the program's own */
     if (!allocates && !take_results(own, way, device))
         return NOT_DONE;
     if (way->any_plain && !are_plain(own, way))
@@ -785,22 +964,9 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     bool is_placed;
     int end = allocate_all(own, way, stream, device, first_new, &is_placed);
     int status = NOT_DONE;
-    if (is_placed && addresses_fit(own, way)) {
+    if (is_placed && may_use(own, way) && addresses_fit(own, way)) {
         status = DONE;
-        *result = NULL;
-        if (mark_written(own, way) == 0) {
-            size_t failed = 0;
-            int code;
-            uint64_t workspace = way->new_workspace ? own->addresses[results] : 0;
-            Py_BEGIN_ALLOW_THREADS
-            code = steps_launch(&ready->plan, own->addresses, workspace, stream, 0, &failed);
-            Py_END_ALLOW_THREADS
-            *result = code == 0
-                          ? returned(own, way)
-                          /* It raises the Python exception for this driver code. */
-                          : PyObject_CallFunction(way->refuse, "iin", device, code,
-                                                  (Py_ssize_t)failed);
-        }
+        *result = enqueue(own, way, ready, stream);
     }
     for (int n = first_new; n < end; n++)
         Py_XDECREF(own->arrays[n]);
@@ -827,7 +993,7 @@ static PyObject *fall_back(front *self, PyObject *const *args, Py_ssize_t count,
 {
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     PyObject *passed = PyTuple_New(count), *keywords = named ? PyDict_New() : NULL, *done = NULL;
-    PyObject *fallback = atomic_load(&self->fallback);
+    PyObject *fallback = self->fallback;
     if (!passed || (named && !keywords))
         goto end;
     for (Py_ssize_t n = 0; n < count; n++) {
@@ -837,13 +1003,24 @@ static PyObject *fall_back(front *self, PyObject *const *args, Py_ssize_t count,
     for (Py_ssize_t n = 0; n < named; n++)
         if (PyDict_SetItem(keywords, PyTuple_GetItem(names, n), args[count + n]))
             goto end;
-    Py_INCREF(fallback);
     done = PyObject_Call(fallback, passed, keywords);
-    Py_DECREF(fallback);
 end:
     Py_XDECREF(passed);
     Py_XDECREF(keywords);
     return done;
+}
+
+/* Drops what the inspection of a call has created. */
+static void forget_call(call *own)
+{
+    Py_XDECREF(own->items);
+    if (own->self->api)
+        return;
+    for (int n = 0; n < own->self->slot_count; n++)
+        if (own->is_viewed[n])
+            Py_XDECREF(own->views[n].described);
+    for (int n = own->first_placed; n < own->end_placed; n++)
+        Py_XDECREF(own->placed[n].described);
 }
 
 static PyObject *front_enter(PyObject *object, PyObject *const *args, Py_ssize_t count,
@@ -852,9 +1029,8 @@ static PyObject *front_enter(PyObject *object, PyObject *const *args, Py_ssize_t
     call own;
     PyObject *result = NULL;
     own.self = (front *)object;
-    own.items = NULL;
     int status = take_arguments(&own, args, count, names) ? launch(&own, &result) : NOT_DONE;
-    Py_XDECREF(own.items);
+    forget_call(&own);
     if (status == DONE)
         return result;
     if (PyErr_Occurred())
@@ -870,18 +1046,15 @@ static PyMethodDef entrances[] = {
 
 /* ---- creating fronts and routes */
 
-/* The newest API of major version 1 that can view an array and supports streams. */
+/* The newest API of major version 1 that can view an array and supports streams, else NULL. */
 static const exchange_api *find_api(PyObject *capsule)
 {
     const exchange_header *header = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     while (header && header->major != 1)
         header = header->previous;
     const exchange_api *api = (const exchange_api *)header;
-    if (api && api->view && api->current_stream)
-        return api;
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "the exchange API has no views of version 1");
-    return NULL;
+    PyErr_Clear(); /* not such a capsule */
+    return api && api->view && api->current_stream ? api : NULL;
 }
 
 static PyObject *optional(PyObject *value)
@@ -892,38 +1065,32 @@ static PyObject *optional(PyObject *value)
     return value;
 }
 
-/* front(what, names, missing, fallback, kinds, capsule, mark_written, empty, new_in,
- * stream_handle, is_plain, current_stream): returns a builtin method whose __self__ is the front. */
+/* front(what, names, missing, fallback, kinds, capsule, describe, describe_in_order, mark_written,
+ * new_here, new_in, stream_handle, is_plain, stream, stream_address): returns a builtin method
+ * whose __self__ is the front. */
 static PyObject *make_front(PyObject *module, PyObject *args)
 {
     int what;
-    PyObject *names, *missing, *fallback, *kinds, *capsule, *mark, *empty, *new_in, *handle,
-        *plain;
+    PyObject *names, *missing, *fallback, *kinds, *capsule, *describes, *in_order, *mark, *empty, *new_in,
+        *handle, *plain, *stream_of;
     unsigned long long current;
     (void)module;
-    if (!PyArg_ParseTuple(args, "iO!OOO!OOOOOOK:front", &what, &PyTuple_Type, &names, &missing,
-                          &fallback, &PyTuple_Type, &kinds, &capsule, &mark, &empty, &new_in,
-                          &handle, &plain, &current))
-        return NULL;
-    const exchange_api *api = find_api(capsule);
-    if (!api)
+    if (!PyArg_ParseTuple(args, "iO!OOO!OOOOOOOOOK:front", &what, &PyTuple_Type, &names, &missing,
+                          &fallback, &PyTuple_Type, &kinds, &capsule, &describes, &in_order, &mark, &empty,
+                          &new_in, &handle, &plain, &stream_of, &current))
         return NULL;
     if (what < FRONT_CALL || what > FRONT_OPERATOR || PyTuple_Size(names) > MOST_ARRAYS ||
         PyTuple_Size(kinds) > MOST_KINDS) {
         PyErr_SetString(PyExc_ValueError, "a front with too many parameters");
         return NULL;
     }
-    PyObject *earlier = PyList_New(0);
     allocfunc allocate_front = (allocfunc)PyType_GetSlot(front_type, Py_tp_alloc);
-    front *self = earlier ? (front *)allocate_front(front_type, 0) : NULL;
-    if (!self) {
-        Py_XDECREF(earlier);
+    front *self = (front *)allocate_front(front_type, 0);
+    if (!self)
         return NULL;
-    }
     /* All fields are zero. */
     self->what = what;
-    self->api = api;
-    self->earlier = earlier;
+    self->api = capsule == Py_None ? NULL : find_api(capsule);
     for (Py_ssize_t n = 0; n < PyTuple_Size(kinds); n++)
         self->kinds[self->kind_count++] = optional(PyTuple_GetItem(kinds, n));
     for (Py_ssize_t n = 0; n < PyTuple_Size(names); n++) {
@@ -935,13 +1102,15 @@ static PyObject *make_front(PyObject *module, PyObject *args)
     self->current_stream = (int (*)(int32_t, void **))(uintptr_t)current;
     self->missing = optional(missing);
     self->capsule = optional(capsule);
+    self->describe = optional(describes);
+    self->describe_in_order = optional(in_order);
     self->mark_written = optional(mark);
     self->empty = optional(empty);
     self->new_in = optional(new_in);
     self->stream_handle = optional(handle);
     self->is_plain = optional(plain);
-    Py_INCREF(fallback);
-    atomic_store(&self->fallback, fallback);
+    self->stream_of = optional(stream_of);
+    self->fallback = optional(fallback);
     PyObject *made = PyCFunction_NewEx(&entrances[what], (PyObject *)self, NULL);
     Py_DECREF(self);
     return made;
@@ -963,17 +1132,31 @@ static PyObject *all_new(const route *made, int what)
     return all;
 }
 
-static bool read_arrays(route *made, const int64_t *words, size_t count, int arrays)
+static bool is_row_major(const array_type *own)
+{
+    uint64_t step = 1;
+    bool is_same = true;
+    for (int64_t n = own->ndim - 1; n >= 0; n--) {
+        if (!own->shape[n])
+            return true;
+        is_same = is_same && ((uint64_t)own->strides[n] == step || own->shape[n] == 1);
+        step *= (uint64_t)own->shape[n];
+    }
+    return is_same;
+}
+
+static bool read_arrays(route *made, const int64_t *words, size_t count, PyObject *dtypes)
 {
     made->words = malloc((count + 1) * sizeof *made->words);
     if (!made->words)
         return false;
     memcpy(made->words, words, count * sizeof *words);
     const int64_t *at = made->words, *end = made->words + count;
-    for (int n = 0; n < arrays; n++) {
+    for (int n = 0; n < PyTuple_Size(dtypes); n++) {
         array_type *own = &made->arrays[n];
+        own->dtype = optional(PyTuple_GetItem(dtypes, n));
         if (end - at < 6 || at[5] < 0 || at[5] > (end - at - 6) / 2 || at[3] < 1 ||
-            (at[3] & (at[3] - 1)))
+            (at[3] & (at[3] - 1)) || !own->dtype || !PyUnicode_Check(own->dtype))
             return false;
         own->code = at[0];
         own->bits = at[1];
@@ -983,6 +1166,7 @@ static bool read_arrays(route *made, const int64_t *words, size_t count, int arr
         own->ndim = at[5];
         own->shape = at + 6;
         own->strides = at + 6 + own->ndim;
+        own->is_row_major = is_row_major(own);
         made->any_plain |= (own->asks & ASK_PLAIN) != 0;
         at += 6 + 2 * own->ndim;
     }
@@ -1031,25 +1215,26 @@ static bool read_structure(route *made, const front *self, PyObject *slots, PyOb
     return !PyErr_Occurred() && (made->returns != RETURN_LEAF || made->leaf_count == 1);
 }
 
-/* add(inputs, arrays, slots, updated, returns, leaves, new_results, new_workspace, ready, admit,
- * refuse) */
+/* add(inputs, arrays, dtypes, slots, updated, returns, leaves, new_results, new_workspace, ready,
+ * admit, order, refuse) */
 static PyObject *front_add(PyObject *object, PyObject *args)
 {
     front *self = (front *)object;
     const char *words;
     Py_ssize_t word_bytes;
     int inputs, returns;
-    PyObject *slots, *updated, *leaves, *results, *workspace, *ready, *admit, *refuse;
-    if (!PyArg_ParseTuple(args, "iy#O!O!iO!O!OOOO:add", &inputs, &words, &word_bytes,
-                          &PyTuple_Type, &slots, &PyTuple_Type, &updated, &returns, &PyTuple_Type,
-                          &leaves, &PyTuple_Type, &results, &workspace, &ready, &admit,
-                          &refuse))
+    PyObject *dtypes, *slots, *updated, *leaves, *results, *workspace, *ready, *admit, *orders,
+        *refuse;
+    if (!PyArg_ParseTuple(args, "iy#O!O!O!iO!O!OOOOO:add", &inputs, &words, &word_bytes,
+                          &PyTuple_Type, &dtypes, &PyTuple_Type, &slots, &PyTuple_Type, &updated,
+                          &returns, &PyTuple_Type, &leaves, &PyTuple_Type, &results, &workspace,
+                          &ready, &admit, &orders, &refuse))
         return NULL;
     Py_ssize_t arrays = inputs + PyTuple_Size(results);
     route *made = calloc(1, sizeof *made);
     if (!made)
         return PyErr_NoMemory();
-    bool is_good = inputs > 0 && arrays < MOST_ARRAYS && returns >= RETURN_LEAF &&
+    bool is_good = inputs > 0 && arrays < MOST_ARRAYS && arrays == PyTuple_Size(dtypes) && returns >= RETURN_LEAF &&
                    returns <= RETURN_NONE;
     if (is_good) {
         made->input_count = inputs;
@@ -1060,11 +1245,12 @@ static PyObject *front_add(PyObject *object, PyObject *args)
         made->new_workspace = optional(workspace);
         made->ready = optional(ready);
         made->admit = optional(admit);
+        made->order = optional(orders);
         made->refuse = optional(refuse);
         made->all_new = all_new(made, self->what);
         is_good = made->all_new &&
                   read_arrays(made, (const int64_t *)(const void *)words,
-                              (size_t)word_bytes / sizeof(int64_t), (int)arrays) &&
+                              (size_t)word_bytes / sizeof(int64_t), dtypes) &&
                   read_structure(made, self, slots, updated, leaves);
     }
     if (!is_good) {
@@ -1076,21 +1262,6 @@ static PyObject *front_add(PyObject *object, PyObject *args)
     /* The caller holds a lock, so nothing else adds to this front at the same time. */
     made->next = atomic_load(&self->first);
     atomic_store_explicit(&self->first, made, memory_order_release);
-    Py_INCREF(Py_None);
-    return Py_None;
-}
-
-/* fall_back(function): sets the function for unusual calls. */
-static PyObject *front_fall_back(PyObject *object, PyObject *function)
-{
-    front *self = (front *)object;
-    /* The caller holds a lock, as for add(). Other threads may be calling the previous fallback. */
-    PyObject *before = atomic_load(&self->fallback);
-    if (PyList_Append(self->earlier, before))
-        return NULL;
-    Py_INCREF(function);
-    atomic_store(&self->fallback, function);
-    Py_DECREF(before);
     Py_INCREF(Py_None);
     return Py_None;
 }
@@ -1108,7 +1279,6 @@ static PyObject *front_forget(PyObject *object, PyObject *unused)
 
 static PyMethodDef front_methods[] = {
     {"add", front_add, METH_VARARGS, "Add a route."},
-    {"fall_back", front_fall_back, METH_O, "Set the function for unusual calls."},
     {"forget", front_forget, METH_NOARGS, "Drop the programs, in the child of a fork."},
     {NULL, NULL, 0, NULL},
 };
@@ -1142,14 +1312,14 @@ static PyType_Spec program_spec = {
 
 static PyMethodDef functions[] = {
     {"front", make_front, METH_VARARGS, "Return the entrance of a kernel."},
-    {"program", make_program, METH_VARARGS, "Return the steps of a variant on a device."},
+    {"program", make_program, METH_VARARGS, "Return a prepared plan for fronts."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_native",
-    .m_doc = "What launches of arrays with DLPack's C exchange API go through.",
+    .m_doc = "What repeated calls of kernels go through.",
     .m_size = -1,
     .m_methods = functions,
 };
@@ -1166,10 +1336,7 @@ PyMODINIT_FUNC PyInit__native(void)
     name_cuda_stream = PyUnicode_InternFromString("cuda_stream");
     if (!front_type || !program_type || !name_stream || !name_out || !name_cuda_stream ||
         PyModule_AddStringConstant(module, "SOURCES", PALLASC_EXTENSION_SOURCES) ||
-        PyModule_AddIntConstant(module, "MOST_ARRAYS", MOST_ARRAYS) ||
-        PyModule_AddIntConstant(module, "MOST_BUFFERS", MOST_BUFFERS) ||
-        PyModule_AddIntConstant(module, "MOST_PARAMETERS", MOST_PARAMETERS) ||
-        PyModule_AddIntConstant(module, "MOST_VALUE_BYTES", MOST_VALUE_BYTES)) {
+        PyModule_AddIntConstant(module, "MOST_ARRAYS", MOST_ARRAYS)) {
         Py_DECREF(module);
         return NULL;
     }

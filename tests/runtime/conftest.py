@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import bundle_files  # noqa: F401  (tests import it by its bare name)
 import c_exports  # noqa: F401  (as bundle_files)
 import exchange  # noqa: F401  (as bundle_files)
-import extension_comparison  # noqa: F401  (as bundle_files)
 import flat  # noqa: F401  (as bundle_files)
 import foreign  # noqa: F401  (as bundle_files)
 import gpu_scripts  # noqa: F401  (as bundle_files)
@@ -33,7 +32,7 @@ import standin_torch as torch_control
 import tuned_bundles  # noqa: F401  (as bundle_files)
 import tuned_jobs  # noqa: F401  (as bundle_files)
 
-from pallasc.runtime.calls import native_path
+from pallasc.runtime.calls import native_path, program
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.native.extension import extension
 
@@ -120,8 +119,9 @@ def native() -> Any:
 
 @pytest.fixture
 def python_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let launches go through Python even where the extension is there."""
+    """Let launches go through cuda-python even where the C library is there."""
     monkeypatch.setattr(native_path, "extension", lambda: None)
+    monkeypatch.setattr(program, "_library", lambda: None)
 
 
 @pytest.fixture

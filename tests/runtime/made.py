@@ -20,7 +20,7 @@ from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.device import process_state
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, Exchange
+from pallasc.runtime.matching.arrays import Access, Adapter, ArrayView
 from pallasc.runtime.native.library import open_library
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.arrays import resolve_array
@@ -282,45 +282,21 @@ class Framework(Adapter):
     def mark_written(self, arrays: tuple[Tensor, ...]) -> None:
         self.written += arrays
 
-    def exchange(self) -> Exchange:
+    def access(self, kind: type) -> Access:
         from pallasc.runtime.device.devices import current_device
         from pallasc.specs.dtypes import DTYPES
 
-        return Exchange(
+        return Access(
             kinds=(Tensor,),
-            capsule=Tensor.__dlpack_c_exchange_api__,  # type: ignore[attr-defined]
+            describe=self.view,
+            describe_in_order=self.view,
             dtypes={name: name for name in DTYPES},
             new_here=lambda shape, _, dtype: self.empty(shape, dtype, current_device()),
             new_in=self.new_in,
+            capsule=Tensor.__dlpack_c_exchange_api__,  # type: ignore[attr-defined]
             mark_written=self.mark_written,
             is_plain=lambda tensor: tensor.plain,
-        )
-
-    def dialect(self) -> Dialect:
-        from pallasc.runtime.device.devices import current_device
-        from pallasc.specs.dtypes import DTYPES
-
-        return Dialect(
-            kind=Tensor,
-            other_kinds=frozenset(),
-            dtypes={name: name for name in DTYPES},
-            dtype="{x}.dtype",
-            shape="{x}.shape",
-            layout="{x}.shape == {shape} and {x}.contiguous",
-            device="{x}.device_number",
-            pointer="{x}.pointer",
-            stream="_stream({d})",
-            current_device="_current_device()",
-            new="_new({shape}, {dtype}, {x}.device)",
-            new_in=self.new_in,
-            plain="{x}.plain",
-            mark_written="_mark_written({xs})",
-            values={
-                "_stream": self.stream,
-                "_current_device": current_device,
-                "_mark_written": self.mark_written,
-                "_new": self.empty,
-            },
+            stream=self.stream,
         )
 
 

@@ -23,7 +23,7 @@ FLAGS = (
 )  # fmt: skip
 LINK = ("-shared", "-Wl,-soname,libpallasc.so", "-Wl,--no-undefined", "-Wl,-z,nodelete", "-pthread")
 LIBRARIES = ("-ldl",)
-OF_PYTHON = {"python.c", "steps.c"}
+OF_PYTHON = {"python.c"}
 """Sources of the extension module; the library is built from all others."""
 
 

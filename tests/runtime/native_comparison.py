@@ -2,8 +2,8 @@
 
 `asked_by_python` and `asked_by_c` do the same: they make an artifact ready on device 0, then launch
 it at several sets of addresses. Both return a `Log`, in which nothing is left of a process but what
-was asked: handles and addresses that the driver gave are numbered as they appear. The extension,
-which launches by C of its own, is the third way: `extension_comparison.py`.
+was asked: handles and addresses that the driver gave are numbered as they appear. How often tensor
+maps are encoded is not compared, but what launches get: their bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import made
 import standin as control
 from standin_records import MAP_BYTES, decode_map
 
-from pallasc.runtime.calls.program import Program
-from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.calls.plain import PlainSteps
+from pallasc.runtime.device.devices import get_device
+from pallasc.runtime.device.memory import lay_out
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import device_refusal
 from pallasc.runtime.native.library import Library
@@ -48,12 +49,10 @@ class Log:
 
     Attributes:
         ready: calls that made it ready.
-        maps: of each launch, the calls that encoded or changed tensor maps.
-        steps: of each launch, all other calls, with launches in full.
+        steps: of each launch, all calls but those that encode tensor maps, with launches in full.
     """
 
     ready: list[Asked] = field(default_factory=list)
-    maps: list[list[Asked]] = field(default_factory=list)
     steps: list[list[Asked]] = field(default_factory=list)
 
 
@@ -105,23 +104,18 @@ def use_model(driver: control.Standin, artifact: Artifact) -> None:
 
 
 def asked_by_python(driver: control.Standin, artifact: Artifact) -> Log:
-    """Launch through the runtime's `Program`."""
+    """Launch through cuda-python."""
     made.forget()
     candidate = Candidate("made", {}, artifact)
     device = get_device(0)
     assert device_refusal(candidate, device) is None
     reader = Reader(driver)
-    program = Program(candidate, device)
+    steps = PlainSteps(candidate, device)
     log = Log(ready=reader.read())
     signature = candidate.signature
-    sizes = (*signature.sizes_bytes, program.workspace_bytes)
-    bound: dict[tuple[int, ...], Any] = {}
+    sizes = (*signature.sizes_bytes, lay_out(artifact.plan)[1])
     for *pointers, workspace in memory().sets(driver, sizes):
-        with active(device):
-            key = tuple(pointers)
-            if key not in bound:
-                bound[key] = program.bind(0, pointers, workspace if sizes[-1] else 0)
-            assert int(program.answer(bound[key])[0]) == 0
+        steps.launch(pointers, workspace=workspace if sizes[-1] else 0)
         add_launch(log, reader.read())
     driver.check()
     return log
@@ -148,20 +142,8 @@ def asked_by_c(
     return log
 
 
-def without_needless(log: Log) -> Log:
-    """Leave out what C does not ask: to give a map the address that it was encoded for."""
-    encoded = [call[3] for call in log.maps[0]]
-    maps = [log.maps[0]]
-    for calls in log.maps[1:]:
-        assert len(calls) in (0, len(encoded))
-        pairs = zip(calls, encoded[: len(calls)], strict=True)
-        maps.append([call for call, address in pairs if call[3] != address])
-    return Log(log.ready, maps, log.steps)
-
-
 def add_launch(log: Log, asked: list[Asked]) -> None:
     """Add what was asked for one launch."""
-    log.maps.append([call for call in asked if call[0] in _MAPS])
     log.steps.append([call for call in asked if call[0] not in _MAPS])
 
 
@@ -227,7 +209,7 @@ class Reader:
 
 
 def compare(driver: control.Standin, library: Library, artifact: Artifact) -> tuple[Log, Log]:
-    """Return what Python asked, less what is needless, and what C asked."""
+    """Return what Python asked, and what C asked."""
 
     def fresh(ask: Callable[[], Log]) -> Log:
         driver.reset()
@@ -238,4 +220,4 @@ def compare(driver: control.Standin, library: Library, artifact: Artifact) -> tu
     inside = fresh(lambda: asked_by_c(driver, library, artifact, inside=True))
     found = fresh(lambda: asked_by_c(driver, library, artifact, inside=False))
     assert found == inside
-    return without_needless(python), inside
+    return python, inside

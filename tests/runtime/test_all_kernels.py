@@ -15,9 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import extension_comparison
 import made
 import native_build
 import native_comparison
@@ -179,14 +177,6 @@ def test_c_asks_the_driver_for_what_python_asks(
     library = open_library(native_build.build())
     python, c = native_comparison.compare(runtime, library, compiled.artifact)
     assert c == python
-
-
-def test_the_extension_asks_the_driver_for_what_python_asks(
-    compiled: Compiled, runtime: control.Standin, native: Any
-) -> None:
-    found = extension_comparison.compare(runtime, compiled.artifact)
-    assert found is not None
-    assert found[1] == found[0]
 
 
 def test_a_kernel_may_take_what_its_launch_takes_and_no_more(

@@ -58,24 +58,6 @@ def test_another_device_stays_current(checks: bool, runtime: Any, framework: Any
     assert {launch.device for launch in runtime.launches} == {0}
 
 
-def test_a_launch_that_lacks_a_context_fails_once_for_its_arrays(
-    runtime: Any, framework: Any
-) -> None:
-    kernel = made.kernel(made.add())
-    a, b, out = _arrays(framework)
-    with active(get_device(0)):
-        for _ in range(2):
-            kernel.into(a, b, out=out)
-    assert runtime.count("cuLaunchKernelEx") == 2
-    for _ in range(10):
-        kernel.into(a, b, out=out)
-    assert runtime.count("cuLaunchKernelEx") == 2 + 1 + 10
-    assert len(runtime.launches) == 12
-    fresh = framework.tensor("f32[4, 64]")
-    kernel.into(a, b, out=fresh)  # bound where none was current: nothing fails
-    assert runtime.count("cuLaunchKernelEx") == 14
-
-
 def test_a_context_of_the_programs_own_is_no_obstacle(runtime: Any, framework: Any) -> None:
     kernel = made.kernel(made.add())
     a, b, out = _arrays(framework)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
@@ -19,13 +18,14 @@ import pytest
 from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.calls import native_path
 from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays
 from pallasc.runtime.native import extension as loading
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "f32[4, 64]"
-TIMES = 3  # a matched call, one that writes functions, one through them
+TIMES = 2  # one through Python, which makes the fronts, and one through them
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -41,20 +41,28 @@ def _is_native(function: Any) -> bool:
     return isinstance(function, BuiltinFunctionType)
 
 
+_left: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the calls that reach Python."""
+    _left.clear()
+    start = Kernel._start
+
+    def counting(self: Any, out: Any, allocates: bool, /, *arrays: Any, **named: Any) -> Any:
+        _left.append("call" if allocates else "into")
+        return start(self, out, allocates, *arrays, **named)
+
+    monkeypatch.setattr(Kernel, "_start", counting)
+    return _left
+
+
 def _fallbacks(kernel: Any) -> list[str]:
-    """Count the calls of a kernel that its fronts leave to Python."""
-    seen: list[str] = []
-
-    def counting(what: str, function: Any) -> Any:
-        def run(*arguments: Any, **named: Any) -> Any:
-            seen.append(what)
-            return function(*arguments, **named)
-
-        return run
-
-    for what, front in kernel.native_paths._fronts.items():
-        front.__self__.fall_back(counting(what, kernel._paths[what]))
-    return seen
+    """Return the list of calls that fronts leave to Python from now on."""
+    assert _is_native(kernel.launch)
+    _left.clear()
+    return _left
 
 
 def _warm(kernel: Any, *tensors: Any, out: Any) -> list[str]:
@@ -345,8 +353,8 @@ def test_where_a_stream_has_no_memory_python_says_so(
             raise MemoryError("no memory")
         return [] if made_of == "one too few" else [None]
 
-    changed = replace(current.exchange(), new_in=new_in)
-    monkeypatch.setattr(current, "exchange", lambda: changed)
+    changed = replace(current.access(made.Tensor), new_in=new_in)
+    monkeypatch.setattr(current, "access", lambda kind: changed)
     a, b, out = _tensors(current, 3)
     left = _warm(adds, a, b, out=out)
     launched = len(runtime.launches)
@@ -358,8 +366,8 @@ def test_where_a_stream_has_no_memory_python_says_so(
 def test_a_framework_that_allocates_in_no_stream_takes_them_through_python(
     current: Any, adds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = replace(current.exchange(), new_in=None)
-    monkeypatch.setattr(current, "exchange", lambda: changed)
+    changed = replace(current.access(made.Tensor), new_in=None)
+    monkeypatch.setattr(current, "access", lambda kind: changed)
     a, b, out = _tensors(current, 3)
     left = _warm(adds, a, b, out=out)
     adds(a, b)
@@ -464,16 +472,18 @@ def test_an_array_without_elements_lies_anywhere(current: Any) -> None:
     assert left == []
 
 
-def test_a_framework_whose_api_is_of_another_major_version_is_left_to_python(
+def test_arrays_whose_api_is_of_another_major_version_are_described_by_python(
     current: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = exchange.exchange(lambda _: 0, major=2)
     monkeypatch.setattr(made.Tensor, "__dlpack_c_exchange_api__", newer)
     kernel = made.kernel(made.add())
     a, b, out = _tensors(current, 3)
-    for _ in range(TIMES):
-        kernel.into(a, b, out=out)
-    assert not _is_native(vars(kernel)["into"])
+    left = _warm(kernel, a, b, out=out)
+    kernel.into(a, b, out=out)
+    assert left == []
+    with pytest.raises(ArgumentError, match="f16"):
+        kernel.into(current.tensor("f16[4, 64]"), b, out=out)
 
 
 def test_arrays_of_a_type_that_is_not_known_are_left_to_python(current: Any, adds: Any) -> None:
@@ -557,36 +567,6 @@ def test_an_interrupt_while_a_stream_is_asked_for_ends_the_call(
     assert len(runtime.launches) == launched
 
 
-def test_a_function_for_unusual_calls_stays_where_there_is_no_memory_for_another(
-    current: Any, adds: Any
-) -> None:
-    testing: Any = pytest.importorskip("_testcapi")
-    a, b, out = _tensors(current, 3)
-    _warm(adds, a, b, out=out)
-    fall_back = adds.launch.__self__.fall_back
-    functions = [partial(str, number) for number in range(20)]
-    expected = None
-    for function in functions:
-        is_set = True
-        testing.set_nomemory(0)
-        try:
-            fall_back(function)
-        except MemoryError:
-            is_set = False
-        finally:
-            testing.remove_mem_hooks()
-        if not is_set:
-            break
-        expected = function
-    else:
-        pytest.fail("the list of earlier functions grew without memory")
-    del functions, function
-    fall_back(fallback := partial(str, "next"))
-    assert fallback in gc.get_referents(adds.launch.__self__)
-    (earlier,) = (own for own in gc.get_referents(adds.launch.__self__) if type(own) is list)
-    assert expected is None or earlier[-1] is expected
-
-
 def test_a_fork_within_a_call_ends_no_process(current: Any, adds: Any) -> None:
     a, b, out = _tensors(current, 3)
     _warm(adds, a, b, out=out)
@@ -621,9 +601,9 @@ def test_an_operator_returns_what_is_new_and_takes_none_for_what_is_not_given(cu
     a, b, c = _tensors(current, 3)
     left: list[Any] = []
     operator: Any = native_path.make_operator(
-        current.exchange(), 3, lambda *given: left.append(given)
+        current.access(made.Tensor), 3, lambda *given: left.append(given)
     )
-    kernel.native_paths.serve(operator, (0, -1, 1))
+    kernel.native_paths.serve(operator, current.access(made.Tensor), (0, -1, 1))
     operator(a, None, b)
     assert left == [(a, None, b)]
     for _ in range(TIMES):
@@ -643,8 +623,8 @@ def test_an_operator_returns_what_is_new_and_takes_none_for_what_is_not_given(cu
 def test_an_operator_without_results_returns_none(current: Any) -> None:
     kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
     a, b = _tensors(current, 2)
-    operator: Any = native_path.make_operator(current.exchange(), 2, lambda *given: "left")
-    kernel.native_paths.serve(operator, (0, 1))
+    operator: Any = native_path.make_operator(current.access(made.Tensor), 2, lambda *given: "left")
+    kernel.native_paths.serve(operator, current.access(made.Tensor), (0, 1))
     for _ in range(TIMES):
         kernel(a, b)
     assert operator(a, b) is None
@@ -697,7 +677,7 @@ def test_an_extension_that_is_missing_or_broken_is_told(
 
 
 def test_the_tests_of_launches_pass_without_the_extension() -> None:
-    files = ("fast_path", "contexts", "retries", "routes")
+    files = ("later_calls", "contexts", "retries", "routes")
     names = [f"tests/runtime/test_{name}.py" for name in files]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
     done = subprocess.run(

@@ -53,8 +53,7 @@ def _build(made: Path, headers: str) -> Path:
     if cc is None:
         pytest.skip("no C compiler (cc or gcc), so there is no extension")
     flags = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
-    sources = [NATIVE / "python.c", NATIVE / "steps.c"]
-    command = [cc, *flags, f"-I{headers}", *sources, "-shared", "-o", made]
+    command = [cc, *flags, f"-I{headers}", NATIVE / "python.c", "-shared", "-o", made]
     subprocess.run(command, check=True)
     return made
 

@@ -10,7 +10,7 @@ import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
 from pallasc.runtime.calls.program import Program, load_program
-from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
 
@@ -24,8 +24,16 @@ def _run(artifact: Any, *pointers: int) -> None:
 
 
 def _launch(program: Program, *pointers: int, workspace: int = 0) -> None:
-    with active(program.device):
-        assert int(program.bind(0, pointers, workspace)()[0]) == 0
+    program.launch(0, pointers, workspace)
+
+
+@pytest.fixture(autouse=True, params=["C", "cuda-python"])
+def way(request: pytest.FixtureRequest) -> None:
+    """Launch each in both ways."""
+    if request.param == "C":
+        request.getfixturevalue("native")
+    else:
+        request.getfixturevalue("python_only")
 
 
 def test_pointers_carry_their_offsets(runtime: Any, framework: Any) -> None:
@@ -208,7 +216,7 @@ def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:
     whole = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[bytes(64)])
     plan = json.loads(json.dumps(whole.record["plan"]))
     plan["buffers"][3]["size"] = 128
-    with pytest.raises(CorruptError, match="constant 3 of made@h100-sxm has 64 bytes, not 128"):
+    with pytest.raises(CorruptError, match="made@h100-sxm: constant 3 has 64 bytes, not 128"):
         _program(made.Artifact({**whole.record, "plan": plan}, whole.blob))
 
 
@@ -219,16 +227,4 @@ def test_misaligned_addresses_are_refused(runtime: Any, framework: Any) -> None:
         ArgumentError,
         match=r"b starts at .*, misaligned by 8 bytes: the kernel requires multiples of 256",
     ):
-        program.bind(0, [a, b + 8, out])
-
-
-def test_blocks_of_plans_do_not_share_bytes(runtime: Any, framework: Any) -> None:
-    """Many plans are bound before any is launched."""
-    program = _program(made.add())
-    rows = [[framework.tensor("f32[4, 64]").pointer for _ in range(3)] for _ in range(50)]
-    with active(program.device):
-        plans = [program.bind(0, row) for row in rows]
-        for plan in plans:
-            plan()
-    found = [[launch.pointer(n) for n in range(3)] for launch in runtime.launches]
-    assert found == rows
+        program.launch(0, [a, b + 8, out])

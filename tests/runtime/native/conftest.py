@@ -11,7 +11,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import extension_comparison  # noqa: F401  (as fake_xla)
 import fake_xla  # noqa: F401  (tests import it by its bare name)
 import flat_rules  # noqa: F401  (as fake_xla)
 import native_build

@@ -179,7 +179,7 @@ def test_every_source_of_the_library_is_for_programs_or_not() -> None:
         for pattern in ("*.[ch]", "include/*.h", "export/*.[ch]")
         for path in FOLDER.glob(pattern)
     }
-    others = {"host.c", "host.h", "python.c", "steps.c", "steps.h", "xla.c", "xla_ffi.h"}
+    others = {"host.c", "host.h", "python.c", "xla.c", "xla_ffi.h"}
     assert found - others == set(LIBRARY_SOURCES)
 
 

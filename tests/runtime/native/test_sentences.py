@@ -15,9 +15,9 @@ import standin as control
 from native_plans import PAIR, matrices
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError, PallascError
-from pallasc.runtime.calls.program import load_program
+from pallasc.runtime.calls.plain import PlainSteps
 from pallasc.runtime.device import answers
-from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import arch_refusal, device_refusal
 from pallasc.runtime.native.library import Library, NativePlan
@@ -34,16 +34,12 @@ def _open(native: Library, artifact: Artifact) -> NativePlan:
 
 
 def _by_python(artifact: Artifact, addresses: Callable[[int], list[int]]) -> None:
-    """Prepare and launch as the runtime does."""
+    """Prepare and launch through cuda-python."""
     made.forget()
     candidate = Candidate("made", {}, artifact)
     device = get_device(0)
-    program = load_program(candidate, device)
-    pointers = addresses(len(candidate.signature.passed))
-    with active(device):
-        answer = program.answer(program.bind(0, pointers))
-    if int(answer[0]):
-        raise program.error(answer)
+    steps = PlainSteps(candidate, device)
+    steps.launch(addresses(len(candidate.signature.passed)))
 
 
 def _by_c(native: Library, artifact: Artifact, addresses: Callable[[int], list[int]]) -> None:

@@ -1,9 +1,8 @@
-"""Launch every artifact of a store by Python, by C and by the extension on the stand-in; compare.
+"""Launch every artifact of a store through cuda-python and through C on the stand-in; compare.
 
-Usage: native_stores.py STORE. Standard output gets one JSON object: how many artifacts, launches
-and tensor maps there were, of how many the extension leaves the arrays to Python, and the keys of
-those that ask the driver for something else than Python does. Where the extension was not built,
-`extension` is 0. Artifacts over several devices are left out: neither launches them.
+Usage: native_stores.py STORE. Standard output gets one JSON object: how many artifacts and launches
+there were, and the keys of those for which the two ask the driver for different things. Artifacts
+for several devices are left out: neither launches them.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import json
 import sys
 from pathlib import Path
 
-import extension_comparison
 import native_build
 import native_comparison
 import standin
 
 from pallasc.cache.store import Store
-from pallasc.runtime.native.extension import extension
 from pallasc.runtime.native.library import open_library
 from pallasc.specs.artifacts.artifact import Artifact
 
@@ -27,7 +24,7 @@ def main() -> None:
     """Compare everything that the store holds."""
     store = Store(Path(sys.argv[1]))
     driver, library = standin.load(), open_library(native_build.build())
-    found = {"artifacts": 0, "launches": 0, "maps": 0, "extension": 0, "left": 0}
+    found = {"artifacts": 0, "launches": 0}
     different = []
     for file in sorted(store.root.glob("v*/ac/*/*")):
         stored = store.get_artifact(file.name)
@@ -40,15 +37,8 @@ def main() -> None:
         found["launches"] += sum(
             call[0] == "cuLaunchKernelEx" for steps in c.steps for call in steps
         )
-        found["maps"] += sum(map(len, c.maps))
         if python != c:
             different.append(file.name)
-        if extension() is None:
-            continue
-        both = extension_comparison.compare(driver, artifact)
-        found["left" if both is None else "extension"] += 1
-        if both is not None and both[0] != both[1]:
-            different.append(f"{file.name} by the extension")
     print(json.dumps({**found, "different": different}))
 
 

@@ -13,7 +13,7 @@ from standin import Standin
 from torch_calls import message
 
 from pallasc.runtime.adapters import torch_arrays
-from pallasc.runtime.calls.generated import TRACED, skip_frames
+from pallasc.runtime.calls.tracing import TRACED, skip_frames
 from pallasc.runtime.opening import Kernels
 
 

@@ -1,4 +1,4 @@
-"""Generated functions: the usual case never reaches the slow path, the unusual always does."""
+"""Later calls: the usual case goes through C where it can, the unusual through Python."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import ArgumentError, DeviceError, DriverError
-from pallasc.runtime.calls.generated import parameter_names
+from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.opening import Kernels
+
+
+@pytest.fixture
+def fast(native: Any, slow: list[str]) -> list[str]:
+    """Give the calls that do not go through C, where it can be used."""
+    return slow
 
 
 def _warm(framework: Any, **options: Any) -> tuple[Any, list[Any]]:
     kernel = made.kernel(made.add(), **options)
     arrays = [framework.tensor("f32[4, 64]") for _ in range(3)]
-    for _ in range(2):  # the second call writes the functions
+    for _ in range(2):  # the first call goes through Python
         kernel.into(*arrays[:2], out=arrays[2])
     return kernel, arrays
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_later_calls_are_fast(checks: bool, slow: list[str], runtime: Any, framework: Any) -> None:
+def test_later_calls_are_fast(checks: bool, fast: list[str], runtime: Any, framework: Any) -> None:
     kernel, (a, b, out) = _warm(framework, checks=checks)
-    slow.clear()
+    fast.clear()
     kernel.into(a, b, out=out)
     kernel.into(b=a, a=b, out=out)
     kernel(a, b)
     kernel.into(a, framework.tensor("f32[4, 64]"), out=out)
     stream = made.stream()
     kernel.into(a, b, out=out, stream=stream)
-    assert slow == []
+    assert fast == []
     assert [launch.stream for launch in runtime.launches] == [0, 0, 0, 0, 0, 0, stream]
 
 
@@ -110,20 +115,6 @@ def test_an_error_of_the_driver_is_raised(checks: bool, runtime: Any, framework:
     assert caught.value.code == 700
 
 
-def test_the_number_of_kept_plans_is_bounded(
-    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pallasc.runtime.calls import plan_table
-
-    monkeypatch.setattr(plan_table, "MOST_PLANS", 5)
-    kernel, (a, b, _) = _warm(framework)
-    for _ in range(20):
-        kernel.into(a, b, out=framework.tensor("f32[4, 64]"))
-    (route,) = kernel._routes.values()
-    assert len(route.plans) == 5
-    assert len({launch.pointer(2) for launch in runtime.launches}) == 21
-
-
 def test_another_framework_still_works(runtime: Any, framework: Any) -> None:
     import numpy as np
 
@@ -143,14 +134,7 @@ def test_two_devices_keep_their_own_plans_for_one_address(runtime: Any, framewor
     assert [launch.device for launch in runtime.launches] == [0, 0, 1]
 
 
-def test_names_that_are_no_identifiers_are_replaced() -> None:
-    names = ["a", "class", "out", "stream", "x y", "_key", None, "é", "print"]
-    assert parameter_names(names) == [
-        "a", "_array1", "_array2", "_array3", "_array4", "_array5", "_array6", "_array7", "print",
-    ]  # fmt: skip
-
-
-def test_hostile_names_do_not_become_code(runtime: Any, framework: Any) -> None:
+def test_parameters_may_have_any_name(runtime: Any, framework: Any) -> None:
     names = ["a): raise SystemExit\ndef f(", "_MISSING"]
     artifact = made.artifact(
         made.launch("three", 0, 1, 2),
@@ -178,7 +162,7 @@ def test_an_array_called_like_a_name_of_the_code_works(runtime: Any, framework: 
 
 
 def test_variants_by_shape_and_dtype_are_found_fast(
-    slow: list[str], runtime: Any, framework: Any
+    fast: list[str], runtime: Any, framework: Any
 ) -> None:
     entries = [
         ("sum", {"m": m, "dtype": dtype}, made.add(
@@ -195,34 +179,34 @@ def test_variants_by_shape_and_dtype_are_found_fast(
     ]
     for a, b in rows * 2:
         kernel(a, b)
-    slow.clear()
+    fast.clear()
     for a, b in rows:
         out = kernel(a, b)
         assert (out.dtype, out.shape) == (a.dtype, a.shape)
         kernel.into(a, b, out=out)
-    assert slow == []
+    assert fast == []
     with pytest.raises(ArgumentError, match="sum: b is not contiguous"):
         kernel(rows[0][0], made.Tensor(rows[0][1].pointer, "f32", (4, 64), contiguous=False))
 
 
 @pytest.mark.parametrize("checks", [True, False])
 def test_kernels_with_temporaries_are_fast_too(
-    checks: bool, slow: list[str], runtime: Any, framework: Any
+    checks: bool, fast: list[str], runtime: Any, framework: Any
 ) -> None:
     artifact = made.artifact(made.launch("four", 0, 1, 3, 2), temporaries=[512])
     kernel = made.kernel(artifact, checks=checks)
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel.into(a, b, out=out)
     kernel.into(a, b, out=out)
-    slow.clear()
+    fast.clear()
     for _ in range(3):
         kernel.into(a, b, out=out)
         kernel(a, b)
-    assert slow == []
+    assert fast == []
     stream = made.stream()
     kernel.into(a, b, out=out, stream=stream)
     kernel(a, b, stream=stream)
-    assert slow == []
+    assert fast == []
     assert framework.empty_streams[-3:] == [stream] * 3
     tensors = {array.pointer: array for array in framework.kept}
     for launch in runtime.launches:
@@ -230,12 +214,12 @@ def test_kernels_with_temporaries_are_fast_too(
 
 
 def test_results_of_another_stream_are_allocated_there(
-    slow: list[str], runtime: Any, framework: Any
+    fast: list[str], runtime: Any, framework: Any
 ) -> None:
     kernel, (a, b, _) = _warm(framework)
     kernel(a, b)
     stream = made.stream()
-    slow.clear()
+    fast.clear()
     for given, allocated in ((None, None), (0, None), (stream, stream)):
         kernel(a, b, stream=given)
         assert framework.empty_streams[-1] == allocated
@@ -243,24 +227,24 @@ def test_results_of_another_stream_are_allocated_there(
     framework.current_stream = stream
     kernel(a, b, stream=stream)
     assert framework.empty_streams[-1] is None
-    assert slow == []
+    assert fast == []
     with pytest.raises(ArgumentError, match="stream must be a CUDA stream, not 'default'"):
         kernel(a, b, stream="default")
 
 
 def test_a_framework_without_new_in_takes_streams_the_slow_way(
-    slow: list[str], runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+    fast: list[str], runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dialect = replace(framework.dialect(), new_in=None)
-    monkeypatch.setattr(framework, "dialect", lambda: dialect)
+    access = replace(framework.access(made.Tensor), new_in=None)
+    monkeypatch.setattr(framework, "access", lambda kind: access)
     kernel, (a, b, out) = _warm(framework)
     stream = made.stream()
-    slow.clear()
+    fast.clear()
     kernel.into(a, b, out=out, stream=stream)
     kernel(a, b)
-    assert slow == []
+    assert fast == []
     kernel(a, b, stream=stream)
-    assert slow == ["made"]
+    assert fast == ["made"]
     assert framework.empty_streams[-1] == stream
 
 
@@ -294,26 +278,6 @@ def test_threads_that_bind_the_first_plan_together_get_right_tensor_maps(
             assert {found.address for _, found in launch.maps(1)} == {pairs[launch.pointer(0)]}
 
 
-@pytest.mark.parametrize("error", [ValueError("1234 is not a valid CUresult"), RuntimeError("no")])
-def test_what_the_bindings_raise_in_a_launch_is_put_into_words(
-    runtime: Any, framework: Any, error: Exception
-) -> None:
-    kernel = made.kernel(made.add())
-    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
-    kernel.into(a, b, out=out)
-
-    def odd() -> Any:
-        raise error
-
-    (route,) = kernel._routes.values()
-    (key,) = route.plans
-    route.plans[key] = odd
-    with pytest.raises(DeviceError, match="made@h100-sxm cannot be launched: the driver"):
-        kernel.into(a, b, out=out)
-    with pytest.raises(DeviceError, match="made@h100-sxm cannot be launched: the driver"):
-        route.launch(key)
-
-
 def test_an_unchecked_launch_on_another_device_goes_there(runtime: Any, framework: Any) -> None:
     runtime.devices("9.0", "9.0")
     kernel = made.kernel(made.add()).unchecked
@@ -324,20 +288,20 @@ def test_an_unchecked_launch_on_another_device_goes_there(runtime: Any, framewor
     assert {launch.device for launch in runtime.launches} == {1}
 
 
-def test_conjugated_arrays_go_the_slow_way(runtime: Any, framework: Any, slow: list[str]) -> None:
+def test_conjugated_arrays_go_the_slow_way(runtime: Any, framework: Any, fast: list[str]) -> None:
     text = "c64[4, 64]"
     artifact = made.artifact(made.launch("two", 0, 1), inputs={"a": text}, outputs=[text])
     kernel = made.kernel(artifact)
     a, out = (framework.tensor(text) for _ in range(2))
     kernel.into(a, out=out)
     kernel.into(a, out=out)
-    slow.clear()
+    fast.clear()
     kernel.into(a, out=out)
-    assert slow == []
+    assert fast == []
     a.plain = False
     with pytest.raises(ArgumentError, match="a conjugated tensor cannot be passed"):
         kernel.into(a, out=out)
-    assert slow == ["made"]
+    assert fast == ["made"]
 
 
 def test_variants_for_the_same_arrays_that_give_different_ones_are_kept_apart(
@@ -359,19 +323,19 @@ def test_variants_for_the_same_arrays_that_give_different_ones_are_kept_apart(
 
 
 def test_what_an_array_raises_goes_the_slow_way(
-    slow: list[str], runtime: Any, framework: Any
+    fast: list[str], runtime: Any, framework: Any
 ) -> None:
     kernel, (a, b, out) = _warm(framework)
     del a.pointer
-    slow.clear()
+    fast.clear()
     with pytest.raises(AttributeError):
         kernel.into(a, b, out=out)
-    assert slow == ["made"]
+    assert fast == ["made"]
 
 
 @pytest.mark.parametrize("checks", [True, False])
 def test_frameworks_count_the_writes_to_arrays_of_the_caller(
-    checks: bool, slow: list[str], runtime: Any, framework: Any
+    checks: bool, fast: list[str], runtime: Any, framework: Any
 ) -> None:
     import foreign
 

@@ -1,0 +1,265 @@
+"""Launch a variant without the C library: every step of its plan is a call of cuda-python.
+
+This is how machines launch where pallasc was installed without a C compiler, or with
+PALLASC_NATIVE=0. It does what `runtime/native/prepare.c` and `launch.c` do, in the same order and
+with the same messages, and is written to be read: a launch prepares its parameters and tensor maps
+again, which takes some 20 to 40 µs (`bench/launch.py`, "plain"), where C takes less than one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pallasc.errors import CorruptError, DeviceError, DriverError
+from pallasc.runtime.device import process_state
+from pallasc.runtime.device.answers import version_text
+from pallasc.runtime.device.devices import Device, Driver, active, open_driver, outside_captures
+from pallasc.runtime.device.memory import lay_out, upload
+from pallasc.runtime.device.parameters import Parameters, launch_config
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
+from pallasc.specs.artifacts.plan import Copy, Fill, Launch, Step
+
+_PARAMETER_QUERIES = 12040
+_FORCED_LOADING = 12040
+_DEFAULT_SMEM_BYTES = 48 * 1024
+_PORTABLE_CLUSTER = 8
+_INVALID_VALUE = 1
+_INVALID_CLUSTER_SIZE = 912
+
+
+class PlainSteps:
+    """The steps of a variant on a device: kernels loaded, constants uploaded.
+
+    Args:
+        candidate: the variant.
+        device: the GPU to load it on.
+
+    Raises:
+        CorruptError: the artifact is damaged.
+        DeviceError: the device cannot run it.
+    """
+
+    def __init__(self, candidate: Candidate, device: Device) -> None:
+        self._name = candidate.id
+        self._device = device
+        self._signature = candidate.signature
+        try:
+            self._load(candidate, device)
+        except CorruptError as error:
+            raise CorruptError(f"{candidate.id}: {error.message}", hint=error.hint) from error
+
+    def _load(self, candidate: Candidate, device: Device) -> None:
+        artifact = candidate.artifact
+        plan = artifact.plan
+        # Like a flat plan, without the steps that do nothing.
+        self._steps = [step for step in plan.steps if isinstance(step, Launch) or step.size]
+        driver = open_driver()
+        self._ready = [
+            (ready_function(driver, artifact, step, device), Parameters(driver, step))
+            if isinstance(step, Launch)
+            else None
+            for step in self._steps
+        ]
+        self._fixed = [0] * len(plan.buffers)
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.digest is not None:
+                self._fixed[number] = _upload(self._name, artifact, number, device)
+        self._temporaries, _ = lay_out(plan)
+
+    def launch(self, pointers: Sequence[int], *, stream: int = 0, workspace: int = 0) -> None:
+        """Enqueue all steps in a stream.
+
+        Args:
+            pointers: addresses of the inputs, then of the outputs that are not inputs.
+            stream: the stream's handle.
+            workspace: address of the memory for temporaries.
+
+        Raises:
+            ArgumentError: an address is misaligned, or an output overlaps another array.
+            DriverError: the driver refuses a step or a tensor map.
+        """
+        self._signature.check_addresses(self._name, pointers)
+        addresses = self._addresses(pointers, workspace)
+        with active(self._device) as driver:
+            for number, step in enumerate(self._steps):
+                self._enqueue(driver, number, step, addresses, stream)
+
+    def _addresses(self, pointers: Sequence[int], workspace: int) -> list[int]:
+        """Return the address of each buffer of the plan."""
+        addresses = self._fixed.copy()
+        for buffer, pointer in zip(self._signature.buffers, pointers, strict=True):
+            addresses[buffer] = pointer
+        for buffer, offset in self._temporaries:
+            addresses[buffer] = workspace + offset
+        return addresses
+
+    def _enqueue(
+        self, driver: Driver, number: int, step: Step, addresses: Sequence[int], stream: int
+    ) -> None:
+        what = f"{self._name} cannot be launched"
+        if len(self._steps) > 1:
+            before = ", after the steps before it have been" if number else ""
+            what = f"step {number} of {self._name} cannot be launched{before}"
+        ready = self._ready[number]
+        if isinstance(step, Launch) and ready is not None:
+            function, parameters = ready
+            memory, place = parameters.for_buffers(addresses)
+            config = launch_config(driver, step, stream)
+            driver.call("cuLaunchKernelEx", config, function, place, 0, what=what)
+            del memory  # the driver has copied the parameters
+        elif isinstance(step, Copy):
+            target = addresses[step.target] + step.target_offset
+            source = addresses[step.source] + step.source_offset
+            driver.call("cuMemcpyDtoDAsync", target, source, step.size, stream, what=what)
+        elif isinstance(step, Fill):
+            fill = "cuMemsetD8Async" if step.width == 1 else "cuMemsetD32Async"
+            target = addresses[step.buffer] + step.offset
+            count = step.size // step.width
+            driver.call(fill, target, step.value, count, stream, what=what)
+
+
+# ---- loading
+
+
+class Library(NamedTuple):
+    """A cubin loaded into the driver: its parsed metadata, and the driver's handle."""
+
+    cubin: Cubin
+    handle: Any
+
+
+def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: Device) -> Any:
+    """Load a launch's function on a device and set its shared-memory limit.
+
+    Raises:
+        CorruptError: the cubin does not match the launch plan.
+        DeviceError: the driver or GPU cannot run it.
+    """
+    with process_state.now.lock:
+        library = _library(driver, artifact, launch.cubin)
+        own = library.cubin.kernel(launch.kernel)
+        launch.check_parameters([parameter.size for parameter in own.parameters], "its cubin")
+        what = f"kernel {launch.kernel} cannot be loaded on {device}"
+        name = launch.kernel.encode()
+        kernel = driver.call("cuLibraryGetKernel", library.handle, name, what=what)
+        _check_driver_parameters(driver, kernel, launch)
+        with active(device), outside_captures(driver):
+            _allow(driver, kernel, launch, device, own)
+            function = driver.call("cuKernelGetFunction", kernel, what=what)
+            if driver.version >= _FORCED_LOADING:
+                driver.call("cuFuncLoad", function, what=what)
+            else:
+                version = driver.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_BINARY_VERSION
+                driver.call("cuFuncGetAttribute", version, function, what=what)
+            _check_cluster(driver, function, launch, device)
+        return function
+
+
+def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
+    libraries: dict[str, Library] = process_state.now.libraries
+    library = libraries.get(digest)
+    if library is not None:
+        check_cubin(library.cubin, artifact, driver.version)
+        return library
+    data = artifact.blob(digest)
+    cubin = parse_cubin(data)
+    check_cubin(cubin, artifact, driver.version)
+    what = f"the cubin {digest[:12]} cannot be loaded"
+    with outside_captures(driver):
+        handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
+    return libraries.setdefault(digest, Library(cubin, handle))
+
+
+def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
+    """Check that a cubin is for its artifact's architecture, and not newer than the driver.
+
+    Raises:
+        CorruptError: it is for another architecture.
+        DeviceError: the driver is too old.
+    """
+    cubin.check_arch(str(artifact.target.get("arch")))
+    major = cubin.toolkit.partition(".")[0]
+    if major.isdecimal() and int(major) > driver_version // 1000:
+        raise DeviceError(
+            f"the cubin was made by CUDA toolkit {cubin.toolkit}, and the driver is for CUDA "
+            f"{version_text(driver_version)}.",
+            hint=f"Install NVIDIA driver {cubin.driver_package} or newer.",
+        )
+
+
+def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> None:
+    """Compare the plan with the parameters that the driver reports, if it can report them."""
+    if driver.version < _PARAMETER_QUERIES:
+        return
+    sizes: list[int] = []
+    what = f"the parameters of {launch.kernel} cannot be read"
+    try:
+        while len(sizes) <= len(launch.parameters):
+            _, size = driver.call("cuKernelGetParamInfo", kernel, len(sizes), what=what)
+            sizes.append(int(size))
+    except DriverError as error:
+        if error.code != _INVALID_VALUE:
+            raise
+    launch.check_parameters(sizes, "the driver")
+
+
+def _allow(driver: Driver, kernel: Any, launch: Launch, device: Device, own: Kernel) -> None:
+    """Raise the limits of a kernel on a device to the needs of this launch."""
+    total = launch.dynamic_smem_bytes + own.static_smem_bytes
+    if total > device.smem_optin_bytes:
+        raise DeviceError(
+            f"a block of {launch.kernel} takes {total} bytes of shared memory, and {device} has "
+            f"{device.smem_optin_bytes}.",
+            hint="Compile for this model, or with smaller tiles.",
+        )
+    if total > _DEFAULT_SMEM_BYTES:
+        _raise_attribute(
+            driver, kernel, device, "MAX_DYNAMIC_SHARED_SIZE_BYTES", launch.dynamic_smem_bytes
+        )
+    if launch.cluster is not None and math.prod(launch.cluster) > _PORTABLE_CLUSTER:
+        _raise_attribute(driver, kernel, device, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+
+
+def _raise_attribute(driver: Driver, kernel: Any, device: Device, name: str, value: int) -> None:
+    attribute = getattr(driver.bindings.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+    what = f"{name} of a kernel cannot be set to {value} on {device}"
+    number = driver.bindings.CUdevice(device.ordinal)
+    if int(driver.call("cuKernelGetAttribute", attribute, kernel, number, what=what)) < value:
+        driver.call("cuKernelSetAttribute", attribute, value, kernel, number, what=what)
+
+
+def _check_cluster(driver: Driver, function: Any, launch: Launch, device: Device) -> None:
+    if launch.cluster is None:
+        return
+    shape = "×".join(map(str, launch.cluster))
+    if any(n % part for n, part in zip(launch.grid, launch.cluster, strict=True)):
+        raise CorruptError(
+            f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of {shape}"
+        )
+    what = f"clusters of {launch.kernel} cannot be counted"
+    config = launch_config(driver, launch, 0)
+    try:
+        count = int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what))
+    except DriverError as error:
+        if error.code != _INVALID_CLUSTER_SIZE:
+            raise
+        count = 0
+    if count < 1:
+        raise DeviceError(
+            f"a cluster of {shape} blocks of {launch.kernel} is too large for {device}: none fits.",
+            hint="Compile with a smaller cluster.",
+        )
+
+
+def _upload(name: str, artifact: Artifact, number: int, device: Device) -> int:
+    """Return the address of a constant on the device."""
+    buffer = artifact.plan.buffers[number]
+    digest = str(buffer.digest)
+    data = artifact.blob(digest)
+    if len(data) != buffer.size:
+        raise CorruptError(f"constant {number} has {len(data)} bytes, not {buffer.size}")
+    return upload(device, digest, data, f"the constants of {name} do not fit into {device}")

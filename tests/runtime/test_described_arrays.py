@@ -1,0 +1,121 @@
+"""Fronts for arrays without DLPack's C exchange API, which Python describes to the extension."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+import foreign
+import made
+import pytest
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+
+pytestmark = pytest.mark.usefixtures("native")
+
+TEXT = "f32[4, 64]"
+KINDS = {
+    "__cuda_array_interface__": foreign.CudaArray,
+    "__dlpack__": foreign.DlpackArray,
+}
+
+
+def _made(framework: Any, kind: str, value: float = 0) -> Any:
+    return KINDS[kind](framework.tensor(TEXT, values=value))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_later_calls_do_not_reach_python(
+    kind: str, framework: Any, adds: Any, slow: list[str]
+) -> None:
+    a, b, out = (_made(framework, kind, value) for value in (1, 2, 0))
+    adds.into(a, b, out=out)
+    slow.clear()
+    assert adds.into(a, b, out=out) is out
+    assert (out.tensor.numpy() == 3).all()
+    made_here = adds(a, b=b)
+    assert isinstance(made_here, DeviceArray)
+    assert made_here.to_bytes() == out.tensor.numpy().tobytes()
+    assert slow == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"typestr": "<f2"}, "made: a has dtype f16"),
+        ({"shape": (64, 4)}, r"made: a has shape \[64, 4\]"),
+        ({"strides": (4, 16)}, "made: a is not contiguous"),
+        ({"mask": 1}, "made: a: an array with a mask cannot be passed"),
+        ({"data": "missing"}, "made: a: __cuda_array_interface__ has no 'data'"),
+    ],
+)
+def test_each_property_is_checked_at_each_call(
+    changes: dict[str, Any], message: str, framework: Any, adds: Any
+) -> None:
+    a, b, out = (_made(framework, "__cuda_array_interface__") for _ in range(3))
+    for _ in range(2):
+        adds.into(a, b, out=out)
+    a.told |= changes
+    with pytest.raises(ArgumentError, match=message):
+        adds.into(a, b, out=out)
+
+
+def test_a_result_that_may_not_be_written_is_refused(framework: Any, adds: Any) -> None:
+    a, b, out = (_made(framework, "__cuda_array_interface__") for _ in range(3))
+    for _ in range(2):
+        adds.into(a, b, out=out)
+    out.told["data"] = (out.tensor.pointer, True)
+    with pytest.raises(ArgumentError, match="out may not be written"):
+        adds.into(a, b, out=out)
+
+
+def test_a_producers_stream_is_left_to_python(
+    framework: Any, runtime: Any, adds: Any, slow: list[str]
+) -> None:
+    a, b, out = (_made(framework, "__cuda_array_interface__") for _ in range(3))
+    for _ in range(2):
+        adds.into(a, b, out=out)
+    stream = made.stream()
+    slow.clear()
+    a.told["stream"] = stream
+    adds.into(a, b, out=out)
+    assert slow == ["made"]
+    assert runtime.launches[-1].stream == stream
+    a.told["stream"] = 1  # the default stream, as the launch's
+    adds.into(a, b, out=out)
+    assert slow == ["made"]
+    assert runtime.launches[-1].stream == 0
+
+
+def test_device_arrays_wait_for_their_uses_in_other_streams(
+    framework: Any, runtime: Any, adds: Any, slow: list[str]
+) -> None:
+    a, b, out = (DeviceArray((4, 64), "f32") for _ in range(3))
+    adds.into(a, b, out=out)
+    first, second = made.stream(), made.stream()
+    runtime.configure(asynchronous=1)
+    slow.clear()
+    adds.into(a, b, out=out, stream=first)
+    runtime.clear_log()
+    adds.into(a, b, out=out, stream=second)
+    names = [call.name for call in runtime.calls("cuStreamWaitEvent", "cuLaunchKernelEx")]
+    assert names == ["cuStreamWaitEvent", "cuLaunchKernelEx"]
+    results = adds(a, b, stream=second)
+    assert isinstance(results, DeviceArray)
+    assert results.uses.before(None, writes=True)
+    assert slow == []
+
+
+def test_a_call_keeps_no_references(framework: Any, adds: Any) -> None:
+    a, b, out = (DeviceArray((4, 64), "f32") for _ in range(3))
+    for _ in range(3):
+        adds.into(a, b, out=out)
+    counts = [sys.getrefcount(array) for array in (a, b, out, a.view, a.uses)]
+    for _ in range(100):
+        adds.into(a, b, out=out)
+        with pytest.raises(ArgumentError):
+            adds.into(a, out, out=out)
+    gc.collect()
+    assert [sys.getrefcount(array) for array in (a, b, out, a.view, a.uses)] == counts
