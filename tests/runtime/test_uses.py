@@ -160,13 +160,15 @@ def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any, native
         for _ in range(2):  # bound, and two events that are used in turn
             default()
         assert _names(runtime, default) == [
-            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuEventRecord",
+            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuLaunchKernelEx",
+            "cuCtxGetCurrent", "cuEventRecord",
         ]  # fmt: skip
         for _ in range(2):
             given()
         assert _names(runtime, given) == [
             "cuCtxGetCurrent", "cuCtxGetCurrent", "cuStreamGetId",
-            "cuCtxGetCurrent", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
+            "cuCtxGetCurrent", "cuLaunchKernelEx",
+            "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
         ]  # fmt: skip
 
 

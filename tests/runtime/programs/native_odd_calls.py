@@ -43,13 +43,9 @@ class Record(ctypes.Structure):
 
 class Asked(ctypes.Structure):
     _fields_ = (
-        *(("what", ctypes.c_uint64), ("stream", ctypes.c_uint64)),
-        ("numbers", ctypes.c_uint64 * 16),
+        *((name, ctypes.c_uint64) for name in ("stream", "workspace", "count")),
+        ("buffers", ctypes.c_uint64 * 32),
     )
-
-
-class Function(ctypes.Structure):
-    _fields_ = (("count", ctypes.c_size_t), ("sizes", ctypes.c_size_t * 16))
 
 
 class API(ctypes.Structure):
@@ -71,14 +67,13 @@ def load():
 native, watcher = load(), ctypes.CDLL(WATCHER)
 records = (Record * 64).in_dll(watcher, "records")
 logged = (Asked * 256).in_dll(watcher, "logged")
-NUMBERS = ("stream_status", "context_status", "answer", "answer_at", "logged_count")
+NUMBERS = ("stream_status", "context_status", "answer", "logged_count")
 POINTERS = ("stream_raises", "stream_now", "context_now")
 now = {name: ctypes.c_int.in_dll(watcher, name) for name in NUMBERS}
 now |= {name: ctypes.c_void_p.in_dll(watcher, name) for name in POINTERS}
 seen = Counter()
 alive = [0]
 missing = object()
-LAUNCHED = Function(6, (ctypes.c_size_t * 16)(8, 8, 8, 8, 192, 4))
 new_capsule = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
 )(("PyCapsule_New", ctypes.pythonapi))
@@ -89,10 +84,6 @@ def address(name):
     return ctypes.cast(getattr(watcher, name), ctypes.c_void_p).value
 
 
-FUNCTIONS = [
-    address(f"driver_{name}")
-    for name in ("launch", "copy", "fill8", "fill32", "replace", "context")
-]
 SOUND = API(1, 3, None, None, None, None, address("exchange_view"), address("exchange_stream"))
 NEWER = API(2, 0, ctypes.addressof(SOUND), None, None, None, None, None)
 WITHOUT = API(1, 0, None, None, None, None, None, address("exchange_stream"))
@@ -187,8 +178,6 @@ class Case:
                 self.kept_front.forget()
             elif choice < 0.02:
                 gc.collect()
-            elif choice < 0.03 and self.kept_front:
-                self.kept_front.fall_back(self.fallback)
             if self.odd(0.02):
                 raise self.any.choice((Fault, KeyboardInterrupt, MemoryError, AttributeError))
             if self.odd(0.02):
@@ -213,10 +202,15 @@ class Case:
         written = self.callback(lambda arrays: None) if self.any.random() < 0.5 else None
         new_in = self.callback(self.new_in) if self.any.random() < 0.7 else None
         self.new_in_is_there = new_in is not None
+        capsule = new_capsule(ctypes.addressof(api), name, None)
+        self.is_described = api in (WITHOUT, OTHER) or name != NAMES[0] or self.any.random() < 0.4
+        if self.is_described:
+            capsule = self.one(0.1, None, "x")
+        describe = self.callback(self.describe)
         made = native.front(
-            self.what, names, missing, self.fallback, kinds,
-            new_capsule(ctypes.addressof(api), name, None), written, self.callback(self.new_here),
-            new_in, self.callback(lambda stream: 5), plain, 0,
+            self.what, names, missing, self.fallback, kinds, capsule, describe, describe, written,
+            self.callback(self.new_here), new_in, self.callback(lambda stream: 5), plain,
+            self.callback(lambda device: now["stream_now"].value or 0), 0,
         )  # fmt: skip
         self.kept_front, self.can_ask_plain = made.__self__, plain is not None
         self.add_route()
@@ -237,10 +231,11 @@ class Case:
         results = (("result",),) * self.one(0.02, 1, 0, 30, 31)
         self.returns = returns
         self.kept_front.add(
-            2, words, slots, updated, returns, leaves, results,
+            2, words, self.one(0.02, ("f32",) * 3, (), ("f32", "f32", 7)),
+            slots, updated, returns, leaves, results,
             ("workspace",) if self.has_workspace else None,
             self.callback(self.ready), self.callback(lambda device, stream: None),
-            self.callback(raising(Fault)),
+            self.callback(lambda *order: lambda: None), self.callback(raising(Fault)),
         )  # fmt: skip
 
     def changed(self, data):
@@ -257,30 +252,35 @@ class Case:
         return bytes(made)
 
     def ready(self, device):
-        """Return the program: a launch with pointers, a map and a value, a fill and a copy."""
-        last = 1 if self.has_workspace else 2  # in the workspace, or at the address 0
-        places = struct.pack("=10Q", 0, 0, 0, 1, 0, 2, last, 0, 2, 1 << 40)
-        head = (0, ctypes.addressof(LAUNCHED), 1, 1, 1, 128, 1, 1, 0, 1, 1, 1, 1, 1, 6, 1)
-        pointers = [word for buffer in range(4) for word in (0, buffer, 0)]
-        launch = struct.pack("=37Q", *head, *pointers, 1, 0, 0, 1, 0, 192, 64, 0, 0)
-        fill = struct.pack("=6Q", 1, 3, 0, 16, 7, self.any.choice((1, 4)))
-        copy = struct.pack("=6Q", 2, 2, 0, 0, 0, 1024)
-        steps = [(launch, bytes(range(196))), (fill, b""), (copy, b"")]
-        if self.odd(0.05):
-            number = self.any.randrange(3)
-            steps[number] = (self.changed(steps[number][0]), steps[number][1])
-            return self.refused_or_harmless(places, steps)
+        """Return the program."""
+        count = self.one(0.03, 3, 0, 2, 4, 31, 32, -1)
+        numbers = [address("plan_launch"), 7, device, CONTEXT, address("driver_context")]
         if self.odd(0.02):
-            return self.refused_or_harmless(self.changed(places), steps)
-        return native.program(struct.pack("=6Q", *FUNCTIONS), CONTEXT, places, tuple(steps))
-
-    def refused_or_harmless(self, places, steps):
-        """Read a damaged program; it does not launch, as its words are always Python's own."""
+            numbers[self.any.choice((0, 1, 4))] = 0
         try:
-            native.program(struct.pack("=6Q", *FUNCTIONS), CONTEXT, places, tuple(steps))
+            return native.program(self, *numbers, count, self.has_workspace)
         except ValueError:
             seen["damaged programs refused"] += 1
-        return None
+            return None
+
+    def describe(self, array):
+        """Return what Python tells of an array, mostly as it is."""
+        record = records[array.place]
+        if record.status:
+            raise Fault
+        tensor = record.tensor
+        is_float = (tensor.code, tensor.bits, tensor.lanes) == (2, 32, 1)
+        steps = tuple(array.steps[: len(array.shape)]) if tensor.strides else (64, 1)
+        told = [
+            array.pointer, "f32" if is_float else "f64", array.shape, steps == (64, 1),
+            tensor.id if tensor.type == 2 else None, True, None, steps, None,
+        ]  # fmt: skip
+        if self.odd(0.02):
+            odd = (None, (), -1, 2**70, "f32", (4, 64, 1), ("x", 2), 1.5, False)
+            told[self.any.randrange(len(told))] = self.any.choice(odd)
+        if self.odd(0.02):
+            return self.any.choice((tuple(told[:8]), told, None, (*told, 1)))
+        return tuple(told)
 
     def new_here(self, *arguments):
         return self.array(next(self.places), is_sound=not self.odd(0.02))
@@ -374,13 +374,13 @@ class Case:
         now["context_now"].value = CONTEXT
         if self.odd(0.02):
             now["context_status"].value, now["context_now"].value = self.any.choice(
-                ((201, 0), (0, 0), (0, 1))
+                ((201, 0), (0, 1), (0, 2))
             )
         if self.odd(0.02):
             now["stream_status"].value = -1
             now["stream_raises"].value = self.any.choice((None, id(Fault), id(KeyboardInterrupt)))
         if self.odd(0.02):
-            now["answer_at"].value, now["answer"].value = self.any.randrange(1, 5), 719
+            now["answer"].value = 4
 
     def check(self, arrays, named, result, steps):
         if self.left:
@@ -399,16 +399,14 @@ class Case:
         if self.faults:
             seen["launched though something was odd"] += 1
             return
-        assert steps == 3
-        launch, fill, copy = logged[0], logged[1], logged[2]
-        stream = named.get("stream", now["stream_now"].value or 0)
-        assert {launch.stream, fill.stream, copy.stream} == {stream}
-        assert [*launch.numbers[:2]] == [array.pointer for array in arrays]
+        assert steps == 1
+        launch = logged[0]
+        assert launch.stream == named.get("stream", now["stream_now"].value or 0)
         out = named["out"] if self.what == INTO else result
         out = out[0] if type(out) in (tuple, list) else out
-        assert launch.numbers[2] == copy.numbers[0] == out.pointer
-        assert copy.numbers[1] == arrays[0].pointer
-        assert (fill.numbers[0] == launch.numbers[3] != 0) == self.has_workspace
+        assert launch.count == 3
+        assert [*launch.buffers[:3]] == [array.pointer for array in (*arrays, out)]
+        assert (launch.workspace != 0) == self.has_workspace
 
 
 def main():

@@ -1,7 +1,7 @@
 """Launch through the extension in many threads of any Python; print what came of it as JSON.
 
 Usage: native_threads.py EXTENSION THREADS LAUNCHES. Neither pallasc nor cuda-bindings has to be
-installed: arrays, their exchange API and the driver are made here, with ctypes.
+installed: arrays, their exchange API and the launch function are made here, with ctypes.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import sys
 import threading
 
 FILE, THREADS, LAUNCHES = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-CONTEXT, FUNCTION, STREAM = 0xC0, 0xF0, 7
+CONTEXT, PLAN, STREAM = 0xC0, 0xF0, 7
 
 
 class DLTensor(ctypes.Structure):
@@ -71,17 +71,12 @@ seen = {}
 
 
 @ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.c_void_p,
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)),
+    *(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
 )
-def launch(config, function, parameters, extra):
-    passed = tuple(ctypes.c_uint64.from_address(parameters[n]).value for n in range(3))
-    own = seen.setdefault(threading.get_ident(), [])
-    stream = ctypes.c_uint64.from_address(config + 32).value
-    own.append((function, stream, passed))
+def launch(plan, device, buffers, count, workspace, stream, first, failed):
+    passed = tuple(buffers[n] for n in range(count))
+    seen.setdefault(threading.get_ident(), []).append((plan, stream, passed))
     return 0
 
 
@@ -109,31 +104,9 @@ left = []
 
 
 def ready(device):
-    places = struct.pack("=6Q", 0, 0, 0, 1, 0, 2)
-    words = struct.pack(
-        "=25Q",
-        0,
-        FUNCTION,
-        1,
-        1,
-        1,
-        128,
-        1,
-        1,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        3,
-        0,
-        *(0, 0, 0),
-        *(0, 1, 0),
-        *(0, 2, 0),
+    return native.program(
+        launch, address(launch), PLAN, device, CONTEXT, address(current_context), 3, False
     )
-    functions = struct.pack("=6Q", address(launch), 0, 0, 0, 0, address(current_context))
-    return native.program(functions, CONTEXT, places, ((words, b""),))
 
 
 def fallback(*arrays, **named):
@@ -141,11 +114,13 @@ def fallback(*arrays, **named):
 
 
 into = native.front(
-    1, ("a", "b"), missing, fallback, (Array,), CAPSULE, None, None, None, int, None, 0
+    *(1, ("a", "b"), missing, fallback, (Array,), CAPSULE, None, None),
+    *(None, None, None, int, None, None, 0),
 )
 words = struct.pack("=10q", 2, 32, 7, 256, 1024, 2, 4, 64, 64, 1)
 into.__self__.add(
-    2, words * 3, (0, 1), (), 0, ((True, 0),), ((),), None, ready, lambda device, stream: None, None
+    *(2, words * 3, ("f32",) * 3, (0, 1), (), 0, ((True, 0),), ((),), None),
+    *(ready, lambda device, stream: None, None, None),
 )
 
 GATE = threading.Barrier(THREADS)
@@ -161,7 +136,7 @@ def work(number):
         a, b, out = (arrays[(turn * 3 + n) % 64] for n in range(3))
         if into(a, b, out=out) is not out:
             wrong.append(turn)
-        mine.append((FUNCTION, STREAM, (a.address, b.address, out.address)))
+        mine.append((PLAN, STREAM, (a.address, b.address, out.address)))
     if seen.get(threading.get_ident()) != mine:
         wrong.append(number)
 
