@@ -289,7 +289,10 @@ def _make_program(route: Route, ordinal: int) -> Any:
     driver = open_driver()
     launch = ctypes.cast(open_library().functions.pallasc_launch_from, ctypes.c_void_p)
     try:
-        current = function_address(driver, "cuCtxGetCurrent", f"{route.name} cannot be launched")
+        context, device = (
+            function_address(driver, name, f"{route.name} cannot be launched")
+            for name in ("cuCtxGetCurrent", "cuCtxGetDevice")
+        )
     except PallascError:
         return False
     return native.program(
@@ -298,7 +301,8 @@ def _make_program(route: Route, ordinal: int) -> Any:
         program.native.handle.value,
         ordinal,
         int(program.device.context),
-        current,
+        context,
+        device,
         len(route.signature.passed),
         program.workspace_bytes > 0,
     )

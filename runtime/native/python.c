@@ -77,6 +77,7 @@ typedef struct program {
     int device;
     void *context; /* the device's primary context */
     int (*current_context)(void **context);
+    int (*current_device)(int *device);
     int array_count;
     bool uses_workspace;
     _Atomic(int) stream_count;
@@ -116,17 +117,18 @@ static void add_stream(program *self, void *stream)
     atomic_store_explicit(&self->streams[place % MOST_STREAMS], stream, memory_order_release);
 }
 
-/* program(owner, launch, plan, device, context, current_context, arrays, uses_workspace) */
+/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice, arrays,
+ * uses_workspace) */
 static PyObject *make_program(PyObject *module, PyObject *args)
 {
     PyObject *owner;
-    unsigned long long launch, plan, context, current;
+    unsigned long long launch, plan, context, current, ask_device;
     int device, arrays, uses_workspace;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OKKiKKip:program", &owner, &launch, &plan, &device, &context,
-                          &current, &arrays, &uses_workspace))
+    if (!PyArg_ParseTuple(args, "OKKiKKKip:program", &owner, &launch, &plan, &device, &context,
+                          &current, &ask_device, &arrays, &uses_workspace))
         return NULL;
-    if (!launch || !plan || !current || arrays < 0 || arrays >= MOST_ARRAYS) {
+    if (!launch || !plan || !current || !ask_device || arrays < 0 || arrays >= MOST_ARRAYS) {
         PyErr_SetString(PyExc_ValueError, "a program without a plan, or with too many arrays");
         return NULL;
     }
@@ -140,6 +142,7 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     self->device = device;
     self->context = (void *)(uintptr_t)context;
     self->current_context = (int (*)(void **))(uintptr_t)current;
+    self->current_device = (int (*)(int *))(uintptr_t)ask_device;
     self->array_count = arrays;
     self->uses_workspace = uses_workspace != 0;
     atomic_init(&self->stream_count, 0);
@@ -771,17 +774,23 @@ static int allocate_in(call *own, const route *way, void *stream, int device, in
     return end;
 }
 
-/* Allocates results and workspace of a call, from index `first` on, for work in a stream. Returns
- * the end index; sets `is_placed` to false if not all could be allocated. */
+/* Allocates results and workspace of a call, from index `first` on, for work in a stream; on another
+ * device than the current one if `is_elsewhere`. Returns the end index; sets `is_placed` to false if
+ * not all could be allocated. */
 static int allocate_all(call *own, const route *way, void *stream, int device, int first,
-                        bool *is_placed)
+                        bool is_elsewhere, bool *is_placed)
 {
     int results = way->input_count + way->result_count, end = first;
     int last = results + (way->new_workspace != NULL);
     void *current = NULL;
     *is_placed = true;
-    if (last > first && own->stream &&
-        !(current_stream(own->self, device, &current) && current == stream)) {
+    if (last > first &&
+        (is_elsewhere || (own->stream && !(current_stream(own->self, device, &current) &&
+                                           current == stream)))) {
+        if (!own->self->new_in) {
+            *is_placed = false;
+            return end;
+        }
         end = allocate_in(own, way, stream, device, first);
         *is_placed = end == last;
         for (int n = first; *is_placed && n < end; n++)
@@ -951,8 +960,13 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     front *self = own->self;
     bool allocates = self->what != FRONT_INTO;
     void *context = NULL, *stream = NULL;
-    if (ready->current_context(&context) || (context && context != ready->context))
-        return NOT_DONE; /* Python orders launches beside contexts of the program's own */
+    int current = -1;
+    if (ready->current_context(&context))
+        return NOT_DONE;
+    /* Python orders launches beside contexts that the program created on this device. */
+    bool is_elsewhere = context && context != ready->context;
+    if (is_elsewhere && (ready->current_device(&current) || current == device))
+        return NOT_DONE;
     if (!allocates && !take_results(own, way, device))
         return NOT_DONE;
     if (way->any_plain && !are_plain(own, way))
@@ -962,7 +976,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     int results = way->input_count + way->result_count;
     int first_new = allocates ? way->input_count : results;
     bool is_placed;
-    int end = allocate_all(own, way, stream, device, first_new, &is_placed);
+    int end = allocate_all(own, way, stream, device, first_new, is_elsewhere, &is_placed);
     int status = NOT_DONE;
     if (is_placed && may_use(own, way) && addresses_fit(own, way)) {
         status = DONE;

@@ -391,7 +391,7 @@ def test_a_stream_of_another_device_is_refused(runtime: Any, framework: Any, add
     assert left == ["into"]
 
 
-def test_a_device_that_is_not_current_is_left_to_python(
+def test_a_device_that_is_not_current_is_launched_on(
     runtime: Any, framework: Any, adds: Any
 ) -> None:
     runtime.devices("9.0", "9.0")
@@ -400,13 +400,12 @@ def test_a_device_that_is_not_current_is_left_to_python(
         left = _warm(adds, a, b, out=out)
         others = [framework.tensor(TEXT, device=1) for _ in range(3)]
         adds.into(*others[:2], out=others[2])
-        assert left == ["into"]
-        assert runtime.launches[-1].device == 1
-    with active(get_device(1)):
+        assert left == ["into"]  # it is loaded there
         for _ in range(2):
             adds.into(*others[:2], out=others[2])
+            assert adds(*others[:2]).device == 1
+            assert runtime.launches[-1].device == 1
         assert left == ["into"]
-        assert runtime.launches[-1].device == 1
         with pytest.raises(ArgumentError, match="a is on GPU 1, but b is on GPU 0"):
             adds.into(others[0], b, out=out)
 

@@ -254,9 +254,10 @@ class Case:
     def ready(self, device):
         """Return the program."""
         count = self.one(0.03, 3, 0, 2, 4, 31, 32, -1)
-        numbers = [address("plan_launch"), 7, device, CONTEXT, address("driver_context")]
+        numbers = [address("plan_launch"), 7, device, CONTEXT]
+        numbers += [address("driver_context"), address("driver_device")]
         if self.odd(0.02):
-            numbers[self.any.choice((0, 1, 4))] = 0
+            numbers[self.any.choice((0, 1, 4, 5))] = 0
         try:
             return native.program(self, *numbers, count, self.has_workspace)
         except ValueError:

@@ -105,7 +105,15 @@ left = []
 
 def ready(device):
     return native.program(
-        launch, address(launch), PLAN, device, CONTEXT, address(current_context), 3, False
+        launch,
+        address(launch),
+        PLAN,
+        device,
+        CONTEXT,
+        address(current_context),
+        address(launch),
+        3,
+        False,
     )
 
 
