@@ -6,7 +6,7 @@ user's own line. Sources for the architectures of each instruction: PTX ISA, "Ta
 `wgmma`, `tcgen05`, `cp.async.bulk`, `setmaxnreg`, `griddepcontrol`, and "Cluster of Cooperative
 Thread Arrays".
 
-`docs/coverage.md` marks the constructs of `WRONG_CONSTRUCTS` as "wrong in JAX"; its tests take the
+`docs/coverage.md` lists the constructs of `WRONG_CONSTRUCTS` as "compiled wrongly"; its tests take the
 wording from this table.
 
 If the message of an error from JAX or Mosaic does not suggest a fix and has only one possible
