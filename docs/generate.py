@@ -6,7 +6,6 @@ where the kernels in tests/coverage are others than those of the results.
 * `cli.md`: the help of every command, and the exit codes with the errors that lead to them
 * `json.md`: what every command prints with `--json`
 * `coverage.md`: what of Pallas compiles, from the results in tests/coverage
-* `opcodes.md`: the PTX instructions that the emulator executes
 * `targets.md`: the models that can be compiled for
 * `spec.schema.json`: the JSON schema of spec files
 """
@@ -37,7 +36,6 @@ WIDTH = 100
 sys.path.insert(0, str(DOCS))
 
 import coverage_page  # noqa: E402 - it lies beside this file
-import opcodes_page  # noqa: E402 - it lies beside this file
 
 
 def cli_page() -> str:
@@ -133,7 +131,6 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "json.md": json_page(),
         "coverage.md": coverage_page.coverage_page(NOTE),
-        "opcodes.md": opcodes_page.opcodes_page(NOTE),
         "spec.schema.json": json_schema_text(),
         "targets.md": targets_page(),
     }
