@@ -12,10 +12,11 @@ where the kernels in tests/coverage are others than those of the results.
 
 from __future__ import annotations
 
+import collections
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -32,6 +33,11 @@ from pallasc.specs.loading.schema import json_schema_text
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
 WIDTH = 100
+SHARED_BY = 2
+"""How many commands must have an option with the same help for the table of shared options."""
+
+_SHARED = """\
+Each command lists the shared options that it has, and describes all others. Each has `--help`."""
 
 sys.path.insert(0, str(DOCS))
 
@@ -40,12 +46,40 @@ import coverage_page  # noqa: E402 - it lies beside this file
 
 def cli_page() -> str:
     """Return the reference of the command line."""
+    shared = _shared_options()
     helps = [
-        f"{'#' * len(name.split())} {name}\n\n{_help(name, command)}"
+        f"{'#' * len(name.split())} {name}\n\n{_help(name, command, shared)}"
         for name, command in _commands()
     ]
-    parts = ["# Command line", NOTE, _help("pallasc", root), *helps, _exit_codes()]
+    parts = ["# Command line", NOTE, _help("pallasc", root), _exit_codes()]
+    parts += ["## Shared options", _SHARED, _options(shared.values()), *helps]
     return "\n\n".join(parts) + "\n"
+
+
+def _shared_options() -> dict[str, tuple[str, str]]:
+    """Return the help of each option that several commands have, by the option's name."""
+    found: dict[str, collections.Counter[tuple[str, str]]] = {}
+    for _, command in _commands():
+        for option in _visible(command):
+            found.setdefault(option.opts[-1], collections.Counter())[_record(option)] += 1
+    most = {name: counts.most_common(1)[0] for name, counts in found.items()}
+    return {name: record for name, (record, count) in most.items() if count >= SHARED_BY}
+
+
+def _visible(command: click.Command) -> list[click.Option]:
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    return [option for option in options if not option.hidden]
+
+
+def _record(option: click.Option) -> tuple[str, str]:
+    names, text = option.get_help_record(click.Context(root)) or ("", "")
+    return names, "Print the result as JSON; see docs/json.md." if names == "--json" else text
+
+
+def _options(records: Iterable[tuple[str, str]]) -> str:
+    formatter = click.HelpFormatter(width=WIDTH, max_width=WIDTH)
+    formatter.write_dl(list(records))
+    return f"```text\n{formatter.getvalue().rstrip()}\n```"
 
 
 def json_page() -> str:
@@ -74,11 +108,26 @@ def _commands() -> Iterator[tuple[str, click.Command]]:
                 yield f"pallasc {name} {inner}", subcommand
 
 
-def _help(name: str, command: click.Command) -> str:
+def _help(
+    name: str, command: click.Command, shared: Mapping[str, tuple[str, str]] | None = None
+) -> str:
+    """Return the help of a command, with only the names of shared options."""
     settings = {"terminal_width": WIDTH, "max_content_width": WIDTH}
-    names = ["-h", "--help"]
+    names = ["-h", "--help"] if shared is None else []
     context = click.Context(command, info_name=name, help_option_names=names, **settings)
-    return f"```text\n{command.get_help(context).strip()}\n```"
+    known = shared or {}
+    left_out = [o for o in _visible(command) if known.get(o.opts[-1]) == _record(o)]
+    for option in left_out:
+        option.hidden = True
+    try:
+        text = command.get_help(context).strip()
+    finally:
+        for option in left_out:
+            option.hidden = False
+    also = ", ".join(f"`{option.opts[-1]}`" for option in left_out)
+    return f"```text\n{text}\n```" + (
+        f"\n\n[Shared options](#shared-options): {also}" if also else ""
+    )
 
 
 def _exit_codes() -> str:
