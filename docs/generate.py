@@ -156,13 +156,12 @@ def _first_line(kind: type[PallascError]) -> str:
 def targets_page() -> str:
     """Return the table of models."""
     text = (
-        "A star marks the model that the bare name of an architecture stands for. "
-        "`pallasc targets --json` prints all figures; a spec adds models of its own under "
-        "`models`. DEVICE is what a driver calls the model; where drivers differ, `--json` has "
-        "all names.\n\n"
-        "Mosaic GPU compiles for accelerated architectures only, from sm_90a on: such code runs on "
-        "exactly that compute capability. A DGX Spark (GB10, 12.1) needs sm_121a and an RTX PRO "
-        "6000 (12.0) sm_120a; XLA and ptxas know the family target sm_120f, Mosaic GPU does not."
+        "An architecture stands for its model with a star. DEVICE is the name that the driver "
+        "reports. `pallasc targets --json` has all figures and names. A spec can add models "
+        "(`docs/spec.md`).\n\n"
+        "From sm_90a on, Mosaic GPU compiles only for accelerated architectures, whose code runs "
+        "on exactly that compute capability: a DGX Spark (GB10, 12.1) needs sm_121a, and an RTX "
+        "PRO 6000 (12.0) sm_120a. Mosaic GPU does not support the family target sm_120f."
     )
     return "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, rows(MODELS.values()))]) + "\n"
 
