@@ -24,9 +24,10 @@ For each entry, `tests/coverage` has kernels. They are compiled for each archite
 feature, and their PTX is executed and compared with a reference:"""
 
 _WRONG = """\
-JAX compiles these constructs into something else. A build warns (`CompiledWrongly`), with the line
-and the text of the last column."""
+JAX compiles these constructs into something else. A build warns about all but the last
+(`CompiledWrongly`), with the line and the text of the last column."""
 
+_BOOLEANS = "loads and stores by indexing"
 _GROUPS = {
     "plgpu": "The module `plgpu`",
     "plgpu.CompilerParams": "Fields of `plgpu.CompilerParams`",
@@ -114,7 +115,7 @@ _MISSING = re.compile(r"gap: .*(has no attribute|unexpected keyword|missing 1 re
 
 
 def all_results() -> dict[str, dict[str, Any]]:
-    """Return the checked-in results by JAX version, the oldest first, with what is declared."""
+    """Return the checked-in results and declarations by JAX version, the oldest first."""
     declared = json.loads((RESULTS / "cases.json").read_text())
     results = {}
     for file in sorted(RESULTS.glob("results-*.json"), key=lambda file: _version_key(file.stem)):
@@ -137,7 +138,7 @@ def page_entries() -> dict[str, list[str]]:
 
 
 def beyond(results: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what the newest JAX has of `plgpu` and the pages do not list."""
+    """Return the names of `plgpu` in the newest JAX that the reference pages do not list."""
     listed = page_entries()
     newest = results[list(results)[-1]]["exports"]
     return {
@@ -194,14 +195,14 @@ def _wrong(results: Mapping[str, Mapping[str, Any]]) -> str:
 
     lines = []
     for row in WRONG_CONSTRUCTS:
+        fault = f"fault: {row.does}"
         entries, versions = set(), []
         for held in results.values():
-            wrong = [
-                c for c in held["cases"].values() if f"fault: {row.does}" in c["targets"].values()
-            ]
-            entries.update(f"`{entry}`" for case in wrong for entry in case["covers"])
+            wrong = [case for case in held["cases"].values() if fault in case["targets"].values()]
+            entries |= {entry for case in wrong for entry in case["covers"]}
             versions += [held["jax"]] * bool(wrong)
-        lines.append([", ".join(sorted(entries)), ", ".join(versions), row.does, row.instead])
+        names = [_BOOLEANS if entry == "pl.load" else f"`{entry}`" for entry in sorted(entries)]
+        lines.append([", ".join(names), ", ".join(versions), row.does, row.instead])
     profile = "events that do not fit are written past the end of the profile"
     instead = "Give it more space. In JAX 0.12, set `profile_bounds_check`."
     versions = [held["jax"] for held in results.values()]

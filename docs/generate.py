@@ -1,7 +1,7 @@
 """Write the generated pages of docs/ again, and fail where one was not current.
 
-With --check nothing is written, with --write nothing fails. A page of results is not current either
-where the kernels in tests/coverage are others than those of the results.
+With --check nothing is written, with --write nothing fails. docs/coverage.md is not current either
+if its results are not of the kernels in tests/coverage.
 
 * `cli.md`: the help of every command, and the exit codes with the errors that lead to them
 * `json.md`: what every command prints with `--json`
@@ -34,7 +34,7 @@ DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
 WIDTH = 100
 SHARED_BY = 2
-"""How many commands must have an option with the same help for the table of shared options."""
+"""Number of commands with the same option from which it is in the table of shared options."""
 
 _SHARED = """\
 Each command lists the shared options that it has, and describes all others. Each has `--help`."""
