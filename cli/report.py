@@ -68,7 +68,7 @@ def command(
     each kernel with a table and plots of its variants, and a page for each variant with source,
     PTX, SASS, tensor maps, and launch plan. It shows the findings that `pallasc check` stored with
     its default options, and source lines if `pallasc inspect --lines` found them before.
-    docs/report.md has an example.
+    docs/inspect.md has an example.
 
     Requires pallasc[report].
 

@@ -1,8 +1,9 @@
-"""The table of docs/coverage.md, made from the results that tests/coverage keeps true."""
+"""The page docs/coverage.md, made from the results that tests/coverage keeps true."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,28 +11,23 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parents[1] / "tests" / "coverage"
 
 _INTRODUCTION = """\
-Which entries of Pallas and Mosaic GPU compile ahead of time: each entry of the API reference, and
-each further name that `jax.experimental.pallas.mosaic_gpu` exports, with the kernels that use it.
-Every kernel is built from a spec for each architecture where it makes sense: all that pallasc
-compiles for, or those that have the feature. The last column lists what was then found in its PTX,
-SASS or launch plan on each of them; “all” stands for all nine. *Numbers* means that JAX's
-interpreter ran the kernel and agreed with a reference in NumPy; otherwise the interpreter's reason
-is quoted. *Emulated* means that its PTX, executed without a GPU as `pallasc.emulate` does, agreed
-for each architecture that it compiles for; otherwise what the emulation finds or cannot tell is
-quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in JAX” compiles into
-something other than the kernel asks for, and is checked to still do so; a build warns about it
-(`CompiledWrongly`), with the line and what to write instead.
+This page lists the architectures for which each entry of Pallas and Mosaic GPU compiles. It covers
+the API reference, and all other names in `jax.experimental.pallas.mosaic_gpu`.
 
-`pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
-in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the
-results again. The tests interpret every ninth kernel, compile and emulate it for one of its
-architectures, and compare with those results; with `PALLASC_ALL_COVERAGE=1` they compile and
-compare all."""
+`pl` is `jax.experimental.pallas`, and `plgpu` is `jax.experimental.pallas.mosaic_gpu`. *All* is
+every architecture that pallasc compiles for (`docs/targets.md`). `sm_90a+` is sm_90a and newer,
+*missing* is not in this JAX version, and *no* is not compiled. An architecture that is not listed
+lacks the feature, or was not tested. If some options of an entry do not compile, its note names
+them.
 
-_EMULATED = """\
-By architecture: how many of the kernels that compile give the numbers of their reference when their
-PTX is executed. Of the others, the tables below say what the emulation finds, or why it cannot."""
+For each entry, `tests/coverage` has kernels. They are compiled for each architecture that has the
+feature, and their PTX is executed and compared with a reference:"""
 
+_WRONG = """\
+JAX compiles these constructs into something else. A build warns about all but the last
+(`CompiledWrongly`), with the line and the text of the last column."""
+
+_BOOLEANS = "loads and stores by indexing"
 _GROUPS = {
     "plgpu": "The module `plgpu`",
     "plgpu.CompilerParams": "Fields of `plgpu.CompilerParams`",
@@ -40,9 +36,86 @@ _GROUPS = {
     "pl.kernel": "Keywords of `pl.kernel`",
 }
 
+_INTERPRETER = "For JAX's interpreter; there is nothing to compile."
+_LANE = "With `Lane`, the swizzle and tiling of `wgmma` operands must be given."
+_MISPLACED = "JAX 0.11 and newer compile `pl.pallas_call` with Triton. Use `emit_pipeline`."
+_NO_EFFECT = "No effect on the compiled kernel."
+_PRINTED = "`pallasc inspect --debug-output` shows the output."
+_WRONGLY = "[compiled wrongly](#compiled-wrongly)"
+NOTES = {
+    "pl.BlockSpec": "Not in `pl.pallas_call` since JAX 0.11. Use `emit_pipeline`.",
+    "pl.GridSpec": _MISPLACED,
+    "pl.Slice": f"With `stride`: {_WRONGLY}.",
+    "pl.broadcast_to": "Use `jnp.broadcast_to`.",
+    "pl.core_map": "Deprecated in JAX 0.12. Use `pl.kernel`.",
+    "pl.debug_check": "Needs the setting `jax_pallas_enable_debug_checks`.",
+    "pl.dot": "Use `plgpu.wgmma`, `plgpu.mma`, or `plgpu.tcgen05_mma`.",
+    "pl.dslice": f"With `stride`: {_WRONGLY}.",
+    "pl.kernel(body)": "One body, not several with a mesh each.",
+    "pl.kernel(cost_estimate)": _NO_EFFECT,
+    "pl.kernel(debug)": _PRINTED,
+    "pl.kernel(metadata)": _NO_EFFECT,
+    "pl.kernel(scratch_types)": "Use `pl.run_scoped`, or `plgpu.kernel`.",
+    "pl.load": f"Use indexing. Boolean arrays: {_WRONGLY}.",
+    "pl.max_contiguous": "It was for Triton only.",
+    "pl.multiple_of": "Required for windows of `wgmma` operands at a run-time index.",
+    "pl.num_programs": "Use `lax.axis_size`.",
+    "pl.pallas_call": "JAX 0.11 and newer compile it with Triton. Use `plgpu.kernel`.",
+    "pl.program_id": "Deprecated in JAX 0.12. Use `lax.axis_index`.",
+    "pl.store": "Use indexing.",
+    "pl.swap": "Use `jax.ref.swap`.",
+    "plgpu.BlockSpec": "`collective_axes` only in `emit_pipeline_warp_specialized`.",
+    "plgpu.CompilerParams(delay_release)": "Use `delay_release` of `plgpu.BlockSpec`.",
+    "plgpu.CompilerParams(dimension_semantics)": "All dimensions of `plgpu.kernel` are parallel.",
+    "plgpu.CompilerParams(lowering_semantics)": _LANE,
+    "plgpu.CompilerParams(max_concurrent_steps)": (
+        "No effect in `plgpu.kernel`. Use the parameter of `emit_pipeline`."
+    ),
+    "plgpu.CompilerParams(profile_space)": f"Too little space: {_WRONGLY}.",
+    "plgpu.InterpretGPUParams": _INTERPRETER,
+    "plgpu.LoweringSemantics": _LANE,
+    "plgpu.TransposeTransform": "Use `Ref.transpose`.",
+    "plgpu.as_torch_kernel": (
+        "Compile the wrapped function, and pass torch tensors to `pallasc.open_artifact`."
+    ),
+    "plgpu.async_load_tmem": "JAX 0.10: no `reduce`.",
+    "plgpu.async_prefetch": f"JAX 0.10: no `predicate`. `collective_axes`: {_WRONGLY}.",
+    "plgpu.atomic_add": "JAX 0.10: no `optimized`.",
+    "plgpu.copy_gmem_to_smem": "JAX 0.10: no `predicate`. Gathering rows needs sm_100a+.",
+    "plgpu.copy_smem_to_gmem": "Scattering rows needs sm_100a–sm_110a.",
+    "plgpu.emit_pipeline_warp_specialized": "`memory_thread_idx` must be the last thread.",
+    "plgpu.force_gpu_interpret_mode": _INTERPRETER,
+    "plgpu.kernel": "JAX 0.10: no references as arguments or in closures.",
+    "plgpu.kernel(cost_estimate)": _NO_EFFECT,
+    "plgpu.kernel(debug)": _PRINTED,
+    "plgpu.kernel(interpret)": _INTERPRETER,
+    "plgpu.kernel(out_shape)": "Use `out_type`.",
+    "plgpu.kernel(scratch_shapes)": "Use `scratch_types`.",
+    "plgpu.multimem_store": "Needs `mesh` in the spec.",
+    "plgpu.set_gpu_interpret_mode": _INTERPRETER,
+    "plgpu.transpose_ref": "Deprecated in JAX 0.12. Use `Ref.transpose`.",
+    "plgpu.try_cluster_cancel": "JAX 0.10: no `collective_axes`.",
+}
+"""Limits of entries, and what to write instead."""
+
+SUBSTITUTES = {
+    "pl.broadcast_to": ["broadcast_rows"],
+    "pl.kernel(scratch_types)": ["entry_with_a_scope"],
+    "pl.load": ["swapped"],
+    "pl.num_programs": ["place_in_a_grid"],
+    "pl.program_id": ["place_in_a_grid", "place_in_a_kernel"],
+    "pl.store": ["swapped"],
+    "pl.swap": ["swapped"],
+    "plgpu.TransposeTransform": ["transposed_reference"],
+    "plgpu.as_torch_kernel": ["wrapped_for_torch"],
+}
+"""Kernels that do without an entry, by the entry."""
+
+_MISSING = re.compile(r"gap: .*(has no attribute|unexpected keyword|missing 1 required)")
+
 
 def all_results() -> dict[str, dict[str, Any]]:
-    """Return the checked-in results by JAX version, the oldest first, with what is declared."""
+    """Return the checked-in results and declarations by JAX version, the oldest first."""
     declared = json.loads((RESULTS / "cases.json").read_text())
     results = {}
     for file in sorted(RESULTS.glob("results-*.json"), key=lambda file: _version_key(file.stem)):
@@ -65,7 +138,7 @@ def page_entries() -> dict[str, list[str]]:
 
 
 def beyond(results: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what the newest JAX has of `plgpu` and the pages do not list."""
+    """Return the names of `plgpu` in the newest JAX that the reference pages do not list."""
     listed = page_entries()
     newest = results[list(results)[-1]]["exports"]
     return {
@@ -95,112 +168,88 @@ def coverage_page(note: str) -> str:
     """Return the whole page."""
     results = all_results()
     parts = ["# Coverage of Pallas and Mosaic GPU", note, _INTRODUCTION, _totals(results)]
-    parts += [_EMULATED, _emulated_by_architecture(results)]
+    parts += ["## Compiled wrongly", _WRONG, _wrong(results)]
     covering = rows(results)
+    more = beyond(results)
     for page, names in page_entries().items():
-        parts += [f"## {_GROUPS[page]}", _table(page, names, covering, results)]
-    for page, names in beyond(results).items():
-        if names:
-            parts += [f"## Beyond the reference: {_GROUPS[page]}"]
-            parts += [_table(page, names, covering, results)]
+        parts += [f"## {_GROUPS[page]}", *_group(page, [*names, *more.get(page, ())], covering)]
     return "\n\n".join(parts) + "\n"
 
 
 def _totals(results: Mapping[str, Mapping[str, Any]]) -> str:
-    head = ["JAX", "kernels", "compiled", "wrong in JAX", "gaps", "numbers", "emulated"]
-    lines = [head, ["---"] * len(head)]
+    head = ["JAX", "kernels", "compiled", "compiled wrongly", "not compiled", "right when executed"]
+    lines = []
     for held in results.values():
         cases = held["cases"].values()
         outcomes = [text.partition(":")[0] for case in cases for text in case["targets"].values()]
         counts = [outcomes.count(kind) for kind in ("ok", "fault", "gap")]
-        numbers = sum(case.get("numbers") == "ok" for case in cases)
         emulated = [text for case in cases for text in case.get("emulated", {}).values()]
         share = f"{emulated.count('ok')} of {len(emulated)}"
-        lines.append([held["jax"], *map(str, [len(cases), *counts, numbers]), share])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        lines.append([held["jax"], *map(str, [len(cases), *counts]), share])
+    return _table(head, lines)
 
 
-def _emulated_by_architecture(results: Mapping[str, Mapping[str, Any]]) -> str:
-    head = ["architecture", *(f"JAX {held['jax']}" for held in results.values())]
-    found: dict[str, list[list[str]]] = {}
-    for column, held in enumerate(results.values()):
-        for case in held["cases"].values():
-            for arch, outcome in case.get("emulated", {}).items():
-                found.setdefault(arch, [[] for _ in results])[column].append(outcome)
-    lines = [head, ["---"] * len(head)]
-    for arch in sorted(found, key=_capability):
-        shares = [f"{column.count('ok')} of {len(column)}" for column in found[arch]]
-        lines.append([arch, *shares])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _wrong(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of the constructs that JAX compiles wrongly."""
+    from pallasc.compiler.lowering.constructs import WRONG_CONSTRUCTS
+
+    lines = []
+    for row in WRONG_CONSTRUCTS:
+        fault = f"fault: {row.does}"
+        entries, versions = set(), []
+        for held in results.values():
+            wrong = [case for case in held["cases"].values() if fault in case["targets"].values()]
+            entries |= {entry for case in wrong for entry in case["covers"]}
+            versions += [held["jax"]] * bool(wrong)
+        names = [_BOOLEANS if entry == "pl.load" else f"`{entry}`" for entry in sorted(entries)]
+        lines.append([", ".join(names), ", ".join(versions), row.does, row.instead])
+    profile = "events that do not fit are written past the end of the profile"
+    instead = "Give it more space. In JAX 0.12, set `profile_bounds_check`."
+    versions = [held["jax"] for held in results.values()]
+    lines.append(["`plgpu.CompilerParams(profile_space)`", ", ".join(versions), profile, instead])
+    return _table(["entry", "JAX", "effect", "instead"], lines)
 
 
-def _table(
-    page: str,
-    names: Sequence[str],
-    covering: Mapping[str, Sequence[str]],
-    results: Mapping[str, Mapping[str, Any]],
-) -> str:
-    head = ["entry", "kernel", *(f"JAX {held['jax']}" for held in results.values()), "looked for"]
-    lines = [head, ["---"] * len(head)]
+def _group(page: str, names: Sequence[str], covering: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a list of the entries without differences and notes, and a table of the others."""
+    results = all_results()
+    plain: dict[str, list[str]] = {}
+    lines = []
     for name in names:
         entry = entry_name(page, name)
-        cases = covering.get(entry, ["nothing"])
-        for number, case in enumerate(cases):
-            shown = f"`{name}`" if number == 0 else ""
-            cells = [_cell(held["cases"].get(case)) for held in results.values()]
-            lines.append([shown, f"`{case}`", *cells, _looked_for(case, results)])
-    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+        cells = [compiles(held["cases"], entry, covering[entry]) for held in results.values()]
+        if len(set(cells)) == 1 and entry not in NOTES:
+            plain.setdefault(cells[0], []).append(f"`{name}`")
+        else:
+            lines.append([f"`{name}`", *cells, NOTES.get(entry, "")])
+    head = ["entry", *(f"JAX {held['jax']}" for held in results.values()), "note"]
+    first = sorted(plain, key=lambda where: where != "all")
+    yield "\n".join(f"* {where}: {', '.join(plain[where])}" for where in first)
+    if lines:
+        yield _table(head, lines)
 
 
-def _cell(case: Mapping[str, Any] | None) -> str:
-    if case is None:
-        return "no kernel"
-    return "; ".join(_outcomes(case))
+def compiles(cases: Mapping[str, Any], entry: str, covering: Sequence[str]) -> str:
+    """Return the architectures for which a kernel with an entry compiles, or why there is none."""
+    using = [cases[name] for name in covering if name not in SUBSTITUTES.get(entry, ())]
+    found = {arch for case in using for arch, text in case["targets"].items() if text == "ok"}
+    if found:
+        return _listed(found)
+    texts = [text for case in using for text in case["targets"].values()]
+    return "missing" if any(map(_MISSING.match, texts)) else "no"
 
 
-def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where a kernel compiles, where not and why; numbers, or why there are none."""
-    where = _by_outcome(case["targets"])
-    numbers = case.get("numbers", "")
-    emulated = _by_outcome(case.get("emulated", {}))
-    if good := where.pop("ok", None):
-        with_numbers = numbers == "ok"
-        all_emulated = set(good) <= set(emulated.get("ok", ()))
-        held = ["*numbers*"] * with_numbers + ["*emulated*"] * all_emulated
-        yield " and ".join([_listed(good), ", ".join(held)] if held else [_listed(good)])
-    for outcome, architectures in where.items():
-        kind, _, words = outcome.partition(": ")
-        listed = _listed(architectures)
-        yield (
-            f"**wrong in JAX** {listed}: {words}"
-            if kind == "fault"
-            else f"**gap** {listed}: “{words}”"
-        )
-    if numbers == "ok" and not good:
-        yield "the interpreter's *numbers* are right"
-    if numbers.startswith("gap: ") and numbers not in where:
-        yield f"no numbers: “{numbers.partition(': ')[2]}”"
-    good_all = emulated.pop("ok", [])
-    if emulated and good_all:
-        yield f"*emulated* for {_listed(good_all)}"
-    for outcome, architectures in emulated.items():
-        kind, _, words = outcome.partition(": ")
-        said = "emulation finds" if kind == "found" else "not emulated"
-        yield f"{said}{f' for {_listed(architectures)}' if good_all else ''}: “{words}”"
-
-
-def _by_outcome(outcomes: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return architectures by outcome, the oldest first."""
-    found: dict[str, list[str]] = {}
-    for arch, outcome in sorted(outcomes.items(), key=lambda one: _capability(one[0])):
-        found.setdefault(outcome, []).append(arch)
-    return found
-
-
-def _listed(architectures: Sequence[str]) -> str:
+def _listed(found: set[str]) -> str:
+    """Return architectures as text: all, sm_90a+, or sm_100a–sm_110a."""
     from pallasc.specs.gpus import DEFAULT_MODELS
 
-    return "all" if set(architectures) == set(DEFAULT_MODELS) else ", ".join(architectures)
+    known = sorted(DEFAULT_MODELS, key=_capability)
+    first, last = known.index(min(found, key=_capability)), known.index(max(found, key=_capability))
+    if found != set(known[first : last + 1]):
+        return ", ".join(sorted(found, key=_capability))
+    if last == len(known) - 1:
+        return f"{known[first]}+" if first else "all"
+    return known[first] if first == last else f"{known[first]}–{known[last]}"
 
 
 def _capability(arch: str) -> int:
@@ -208,12 +257,6 @@ def _capability(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
 
-def _looked_for(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
-    cases = [held["cases"][name] for held in results.values() if name in held["cases"]]
-    looks = list(dict.fromkeys(look for case in cases for look in case["looked_for"]))
-    notes = list(dict.fromkeys(case["note"] for case in cases if "note" in case))
-    return "; ".join([*looks, *notes])
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

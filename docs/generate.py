@@ -1,22 +1,22 @@
 """Write the generated pages of docs/ again, and fail where one was not current.
 
-With --check nothing is written, with --write nothing fails. A page of results is not current either
-where the kernels in tests/coverage are others than those of the results.
+With --check nothing is written, with --write nothing fails. docs/coverage.md is not current either
+if its results are not of the kernels in tests/coverage.
 
 * `cli.md`: the help of every command, and the exit codes with the errors that lead to them
 * `json.md`: what every command prints with `--json`
 * `coverage.md`: what of Pallas compiles, from the results in tests/coverage
-* `opcodes.md`: the PTX instructions that the emulator executes
 * `targets.md`: the models that can be compiled for
 * `spec.schema.json`: the JSON schema of spec files
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -33,21 +33,53 @@ from pallasc.specs.loading.schema import json_schema_text
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
 WIDTH = 100
+SHARED_BY = 2
+"""Number of commands with the same option from which it is in the table of shared options."""
+
+_SHARED = """\
+Each command lists the shared options that it has, and describes all others. Each has `--help`."""
 
 sys.path.insert(0, str(DOCS))
 
 import coverage_page  # noqa: E402 - it lies beside this file
-import opcodes_page  # noqa: E402 - it lies beside this file
 
 
 def cli_page() -> str:
     """Return the reference of the command line."""
+    shared = _shared_options()
     helps = [
-        f"{'#' * len(name.split())} {name}\n\n{_help(name, command)}"
+        f"{'#' * len(name.split())} {name}\n\n{_help(name, command, shared)}"
         for name, command in _commands()
     ]
-    parts = ["# Command line", NOTE, _help("pallasc", root), *helps, _exit_codes()]
+    parts = ["# Command line", NOTE, _help("pallasc", root), _exit_codes()]
+    parts += ["## Shared options", _SHARED, _options(shared.values()), *helps]
     return "\n\n".join(parts) + "\n"
+
+
+def _shared_options() -> dict[str, tuple[str, str]]:
+    """Return the help of each option that several commands have, by the option's name."""
+    found: dict[str, collections.Counter[tuple[str, str]]] = {}
+    for _, command in _commands():
+        for option in _visible(command):
+            found.setdefault(option.opts[-1], collections.Counter())[_record(option)] += 1
+    most = {name: counts.most_common(1)[0] for name, counts in found.items()}
+    return {name: record for name, (record, count) in most.items() if count >= SHARED_BY}
+
+
+def _visible(command: click.Command) -> list[click.Option]:
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    return [option for option in options if not option.hidden]
+
+
+def _record(option: click.Option) -> tuple[str, str]:
+    names, text = option.get_help_record(click.Context(root)) or ("", "")
+    return names, "Print the result as JSON; see docs/json.md." if names == "--json" else text
+
+
+def _options(records: Iterable[tuple[str, str]]) -> str:
+    formatter = click.HelpFormatter(width=WIDTH, max_width=WIDTH)
+    formatter.write_dl(list(records))
+    return f"```text\n{formatter.getvalue().rstrip()}\n```"
 
 
 def json_page() -> str:
@@ -76,11 +108,26 @@ def _commands() -> Iterator[tuple[str, click.Command]]:
                 yield f"pallasc {name} {inner}", subcommand
 
 
-def _help(name: str, command: click.Command) -> str:
+def _help(
+    name: str, command: click.Command, shared: Mapping[str, tuple[str, str]] | None = None
+) -> str:
+    """Return the help of a command, with only the names of shared options."""
     settings = {"terminal_width": WIDTH, "max_content_width": WIDTH}
-    names = ["-h", "--help"]
+    names = ["-h", "--help"] if shared is None else []
     context = click.Context(command, info_name=name, help_option_names=names, **settings)
-    return f"```text\n{command.get_help(context).strip()}\n```"
+    known = shared or {}
+    left_out = [o for o in _visible(command) if known.get(o.opts[-1]) == _record(o)]
+    for option in left_out:
+        option.hidden = True
+    try:
+        text = command.get_help(context).strip()
+    finally:
+        for option in left_out:
+            option.hidden = False
+    also = ", ".join(f"`{option.opts[-1]}`" for option in left_out)
+    return f"```text\n{text}\n```" + (
+        f"\n\n[Shared options](#shared-options): {also}" if also else ""
+    )
 
 
 def _exit_codes() -> str:
@@ -109,13 +156,12 @@ def _first_line(kind: type[PallascError]) -> str:
 def targets_page() -> str:
     """Return the table of models."""
     text = (
-        "A star marks the model that the bare name of an architecture stands for. "
-        "`pallasc targets --json` prints all figures; a spec adds models of its own under "
-        "`models`. DEVICE is what a driver calls the model; where drivers differ, `--json` has "
-        "all names.\n\n"
-        "Mosaic GPU compiles for accelerated architectures only, from sm_90a on: such code runs on "
-        "exactly that compute capability. A DGX Spark (GB10, 12.1) needs sm_121a and an RTX PRO "
-        "6000 (12.0) sm_120a; XLA and ptxas know the family target sm_120f, Mosaic GPU does not."
+        "An architecture stands for its model with a star. DEVICE is the name that the driver "
+        "reports. `pallasc targets --json` has all figures and names. A spec can add models "
+        "(`docs/spec.md`).\n\n"
+        "From sm_90a on, Mosaic GPU compiles only for accelerated architectures, whose code runs "
+        "on exactly that compute capability: a DGX Spark (GB10, 12.1) needs sm_121a, and an RTX "
+        "PRO 6000 (12.0) sm_120a. Mosaic GPU does not support the family target sm_120f."
     )
     return "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, rows(MODELS.values()))]) + "\n"
 
@@ -133,7 +179,6 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "json.md": json_page(),
         "coverage.md": coverage_page.coverage_page(NOTE),
-        "opcodes.md": opcodes_page.opcodes_page(NOTE),
         "spec.schema.json": json_schema_text(),
         "targets.md": targets_page(),
     }

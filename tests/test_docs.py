@@ -318,6 +318,7 @@ SHELL: dict[str, Check] = {
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
+    "docs/frameworks.md": ("python",),
     "docs/jax.md": ("console", "python"),
     "docs/native.md": ("console", "python"),
     "docs/check.md": ("python",),

@@ -66,11 +66,14 @@ class Command(click.Command):
             return
         options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
         records = {p.name: record for p in options if (record := p.get_help_record(ctx))}
-        for heading, names in self.groups.items():
-            with formatter.section(heading):
-                formatter.write_dl([records.pop(name) for name in names])
-        with formatter.section("Other"):
-            formatter.write_dl(list(records.values()))
+        groups = {
+            heading: [records.pop(name) for name in names if name in records]
+            for heading, names in self.groups.items()
+        }
+        for heading, rows in {**groups, "Other": list(records.values())}.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
 
 class Group(Command, click.Group):

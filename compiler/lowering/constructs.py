@@ -6,8 +6,8 @@ user's own line. Sources for the architectures of each instruction: PTX ISA, "Ta
 `wgmma`, `tcgen05`, `cp.async.bulk`, `setmaxnreg`, `griddepcontrol`, and "Cluster of Cooperative
 Thread Arrays".
 
-`docs/coverage.md` marks the constructs of `WRONG_CONSTRUCTS` as "wrong in JAX"; its tests take the
-wording from this table.
+`docs/coverage.md` lists the constructs of `WRONG_CONSTRUCTS` as "compiled wrongly"; its tests take
+the wording from this table.
 
 If the message of an error from JAX or Mosaic does not suggest a fix and has only one possible
 cause, the error gets a hint. JAX has no error codes, so errors are recognized by their wording;

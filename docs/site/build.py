@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     shutil.rmtree(source, ignore_errors=True)
     gather(source)
     if "--pictures" in arguments:
-        with (source / "report.md").open("a", encoding="utf-8") as page:
+        with (source / "inspect.md").open("a", encoding="utf-8") as page:
             page.write(pictures.section(source / "pictures", output / "store"))
     options = ["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
     code = build_main([*options, "-d", str(output / "doctrees"), str(source), str(output / "html")])

@@ -43,13 +43,13 @@ def section(folder: Path, store: Path) -> str:
     """
     browser = find_browser()
     if browser is None or not is_compiler_installed():
-        return f"\n## Pictures\n\n{NOTE}\n"
+        return f"\n## Pictures of a report\n\n{NOTE}\n"
     with tempfile.TemporaryDirectory(prefix="pallasc-site-") as name:
         report = Path(name, "report.html")
         make_report(report, store)
         shoot(browser, report, folder)
     shown = (f"![{text}](pictures/{name}.png)\n\n*{text}*\n" for name, text in CAPTIONS.items())
-    return "\n".join(["\n## Pictures\n", *shown])
+    return "\n".join(["\n## Pictures of a report\n", *shown])
 
 
 def make_report(report: Path, store: Path) -> None:

@@ -104,5 +104,5 @@ class Mnemonic:
         """Return the error that names the instruction and its unsupported part."""
         return UnsupportedError(
             f"the emulator does not support {self.opcode}: {why}",
-            hint="docs/opcodes.md lists the instructions that it supports.",
+            hint="docs/check.md lists what it supports.",
         )

@@ -14,11 +14,11 @@ from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.gpus import MODELS
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "inspect.md"
 
 
 def _metrics(work: Work, roofline: Roofline, **changes: object) -> KernelMetrics:
-    """Return the numbers of the product of matrices that docs/metrics.md shows."""
+    """Return the numbers of the product of matrices that docs/inspect.md shows."""
     kernel = KernelResources(
         "matmul_body_mosaic_gpu_kernel", "", None, "mosaic", 168, 0, 0, 0, 1, 131_120, 16
     )

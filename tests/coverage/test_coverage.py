@@ -208,12 +208,30 @@ def test_what_is_looked_for_is_told_without_regular_expressions(page: ModuleType
     assert [look for look in looks if re.search(r"\\|\.[*+]|\)[*+?{]", look)] == []
 
 
-def test_the_page_shows_as_many_numbers_as_it_counts(page: ModuleType) -> None:
-    for held in page.all_results().values():
-        counted = [name for name, case in held["cases"].items() if case.get("numbers") == "ok"]
-        shown = [name for name, case in held["cases"].items() if "*numbers*" in page._cell(case)]
-        assert counted
-        assert shown == counted
+def test_the_page_has_a_note_for_each_entry_that_the_newest_jax_does_not_compile(
+    page: ModuleType,
+) -> None:
+    results = page.all_results()
+    *_, newest = results.values()
+    covering = page.rows(results)
+    without = [entry for entry in covering if entry not in page.NOTES]
+    cells = {entry: page.compiles(newest["cases"], entry, covering[entry]) for entry in without}
+    assert [entry for entry, cell in cells.items() if cell in ("no", "missing")] == []
+    wrong = {
+        entry
+        for case in newest["cases"].values()
+        for entry in case["covers"]
+        if any(text.startswith("fault: ") for text in case["targets"].values())
+    }
+    assert wrong
+    assert [entry for entry in wrong if "#compiled-wrongly" not in page.NOTES[entry]] == []
+
+
+def test_notes_and_substitutes_are_of_entries_that_there_are(page: ModuleType) -> None:
+    covering = page.rows(page.all_results())
+    assert {*page.NOTES} <= {*covering}
+    for entry, names in page.SUBSTITUTES.items():
+        assert {*names} < {*covering[entry]}
 
 
 def test_every_entry_has_a_kernel(page: ModuleType) -> None:

@@ -89,7 +89,7 @@ class Pattern:
 
 
 def unlisted(artifact: Artifact) -> set[str]:
-    """Return the mnemonics in an artifact's PTX that docs/opcodes.md does not list as executed."""
+    """Return the mnemonics in an artifact's PTX that the emulator does not support."""
     texts = [artifact.blob(k.ptx).decode() for k in artifact.kernels if k.ptx is not None]
     kernels = [kernel for text in texts for kernel in parse(text).kernels]
     opcodes = {instruction.opcode for kernel in kernels for instruction in kernel.instructions}

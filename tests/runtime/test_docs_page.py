@@ -1,4 +1,4 @@
-"""What docs/runtime.md shows is true: its commands and programs run, on the stand-in driver."""
+"""Commands and programs of docs/runtime.md and docs/frameworks.md run, on the stand-in driver."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pallasc import errors
 from pallasc.cache.store import Store
 
 PAGE = page_programs.DOCS / "runtime.md"
+FRAMEWORKS = page_programs.DOCS / "frameworks.md"
 
 
 def _needs_torch(command: list[str]) -> bool:
@@ -24,7 +25,7 @@ def _needs_torch(command: list[str]) -> bool:
 def test_every_command_and_program_of_the_page_runs(tmp_path: Path, warm_store: Store) -> None:
     if reason := control.why_not():
         pytest.skip(reason)
-    commands = [command for command in page_programs.commands(PAGE) if not _needs_torch(command)]
+    commands = [*page_programs.commands(PAGE)]
     assert len(commands) == 10
     shutil.copytree(warm_store.root, tmp_path / "store")
     page_programs.run(
@@ -35,7 +36,7 @@ def test_every_command_and_program_of_the_page_runs(tmp_path: Path, warm_store: 
 def test_every_program_with_torch_runs(tmp_path: Path) -> None:
     if reason := torch_control.why_not():
         pytest.skip(f"no CUDA tensors here: {reason}")
-    programs = [command for command in page_programs.commands(PAGE) if _needs_torch(command)]
+    programs = [command for command in page_programs.commands(FRAMEWORKS) if _needs_torch(command)]
     assert len(programs) == 2
     makes_bundle = [command for command in page_programs.commands(PAGE) if command[0] == "bash"]
     plain = page_programs.environment(control.environment(devices="9.0"), tmp_path)

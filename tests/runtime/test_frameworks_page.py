@@ -35,7 +35,9 @@ def toybox(framework: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module: Any = ModuleType("toybox")
     module.current_stream = lambda device: framework.current_stream
     module.empty = lambda shape, dtype, device, stream: Array(framework.empty(shape, dtype, device))
-    source = re.search(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    source = re.search(
+        r'^```python\n("""Arrays of toybox.*?)^```', PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert source is not None
     adapter = ModuleType("pallasc.runtime.adapters.toybox_arrays")
     exec(compile(source[1], str(PAGE), "exec"), adapter.__dict__)
