@@ -45,18 +45,16 @@ class Run:
         setup: how processes launch and measure.
         rules: when a contest ends.
         conditions: reads the state of the GPU.
-        referee: provides the inputs of a contest and judges outputs.
+        referee: returns what provides the inputs of a contest and judges its outputs.
         listener: receives the progress.
-        clock: returns seconds since a fixed moment.
     """
 
     file: ResultsFile
     setup: Setup
     rules: Rules
     conditions: Conditions
-    referee: Callable[[Match], OutputReferee]
+    referee: Callable[[], OutputReferee]
     listener: Listener
-    clock: Callable[[], float] = time.monotonic
 
     def retry_failed(self, matches: Sequence[Match]) -> None:
         """Reopen every contest with failed points; the reasons of their failures stay in the file.
@@ -100,7 +98,7 @@ class Run:
         return self.file.results.contests.get(match.contest_key, empty)
 
     def _one(self, match: Match) -> None:
-        referee = self.referee(match)
+        referee = self.referee()
         points = Points(match, self.setup, referee, self.rules.together)
         try:
             self._vote(match, points, referee)
@@ -144,8 +142,8 @@ class Run:
     def _launched(self, match: Match, points: Points, voters: Sequence[str]) -> list[str]:
         """Launch points for a vote; return the points that were not lost."""
         launched = []
-        points.start(voters)
-        for number, name in enumerate(voters, 1):
+        for number, name in enumerate(voters):
+            points.start(voters[number:])
             try:
                 points.launch(name)
                 launched.append(name)
@@ -153,42 +151,24 @@ class Run:
                 self._lose(match, name, error)
             if len(voters) > self.rules.together:  # they cannot all stay, so start the next ones
                 points.end(name)
-                points.start(voters[number:])
         return launched
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
         """Measure each point once; lost points are recorded, and the others count."""
-        # Start all processes before the first launch, since starting takes most of the time.
-        in_order = [name for name in match.entries if name in decision.ids]
-        points.start(in_order)
-        lost = [name for name in in_order if not self._prepared(match, points, name)]
-        if lost:
-            return
+        points.start(decision.ids)  # starting takes most of the time, so processes start together
         times_us, spent_s = {}, self._contest(match).spent_s
         for name in decision.ids:
             try:
-                points.launch(name)  # in case it had to make room for another
-                began_s = self.clock()
+                points.launch(name)
+                began_s = time.monotonic()
                 times_us[name] = points.time_us(name)
-                spent_s += self.clock() - began_s
+                spent_s += time.monotonic() - began_s
             except PointError as error:
                 self._lose(match, name, error)
         if times_us:
-            now = self.conditions.read()
-            known = {"times_us": times_us, "spent_s": round(spent_s, 6), **now}
+            known = {"times_us": times_us, "spent_s": round(spent_s, 6), **self.conditions.read()}
             self._add(match, "times", round=decision.round, **known)
         self.listener.measured(match, self._contest(match))
-
-    def _prepared(self, match: Match, points: Points, name: str) -> bool:
-        """Launch a point that this run has not launched; return True if it can be measured."""
-        if points.was_launched(name):
-            return True
-        try:
-            points.launch(name)
-        except PointError as error:
-            self._lose(match, name, error)
-            return False
-        return True
 
     def _lose(self, match: Match, name: str, error: PointError, *, outvoted: bool = False) -> None:
         """Record a lost point; the run ends if its process cannot be killed.

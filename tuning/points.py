@@ -6,14 +6,14 @@ started. The run itself creates no context on the GPU, so that no error of a ker
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -24,10 +24,9 @@ from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.gpus import MODELS, device_names
-from pallasc.specs.templates import Scalar
+from pallasc.specs.templates import Scalar, typed
 from pallasc.specs.tuning import Tuning, key_text
-from pallasc.specs.untrusted_json import as_list, as_whole
-from pallasc.tuning.point_process import NO_ROOM, decode, encode
+from pallasc.tuning.point_process import NO_ROOM, encode
 from pallasc.tuning.referee import OutputReferee
 from pallasc.tuning.results import ContestKey, contest_key
 
@@ -71,6 +70,13 @@ class Match:
         own: dict[str, object] = {"kernel": self.kernel, "key": list(self.key)}
         return {**own, "at": self.at} if self.at else own
 
+    def sort_key(self) -> tuple[object, ...]:
+        """Return the key of its place in a job: kernel and key, small numbers first."""
+        values = (*self.key, *self.at.values())
+        return self.kernel, *(
+            (isinstance(own, str), own if isinstance(own, str) else own or 0) for own in values
+        )
+
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
     """Return the contests of a job on a GPU, sorted by kernel and key, small numbers first.
@@ -81,71 +87,39 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
         SpecError: the bundle is not a job.
         SelectionError: no point is for this GPU.
     """
-    tuned = [entry for entry in bundle.entries() if entry.tuning is not None]
-    points = [own for own in tuned if own.tuning is not None and own.tuning.rank]
+    tuned = [(entry, entry.tuning) for entry in bundle.entries() if entry.tuning is not None]
+    points = [(entry, tuning) for entry, tuning in tuned if tuning.rank]
     if not points:
         why = "its variants were chosen already" if tuned else "none of its kernels is tuned"
         raise SpecError(
             f"{bundle.name} is not a job: {why}.",
             hint="pallasc tune plan SPECS -o job.pallasc makes one.",
         )
-    fitting = [own for own in points if not arch_refusal(own.arch, device.major, device.minor)]
+    fitting = [own for own in points if not arch_refusal(own[0].arch, device.major, device.minor)]
     if not fitting:
-        archs = ", ".join(sorted({entry.arch for entry in points}))
+        archs = ", ".join(sorted({entry.arch for entry, _ in points}))
         raise SelectionError(
             f"{bundle.name} has nothing for {device}: its points are for {archs}.",
             hint="Plan it for this GPU: pallasc tune plan SPECS --target MODEL -o job.pallasc.",
         )
+    fitting.sort(key=lambda own: not _is_for(own[0], device))
+    distinct: dict[str, tuple[Entry, Tuning]] = {}
+    for entry, tuning in fitting:
+        distinct.setdefault(f"{entry.name} {typed(list(entry.params))}", (entry, tuning))
     matches: dict[ContestKey, Match] = {}
-    for entry, tuning in _one_of_each_point(fitting, device):
-        match = _match_of(entry, tuning)
+    for entry, tuning in sorted(
+        distinct.values(), key=lambda own: (own[1].rank, not own[1].is_default, own[0].id)
+    ):
+        params = dict(entry.params)
+        others = {name: params[name] for name in params if name not in (*tuning.by, *tuning.over)}
+        match = Match(entry.name, tuning.by, tuning.key_of(params), others)
         matches.setdefault(match.contest_key, match).entries[entry.id] = entry
-    for match in matches.values():
-        in_order = sorted(match.entries.values(), key=_likeliest)
-        match.entries.clear()
-        match.entries.update((entry.id, entry) for entry in in_order)
-    return sorted(matches.values(), key=_in_order)
-
-
-def _one_of_each_point(entries: Sequence[Entry], device: Device) -> Iterator[tuple[Entry, Tuning]]:
-    points: dict[tuple[object, ...], Entry] = {}
-    for entry in entries:
-        point = (entry.name, *((name, type(own), own) for name, own in entry.params))
-        known = points.setdefault(point, entry)
-        if not _is_for(known, device) and _is_for(entry, device):
-            points[point] = entry
-    for entry in points.values():
-        if entry.tuning is not None:
-            yield entry, entry.tuning
+    return sorted(matches.values(), key=Match.sort_key)
 
 
 def _is_for(entry: Entry, device: Device) -> bool:
     model = MODELS.get(entry.target)
     return model is not None and device.name in device_names(model.description)
-
-
-def _match_of(entry: Entry, tuning: Tuning) -> Match:
-    params = dict(entry.params)
-    at = {
-        name: own
-        for name, own in params.items()
-        if name not in tuning.by and name not in tuning.over
-    }
-    return Match(entry.name, tuning.by, tuning.key_of(params), at)
-
-
-def _in_order(match: Match) -> tuple[object, ...]:
-    values = (*match.key, *match.at.values())
-    return match.kernel, *(
-        (isinstance(v, str), v if isinstance(v, str) else v or 0) for v in values
-    )
-
-
-def _likeliest(entry: Entry) -> tuple[int, bool, str]:
-    tuning = entry.tuning
-    if tuning is None:
-        raise ValueError(f"{entry.id} is not a point")
-    return tuning.rank, not tuning.is_default, entry.id
 
 
 class PointError(Exception):
@@ -179,26 +153,22 @@ class PointProcess:
 
     def __init__(self, name: str, timeout_s: float, descriptors: Sequence[int]) -> None:
         self.name = name
-        self._timeout_s = timeout_s
-        self._answers, answers = os.pipe()
-        self._errors = os.memfd_create("errors")
         self.outputs = os.memfd_create("outputs")
-        requests, taken = os.pipe()
-        self._requests = os.fdopen(taken, "wb")
-        self._said = ""
-        command = [sys.executable, "-P", "-m", _MODULE, str(os.getpid()), str(answers)]
-        try:
+        self._errors = os.memfd_create("errors")
+        self._last_line = ""
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(timeout_s)
+        self._answers = self._socket.makefile("rb")
+        with theirs:
+            numbers = str(os.getpid()), str(theirs.fileno())
             self._process = subprocess.Popen(
-                command,
-                stdin=requests,
+                [sys.executable, "-P", "-m", _MODULE, *numbers],
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                pass_fds=(answers, self.outputs, *descriptors),
+                pass_fds=(theirs.fileno(), self.outputs, *descriptors),
                 start_new_session=True,
             )
-        finally:
-            os.close(answers)
-            os.close(requests)
 
     def ask(self, message: Mapping[str, object]) -> dict[str, object]:
         """Send a message and return the answer.
@@ -207,18 +177,17 @@ class PointProcess:
             PointError: the process reported an error, ended, or timed out; it is then killed.
         """
         try:
-            self._requests.write(encode(message))
-            self._requests.flush()
-            answer = decode(self._line())
-        except (BrokenPipeError, EOFError):
-            stuck = self._killed()
-            raise PointError(self._ending(), stuck=stuck) from None
+            self._socket.sendall(encode(message))
+            line = self._answers.readline()
         except TimeoutError:
-            why = f"no answer in {self._timeout_s:g} s: it hangs"
+            why = f"no answer in {self._socket.gettimeout():g} s: it hangs"
             raise PointError(why, stuck=self._killed()) from None
-        except BaseException:
-            self.kill()
-            raise
+        except ConnectionError:
+            line = b""
+        if not line:
+            stuck = self._killed()
+            raise PointError(self._ending(), stuck=stuck)
+        answer: dict[str, object] = json.loads(line)
         if "error" in answer:
             raise PointError(str(answer["error"]), int(str(answer["code"])), self._killed())
         return answer
@@ -230,26 +199,6 @@ class PointProcess:
             outputs = [file.read(size) for size in sizes]
         os.ftruncate(self.outputs, 0)
         return outputs
-
-    def _line(self) -> bytes:
-        """Return the next line from the process.
-
-        Raises:
-            EOFError: the process has ended.
-            TimeoutError: the time limit is over.
-        """
-        line, deadline_s = b"", time.monotonic() + self._timeout_s
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        while not line.endswith(b"\n"):
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not poll.poll(1000 * left_s):
-                raise TimeoutError
-            data = os.read(self._answers, 1 << 16)
-            if not data:
-                raise EOFError
-            line += data
-        return line
 
     def _killed(self) -> DeviceError | None:
         """Kill the process; return the error if it does not end."""
@@ -265,10 +214,11 @@ class PointProcess:
         Raises:
             DeviceError: it does not end.
         """
-        if self._answers < 0:
+        if self._socket.fileno() < 0:
             return
-        os.close(self._answers)
-        self._answers = -1
+        self._answers.close()
+        self._socket.close()
+        os.close(self.outputs)
         with suppress(ProcessLookupError):
             # The process was not waited for yet, so its id cannot have been reused.
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -280,11 +230,8 @@ class PointProcess:
                 hint="The GPU may need a reset: see nvidia-smi and the kernel's log.",
             ) from None
         finally:
-            with suppress(BrokenPipeError):
-                self._requests.close()
-            self._said = _last_line(self._errors)
+            self._last_line = _last_line(self._errors)
             os.close(self._errors)
-            os.close(self.outputs)
 
     def _ending(self) -> str:
         """Describe how a process ended by itself, with the last line that it wrote."""
@@ -292,7 +239,7 @@ class PointProcess:
         if code is None:
             return "its process gives no answers any more"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        return f"its process ended with {how}" + (f": {self._said}" if self._said else "")
+        return f"its process ended with {how}" + (f": {self._last_line}" if self._last_line else "")
 
 
 def _last_line(descriptor: int) -> str:
@@ -349,12 +296,8 @@ class Points:
     def start(self, names: Sequence[str]) -> None:
         """Start processes for points that have none, as long as there is room."""
         for name in names:
-            if len(self.ready) + len(self._starting) < self._most and not self._has(name):
+            if name not in self.ready and len(self.ready) + len(self._starting) < self._most:
                 self._process(name)
-
-    def was_launched(self, name: str) -> bool:
-        """Return True if a point was launched once and its outputs were correct."""
-        return name in self._judged
 
     def launch(self, name: str) -> None:
         """Launch a point that has no process; the first launch also judges its outputs.
@@ -403,13 +346,9 @@ class Points:
             for name in (*self.ready, *self._starting):
                 self.end(name)
         finally:
-            for descriptors in self._inputs.values():
-                for descriptor in descriptors:
-                    os.close(descriptor)
+            for descriptor in (one for own in self._inputs.values() for one in own):
+                os.close(descriptor)
             self._inputs.clear()
-
-    def _has(self, name: str) -> bool:
-        return name in self.ready or name in self._starting
 
     def _signature(self, name: str) -> Signature:
         return Signature.of(self._setup.bundle.artifact(self._match.entries[name]).plan)
@@ -437,10 +376,9 @@ class Points:
             "inputs": self._input_memory(name, signature),
             "outputs": process.outputs,
         }
-        sizes = as_list(process.ask(message)["sizes"])
+        sizes: list[int] = process.ask(message)["sizes"]  # type: ignore[assignment]
         if name not in self._judged:
-            outputs = process.read_outputs([as_whole(size) for size in sizes])
-            why = self._referee.disagreement(entry, signature, outputs)
+            why = self._referee.disagreement(entry, signature, process.read_outputs(sizes))
             if why:
                 raise PointError(why)
             self._judged.add(name)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from pallasc.tuning.contest import (
     LEAST_ROUNDS,
@@ -20,7 +21,7 @@ from pallasc.tuning.contest import (
     evidence,
     threshold,
 )
-from pallasc.tuning.results import Contest, Results, Start, add_record, contest_key
+from pallasc.tuning.results import Contest, Record, Results, Start, contest_key
 
 SUBJECT: dict[str, Any] = {"kernel": "double", "key": [1]}
 START = Start("5a" * 32, "GPU", None, "sm_90", "", "", {})
@@ -69,7 +70,7 @@ def played(
 
     def add(kind: str, **fields: Any) -> None:
         kinds.append(kind)
-        add_record({"kind": kind, **SUBJECT, **fields}, results)
+        results.add(convert({"kind": kind, **SUBJECT, **fields}, Record))
 
     def note(name: str, why: str = "") -> None:
         state = "failed" if why else "ok"
@@ -203,7 +204,7 @@ def test_points_without_a_common_round_are_told_apart_by_their_times() -> None:
     contest = results.contests.setdefault(contest_key("double", [1], {}), Contest("double", (1,)))
 
     def add(kind: str, **fields: Any) -> None:
-        add_record({"kind": kind, **SUBJECT, **fields}, results)
+        results.add(convert({"kind": kind, **SUBJECT, **fields}, Record))
 
     def note(name: str, state: str) -> None:
         about = {"params": {}, "target": "t", "artifact": "0" * 64, "why": "it hangs"}
