@@ -99,7 +99,7 @@ def command(
     known = reader.select(specs).specs
     tables = Tables(known)
     tuned = {
-        (spec.name, own.places): (spec.name, own)
+        (spec.name, id(own)): (spec.name, own)
         for spec in known
         if spec.tune is not None and (own := tables.of(spec, spec.tune)) is not None
     }

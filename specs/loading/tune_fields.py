@@ -19,7 +19,6 @@ from pallasc.specs.fields import (
     Record,
     Schema,
     Text,
-    expected,
 )
 from pallasc.specs.loading.parameter_fields import PARAMETER, ParameterKind
 from pallasc.specs.spelling import nearest, show, suggestion, values_text
@@ -33,6 +32,7 @@ TABLE_SUFFIX = ".tuned.yaml"
 
 _POW2 = "pow2"
 _LARGEST_EDGE = 2**63 - 1
+_EDGES: ListOf[Any] = ListOf(Number(whole=True), "edges")
 
 
 class BucketsKind:
@@ -42,25 +42,21 @@ class BucketsKind:
         """Return `pow2`, or the edges."""
         if value == _POW2:
             return "pow2"
-        hint = "Write pow2, or edges such as [128, 1024, 8192]."
         if isinstance(value, str):
+            hint = "Write pow2, or edges such as [128, 1024, 8192]."
             raise at.error(f"{show(value)} is not a kind of buckets.", hint)
-        if not isinstance(value, list) or not value:
-            raise expected("pow2 or a list of edges", value, at, hint)
-        for index, edge in enumerate(value):
-            if type(edge) is not int or not 0 <= edge <= _LARGEST_EDGE:
-                raise expected("a whole number of at least 0", edge, at.child(index))
-        for index, (low, high) in enumerate(pairwise(value), start=1):
+        edges = _EDGES.read(value, at)
+        for index, (low, high) in enumerate(pairwise(edges), start=1):
             if low >= high:
                 message = f"edges must ascend, and {high} follows {low}."
                 raise at.child(index).error(message, "Sort them, and give each once.")
-        return tuple(value)
+        if edges[-1] > _LARGEST_EDGE:
+            raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
+        return edges
 
     def schema(self) -> Schema:
         """Return the schema."""
-        edge: Schema = {"type": "integer", "minimum": 0}
-        edges: Schema = {"type": "array", "items": edge, "uniqueItems": True, "minItems": 1}
-        return {"anyOf": [{"const": _POW2}, edges]}
+        return {"anyOf": [{"const": _POW2}, _EDGES.schema()]}
 
 
 _TABLE = Text(
