@@ -71,12 +71,13 @@ class Option(NamedTuple):
     measured: Measured
 
 
-class MeasuredKey(NamedTuple):
-    """A key with its options by `use_id`, and the id of the option that it uses."""
+@dataclass(slots=True)
+class MeasuredKey:
+    """A key with its options by `use_id`, and the id of the option that it uses, None without."""
 
     key: Key
     options: Mapping[str, Option]
-    use: str = ""
+    use: str | None = None
 
     def is_within(self, use: str) -> bool:
         """Return True if a configuration is within the limit for this key."""
@@ -84,8 +85,8 @@ class MeasuredKey(NamedTuple):
 
     @property
     def option(self) -> Option:
-        """The option that it uses."""
-        return self.options[self.use]
+        """The option that it uses; there must be one."""
+        return self.options[self.use or ""]
 
 
 class RowChange(NamedTuple):
@@ -106,8 +107,6 @@ class Picked:
         keys: the measured keys in canonical order.
         rows: rows to write.
         changes: the change of each row of the table.
-        served: keys that have a row.
-        unserved: keys for which no used configuration was measured.
         unfinished: keys that were not measured completely.
         without: keys for which no configuration has valid times in all contests.
         is_smallest: True if fewer configurations cannot be within the limit for every key.
@@ -118,10 +117,8 @@ class Picked:
     name: str
     gpu: str
     keys: list[MeasuredKey] = field(default_factory=list)
-    rows: tuple[Row, ...] = ()
+    rows: list[Row] = field(default_factory=list)
     changes: Sequence[RowChange] = ()
-    served: list[MeasuredKey] = field(default_factory=list)
-    unserved: list[Key] = field(default_factory=list)
     unfinished: list[Key] = field(default_factory=list)
     without: list[Key] = field(default_factory=list)
     is_smallest: bool = True
@@ -129,9 +126,24 @@ class Picked:
     unknown: int = 0
 
     @property
+    def served(self) -> list[MeasuredKey]:
+        """The keys that have a row."""
+        return [own for own in self.keys if own.use is not None]
+
+    @property
+    def unserved(self) -> list[Key]:
+        """The keys for which no used configuration was measured."""
+        return [own.key for own in self.keys if own.use is None]
+
+    @property
+    def beyond(self) -> list[Key]:
+        """The keys that lose, or may lose, more than the limit."""
+        return [own.key for own in self.served if not own.option.is_within]
+
+    @property
     def uses(self) -> list[dict[str, Scalar]]:
         """The used configurations, in canonical order."""
-        found = {own.use: own.option.use for own in self.served}
+        found = {use_id(own.option.use): own.option.use for own in self.served}
         return [found[name] for name in sorted(found)]
 
     @property
@@ -139,11 +151,6 @@ class Picked:
         """The measured configurations by `use_id`, in canonical order."""
         found = {name: own.use for key in self.keys for name, own in key.options.items()}
         return dict(sorted(found.items()))
-
-    @property
-    def beyond(self) -> list[Key]:
-        """The keys that lose, or may lose, more than the limit."""
-        return [own.key for own in self.served if not own.option.is_within]
 
     def loss_percent(self) -> tuple[float, float]:
         """Return the geometric mean of the keys' losses and the largest loss, in percent."""
@@ -196,7 +203,8 @@ def pick(
                 "more.",
                 hint="Plan and measure them again: pallasc tune plan, then pallasc tune run.",
             )
-        _add_rows(picked, _served(picked, most), kernel)
+        _choose(picked, most)
+        _add_rows(picked, kernel)
         picked.changes = _changes(picked, kernel.rows)
         for change in picked.changes:
             _check_age(name, change, kernel.tune)
@@ -369,50 +377,41 @@ def _worst(contests: Sequence[Mapping[str, Option]]) -> dict[str, Option]:
 # ---- rows
 
 
-def _served(picked: Picked, most: int | None) -> list[MeasuredKey]:
-    """Return the keys with the configurations that they use; set what is known of the others."""
+def _choose(picked: Picked, most: int | None) -> None:
+    """Set the configuration that each key uses, and the best one for all keys."""
     names = list(picked.configurations)
     place = {name: index for index, name in enumerate(names)}
     losses = [{place[n]: own.loss for n, own in key.options.items()} for key in picked.keys]
     within = [{place[n] for n in key.options if key.is_within(n)} for key in picked.keys]
-    chosen = choose(losses, within, len(names), most=most)
     for own in choose(losses, within, len(names), most=1).columns:
         picked.default = picked.configurations[names[own]]
-    pairs = list(zip(picked.keys, chosen.of_key, strict=True))
-    picked.unserved = [key.key for key, index in pairs if index is None]
+    chosen = choose(losses, within, len(names), most=most)
+    for key, index in zip(picked.keys, chosen.of_key, strict=True):
+        key.use = None if index is None else names[index]
     picked.is_smallest = chosen.is_smallest and not picked.unserved
-    return [key._replace(use=names[index]) for key, index in pairs if index is not None]
 
 
-def _add_rows(picked: Picked, served: Sequence[MeasuredKey], kernel: TunedKernel) -> None:
-    """Set the rows, and the configurations that the keys use."""
-    tune = kernel.tune
-    kept = _kept_rows(picked.gpu, [own.key for own in served], kernel)
-    known = {_text(own.key) for own in served} | kept.keys()
-    groups: dict[str, tuple[Key | None, list[MeasuredKey]]] = {}
-    for own in served:
+def _add_rows(picked: Picked, kernel: TunedKernel) -> None:
+    """Set the rows, and let keys of a bucket use its row if it suits them."""
+    tune, gpu = kernel.tune, picked.gpu
+    kept = _kept_rows(gpu, [own.key for own in picked.served], kernel)
+    known = {_text(own.key) for own in picked.served} | kept.keys()
+    buckets: dict[str, tuple[Key, list[MeasuredKey]]] = {}
+    for own in picked.served:
         around = _bucket(own.key, tune)
-        if around is not None and tune.pad and _text(around) not in known:
-            around = None
-        name = canonical_text([around is None, list(own.key if around is None else around)])
-        groups.setdefault(name, (around, []))[1].append(own)
-    rows: list[Row] = []
-    for around, group in groups.values():
-        stays = None if around is None else kept.get(_text(around))
-        shared = None
-        if around is not None:
-            shared = use_id(stays.use) if stays is not None else _shared_use(around, group)
-        group = [
-            own._replace(use=shared) if shared is not None and own.is_within(shared) else own
-            for own in group
-        ]
-        if around is not None and stays is None:
+        if around is None or (tune.pad and _text(around) not in known):
+            picked.rows.append(_row(gpu, own.key, own.option))
+        else:
+            buckets.setdefault(_text(around), (around, []))[1].append(own)
+    for name, (around, group) in buckets.items():
+        shared = use_id(kept[name].use) if name in kept else _shared_use(around, group)
+        for own in group:
+            own.use = shared if own.is_within(shared) else own.use
+        if name not in kept:
             like = [own for own in group if own.use == shared]
             figures = max(like, key=lambda own: (own.key == around, _sizes(own.key)))
-            rows.append(_row(picked.gpu, around, figures.option))
-        rows += [_row(picked.gpu, own.key, own.option) for own in group if own.use != shared]
-        picked.served += group
-    picked.rows = tuple(rows)
+            picked.rows.append(_row(gpu, around, figures.option))
+        picked.rows += [_row(gpu, own.key, own.option) for own in group if own.use != shared]
 
 
 def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
@@ -426,10 +425,8 @@ def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
         near = [own.options[use] for own in group if own.is_within(use)]
         return -len(near), sum(option.loss for option in near), use
 
-    allowed = {
-        own.use for own in group if end is None or own.use == end.use or end.is_within(own.use)
-    }
-    return min(allowed, key=order)
+    uses = {own.use for own in group if own.use is not None}
+    return min((u for u in uses if end is None or u == end.use or end.is_within(u)), key=order)
 
 
 def _kept_rows(gpu: str, measured: Collection[Key], kernel: TunedKernel) -> dict[str, Row]:
