@@ -50,7 +50,7 @@ import msgspec
 from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import canonical_json
+from pallasc.specs.canonical import canonical_json, plain
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured
 from pallasc.specs.untrusted_json import fault
@@ -531,37 +531,24 @@ def check_start(found: Start, wanted: Start, shown: str) -> str:
     Raises:
         SpecError: the file has something else.
     """
-    if found.job != wanted.job:
-        raise SpecError(
-            f"{shown} has results of another job: {found.job[:12]}…, and this one is "
-            f"{wanted.job[:12]}….",
-            hint="Give -o another path; nothing was changed.",
-        )
-    here, there = (f"{own.device} ({own.arch})" for own in (wanted, found))
-    if here != there:
-        raise SpecError(
-            f"{shown} has results of another GPU: {there}, and this is {here}.",
-            hint="Give -o another path for each GPU; nothing was changed.",
-        )
-    for name in _LIKE_BEFORE:
-        before, now = (own.settings.get(name) for own in (found, wanted))
+    differences = [
+        ("of another job", f"{found.job[:12]}…", f"{wanted.job[:12]}…"),
+        ("of another GPU", *(f"{own.device} ({own.arch})" for own in (found, wanted))),
+        *(
+            (f"with another --{name}", *(plain(own.settings.get(name)) for own in (found, wanted)))
+            for name in _LIKE_BEFORE
+        ),
+    ]
+    for what, before, now in differences:
         if before != now:
             raise SpecError(
-                f"{shown} has times taken {_option(name, before)}, and this run is "
-                f"{_option(name, now)}: they cannot be compared.",
-                hint="Give -o another path, or the options of the run before; nothing was changed.",
+                f"{shown} has results {what}: {before}, and this is {now}.",
+                hint="Give -o another path; nothing was changed.",
             )
     if found.driver != wanted.driver:
         before, now = (own.driver or "unknown" for own in (found, wanted))
         return f"{shown} has times taken with driver {before}, and this is {now}; both count."
     return ""
-
-
-def _option(name: str, value: object) -> str:
-    """Return an option as the user gave it: `with --repeats 8`, `without --cold`."""
-    if isinstance(value, bool):
-        return f"{'with' if value else 'without'} --{name}"
-    return f"without --{name}" if value is None else f"with --{name} {value}"
 
 
 @contextmanager

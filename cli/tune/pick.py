@@ -124,11 +124,11 @@ def command(
         )
     models = [model for spec in tuned for model in spec.models.values()]
     results = [with_model(file, models) for file in results]
-    tables, kernels = _read_tables(tuned, output, results[0].start.model)
+    places, kernels = _read_kernels(tuned, output, results[0].start.model)
     decided = pick(results, kernels, within, most=at_most)
-    written = [] if dry_run else _write(tables, decided, kernels)
+    written = [] if dry_run else _write(places, decided, kernels)
     if as_json:
-        listed = [{"table": tables[own.name].shown, **_json(own)} for own in decided]
+        listed = [{"table": places[own.name].shown, **_json(own)} for own in decided]
         echo(json_text({"kernels": listed, "written": [str(path) for path in written]}))
     for own in decided:
         tune = kernels[own.name].tune
@@ -136,23 +136,22 @@ def command(
             echo(_text(own, tune))
         for line in _remarks(own, tune, within):
             echo(line, err=True)
-    for path, shown in {own.path: own.shown for own in tables.values()}.items():
+    for path, shown in dict(places.values()).items():
         stayed = "as it was" if path.exists() else "not written"
         echo(f"{shown} is {'written' if path in written else stayed}", err=True)
     return 0 if any(own.served for own in decided) else 1
 
 
-class _TableFile(NamedTuple):
-    """The table of a kernel: its path, its name in messages, and its rows for all kernels."""
+class _Place(NamedTuple):
+    """Where the table of a kernel is, and its name in messages."""
 
     path: Path
     shown: str
-    tables: dict[str, Table]
 
 
-def _read_tables(
+def _read_kernels(
     specs: Sequence[Spec], output: Path | None, model: str | None
-) -> tuple[dict[str, _TableFile], dict[str, TunedKernel]]:
+) -> tuple[dict[str, _Place], dict[str, TunedKernel]]:
     """Return the tables and the tuned kernels of specs for a model, by the name of the kernel.
 
     Raises:
@@ -168,49 +167,47 @@ def _read_tables(
     for variant in expand(list(declared.values()), all_points=True):
         if variant.target.name == model:
             points.setdefault(variant.name, []).append(variant)
-    files: dict[str, _TableFile] = {}
+    places: dict[str, _Place] = {}
     kernels: dict[str, TunedKernel] = {}
     for name, variants in points.items():
-        places = dict.fromkeys(own.location for own in variants)
-        spec, *others = [declared[place, name] for place in places]
+        own = dict.fromkeys(variant.location for variant in variants)
+        spec, *others = [declared[location, name] for location in own]
         tune: Any = spec.tune
-        if other := next((own for own in others if own.tune != tune), None):
+        if other := next((each for each in others if each.tune != tune), None):
             raise SpecError(
                 f"two specs tune {name} on {model} in different ways.",
                 location=other.where("tune"),
                 hint="Write the same 'tune' in both.",
             )
         path = output or Path(spec.base_dir, tune.table)
-        shown = table_shown(spec, tune) if output is None else str(output)
-        same = [own.tables for own in files.values() if own.path == path]
-        tables = same[0] if same else read_table(path, shown)
-        files[name] = _TableFile(path, shown, tables)
-        params = [dict(own.params) for own in variants]
+        places[name] = _Place(path, str(output or table_shown(spec, tune)))
+        table = read_table(*places[name]).get(name)
+        params = [dict(variant.params) for variant in variants]
         kernels[name] = TunedKernel(
             tune,
-            ids={own.id for own in variants},
-            rows=tables[name].rows if name in tables else (),
-            keys={tuple(own[by] for by in tune.by) for own in params},
+            ids={variant.id for variant in variants},
+            rows=table.rows if table is not None else (),
+            keys={tuple(point[by] for by in tune.by) for point in params},
         )
-    return files, kernels
+    return places, kernels
 
 
 def _write(
-    files: Mapping[str, _TableFile],
-    decided: Sequence[Picked],
-    kernels: Mapping[str, TunedKernel],
+    places: Mapping[str, _Place], decided: Sequence[Picked], kernels: Mapping[str, TunedKernel]
 ) -> list[Path]:
     """Write the tables that have changed, and return their paths."""
-    from pallasc.specs.loading.tuned_table import Table, table_text, write_table
+    from pallasc.specs.loading.tuned_table import Table, read_table, table_text, write_table
 
-    changed: dict[Path, dict[str, Table]] = {}
+    changed: dict[_Place, dict[str, Table]] = {}
     for own in decided:
         if own.served:
             rows = tuple(change.row for change in own.changes if change.kind != "dropped")
-            changed[files[own.name].path] = tables = files[own.name].tables
-            tables[own.name] = Table(kernels[own.name].tune.by, rows)
+            changed.setdefault(places[own.name], {})[own.name] = Table(
+                kernels[own.name].tune.by, rows
+            )
     written = []
-    for path, tables in changed.items():
+    for (path, shown), own_tables in changed.items():
+        tables = {**read_table(path, shown), **own_tables}
         if not path.exists() or table_text(tables) != path.read_text(encoding="utf-8"):
             write_table(path, tables)
             written.append(path)
@@ -244,12 +241,13 @@ def _text(picked: Picked, tune: Tune) -> str:
 
 def _cells(change: RowChange, tune: Tune, loss: float | None) -> list[str]:
     row, before = change.row, change.before
-    start = [_MARKS[change.kind], row.gpu, key_text(tune.by, row.key)]
-    start.append(use_text(before.use) if before is not None else "")
-    if change.kind == "dropped" or row.measured is None:
-        return [*start, "" if change.kind == "dropped" else use_text(row.use), "", ""]
+    names = _MARKS[change.kind], row.gpu, key_text(tune.by, row.key)
+    old = "" if before is None else use_text(before.use)
+    if change.kind == "dropped":
+        return [*names, old, "", "", ""]
+    us = "" if row.measured is None else f"{row.measured.us:.2f}"
     slower = "" if loss is None else f"{100 * math.expm1(loss):.2f} %"
-    return [*start, use_text(row.use), f"{row.measured.us:.2f}", slower]
+    return [*names, old, use_text(row.use), us, slower]
 
 
 def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:

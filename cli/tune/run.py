@@ -11,21 +11,32 @@ from typing import TYPE_CHECKING
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import WholeNumber, count_option, json_option, quiet_option
+from pallasc.cli.arguments.options import F, count_option, json_option, quiet_option
 from pallasc.cli.output.text import count, cut, echo, json_text
 from pallasc.specs.plain_text import one_line, printable
 from pallasc.specs.tuning import use_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pallasc.cli.output.text import Screen
     from pallasc.tuning.points import Match
     from pallasc.tuning.results import Contest, Start
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
 _INTERVAL_S = 0.1
 _ERASE = "\r\x1b[2K"
+
+
+def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
+    return click.option(
+        name,
+        parameter,
+        type=click.FloatRange(min=0, min_open=True),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
 
 
 @click.command("run", cls=Command, short_help="Measure the points of a job on the GPU.")
@@ -49,32 +60,19 @@ _ERASE = "\r\x1b[2K"
     help="Stop when no other point can be faster than the best by more than this.",
 )
 @count_option("--rounds", "Maximum number of rounds to compare two points.", default=200)
-@click.option(
-    "--seconds",
-    type=_POSITIVE,
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Maximum time to measure one key, in seconds.",
-)
-@click.option(
+@_seconds_option("--seconds", "Maximum time to measure one key, in seconds.", "seconds")
+@count_option(
     "--together",
-    type=WholeNumber(2),
+    "Number of points of a key to measure in turn; fewer if memory runs out.",
+    least=2,
     default=8,
-    show_default=True,
-    metavar="N",
-    help="Number of points of a key to measure in turn; fewer if memory runs out.",
 )
 @count_option("--repeats", "Number of measured launches of a point per round.", default=8)
 @click.option("--cold", is_flag=True, help="Empty the L2 cache before each launch.")
-@click.option(
+@_seconds_option(
     "--timeout",
+    "Give up a point if a start, a launch, or a round takes longer, in seconds.",
     "timeout_s",
-    type=_POSITIVE,
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Give up a point if a start, a launch, or a round takes longer, in seconds.",
 )
 @click.option(
     "--seed",

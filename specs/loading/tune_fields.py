@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -223,19 +223,12 @@ def given_values(
 ) -> dict[str, list[Value]]:
     """Return the possible values of each parameter that is not tuned, in the points' order."""
     given: dict[str, list[Value]] = {}
-    for name, value in _named(matrix, rows):
-        given.setdefault(name, []).append(value)
+    for row in rows:
+        for name, value in row.items():
+            given.setdefault(name, []).append(value)
+    given |= {name: list(values) for name, values in matrix.items()}
     for point in include:
         for name, value in point.items():
             if name in given or not (matrix or rows or name in over):
                 given.setdefault(name, []).append(value)
     return given
-
-
-def _named(
-    matrix: Mapping[str, tuple[Value, ...]], rows: tuple[Mapping[str, Value], ...]
-) -> Iterator[tuple[str, Value]]:
-    for row in rows:
-        yield from row.items()
-    for name, values in matrix.items():
-        yield from ((name, value) for value in values)

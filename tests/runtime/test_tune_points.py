@@ -440,7 +440,7 @@ def test_a_file_in_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this one is 000000000000…"),
+        ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this is 000000000000…"),
         (
             {"device": "NVIDIA B200"},
             "another GPU: NVIDIA H100 80GB HBM3 .*, and this is NVIDIA B200",
@@ -465,9 +465,9 @@ def test_a_newer_driver_may_go_on_and_is_said() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("cold", True, "taken without --cold, and this run is with --cold: they cannot"),
-        ("repeats", 4, "taken with --repeats 8, and this run is with --repeats 4: they cannot"),
-        ("seed", 1, "taken with --seed 0, and this run is with --seed 1: they cannot"),
+        ("cold", True, "with another --cold: false, and this is true"),
+        ("repeats", 4, "with another --repeats: 8, and this is 4"),
+        ("seed", 1, "with another --seed: 0, and this is 1"),
     ],
 )
 def test_times_of_another_kind_are_refused_by_name(name: str, value: Any, message: str) -> None:
