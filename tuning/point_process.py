@@ -1,7 +1,10 @@
-"""The process of one point: it launches one variant, and measures it on request.
+"""The process of one point, both ends: it launches one variant, and measures it on request.
 
-Started as `python -P -m pallasc.tuning.point_process PARENT SOCKET`. It ends with the run, even if
-the run is killed. The two exchange JSON objects, one per line, in turn:
+Requests have a time limit; a process is killed together with everything that it started. The run
+itself creates no context on the GPU, so that no error of a kernel can reach it.
+
+The process is started as `python -P -m pallasc.tuning.point_process PARENT SOCKET`. It ends with
+the run, even if the run is killed. The two exchange JSON objects, one per line, in turn:
 
     run:     {"op": "open", "device"}: begin to use a GPU
     process: {}
@@ -25,11 +28,13 @@ import os
 import signal
 import socket
 import statistics
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pallasc.errors import DriverError, PallascError
+from pallasc.errors import DeviceError, DriverError, PallascError
 
 if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -41,11 +46,143 @@ NO_ROOM = frozenset({2, 46})
 """The driver's codes for lack of memory for another process, and for exclusive use of the GPU."""
 
 _PR_SET_PDEATHSIG = 1
+_MOST_BYTES = 4096
+_KILL_S = 30.0
+"""A process that is still alive after this time hangs in the driver."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:
     """Return a message as one line; the order of its keys is kept."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class PointError(Exception):
+    """A point that cannot be measured; its process has ended or can no longer be used.
+
+    Args:
+        why: the reason.
+        code: the driver's error code, 0 for other reasons.
+        stuck: the error if its process cannot be killed, else None.
+    """
+
+    def __init__(self, why: str, code: int = 0, stuck: DeviceError | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.code = code
+        self.stuck = stuck
+
+
+class PointProcess:
+    """A process for one point, started immediately.
+
+    Args:
+        name: the variant's id.
+        timeout_s: time limit for an answer.
+        descriptors: shared memory that it reads.
+
+    Attributes:
+        name: as given.
+        outputs: descriptor of shared memory that it writes.
+    """
+
+    def __init__(self, name: str, timeout_s: float, descriptors: Sequence[int]) -> None:
+        self.name = name
+        self.outputs = os.memfd_create("outputs")
+        self._errors = os.memfd_create("errors")
+        self._last_line = ""
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(timeout_s)
+        self._answers = self._socket.makefile("rb")
+        with theirs:
+            numbers = str(os.getpid()), str(theirs.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, *numbers],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=(theirs.fileno(), self.outputs, *descriptors),
+                start_new_session=True,
+            )
+
+    def ask(self, message: Mapping[str, object]) -> dict[str, object]:
+        """Send a message and return the answer.
+
+        Raises:
+            PointError: the process reported an error, ended, or timed out; it is then killed.
+        """
+        try:
+            self._socket.sendall(encode(message))
+            line = self._answers.readline()
+        except TimeoutError:
+            why = f"no answer in {self._socket.gettimeout():g} s: it hangs"
+            raise PointError(why, stuck=self._killed()) from None
+        except ConnectionError:
+            line = b""
+        if not line:
+            stuck = self._killed()
+            raise PointError(self._ending(), stuck=stuck)
+        answer: dict[str, object] = json.loads(line)
+        if "error" in answer:
+            raise PointError(str(answer["error"]), int(str(answer["code"])), self._killed())
+        return answer
+
+    def read_outputs(self, sizes: Sequence[int]) -> list[bytes]:
+        """Return its outputs, given their sizes, and remove them from the shared memory."""
+        with open(self.outputs, "rb", closefd=False) as file:
+            file.seek(0)
+            outputs = [file.read(size) for size in sizes]
+        os.ftruncate(self.outputs, 0)
+        return outputs
+
+    def _killed(self) -> DeviceError | None:
+        """Kill the process; return the error if it does not end."""
+        try:
+            self.kill()
+        except DeviceError as error:
+            return error
+        return None
+
+    def kill(self) -> None:
+        """Kill the process and its whole session; repeated calls do nothing.
+
+        Raises:
+            DeviceError: it does not end.
+        """
+        if self._socket.fileno() < 0:
+            return
+        self._answers.close()
+        self._socket.close()
+        os.close(self.outputs)
+        with suppress(ProcessLookupError):
+            # The process was not waited for yet, so its id cannot have been reused.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            self._process.wait(_KILL_S)
+        except subprocess.TimeoutExpired:
+            raise DeviceError(
+                f"the process of {self.name}, {self._process.pid}, does not end after SIGKILL.",
+                hint="The GPU may need a reset: see nvidia-smi and the kernel's log.",
+            ) from None
+        finally:
+            self._last_line = _last_line(self._errors)
+            os.close(self._errors)
+
+    def _ending(self) -> str:
+        """Describe how a process ended by itself, with the last line that it wrote."""
+        code = self._process.returncode
+        if code is None:
+            return "its process gives no answers any more"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"its process ended with {how}" + (f": {self._last_line}" if self._last_line else "")
+
+
+def _last_line(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    text = os.pread(descriptor, _MOST_BYTES, max(0, size - _MOST_BYTES)).decode("utf-8", "replace")
+    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
+
+
+# ---- in the process
 
 
 def main(parent: int, descriptor: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pallasc.cli.output.text import Screen
-    from pallasc.tuning.points import Match
+    from pallasc.tuning.measure import Match
     from pallasc.tuning.results import Contest, Start
 
 _INTERVAL_S = 0.1
@@ -160,8 +160,7 @@ def command(
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
     from pallasc.tuning.contest import Rules
-    from pallasc.tuning.measure import Run
-    from pallasc.tuning.points import Setup, read_job
+    from pallasc.tuning.measure import Run, Setup, read_job
     from pallasc.tuning.referee import OutputReferee
     from pallasc.tuning.results import Start, open_results
 

@@ -22,10 +22,10 @@ from pallasc.errors import DeviceError, SpecError
 from pallasc.runtime.device.conditions import Conditions, ask_nvml, pci_address
 from pallasc.runtime.device.devices import Device, look_at_device
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.tuning import points as points_module
+from pallasc.tuning import measure
 from pallasc.tuning.contest import Rules
-from pallasc.tuning.measure import Run
-from pallasc.tuning.points import Match, PointError, PointProcess, Points, Setup, read_job
+from pallasc.tuning.measure import Match, Points, Run, Setup, read_job
+from pallasc.tuning.point_process import PointError, PointProcess
 from pallasc.tuning.results import Contest, Start, check_start, line_of, open_results, read_results
 
 NAME = "NVIDIA H100 80GB HBM3"
@@ -206,7 +206,7 @@ Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run a job of one key in a world, and return its contest and the lost points."""
-    monkeypatch.setattr(points_module, "PointProcess", FakeProcess)
+    monkeypatch.setattr(measure, "PointProcess", FakeProcess)
 
     def run(
         world: World,
@@ -395,8 +395,7 @@ def test_points_share_the_memory_of_their_inputs(tmp_path: Path) -> None:
     with open_bundle(tuned_jobs.write_job(tmp_path / "job.pallasc", points=3)) as bundle:
         (match,) = read_job(bundle, DEVICE)
         points = Points(match, Setup(bundle, 0, 60.0, 1, cold=False), Whatever(), 8)
-        signatures = [points._signature(name) for name in match.entries]
-        held = [points._input_memory(*own) for own in zip(match.entries, signatures, strict=True)]
+        held = [points._input_memory(name) for name in match.entries]
         assert held[0] is held[1] is held[2]
         points.close()
 
