@@ -244,7 +244,7 @@ class Contest:
         clocks = [self.rounds[number - 1].clock_mhz for number in point.times_us]
         known = [clock for clock in clocks if clock is not None]
         return Measured(
-            us=round(point.median_us, 4),
+            us=round(point.median_us, 3),
             spread_percent=round(100 * (quartiles[2] - quartiles[0]) / point.median_us, 2),
             rounds=len(times),
             device=self.start.device,

@@ -200,8 +200,9 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
     figures = {name: own for name, own in fields.items() if name in Measured._fields}
     if figures and "us" not in figures:
         raise at.error("the row has figures of a measurement, and no time.", "Add us: <time>.")
+    measured = Measured(**{**figures, "us": float(figures["us"])}) if figures else None
     others = {name: own for name, own in fields.items() if name not in figures}
-    return Row(**others, measured=Measured(**figures) if figures else None, place=at.location)
+    return Row(**others, measured=measured, place=at.location)
 
 
 def _counted(items: Sequence[object], noun: str) -> str:
