@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pallasc.errors import DeviceError, PallascError, SelectionError, SpecError
 from pallasc.runtime.device.conditions import Conditions
@@ -24,10 +24,20 @@ from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.templates import Scalar, typed
 from pallasc.specs.tuning import Tuning, key_text
-from pallasc.tuning.contest import Done, Drop, Measure, Rules, decide
+from pallasc.tuning.contest import Measure, Rules, decide
 from pallasc.tuning.point_process import NO_ROOM, PointError, PointProcess
 from pallasc.tuning.referee import OutputReferee
-from pallasc.tuning.results import Contest, ContestKey, ResultsFile, contest_key
+from pallasc.tuning.results import (
+    Contest,
+    ContestKey,
+    Done,
+    End,
+    Point,
+    ResultsFile,
+    Retry,
+    Times,
+    contest_key,
+)
 
 # ---- the job
 
@@ -61,10 +71,10 @@ class Match:
         names, values = (*self.by, *self.at), (*self.key, *self.at.values())
         return f"{self.kernel} {key_text(names, values)}".rstrip()
 
-    def subject(self) -> dict[str, object]:
-        """Return the fields that every line of its results has."""
-        own: dict[str, object] = {"kernel": self.kernel, "key": list(self.key)}
-        return {**own, "at": self.at} if self.at else own
+    @property
+    def subject(self) -> tuple[str, tuple[Scalar, ...], dict[str, Scalar]]:
+        """The first fields of the records of its results."""
+        return self.kernel, self.key, self.at
 
     def sort_key(self) -> tuple[object, ...]:
         """Return the key of its place in a job: kernel and key, small numbers first."""
@@ -329,7 +339,7 @@ class Run:
             points = self._contest(match).points
             failed = [name for name in match.entries if name in points and points[name].failed]
             if failed:
-                self._add(match, "retry", ids=failed)
+                self.file.add(Retry(*match.subject, ids=failed))
 
     def all(self, matches: Sequence[Match]) -> None:
         """Run every contest that is not done; if all are done, nothing is written.
@@ -354,7 +364,7 @@ class Run:
             raise
         finally:
             if self.file.changed or self.file.results.ended != why:
-                self.file.add({"kind": "end", "why": why})
+                self.file.add(End(why))
 
     def _contest(self, match: Match) -> Contest:
         empty = Contest(match.kernel, match.key, match.at)
@@ -367,15 +377,13 @@ class Run:
             self._vote(match, points, referee)
             while True:
                 decision = decide(self._contest(match), [*match.entries], self.rules)
-                if isinstance(decision, Done):
-                    named = {"winner": decision.winner, "why": decision.why}
-                    self._add(match, "done", **named)
-                    return
-                if isinstance(decision, Drop):
-                    self._add(match, "dropped", **decision._asdict())
-                    points.end(decision.id)
-                else:
+                if isinstance(decision, Measure):
                     self._round(match, points, decision)
+                    continue
+                self.file.add(decision)
+                if isinstance(decision, Done):
+                    return
+                points.end(decision.id)
         finally:
             points.close()
 
@@ -400,7 +408,7 @@ class Run:
                 points.end(name)
                 self._lose(match, name, PointError(outvoted[name]), outvoted=True)
             elif name not in known or known[name].again or known[name].failed:
-                self._note(match, name, "ok", "")
+                self._note(match, name)
 
     def _launched(self, match: Match, points: Points, voters: Sequence[str]) -> list[str]:
         """Launch points for a vote; return the points that were not lost."""
@@ -429,8 +437,12 @@ class Run:
             except PointError as error:
                 self._lose(match, name, error)
         if times_us:
-            known = {"times_us": times_us, "spent_s": round(spent_s, 6), **self.conditions.read()}
-            self._add(match, "times", round=decision.round, **known)
+            known: dict[str, Any] = self.conditions.read()
+            spent_s = round(spent_s, 6)
+            times = Times(
+                *match.subject, round=decision.round, times_us=times_us, spent_s=spent_s, **known
+            )
+            self.file.add(times)
         self.listener.measured(match, self._contest(match))
 
     def _lose(self, match: Match, name: str, error: PointError, *, outvoted: bool = False) -> None:
@@ -439,26 +451,21 @@ class Run:
         Raises:
             DeviceError: the process does not end; the next run skips the point.
         """
-        self._note(match, name, "failed", error.why, outvoted=outvoted)
+        self._note(match, name, error.why, outvoted=outvoted)
         self.listener.failed(match, name, error.why)
         if error.stuck is not None:
             raise error.stuck
 
-    def _note(
-        self, match: Match, name: str, state: str, why: str, *, outvoted: bool = False
-    ) -> None:
+    def _note(self, match: Match, name: str, why: str = "", *, outvoted: bool = False) -> None:
         entry = match.entries[name]
-        self._add(
-            match,
-            "point",
+        point = Point(
+            *match.subject,
             id=name,
             params=dict(entry.params),
             target=entry.target,
             artifact=entry.digest,
-            state=state,
+            state="failed" if why else "ok",
             why=why,
-            **({"outvoted": True} if outvoted else {}),
+            outvoted=outvoted,
         )
-
-    def _add(self, match: Match, kind: str, **fields: object) -> None:
-        self.file.add({"kind": kind, **match.subject(), **fields})
+        self.file.add(point)

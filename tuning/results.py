@@ -81,7 +81,7 @@ class Start(Struct, frozen=True, tag_field="kind", tag="start"):
         return record
 
 
-class _Subject(Struct, frozen=True, tag_field="kind", tag=str.lower):
+class _Subject(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=str.lower):
     kernel: str
     key: tuple[Scalar, ...]
     at: dict[str, Scalar] = {}
@@ -107,11 +107,11 @@ class Times(_Subject, frozen=True, kw_only=True):
     spent_s: float
     clock_mhz: int | None = None
     temperature_c: int | None = None
-    throttled: tuple[str, ...] = ()
+    throttled: Sequence[str] = ()
 
 
 class Dropped(_Subject, frozen=True, kw_only=True):
-    """A point that leaves its contest."""
+    """A point that leaves its contest, the point it was compared with, and the reason."""
 
     id: str
     by: str
@@ -119,7 +119,7 @@ class Dropped(_Subject, frozen=True, kw_only=True):
 
 
 class Done(_Subject, frozen=True, kw_only=True):
-    """The end of a contest."""
+    """The end of a contest; `winner` is None if no point is valid."""
 
     winner: str | None
     why: str
@@ -128,7 +128,7 @@ class Done(_Subject, frozen=True, kw_only=True):
 class Retry(_Subject, frozen=True, kw_only=True):
     """Failed points to launch again."""
 
-    ids: tuple[str, ...]
+    ids: Sequence[str]
 
 
 class End(Struct, frozen=True, tag_field="kind", tag="end"):
@@ -469,14 +469,14 @@ class ResultsFile:
         if self.results.torn or not self.resumed:
             self._write(b"")
 
-    def add(self, record: Mapping[str, object]) -> None:
+    def add(self, record: Record) -> None:
         """Write a record and add it to the results.
 
         Raises:
             SpecError: it cannot be written.
         """
-        self._write(line_of(record))
-        self.results.add(msgspec.convert(record, Record))
+        self._write(line_of(msgspec.to_builtins(record)))
+        self.results.add(record)
 
     def _write(self, line: bytes) -> None:
         """Append a line, after the start if this is the first; an error leaves whole lines."""

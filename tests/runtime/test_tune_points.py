@@ -26,7 +26,15 @@ from pallasc.tuning import measure
 from pallasc.tuning.contest import Rules
 from pallasc.tuning.measure import Match, Points, Run, Setup, read_job
 from pallasc.tuning.point_process import PointError, PointProcess
-from pallasc.tuning.results import Contest, Start, check_start, line_of, open_results, read_results
+from pallasc.tuning.results import (
+    Contest,
+    End,
+    Start,
+    check_start,
+    line_of,
+    open_results,
+    read_results,
+)
 
 NAME = "NVIDIA H100 80GB HBM3"
 FOUND = Start("5a" * 32, NAME, "h100-sxm", "sm_90", "580.95.05", "2026-11-23", {})
@@ -421,11 +429,11 @@ def test_a_file_that_cannot_grow_keeps_whole_lines(tmp_path: Path) -> None:
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
             with pytest.raises(SpecError, match="cannot be written: File too large"):
-                file.add({"kind": "end", "why": "done"})
+                file.add(End("done"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert path.read_bytes() == line_of(START.to_json())
-        file.add({"kind": "end", "why": "done"})
+        file.add(End("done"))
     assert read_results(path).ended == "done"
 
 
