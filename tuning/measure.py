@@ -63,7 +63,7 @@ class Match:
     @property
     def contest_key(self) -> ContestKey:
         """The key of its contest in the results."""
-        return contest_key(self.kernel, self.key, self.at)
+        return contest_key(*self.subject)
 
     @property
     def text(self) -> str:
@@ -367,8 +367,7 @@ class Run:
                 self.file.add(End(why))
 
     def _contest(self, match: Match) -> Contest:
-        empty = Contest(match.kernel, match.key, match.at)
-        return self.file.results.contests.get(match.contest_key, empty)
+        return self.file.results.contests.get(match.contest_key, Contest(*match.subject))
 
     def _one(self, match: Match) -> None:
         referee = self.referee()

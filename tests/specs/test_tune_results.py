@@ -58,7 +58,7 @@ def test_points_have_their_times_by_round(tmp_path: Path) -> None:
     assert contest.ratios(IDS[0], IDS[1]) == [10 / 14, 12 / 15]
     assert (contest.winner, contest.done, results.ended) == (IDS[0], DONE["why"], "done")
     assert slow.dropped == DROPPED["why"]
-    assert contest.rounds[1].throttled == ("power",)
+    assert contest.rounds[1].throttled == ["power"]
     name, driver = START.device, START.driver
     expected = Measured(11.0, 9.09, 3, name, driver, 1755, "2026-11-23")
     assert contest.measured(fast) == expected
