@@ -68,9 +68,9 @@ class Measured(NamedTuple):
         Raises:
             LookupError, TypeError, ValueError: the data is malformed.
         """
-        read: dict[str, Any] = {name: data[name] for name in cls._fields if name in data}
-        for name, value in read.items():
-            read[name] = _FIGURES[name](value)
+        read: dict[str, Any] = {
+            name: check(data[name]) for name, check in _FIGURES.items() if name in data
+        }
         return cls(**read)
 
 
