@@ -19,6 +19,7 @@ from pallasc.specs.fields import (
     Record,
     Schema,
     Text,
+    expected,
 )
 from pallasc.specs.loading.parameter_fields import PARAMETER, ParameterKind
 from pallasc.specs.spelling import nearest, show, suggestion, values_text
@@ -42,9 +43,11 @@ class BucketsKind:
         """Return `pow2`, or the edges."""
         if value == _POW2:
             return "pow2"
+        hint = "Write pow2, or edges such as [128, 1024, 8192]."
         if isinstance(value, str):
-            hint = "Write pow2, or edges such as [128, 1024, 8192]."
             raise at.error(f"{show(value)} is not a kind of buckets.", hint)
+        if not isinstance(value, list) or not value:
+            raise expected("pow2 or a list of edges", value, at, hint)
         edges = _EDGES.read(value, at)
         for index, (low, high) in enumerate(pairwise(edges), start=1):
             if low >= high:
