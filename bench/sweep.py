@@ -16,6 +16,9 @@ Each test ends as one of these:
 * skipped: the test is for another GPU;
 * stopped: the test took longer than `--limit`.
 
+`--target` names another GPU, `--k` a regular expression for names of tests, `--cases` the number of
+cases of each test, `--minutes` the time for each target, and `--limit` the seconds for one test.
+
 Goals: nothing is wrong, and no instruction blocks more than two tests.
 """
 
@@ -261,7 +264,7 @@ def _child(tests: list[unittest.TestCase], emulated: Emulated, target: Target, e
     os._exit(0)
 
 
-def measure(options: argparse.Namespace) -> list[Figure]:
+def measure(options: argparse.Namespace, _: Path) -> list[Figure]:
     """Run the tests for each target, and count."""
     file = options.checkout / TESTS
     if not file.is_file():
@@ -305,24 +308,6 @@ def figures(arch: str, outcomes: list[Outcome]) -> list[Figure]:
     return found
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkout", type=Path, metavar="CHECKOUT", help="JAX's sources")
-    parser.add_argument("--target", action="append", help=f"default: {' and '.join(TARGETS)}")
-    parser.add_argument("-k", default="", metavar="REGEX", help="only tests with such names")
-    parser.add_argument(
-        "--cases",
-        type=int,
-        default=0,
-        metavar="N",
-        help="at most N of each test (default: all)",
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=1e6, help="for each target; the tests are in random order"
-    )
-    parser.add_argument(
-        "--limit", type=float, default=120, metavar="SECONDS", help="for one test (default: 120)"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(run_benchmark(__doc__ or "", measure, _options))
+    options = {"target": (), "k": "", "cases": 0, "minutes": 1e6, "limit": 120.0}
+    sys.exit(run_benchmark(__doc__, measure, positional="checkout", **options))
