@@ -35,12 +35,12 @@ from part_machine import PACKAGES, installed  # noqa: E402
 from schedule import say  # noqa: E402
 
 MOST_BYTES = 64 << 20
+ADD = "add[m=1024,"
+"""The kernel that `part_calls.py` calls, which is always packed."""
 _NOT_TUNED = frozenset({"dtype", "head", "causal", "kv_heads"})
 """Parameters of JAX's kernels that change the result; the others are tunings."""
 
 _WHEEL_FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
-_ALSO_NEEDED = ("numpy", "ml-dtypes", "cramjam")
-"""Used by the scripts, and not required by pallasc."""
 _GLIBC = (39, 35, 34, 31, 28, 27, 26, 24, 17)
 _EPOCH = "315619200"  # 2 January 1980, the first day that every time zone has in a zip file
 
@@ -66,7 +66,7 @@ def compiled(options: argparse.Namespace, store: Path) -> list[Built]:
         for file in (*library, tunings)
         for variant in expand(load_yaml(file))
         if variant.target.name in options.targets and not variant.mesh
-        if any(text in variant.id for text in options.only or [""])
+        if any(text in variant.id for text in (*(options.only or [""]), ADD))
     ]
     report = build([variant for variant, _ in variants], store=Store(store))
     if report.failed:
@@ -187,7 +187,8 @@ def pack_wheels(folder: Path, python: str | None, there: Iterable[str]) -> None:
     build_wheel(folder)
     (own,) = folder.glob("*.whl")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
-    command += ["--dest", str(folder), str(own), *_ALSO_NEEDED]
+    pinned = f"cuda-bindings=={version('cuda-bindings')}"
+    command += ["--dest", str(folder), str(own), pinned, "numpy", "ml-dtypes"]  # for the scripts
     if python:
         command += ["--implementation", "cp", "--python-version", python]
         for minor in _GLIBC:

@@ -154,7 +154,7 @@ def torch_rival(variant: Carried, tensors: Mapping[str, Any]) -> tuple[str, Call
     """Return the same operation of torch: its name, and the call.
 
     Raises:
-        MissingError: torch has no such operation.
+        MissingError: there is none for this kernel.
     """
     import torch
     from torch.nn import functional
@@ -174,4 +174,4 @@ def torch_rival(variant: Carried, tensors: Mapping[str, Any]) -> tuple[str, Call
         left, right = (array.to(torch.bfloat16) for array in (a, rest[0]))
         left, right = (a, rest[0]) if a.dtype == rest[0].dtype else (left, right)
         return "torch.matmul", lambda: torch.matmul(left, right)
-    raise MissingError(f"torch has no single operation for {name}")
+    raise MissingError(f"{name} is not compared with torch")
