@@ -1,4 +1,4 @@
-"""Tuned kernels: `pallasc tune pick` and `tune plan` on published data, look-ups, and Tokamax.
+"""Tuned kernels: `tune pick` and `tune plan` on published data, `tune run`, look-ups, Tokamax.
 
 Without `--part` all parts run whose data are there:
 
@@ -11,7 +11,7 @@ Without `--part` all parts run whose data are there:
   least half is dropped, and no winner. Shapes were sampled in the order of their SHA-256; `fit` was
   used to fit `tuning/rules.py`, `judge` and `later` were not. A winner is kept if the artifact of
   its configuration is in the job.
-* lookup, tokamax: see `tune_lookup.py` and `tune_tokamax.py`.
+* faults, lookup, tokamax: see `tune_faults.py`, `tune_lookup.py`, and `tune_tokamax.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tune_faults
 import tune_lookup
 import tune_tokamax
 from harness import ROOT, Figure, run_benchmark
@@ -179,6 +180,7 @@ def dropped(name: str, own: Pruned) -> Figure:
 
 
 PARTS = {
+    "faults": tune_faults.figures,
     "lookup": tune_lookup.figures,
     "pick": pick,
     "pruning": pruning,
@@ -198,6 +200,7 @@ if __name__ == "__main__":
             measure,
             part=tuple(PARTS),
             autoheuristic=Path,
+            fault_runs=20,
             lookup_rounds=1,
             tokamax_store=Path,
             tokamax_sample=tune_tokamax.SAMPLE,

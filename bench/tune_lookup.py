@@ -1,21 +1,17 @@
 """The cost of a table at launch, on the stand-in driver.
 
 Two bundles are launched in turn: one with one, two or three variants of each shape, of which rows
-choose one, and one that holds the chosen variants alone, without a table. Goals: the first launch
-of a shape takes at most 300 ns longer with the table, as the median over shapes, and no later
-launch asks the table at all. The very first launch of a kernel is left out of that: it indexes all
-rows at once, and what it takes longer is a figure of its own, for each variant of the kernel.
+choose one, and one that has the chosen variants only, without a table. Goals: the first launch of a
+shape takes at most 300 ns longer with the table, as the median over shapes, and no later launch
+asks the table. The very first launch of a kernel is left out: it indexes all rows, and its cost for
+each variant of the kernel is a separate figure.
 
-Kernels with few and with many shapes are measured. So that a first launch does not hide what a
-look-up takes, the choice alone is compared too, with the check that the chosen variant can run on
-the GPU, which any choice makes.
+Kernels without a table only look at variants for the arrays of a call, too: with 600 variants the
+first launch of a shape takes at most 1.5 times as long as with 10.
 
-Kernels without a table look only at variants for the arrays of a call, too: with 600 variants the
-first launch of a shape takes at most half as long again as with 10.
-
-Cubins are loaded before, and the artifacts that are chosen are read, as that is the same on both
-sides. Kernels come from `tests/runtime/`; the driver is a stand-in that answers at once. Launches
-are told in processor time, so that other programs of the machine do not count.
+Cubins are loaded before, and the chosen artifacts are read, as that is the same on both sides.
+Kernels come from `tests/runtime/`; the driver is a stand-in that answers at once. Times are
+processor time, so that other programs of the machine do not count.
 """
 
 from __future__ import annotations
@@ -42,7 +38,6 @@ _SHAPES = {"8": (40, 8), "64": (5, 64)}
 """By the shapes of each: kernels, and shapes."""
 _VARIANTS = (1, 2, 3)
 _LATER = 2_000
-_CHOICES = 50
 _GPU = "Stand-in H100"
 _WITHOUT = (10, 100, 600)
 _KERNELS = 10
@@ -73,14 +68,13 @@ def _figures(name: str, rounds: Sequence[Any]) -> Iterator[Figure]:
     """Return the figures of kernels with some number of shapes, and variants of each."""
     shapes, variants = map(int, name.split())
     what = f"lookup, {shapes} shapes, variants of each: {variants}"
-    more, without, once, choice = (
+    more, without, once = (
         statistics.median(ns for own in rounds for ns in own[name])
-        for name in ("more_ns", "without_ns", "once_ns", "choice_ns")
+        for name in ("more_ns", "without_ns", "once_ns")
     )
     each, asked = once / (shapes * variants), max(own["asked"] for own in rounds)
     yield Figure(f"{what}: first launch, with a table more than without", more, "ns", _MOST_NS)
     yield Figure(f"{what}: first launch, without a table", without, "ns")
-    yield Figure(f"{what}: choice alone, more than its check", choice, "ns", _MOST_NS)
     yield Figure(f"{what}: very first launch, with a table more, per variant", each, "ns")
     yield Figure(f"{what}: later launches that ask the table, of {_LATER}", asked, "", 0)
 
@@ -131,7 +125,6 @@ def _measure(kernels: int, shapes: int, variants: int) -> dict[str, Any]:
                     found["without_ns"].append(pair[1])
             gc.collect()
         gc.enable()
-        found["choice_ns"] = _choices(opened[0], arrays)
         found["asked"] = _asked(opened[0], arrays)
     return found
 
@@ -187,26 +180,6 @@ def _bundles(folder: Path, sizes: Sequence[int], variants: int) -> list[Path]:
     files[0].write_bytes(build_bundle(items, level=1))
     files[1].write_bytes(build_bundle(chosen, level=1))
     return files
-
-
-def _choices(kernel: Any, arrays: dict[int, Any]) -> list[float]:
-    """Return nanoseconds that choices take longer than the check that their variant can run."""
-    from pallasc.runtime.device.devices import get_device
-    from pallasc.runtime.matching.selection import device_refusal
-
-    selector, device, found = kernel.selector, get_device(0), []
-    for m in arrays:
-        types = (("f32", (m, 64)),) * 2
-        chosen = selector.select(device, types)
-        pairs = []
-        for _ in range(_CHOICES):
-            began = time.perf_counter_ns()
-            selector.select(device, types)
-            between = time.perf_counter_ns()
-            device_refusal(chosen, device)
-            pairs.append(2 * between - began - time.perf_counter_ns())
-        found.append(statistics.median(pairs))
-    return found
 
 
 def _asked(kernel: Any, arrays: dict[int, Any]) -> int:
