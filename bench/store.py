@@ -19,8 +19,7 @@ from harness import Figure, run_benchmark, timed
 
 from pallasc.cache.store import Store
 
-SIZE = 65_536
-KEYS = 64
+SIZE, KEYS = 65_536, 64
 
 
 def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:

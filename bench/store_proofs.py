@@ -66,11 +66,12 @@ def run_proof(name: str, root: Path, library: Path | None, *, full: bool) -> Ite
         return
     root.mkdir()
     counts = proof.full if full else proof.short
-    environment = {**os.environ, **({"LD_PRELOAD": str(library)} if proof.preload else {})}
+    own = {"LD_PRELOAD": str(library)} if proof.preload else {}
+    own["HOME"] = str(root)  # no secret of the user signs manifests
     command = [sys.executable, PROGRAMS / proof.program, root, *map(str, counts)]
     output = root.with_suffix(".json")
     with output.open("w") as file:
-        seconds = timed(subprocess.run, command, stdout=file, env=environment)
+        seconds = timed(subprocess.run, command, stdout=file, env={**os.environ, **own})
     shutil.rmtree(root)
     found = read_output(proof, output.read_text())
     for line in found["wrong"]:
