@@ -32,7 +32,7 @@ _FAST_LAYOUT = "_assert_layout({x}, {shape}, {strides})"
 
 Before 2.15 it is no faster than comparing the shape and contiguity, or the strides, and it aborts
 the process for a tensor without strides (compressed or nested), unless those are checked first.
-Nanoseconds for an f32[4, 64], measured on x86-64 with Python 3.12 as in bench/launch_here.py:
+Nanoseconds for an f32[4, 64], measured on x86-64 with Python 3.12 as in bench/launch.py:
 
 | torch | this | and guards | shape, contiguous | shape, strides |
 | --- | --- | --- | --- | --- |
