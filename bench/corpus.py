@@ -28,12 +28,12 @@ import gc
 import importlib.util
 import io
 import os
-import resource
 import statistics
 import sys
 import time
 import traceback
 import unittest
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from harness import Figure, run_benchmark
+from harness import Figure, run_benchmark, say
 
 import pallasc
 from pallasc.compiler import api
@@ -66,31 +66,31 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of both, by the clock and of processors, those of the assembler's process too."""
+    """Seconds of both."""
 
     test: str
-    plain: tuple[float, float]
-    ours: tuple[float, float]
+    plain_s: float
+    ours_s: float
 
     @property
     def ratio(self) -> float:
-        """Return how many times plain JAX's time pallasc took, by the clock."""
-        return self.ours[0] / self.plain[0]
+        """How many times plain JAX's time pallasc takes."""
+        return self.ours_s / self.plain_s
 
 
 class Stopped(BaseException):
-    """Ends a test whose first call of a kernel has been taken down."""
+    """Ends a test whose first call of a kernel has been recorded."""
 
 
 class Recorder:
-    """Takes down the first call of each test, and lets all calls through in between."""
+    """Records the first call of each test, and lets all other calls through."""
 
     def __init__(self) -> None:
         self._listening = False
         self._call: Any = None
 
     def made_by(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `jax.jit` or the like, so that the functions it makes are taken down."""
+        """Return `jax.jit` or the like, whose functions are recorded."""
 
         @functools.wraps(make)
         def made(*args: Any, **kwargs: Any) -> Any:
@@ -130,14 +130,6 @@ class Recorder:
         finally:
             self._listening = False
         return self._call
-
-
-@contextlib.contextmanager
-def recorded(file: Path) -> Iterator[tuple[Recorder, list[unittest.TestCase]]]:
-    """Load a test file whose tests believe that the GPU is there; give its tests, mixed."""
-    recorder = Recorder()
-    with loaded(file, resolve_target(TARGET), recorder.made_by) as tests:
-        yield recorder, tests
 
 
 @contextlib.contextmanager
@@ -214,11 +206,11 @@ def kernel_of(test: str, function: Callable[..., Any], args: Any, kwargs: Any) -
     return Kernel(test, call, tuple(shapes))
 
 
-def plain(kernel: Kernel) -> None:
+def plain(kernel: Kernel, target: Target) -> None:
     """Compile as JAX's documentation has it."""
     import jax
 
-    device = devices_for(resolve_target(TARGET))[0]
+    device = devices_for(target)[0]
     own = jax.sharding.SingleDeviceSharding(device)
     arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=own) for a in kernel.arrays]
     with jax.default_device(device):
@@ -226,124 +218,105 @@ def plain(kernel: Kernel) -> None:
         traced.lower(lowering_platforms=("cuda",)).compile()
 
 
-def ours(kernel: Kernel) -> Any:
+def ours(kernel: Kernel, target: Target) -> Any:
     """Compile with pallasc, without a store."""
-    return pallasc.compile(lambda *given: kernel.function(*given), *kernel.arrays, target=TARGET)
+    function = kernel.function
+    return pallasc.compile(lambda *given: function(*given), *kernel.arrays, target=target.name)
 
 
-def timed(compile_it: Callable[[Kernel], Any], kernel: Kernel) -> tuple[tuple[float, float], Any]:
-    """Return the seconds of a compilation from empty caches, and what it returned."""
+def timed_alone(
+    compile_it: Callable[[Kernel, Target], Any], kernel: Kernel, target: Target
+) -> tuple[float, Any]:
+    """Return the seconds of a compilation from empty caches, and its result."""
     import jax
 
     jax.clear_caches()
     gc.collect()
-    before, began = _processor_seconds(), time.perf_counter()
-    result = compile_it(kernel)
-    return (time.perf_counter() - began, _processor_seconds() - before), result
+    began = time.perf_counter()
+    result = compile_it(kernel, target)
+    return time.perf_counter() - began, result
 
 
-def _processor_seconds() -> float:
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-def compare(kernels: Iterable[Kernel], count: int) -> tuple[list[Timing], dict[str, list[str]]]:
-    """Time up to `count` kernels; return the timings, and the tests that were left out, by why."""
+def compare(
+    kernels: Iterable[Kernel], count: int, target: Target
+) -> tuple[list[Timing], Counter[str]]:
+    """Time up to `count` kernels; return the timings, and how many were left out, by reason."""
     timings: list[Timing] = []
-    left_out: dict[str, list[str]] = {"JAX": [], "no kernel": [], "pallasc": []}
+    left_out: Counter[str] = Counter()
     for kernel in kernels:
         if len(timings) == count:
             break
-        sides = (plain, ours) if len(timings) % 2 == 0 else (ours, plain)
-        seconds: dict[Any, tuple[float, float]] = {}
-        failed: dict[Any, BaseException] = {}
-        artifact: Any = None
-        for side in sides:
+        seconds: dict[Any, float] = {}
+        results: dict[Any, Any] = {}
+        for side in (plain, ours) if len(timings) % 2 == 0 else (ours, plain):
             try:
-                seconds[side], result = timed(side, kernel)
+                seconds[side], results[side] = timed_alone(side, kernel, target)
             except Exception as error:  # noqa: BLE001 - tests want all kinds of failures
-                failed[side] = error
-            else:
-                artifact = result if side is ours else artifact
-        if plain in failed:
-            left_out["JAX"].append(kernel.test)
-        elif ours in failed:
-            left_out["pallasc"].append(kernel.test)
-            traceback.print_exception(failed[ours], file=sys.stderr)
-        elif all(kernel.origin != "mosaic" for kernel in artifact.kernels):
-            left_out["no kernel"].append(kernel.test)
+                results[side] = error
+        if plain not in seconds:
+            left_out["JAX"] += 1
+        elif ours not in seconds:
+            left_out["pallasc"] += 1
+            traceback.print_exception(results[ours], file=sys.stderr)
+        elif all(kernel.origin != "mosaic" for kernel in results[ours].kernels):
+            left_out["no kernel"] += 1
         else:
             timings.append(Timing(kernel.test, seconds[plain], seconds[ours]))
-            _say(len(timings), timings[-1])
+            last = timings[-1]
+            say(f"{len(timings)}: {last.plain_s:.3f} s, {last.ratio:.3f}  {last.test}")
     return timings, left_out
 
 
-def _say(number: int, timing: Timing) -> None:
-    print(
-        f"{number}: {timing.plain[0]:.3f} s, {timing.ours[0]:.3f} s, "
-        f"{timing.ratio:.3f}  {timing.test}",
-        file=sys.stderr,
-    )
+def measure(options: argparse.Namespace, _: Path) -> list[Figure]:
+    """Record the kernels and time them."""
+    target = resolve_target(TARGET)
+    use_cpu(target)
+    recorder = Recorder()
+    with loaded(options.testfile, target, recorder.made_by) as tests:
+        kernels = captured(recorder, tests)
+        warm_up(kernels, target)
+        timings, left_out = compare(kernels, options.kernels, target)
+    if not timings:
+        raise SystemExit("No kernel of this file compiles.")
+    return [
+        Figure("kernels", len(timings), goal=LEAST, at_least=True),
+        *figures(timings),
+        Figure("compiled by plain JAX alone", left_out["pallasc"], goal=0),
+        Figure("left out, plain JAX refuses them", left_out["JAX"]),
+        Figure("left out, no Mosaic GPU kernel", left_out["no kernel"]),
+        Figure("processes of their own for XLA", len(api._processes)),
+    ]
 
 
-def measure(options: argparse.Namespace) -> list[Figure]:
-    """Take the kernels down, time them, sum up."""
+def use_cpu(target: Target) -> None:
+    """Have JAX compute on the CPU, and find devices of the target."""
     import jax
 
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
-    devices_for(resolve_target(TARGET))  # before JAX looks for devices of this machine
+    devices_for(target)  # before JAX looks for devices of this machine
     jax.config.update("jax_platforms", "cpu")
-    loads = [os.getloadavg()[0]]
-    with recorded(options.testfile) as (recorder, tests):
-        kernels = captured(recorder, tests)
-        warm_up(kernels)
-        timings, left_out = compare(kernels, options.kernels)
-    loads.append(os.getloadavg()[0])
-    return figures(timings, left_out, statistics.mean(loads))
 
 
-def warm_up(kernels: Iterator[Kernel]) -> None:
+def warm_up(kernels: Iterator[Kernel], target: Target) -> None:
     """Compile one kernel both ways: imports and the toolchain's digests happen once a process."""
-    for kernel in kernels:
-        with contextlib.suppress(Exception):  # some are to fail
-            ours(kernel)
-            plain(kernel)
-            return
+    kernel = next(kernels, None)
+    with contextlib.suppress(Exception):  # some are to fail
+        if kernel is not None:
+            ours(kernel, target)
+            plain(kernel, target)
 
 
-def figures(timings: Sequence[Timing], left_out: dict[str, list[str]], load: float) -> list[Figure]:
-    """Return what is reported of all kernels."""
-    if not timings:
-        raise SystemExit("No kernel of this file compiles.")
-    sums = [sum(getattr(t, side)[i] for t in timings) for i in (0, 1) for side in ("plain", "ours")]
+def figures(timings: Sequence[Timing], goal: float = GOAL) -> list[Figure]:
+    """Return the times in sum, and the ratios."""
+    plain_s, ours_s = (sum(getattr(t, name) for t in timings) for name in ("plain_s", "ours_s"))
     ratios = sorted(timing.ratio for timing in timings)
-    slowest = max(timings, key=lambda timing: timing.ours[0])
-    found = [
-        Figure("kernels", len(timings), goal=LEAST, at_least=True),
-        Figure("plain JAX, in sum", sums[0], "s"),
-        Figure("pallasc / plain JAX, in sum", sums[1] / sums[0], goal=GOAL),
-        Figure("pallasc / plain JAX, median", statistics.median(ratios), goal=GOAL),
+    return [
+        Figure("plain JAX, in sum", plain_s, "s"),
+        Figure("pallasc / plain JAX, in sum", ours_s / plain_s, goal=goal),
+        Figure("pallasc / plain JAX, median", statistics.median(ratios), goal=goal),
         Figure("pallasc / plain JAX, 95th percentile", ratios[int(0.95 * len(ratios))]),
-        Figure(f"slowest, {slowest.test}, pallasc", slowest.ours[0], "s"),
-        Figure(f"slowest, {slowest.test}, plain JAX", slowest.plain[0], "s"),
-        Figure("compiled by plain JAX alone", len(left_out["pallasc"]), goal=0),
-        Figure("left out, plain JAX refuses them", len(left_out["JAX"])),
-        Figure("left out, no Mosaic GPU kernel", len(left_out["no kernel"])),
-        Figure("load of the machine", load),
-        Figure("processes of their own for XLA", len(api._processes)),
     ]
-    if not api._processes:  # whose time would be missing
-        found.append(Figure("pallasc / plain JAX, processor seconds in sum", sums[3] / sums[2]))
-    return found
-
-
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("testfile", type=Path, metavar="TESTFILE", help="a test file of JAX")
-    parser.add_argument(
-        "--kernels", type=int, default=LEAST, help="how many of the file are timed (default: 200)"
-    )
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(__doc__ or "", measure, _options))
+    sys.exit(run_benchmark(__doc__, measure, positional="testfile", kernels=LEAST))

@@ -1,172 +1,267 @@
-"""Launching on the stand-in driver: a kernel with four arrays, against the raw call and others.
+"""The cost of a launch on the stand-in driver: a kernel with four arrays, against the raw call.
 
-`cuLaunchKernelEx` of the stand-in returns at once, so all that is timed is the way to it. The raw
-call is that of `cuda.bindings` with parameters, configuration and function ready. Where torch with
-CUDA 13 is installed the arrays are CUDA tensors of it, on a stand-in of the CUDA runtime; otherwise
-they are objects of Python. `cuda.core` and Triton are measured where they are installed: the
-former is given addresses and a stream, and looks at neither. A captured graph with one launch is
-launched by `cuda.bindings`; the stand-in answers that at once too. Launches through Python are
-measured, and tensors also with the extension of C where it was built (`C: …`). `--python` measures
-with other interpreters, each with the torch that it has, one after the other in one run.
+`cuLaunchKernelEx` of the stand-in returns at once, so only the way to it is timed. The raw call is
+`cuda.bindings` with parameters, configuration and function ready. If torch with CUDA 13 is
+installed, the arrays are its CUDA tensors, on a stand-in of the CUDA runtime; otherwise they are
+Python objects. Launches through Python are measured, and with tensors also launches through the C
+extension (`C: …`). JAX runs the kernel inside `jit` on the CPU, with the handler in C and with the
+Python callback; a launch costs the difference of programs with many launches and with one.
 
-Goals through C, in raw calls: unchecked at most 2, checked at most 3, an operator of torch that
-allocates at most 10. Through Python: 4.5, 9 and 20, and a plan that has to be bound with four
-tensor maps at most 40; Triton's `kernel[grid]` takes at least 3.5 times as long as ours. Ready for
-the first launch in a third of the time of `import jax`. No cliffs: with one set of addresses more
-than there is room for bound plans, a launch takes at most 1.3 times as long as with 512, with twice
-as many at most 5 times, and 1.5 times through C, which keeps no plans; a call that allocates takes
-with `stream=` at most twice as long as without; the check of shape and strides is the faster one of
-the two.
+Goals in raw calls, through C: unchecked at most 2, checked 3, an operator of torch that allocates
+10. Through Python: 4.5, 9 and 20, and binding a plan with four tensor maps 40. With one set of
+addresses more than there is room for bound plans, a launch takes at most 1.3 times as long as with
+512, with twice as many at most 5 times, through C 1.5 times; a call that allocates takes with
+`stream=` at most twice as long as without; JAX's handler a fifth of the callback.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
+import gc
+import itertools
 import json
+import math
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+import timeit
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from harness import Figure, run_benchmark, timed_process
+from harness import PYTHON, ROOT, Figure, run_benchmark, say
 
-ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests" / "runtime"
 sys.path.append(str(TESTS))
 
+REPEATS = 150
+ADDRESS_SETS = (512, 1025, 2048)
+"""Fewer than the runtime keeps bound plans for, one more, and twice as many."""
+LAUNCHES = 33
+"""Launches of JAX's longer program."""
+TEXT = "f32[4, 64]"
 GOALS = {
-    "unchecked / raw": (4.5, False),
-    "checked / raw": (9.0, False),
-    "plan bound with four tensor maps / raw": (40.0, False),
-    "through a torch operator, allocating / raw": (20.0, False),
-    "Triton's kernel[grid] / checked": (3.5, True),
-    "1,025 address sets / 512 address sets": (1.3, False),
-    "2,048 address sets / 512 address sets": (5.0, False),
-    "allocating, stream given / allocating": (2.0, False),
-    "checked / checked, the other layout check": (1.0, False),
-    "C: unchecked / raw": (2.0, False),
-    "C: checked / raw": (3.0, False),
-    "C: through a torch operator, allocating / raw": (10.0, False),
-    "C: 1,025 address sets / 512 address sets": (1.3, False),
-    "C: 2,048 address sets / 512 address sets": (1.5, False),
-    "C: allocating, stream given / allocating": (2.0, False),
+    "unchecked / raw": 4.5,
+    "checked / raw": 9.0,
+    "plan bound with four tensor maps / raw": 40.0,
+    "torch operator / raw": 20.0,
+    "1,025 address sets / 512 address sets": 1.3,
+    "2,048 address sets / 512 address sets": 5.0,
+    "allocating, stream given / allocating": 2.0,
+    "C: unchecked / raw": 2.0,
+    "C: checked / raw": 3.0,
+    "C: torch operator / raw": 10.0,
+    "C: 1,025 address sets / 512 address sets": 1.3,
+    "C: 2,048 address sets / 512 address sets": 1.5,
+    "C: allocating, stream given / allocating": 2.0,
+    "JAX: handler / callback": 0.2,
 }
 
-_READY = """
-import sys
-from pathlib import Path
-import json
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.runtime.opening import open_artifact
-folder = Path(sys.argv[1])
-record = json.loads((folder / "record.json").read_text())
-kernel = open_artifact(Artifact(record, lambda key: (folder / key).read_bytes()))
-kernel.prepare("f32[4, 64]", "f32[4, 64]")
-"""
 
-
-def measure(options: argparse.Namespace) -> Sequence[Figure]:
-    """Measure launches in a process of their own, then the start of processes."""
+def measure(options: Namespace, place: Path) -> Sequence[Figure]:
+    """Measure launches in processes that find the stand-in driver."""
+    import native_build
     import standin
     import standin_torch
 
-    if options.python:
-        return [figure for python in options.python for figure in _others(python, options)]
-    if standin.compiler() is None:
-        raise SystemExit("launch: no C compiler (cc or gcc), so there is no stand-in driver")
-    with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as name:
-        folder = Path(name)
-        why_not = standin_torch.why_not()
-        if why_not is None:
-            environment = standin_torch.environment(folder, log=False, raw_speed=True)
-        else:
-            print(f"no CUDA tensors: {why_not}", file=sys.stderr)
-            environment = standin.environment(log=False, raw_speed=True)
-        figures = _launches(environment, folder, options.rounds, torch=why_not is None)
-        return [*figures, *(_starts(environment, folder, options.starts) if options.starts else [])]
-
-
-def _others(python: str, options: argparse.Namespace) -> list[Figure]:
-    """Return the figures of another interpreter, under the name of its torch."""
-    own = f"PYTHONPATH={Path(__file__).parent}"
-    words = ["--json", "--rounds", str(options.rounds), "--starts", str(options.starts)]
-    version = "import importlib.metadata as m; print(m.version('torch'))"
-    outputs = [
-        subprocess.run(
-            ["env", own, python, "-P", *arguments], stdout=subprocess.PIPE, text=True, check=True
-        ).stdout
-        for arguments in (("-c", version), (__file__, *words))
-    ]
-    found = json.loads(outputs[1])["figures"]
-    for row in found:
-        del row["met"]
-    return [
-        Figure(**{**row, "name": f"torch {outputs[0].strip()}: {row['name']}"}) for row in found
-    ]
-
-
-def _launches(
-    environment: dict[str, str], folder: Path, rounds: int, *, torch: bool
-) -> list[Figure]:
-    """Return the figures of `launch_here.py`, through Python and through C, with their goals."""
     from pallasc.runtime.native.extension import extension
 
-    figures = _one_way({**environment, "PALLASC_NATIVE": "0"}, folder, rounds, "", torch=torch)
-    if torch and extension() is not None:
-        figures += _one_way(environment, folder, rounds, "C: ", torch=torch)
-    return figures
+    if standin.compiler() is None:
+        raise SystemExit("launch: no C compiler (cc or gcc), so there is no stand-in driver")
+    environment, kind = standin.environment(log=False, raw_speed=True), "python"
+    jax = {**environment, "JAX_PLATFORMS": "cpu", "PALLASC_NATIVE": str(native_build.build())}
+    if (reason := standin_torch.why_not()) is None:
+        environment = standin_torch.environment(place, log=False, raw_speed=True)
+        kind = "torch"
+    else:
+        say(f"no CUDA tensors: {reason}")
+    figures = one_way({**environment, "PALLASC_NATIVE": "0"}, kind, options.rounds, "")
+    if kind == "torch" and extension() is not None:
+        figures += one_way(environment, kind, options.rounds, "C: ")
+    return [*figures, *one_way(jax, "jax", options.rounds, "JAX: ")]
 
 
-def _one_way(
-    environment: dict[str, str], folder: Path, rounds: int, prefix: str, *, torch: bool
-) -> list[Figure]:
-    """Return the figures of one run, under names with a prefix."""
-    program = Path(__file__).with_name("launch_here.py")
-    paths = [str(TESTS), str(program.parent), environment.get("PYTHONPATH", "")]
-    command = [sys.executable, "-P", program, folder, str(rounds), "torch" if torch else "python"]
+def one_way(environment: dict[str, str], kind: str, rounds: int, prefix: str) -> list[Figure]:
+    """Return the figures of one process, with a prefix to their names."""
+    paths = [str(TESTS), str(ROOT / "bench"), environment.get("PYTHONPATH", "")]
     done = subprocess.run(
-        command,
+        [*PYTHON, __file__, "--here", kind, str(rounds)],
         env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    found = []
-    for name, value, unit in json.loads(done.stdout.splitlines()[-1]):
-        goal, at_least = GOALS.get(prefix + name, (None, False))
-        found.append(Figure(prefix + name, value, unit, goal=goal, at_least=at_least))
-    return found
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    pairs = [(name, "raw") for name in found if name != "raw"]
+    pairs += [(f"{count:,} address sets", "512 address sets") for count in ADDRESS_SETS[1:]]
+    pairs += [("allocating, stream given", "allocating"), ("handler", "callback")]
+    ratios = {f"{a} / {b}": found[a] / found[b] for a, b in pairs if a in found and b in found}
+    return [
+        *(Figure(prefix + name, value, "ns") for name, value in found.items()),
+        *(Figure(prefix + n, value, goal=GOALS.get(prefix + n)) for n, value in ratios.items()),
+    ]
 
 
-def _starts(environment: dict[str, str], folder: Path, rounds: int) -> list[Figure]:
-    """Time a process from its start until its kernel is loaded, and one that imports JAX."""
-    plain = {key: value for key, value in environment.items() if key != "LD_PRELOAD"}
-    plain.pop("PYTHONDONTWRITEBYTECODE", None)
-    plain["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
-    ready = [sys.executable, "-P", "-c", _READY, str(folder)]
-    jax = [sys.executable, "-P", "-c", "import jax"]
-    probe = subprocess.run(jax, env=plain, capture_output=True, check=False)
-    timed_process(ready, env=plain)
-    ready_s = min(timed_process(ready, env=plain) for _ in range(rounds))
-    figures = [Figure("ready for the first launch", ready_s * 1e3, "ms")]
-    if probe.returncode == 0:
-        jax_s = min(timed_process(jax, env=plain) for _ in range(rounds))
-        figures.append(Figure("import jax", jax_s * 1e3, "ms"))
-        figures.append(
-            Figure("ready for the first launch / import jax", ready_s / jax_s, goal=1 / 3)
-        )
-    return figures
+# ---- in a process with the stand-in driver
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=500, help="launches that are timed at once")
-    parser.add_argument("--starts", type=int, default=5, help="processes of each kind, or 0")
-    parser.add_argument(
-        "--python", action="append", help="measure with this interpreter; may be repeated"
-    )
+class Timer:
+    """Times things in turn and often, in slices that a busy machine does not always disturb."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._work: dict[str, tuple[Callable[[], object], int]] = {}
+
+    def add(self, name: str, work: Callable[[], object], *, every: int = 1) -> None:
+        """Time something, in fewer rounds if it takes long."""
+        for _ in range(3):
+            work()
+        self._work[name] = work, max(1, self._rounds // every)
+
+    def run(self) -> dict[str, float]:
+        """Return the least time of each, in nanoseconds."""
+        found = dict.fromkeys(self._work, math.inf)
+        gc.disable()
+        for _ in range(REPEATS):
+            for name, (work, number) in self._work.items():
+                time_ns = timeit.timeit(work, number=number) / number * 1e9
+                found[name] = min(found[name], time_ns)
+        gc.enable()
+        return found
+
+
+def arrays(kind: str, text: str, count: int) -> list[Any]:
+    """Return tensors of torch, or Python objects."""
+    import made
+
+    if kind == "python":
+        framework = made.install()
+        return [framework.tensor(text) for _ in range(count)]
+    import torch
+
+    from pallasc.specs.arrays import resolve_array
+
+    array = resolve_array(text)
+    dtype = {"f16": torch.float16, "f32": torch.float32}[array.dtype]
+    return [torch.empty(array.shape, dtype=dtype, device="cuda") for _ in range(count)]
+
+
+def four() -> Any:
+    """Return the artifact of a kernel over four arrays."""
+    import made
+
+    return made.artifact(made.launch("four", 0, 1, 2, 3), inputs=dict.fromkeys("abc", TEXT))
+
+
+def pointers(timer: Timer, kind: str) -> None:
+    """Launch a kernel over four arrays."""
+    import made
+
+    kernel = made.kernel(four())
+    a, b, c, out = arrays(kind, TEXT, 4)
+    kernel.into(a, b, c, out=out)
+    (route,) = kernel._routes.values()
+    timer.add("raw", next(iter(route.plans.values())))
+    timer.add("checked", lambda: kernel.into(a, b, c, out=out))
+    unchecked = kernel.unchecked
+    timer.add("unchecked", lambda: unchecked.into(a, b, c, out=out))
+    timer.add("allocating", lambda: kernel(a, b, c), every=2 if kind == "torch" else 8)
+    if kind == "torch":
+        import torch
+
+        stream = torch.cuda.Stream()
+        timer.add("allocating, stream given", lambda: kernel(a, b, c, stream=stream), every=2)
+        operator = kernel.torch_operator("pallasc_bench::four")
+        timer.add("torch operator", lambda: operator(a, b, c), every=2)
+    for count in ADDRESS_SETS:
+        address_sets(timer, kind, count)
+
+
+def address_sets(timer: Timer, kind: str, count: int) -> None:
+    """Launch with different results in turn, each at its own address."""
+    import made
+
+    kernel = made.kernel(four())
+    a, b, c = arrays(kind, TEXT, 3)
+    results = itertools.cycle(arrays(kind, TEXT, count))
+
+    def work() -> None:
+        kernel.into(a, b, c, out=next(results))
+
+    for _ in range(3 * count):
+        work()
+    timer.add(f"{count:,} address sets", work, every=2)
+
+
+def tensor_maps(timer: Timer, kind: str) -> None:
+    """Bind a plan whose parameters are a pointer and four tensor maps."""
+    import made
+
+    text = "f16[32, 64]"
+    parameter = made.maps(*[made.tensor_map(number) for number in range(4)])
+    step = made.launch("mapped", 0, parameter)
+    kernel = made.kernel(made.artifact(step, inputs=dict.fromkeys("abc", text), outputs=[text]))
+    a, b, c, out = arrays(kind, text, 4)
+    kernel.into(a, b, c, out=out)
+    (route,) = kernel._routes.values()
+
+    def miss() -> None:
+        route.forget_plans()
+        kernel.into(a, b, c, out=out)
+
+    timer.add("plan bound with four tensor maps", miss, every=10)
+
+
+def jax_programs(rounds: int) -> dict[str, float]:
+    """Return the cost of one more launch in a program of JAX, by handler and by callback."""
+    import jax
+    import made
+
+    from pallasc.runtime.adapters import jax_handlers
+
+    made.install()
+    timer, array = Timer(rounds), jax.numpy.ones((4, 64), "float32")
+
+    def chain(kernel: Any, launches: int, x: Any) -> Any:
+        for _ in range(launches):
+            x = kernel(x, x, x)
+        return x
+
+    for way in ("handler", "callback"):
+        if way == "callback":
+            jax_handlers.handler = lambda *_: None  # type: ignore[assignment]
+        for launches in (1, LAUNCHES):
+            function = jax.jit(functools.partial(chain, made.kernel(four()), launches))
+            work = functools.partial(lambda f: f(array).block_until_ready(), function)
+            timer.add(f"{way} {launches}", work, every=20 if launches == 1 else 40)
+    found = timer.run()
+    return {
+        way: (found[f"{way} {LAUNCHES}"] - found[f"{way} 1"]) / (LAUNCHES - 1)
+        for way in ("handler", "callback")
+    }
+
+
+def here(kind: str, rounds: int) -> None:
+    """Time everything in this process, and print it."""
+    from pallasc.runtime.device.devices import get_device, open_driver
+
+    if kind == "torch":
+        import standin_torch
+
+        standin_torch.load()
+    # As in every program that has used the GPU before, a context is current.
+    open_driver().call("cuCtxSetCurrent", get_device(0).context, what="the context")
+    timer = Timer(rounds)
+    if kind != "jax":
+        pointers(timer, kind)
+        if os.environ.get("PALLASC_NATIVE") == "0":  # the extension keeps no plans
+            tensor_maps(timer, kind)
+    print(json.dumps(jax_programs(rounds) if kind == "jax" else timer.run()), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(__doc__ or "", measure, _options))
+    if sys.argv[1:2] == ["--here"]:
+        here(sys.argv[2], int(sys.argv[3]))
+    sys.exit(run_benchmark(__doc__, measure, rounds=500))

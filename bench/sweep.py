@@ -16,6 +16,9 @@ Each test ends as one of these:
 * skipped: the test is for another GPU;
 * stopped: the test took longer than `--limit`.
 
+`--target` names another GPU, `--k` a regular expression for names of tests, `--cases` the number of
+cases of each test (0 for all), and `--limit` the seconds for one test.
+
 Goals: nothing is wrong, and no instruction blocks more than two tests.
 """
 
@@ -32,7 +35,6 @@ import re
 import signal
 import sys
 import tempfile
-import time
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -55,14 +57,8 @@ from pallasc.specs.targets import resolve_target
 TARGETS = ("sm_90a", "sm_100a")
 TESTS = Path("tests", "pallas", "mosaic_gpu_test.py")
 STATES = (
-    "right",
-    "wrong",
-    "unsupported",
-    "refused by JAX",
-    "no kernel",
-    "explained",
-    "skipped",
-    "stopped",
+    *("right", "wrong", "unsupported", "refused by JAX"),
+    *("no kernel", "explained", "skipped", "stopped"),
 )
 EXPLAINED = {
     "test_profiler.*|test_line_info": "looks at a profile or dump that only JAX writes",
@@ -203,12 +199,11 @@ def sweep(file: Path, target: Target, options: argparse.Namespace) -> Iterator[O
     """Run the tests of a file, each in a process forked from one that has them loaded."""
     emulated = Emulated(target)
     context = multiprocessing.get_context("fork")
-    end = time.monotonic() + 60 * options.minutes
     with loaded(file, target, emulated.made_by) as tests, tempfile.TemporaryDirectory() as folder:
         left = [test for test in tests if re.search(options.k, _name(test))]
         left = _few_cases(left, options.cases)
         ended = Path(folder, "ended")
-        while left and time.monotonic() < end:
+        while left:
             ended.write_text("")
             process = context.Process(target=_child, args=(left, emulated, target, ended))
             process.start()
@@ -261,7 +256,7 @@ def _child(tests: list[unittest.TestCase], emulated: Emulated, target: Target, e
     os._exit(0)
 
 
-def measure(options: argparse.Namespace) -> list[Figure]:
+def measure(options: argparse.Namespace, _: Path) -> list[Figure]:
     """Run the tests for each target, and count."""
     file = options.checkout / TESTS
     if not file.is_file():
@@ -305,24 +300,6 @@ def figures(arch: str, outcomes: list[Outcome]) -> list[Figure]:
     return found
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkout", type=Path, metavar="CHECKOUT", help="JAX's sources")
-    parser.add_argument("--target", action="append", help=f"default: {' and '.join(TARGETS)}")
-    parser.add_argument("-k", default="", metavar="REGEX", help="only tests with such names")
-    parser.add_argument(
-        "--cases",
-        type=int,
-        default=0,
-        metavar="N",
-        help="at most N of each test (default: all)",
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=1e6, help="for each target; the tests are in random order"
-    )
-    parser.add_argument(
-        "--limit", type=float, default=120, metavar="SECONDS", help="for one test (default: 120)"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(run_benchmark(__doc__ or "", measure, _options))
+    options = {"target": (), "k": "", "cases": 0, "limit": 120.0}
+    sys.exit(run_benchmark(__doc__, measure, positional="checkout", **options))

@@ -1,21 +1,17 @@
-"""What a table costs at launch, on the stand-in driver.
+"""The cost of a table at launch, on the stand-in driver.
 
 Two bundles are launched in turn: one with one, two or three variants of each shape, of which rows
-choose one, and one that holds the chosen variants alone, without a table. Goals: the first launch
-of a shape takes at most 300 ns longer with the table, as the median over shapes, and no later
-launch asks the table at all. The very first launch of a kernel is left out of that: it indexes all
-rows at once, and what it takes longer is a figure of its own, for each variant of the kernel.
+choose one, and one that has the chosen variants only, without a table. Goals: the first launch of a
+shape takes at most 300 ns longer with the table, as the median over shapes, and no later launch
+asks the table. The very first launch of a kernel is left out: it indexes all rows, and its cost for
+each variant of the kernel is a separate figure.
 
-Kernels with few and with many shapes are measured. So that a first launch does not hide what a
-look-up takes, the choice alone is compared too, with the check that the chosen variant can run on
-the GPU, which any choice makes.
+Kernels without a table only look at variants for the arrays of a call, too: with 600 variants the
+first launch of a shape takes at most 1.5 times as long as with 10.
 
-Kernels without a table look only at variants for the arrays of a call, too: with 600 variants the
-first launch of a shape takes at most half as long again as with 10.
-
-Cubins are loaded before, and the artifacts that are chosen are read, as that is the same on both
-sides. Kernels come from `tests/runtime/`; the driver is a stand-in that answers at once. Launches
-are told in processor time, so that other programs of the machine do not count.
+Cubins are loaded before, and the chosen artifacts are read, as that is the same on both sides.
+Kernels come from `tests/runtime/`; the driver is a stand-in that answers at once. Times are
+processor time, so that other programs of the machine do not count.
 """
 
 from __future__ import annotations
@@ -33,65 +29,53 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness import Figure
+from harness import PYTHON, ROOT, Figure, say
 
-TESTS = Path(__file__).resolve().parents[1] / "tests" / "runtime"
+TESTS = ROOT / "tests" / "runtime"
 
-ROUNDS = 1
 _MOST_NS = 300
 _SHAPES = {"8": (40, 8), "64": (5, 64)}
 """By the shapes of each: kernels, and shapes."""
 _VARIANTS = (1, 2, 3)
 _LATER = 2_000
-_CHOICES = 50
 _GPU = "Stand-in H100"
 _WITHOUT = (10, 100, 600)
 _KERNELS = 10
 _MOST_TIMES = 1.5
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add how often everything is repeated."""
-    parser.add_argument("--lookup-rounds", type=int, default=ROUNDS, metavar="N")
-
-
-def figures(options: argparse.Namespace) -> Sequence[Figure]:
-    """Return the figures of processes of their own, one a round."""
+def figures(options: argparse.Namespace, _: Path) -> Sequence[Figure]:
+    """Return the figures of new processes, one a round."""
     sys.path.append(str(TESTS))
     import standin
 
     if standin.compiler() is None:
-        print("lookup: no C compiler (cc or gcc), so there is no stand-in driver", file=sys.stderr)
+        say("lookup: no C compiler (cc or gcc), so there is no stand-in driver")
         return []
-    rounds = [_round(standin) for _ in range(options.lookup_rounds)]
-    return [
-        *(
-            figure
-            for shapes in _SHAPES
-            for variants in _VARIANTS
-            for figure in _figures(
-                shapes, variants, [own[f"{shapes} {variants}"] for own in rounds]
-            )
-        ),
-        *_without_table([own["without"] for own in rounds]),
-    ]
+    environment = standin.environment(log=False, raw_speed=True)
+    environment["PYTHONPATH"] = f"{TESTS}:{ROOT / 'bench'}"
+    rounds = []
+    for _ in range(options.lookup_rounds):
+        command = [*PYTHON, __file__]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+        rounds.append(json.loads(done.stdout))
+    names = [f"{shapes} {variants}" for shapes in _SHAPES for variants in _VARIANTS]
+    found = [one for name in names for one in _figures(name, [own[name] for own in rounds])]
+    return [*found, *_without_table([own["without"] for own in rounds])]
 
 
-def _figures(shapes: str, variants: int, rounds: Sequence[Any]) -> Iterator[Figure]:
-    """Return the figures of kernels with some number of shapes and variants of each."""
-    s = "s" * (variants > 1)
-    what = f"lookup, {shapes} shapes of {variants} variant{s}"
-    more, without, once, choice = (
+def _figures(name: str, rounds: Sequence[Any]) -> Iterator[Figure]:
+    """Return the figures of kernels with some number of shapes, and variants of each."""
+    shapes, variants = map(int, name.split())
+    what = f"lookup, {shapes} shapes, variants of each: {variants}"
+    more, without, once = (
         statistics.median(ns for own in rounds for ns in own[name])
-        for name in ("more_ns", "without_ns", "once_ns", "choice_ns")
+        for name in ("more_ns", "without_ns", "once_ns")
     )
+    each, asked = once / (shapes * variants), max(own["asked"] for own in rounds)
     yield Figure(f"{what}: first launch, with a table more than without", more, "ns", _MOST_NS)
     yield Figure(f"{what}: first launch, without a table", without, "ns")
-    alone = f"{what}: choice alone, more than the check of what is chosen"
-    yield Figure(alone, choice, "ns", _MOST_NS)
-    each = once / (int(shapes) * variants)
-    yield Figure(f"{what}: very first launch, with a table more, for each variant", each, "ns")
-    asked = max(own["asked"] for own in rounds)
+    yield Figure(f"{what}: very first launch, with a table more, per variant", each, "ns")
     yield Figure(f"{what}: later launches that ask the table, of {_LATER}", asked, "", 0)
 
 
@@ -104,15 +88,6 @@ def _without_table(rounds: Sequence[dict[str, float]]) -> Iterator[Figure]:
     few, many = (str(count) for count in (_WITHOUT[0], _WITHOUT[-1]))
     times = statistics.median(own[many] / own[few] for own in rounds)
     yield Figure(f"{what}, {many} variants / {few}", times, goal=_MOST_TIMES)
-
-
-def _round(standin: Any) -> dict[str, Any]:
-    environment = standin.environment(log=False, raw_speed=True)
-    command = [sys.executable, "-P", __file__]
-    own = {**environment, "PYTHONPATH": f"{TESTS}:{Path(__file__).parent}"}
-    done = subprocess.run(command, env=own, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def _measure(kernels: int, shapes: int, variants: int) -> dict[str, Any]:
@@ -150,7 +125,6 @@ def _measure(kernels: int, shapes: int, variants: int) -> dict[str, Any]:
                     found["without_ns"].append(pair[1])
             gc.collect()
         gc.enable()
-        found["choice_ns"] = _choices(opened[0], arrays)
         found["asked"] = _asked(opened[0], arrays)
     return found
 
@@ -206,26 +180,6 @@ def _bundles(folder: Path, sizes: Sequence[int], variants: int) -> list[Path]:
     files[0].write_bytes(build_bundle(items, level=1))
     files[1].write_bytes(build_bundle(chosen, level=1))
     return files
-
-
-def _choices(kernel: Any, arrays: dict[int, Any]) -> list[float]:
-    """Return nanoseconds that choices take longer than the check that their variant can run."""
-    from pallasc.runtime.device.devices import get_device
-    from pallasc.runtime.matching.selection import device_refusal
-
-    selector, device, found = kernel.selector, get_device(0), []
-    for m in arrays:
-        types = (("f32", (m, 64)),) * 2
-        chosen = selector.select(device, types)
-        pairs = []
-        for _ in range(_CHOICES):
-            began = time.perf_counter_ns()
-            selector.select(device, types)
-            between = time.perf_counter_ns()
-            device_refusal(chosen, device)
-            pairs.append(2 * between - began - time.perf_counter_ns())
-        found.append(statistics.median(pairs))
-    return found
 
 
 def _asked(kernel: Any, arrays: dict[int, Any]) -> int:

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pallasc.errors import Location
 from pallasc.specs.canonical import canonical_text, plain
@@ -58,31 +58,20 @@ class Measured(NamedTuple):
 
     def to_json(self) -> dict[str, object]:
         """Return the known figures."""
-        named = zip(self._fields, self, _UNKNOWN, strict=True)
-        return {name: value for name, value, unknown in named if value != unknown}
+        known, unknown = self._asdict(), self._field_defaults
+        return {name: own for name, own in known.items() if own != unknown.get(name)}
 
     @classmethod
-    def from_json(cls, value: object) -> Measured:
-        """Parse figures from JSON.
+    def from_json(cls, data: Mapping[str, object]) -> Measured:
+        """Parse figures from JSON; other fields are ignored.
 
         Raises:
             LookupError, TypeError, ValueError: the data is malformed.
         """
-        data = as_object(value)
-        clock = data.get("clock_mhz")
-        return cls(
-            us=as_number(data["us"]),
-            spread_percent=as_number(data.get("spread_percent", 0.0)),
-            rounds=as_whole(data.get("rounds", 0)),
-            device=as_text(data.get("device", "")),
-            driver=as_text(data.get("driver", "")),
-            clock_mhz=None if clock is None else as_whole(clock),
-            date=as_text(data.get("date", "")),
-        )
-
-
-_UNKNOWN = (None, 0.0, 0, "", "", None, "")
-"""Values of the fields of `Measured` that tables omit."""
+        read: dict[str, Any] = {
+            name: check(data[name]) for name, check in _FIGURES.items() if name in data
+        }
+        return cls(**read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +161,15 @@ class Tuning:
 
     def to_json(self) -> dict[str, object]:
         """Return the form used in a bundle's entry, without default values."""
-        buckets = {name: own if own == POW2 else list(own) for name, own in self.buckets.items()}
-        rows = [_row_json(row) for row in self.rows]
-        usual: dict[str, object] = {
-            "buckets": {}, "default": False, "pad": {}, "rank": 0, "round": "up", "rows": [],
-        }  # fmt: skip
         given: dict[str, object] = {
-            "buckets": buckets,
+            "buckets": {k: own if own == POW2 else list(own) for k, own in self.buckets.items()},
             "default": self.is_default,
             "pad": {name: dict(own) for name, own in self.pad.items()},
             "rank": self.rank,
-            "round": self.rounding,
-            "rows": rows,
+            "round": self.rounding if self.rounding != "up" else "",
+            "rows": list(map(_row_json, self.rows)),
         }
-        changed = {name: value for name, value in given.items() if value != usual[name]}
+        changed = {name: value for name, value in given.items() if value}
         return {"by": list(self.by), "over": list(self.over), **changed}
 
     @classmethod
@@ -435,3 +419,15 @@ def as_scalar(value: object) -> Scalar:
 
 def _number(value: Scalar) -> float:
     return float(value) if isinstance(value, int | float) else -1.0
+
+
+_FIGURES: Mapping[str, Callable[[object], object]] = {
+    "us": as_number,
+    "spread_percent": as_number,
+    "rounds": as_whole,
+    "device": as_text,
+    "driver": as_text,
+    "clock_mhz": as_whole,
+    "date": as_text,
+}
+"""Check of each field of `Measured`."""

@@ -93,7 +93,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "emulator": {"ml_dtypes", "numpy"},
     "checks": {"jax", "ml_dtypes", "msgspec", "numpy"},
     "reports": {"jinja2", "markupsafe", "pygal"},
-    "tuning": set(),
+    "tuning": {"msgspec"},
     "runtime": {"cuda"},
     "adapters": {*MODULES, "ml_dtypes"},
     "cli": {"click", "msgspec", "rich"},

@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallasc.tuning.results import Contest, PointResults
+from pallasc.tuning.results import Contest, Done, Dropped, PointResults
 
 ALPHA = 0.01
 """Probability that a contest drops its best point, or accepts a point outside the stated limit."""
@@ -138,14 +138,6 @@ class Rules:
     seed: int = 0
 
 
-class Drop(NamedTuple):
-    """A point that leaves the contest, the point it was compared with, and the reason."""
-
-    id: str
-    by: str
-    why: str
-
-
 class Measure(NamedTuple):
     """The points of the next round, in the order of their measurement."""
 
@@ -153,14 +145,7 @@ class Measure(NamedTuple):
     ids: tuple[str, ...]
 
 
-class Done(NamedTuple):
-    """The end of the contest; `winner` is None if no point is valid."""
-
-    winner: str | None
-    why: str
-
-
-Decision = Drop | Measure | Done
+Decision = Dropped | Measure | Done
 
 
 def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
@@ -173,7 +158,7 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
     """
     alive = [name for name in order if _is_alive(contest.points.get(name))]
     if not alive:
-        return Done(None, _why_none(contest))
+        return _done(contest, None, _why_none(contest))
     measured = [name for name in alive if _rounds(contest, name)]
     leader = find_leader(contest, measured)
     window = _window(alive, measured, leader, rules)
@@ -184,18 +169,19 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
         for name in measured
         if name != leader
     }
-    drop = _slower(leader, pairs, rules)
+    drop = _slower(contest, leader, pairs, rules)
     if drop is not None:
         return drop
     if contest.spent_s - contest.retried_s >= rules.seconds:
         return _out_of_time(contest, leader, pairs, len(alive) - len(measured), rules)
     ties = [name for name, pair in pairs.items() if pair.close or pair.rounds >= rules.rounds]
     if len(ties) == len(alive) - 1:
-        return Done(leader, _why_done(contest, leader, len(order), rules))
+        return _done(contest, leader, _why_done(contest, leader, len(order), rules))
     if ties and len(alive) > len(window):
         last = max(ties, key=lambda name: pairs[name].ratio)
         word = "tied" if pairs[last].close else _unsettled(rules)
-        return Drop(last, leader, f"{word}: {_percent(pairs[last].ratio)} slower")
+        why = f"{word}: {_percent(pairs[last].ratio)} slower"
+        return _dropped(contest, last, leader, why)
     return _next_round(contest, window, rules)
 
 
@@ -212,6 +198,14 @@ def find_leader(contest: Contest, measured: Sequence[str]) -> str | None:
         return statistics.median([*contest.points[name].times_us.values()][:LEAST_ROUNDS])
 
     return min(measured, key=early_us, default=None)
+
+
+def _dropped(contest: Contest, name: str, by: str, why: str) -> Dropped:
+    return Dropped(contest.kernel, contest.key, contest.at, id=name, by=by, why=why)
+
+
+def _done(contest: Contest, winner: str | None, why: str) -> Done:
+    return Done(contest.kernel, contest.key, contest.at, winner=winner, why=why)
 
 
 def _is_alive(point: PointResults | None) -> bool:
@@ -242,15 +236,15 @@ def _next_round(contest: Contest, window: Sequence[str], rules: Rules) -> Measur
     return Measure(number, tuple(ids))
 
 
-def _slower(leader: str, pairs: dict[str, Pair], rules: Rules) -> Drop | None:
+def _slower(contest: Contest, leader: str, pairs: dict[str, Pair], rules: Rules) -> Dropped | None:
     """Return a point that is slower than another: the leader if possible, else any."""
     faster = {name: pair.ratio for name, pair in pairs.items() if pair.faster}
     if faster:
         best = min(faster, key=faster.__getitem__)
-        return Drop(leader, best, _slower_text(1 / faster[best], pairs[best].rounds))
+        return _dropped(contest, leader, best, _slower_text(1 / faster[best], pairs[best].rounds))
     for name, pair in pairs.items():
         if pair.slower:
-            return Drop(name, leader, _slower_text(pair.ratio, pair.rounds))
+            return _dropped(contest, name, leader, _slower_text(pair.ratio, pair.rounds))
     ahead = {
         name: pair.ratio
         for name, pair in pairs.items()
@@ -259,7 +253,7 @@ def _slower(leader: str, pairs: dict[str, Pair], rules: Rules) -> Drop | None:
     if ahead:
         best = min(ahead, key=ahead.__getitem__)
         text = _slower_text(1 / ahead[best], pairs[best].rounds)
-        return Drop(leader, best, f"{text}, by the median alone")
+        return _dropped(contest, leader, best, f"{text}, by the median alone")
     return None
 
 
@@ -275,7 +269,7 @@ def _out_of_time(
     # The leader comes first, so it wins if others are equally fast.
     best = min([leader, *sorted(ratios)], key=lambda name: ratios.get(name, 1.0))
     left = f", and {fresh} points were not measured" if fresh else ""
-    return Done(best, f"the fastest by the median after {rules.seconds:g} s{left}")
+    return _done(contest, best, f"the fastest by the median after {rules.seconds:g} s{left}")
 
 
 def _why_done(contest: Contest, leader: str, points: int, rules: Rules) -> str:

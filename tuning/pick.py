@@ -19,6 +19,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.canonical import canonical_text
 from pallasc.specs.gpus import Target, device_names
@@ -27,7 +29,7 @@ from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, key_text, row_order
 from pallasc.tuning.choose import choose
 from pallasc.tuning.contest import is_surely_within
-from pallasc.tuning.results import Contest, PointResults, Results
+from pallasc.tuning.results import Contest, ContestKey, Results
 
 Key = tuple[Scalar, ...]
 
@@ -69,12 +71,13 @@ class Option(NamedTuple):
     measured: Measured
 
 
-class MeasuredKey(NamedTuple):
-    """A key with its options by `use_id`, and the id of the option that it uses."""
+@dataclass(slots=True)
+class MeasuredKey:
+    """A key with its options by `use_id`, and the id of the option that it uses, None without."""
 
     key: Key
     options: Mapping[str, Option]
-    use: str = ""
+    use: str | None = None
 
     def is_within(self, use: str) -> bool:
         """Return True if a configuration is within the limit for this key."""
@@ -82,8 +85,8 @@ class MeasuredKey(NamedTuple):
 
     @property
     def option(self) -> Option:
-        """The option that it uses."""
-        return self.options[self.use]
+        """The option that it uses; there must be one."""
+        return self.options[self.use or ""]
 
 
 class RowChange(NamedTuple):
@@ -104,8 +107,6 @@ class Picked:
         keys: the measured keys in canonical order.
         rows: rows to write.
         changes: the change of each row of the table.
-        served: keys that have a row.
-        unserved: keys for which no used configuration was measured.
         unfinished: keys that were not measured completely.
         without: keys for which no configuration has valid times in all contests.
         is_smallest: True if fewer configurations cannot be within the limit for every key.
@@ -116,10 +117,8 @@ class Picked:
     name: str
     gpu: str
     keys: list[MeasuredKey] = field(default_factory=list)
-    rows: tuple[Row, ...] = ()
+    rows: list[Row] = field(default_factory=list)
     changes: Sequence[RowChange] = ()
-    served: list[MeasuredKey] = field(default_factory=list)
-    unserved: list[Key] = field(default_factory=list)
     unfinished: list[Key] = field(default_factory=list)
     without: list[Key] = field(default_factory=list)
     is_smallest: bool = True
@@ -127,9 +126,24 @@ class Picked:
     unknown: int = 0
 
     @property
+    def served(self) -> list[MeasuredKey]:
+        """The keys that have a row."""
+        return [own for own in self.keys if own.use is not None]
+
+    @property
+    def unserved(self) -> list[Key]:
+        """The keys for which no used configuration was measured."""
+        return [own.key for own in self.keys if own.use is None]
+
+    @property
+    def beyond(self) -> list[Key]:
+        """The keys that lose, or may lose, more than the limit."""
+        return [own.key for own in self.served if not own.option.is_within]
+
+    @property
     def uses(self) -> list[dict[str, Scalar]]:
         """The used configurations, in canonical order."""
-        found = {own.use: own.option.use for own in self.served}
+        found = {use_id(own.option.use): own.option.use for own in self.served}
         return [found[name] for name in sorted(found)]
 
     @property
@@ -137,11 +151,6 @@ class Picked:
         """The measured configurations by `use_id`, in canonical order."""
         found = {name: own.use for key in self.keys for name, own in key.options.items()}
         return dict(sorted(found.items()))
-
-    @property
-    def beyond(self) -> list[Key]:
-        """The keys that lose, or may lose, more than the limit."""
-        return [own.key for own in self.served if not own.option.is_within]
 
     def loss_percent(self) -> tuple[float, float]:
         """Return the geometric mean of the keys' losses and the largest loss, in percent."""
@@ -173,14 +182,34 @@ def pick(
         CorruptError: the end of a file is missing.
         SpecError: the results do not match each other or the specs.
     """
-    _check_files(files)
-    files = sorted(files, key=_file_order)
-    gpu = files[0].start.model or ""
-    names = {contest.kernel for file in files for contest in file.contests.values()}
-    return [
-        _picked(files, Picked(name, gpu), _known_kernel(files[0], name, kernels), percent, most)
-        for name in sorted(names)
-    ]
+    gpu = _checked_model(files)
+    contests: dict[ContestKey, Contest] = {}
+    for key, contest in (item for file in files for item in file.contests.items()):
+        contests[key] = contests[key].joined(contest) if key in contests else contest
+    decided = []
+    for name in sorted({contest.kernel for contest in contests.values()}):
+        if name not in kernels:
+            raise SpecError(
+                f"{files[0].file}: no spec tunes kernel {name!r} for {gpu}.",
+                hint=suggestion(name, list(kernels), otherwise="Tuned kernels")
+                or "Give the specs that the job was made of.",
+            )
+        own = [contests[key] for key in sorted(contests) if key[0] == name]
+        picked, kernel = Picked(name, gpu), kernels[name]
+        _measure_keys(own, picked, kernel, percent)
+        if picked.unknown and not (picked.keys or picked.unfinished or picked.without):
+            raise SpecError(
+                f"{files[0].file}: no point of {name} that was measured is one of its spec any "
+                "more.",
+                hint="Plan and measure them again: pallasc tune plan, then pallasc tune run.",
+            )
+        _choose(picked, most)
+        _add_rows(picked, kernel)
+        picked.changes = _changes(picked, kernel.rows)
+        for change in picked.changes:
+            _check_age(name, change, kernel.tune)
+        decided.append(picked)
+    return decided
 
 
 def with_model(file: Results, models: Iterable[Target]) -> Results:
@@ -193,15 +222,19 @@ def with_model(file: Results, models: Iterable[Target]) -> Results:
     if file.start.model is None:
         for model in models:
             if file.start.device in device_names(model.description):
-                return replace(file, start=replace(file.start, model=model.name))
+                return replace(file, start=msgspec.structs.replace(file.start, model=model.name))
     return file
 
 
 # ---- checks
 
 
-def _check_files(files: Sequence[Results]) -> None:
-    """Check that files are complete, for one GPU model, and compatible."""
+def _checked_model(files: Sequence[Results]) -> str:
+    """Check that files are complete, of one GPU, and do not contradict each other.
+
+    Returns:
+        The GPU's model.
+    """
     first = files[0]
     for file in files:
         if file.torn:
@@ -216,66 +249,56 @@ def _check_files(files: Sequence[Results]) -> None:
                 hint="Run pallasc tune pick once for each GPU; rows of other GPUs stay in the "
                 "table.",
             )
-    if first.start.model is None:
+    model = first.start.model
+    if model is None:
         raise SpecError(
             f"{first.file} has results of {first.start.device}, which is no model of a GPU that "
             "pallasc knows.",
             hint="Add the model to the specs under 'models', with this name as its description.",
         )
-    _check_targets(files, first.start.model)
-    _check_same_artifacts(files)
-    _check_apart(files)
-
-
-def _check_targets(files: Sequence[Results], model: str) -> None:
+    rounds, artifacts = dict[bytes, str](), dict[str, tuple[str, str]]()
     for file in files:
-        targets = sorted({point.target for _, point in _points(file)})
-        if targets and model not in targets:
+        _check_targets(file, model)
+        _check_artifacts(file, artifacts)
+        _check_rounds(file, rounds)
+    return model
+
+
+def _check_targets(file: Results, model: str) -> None:
+    targets = sorted({point.target for each in file.contests.values() for point in each})
+    if targets and model not in targets:
+        raise SpecError(
+            f"{file.file} was measured on {model}, and its points are compiled for "
+            f"{', '.join(targets)}.",
+            hint=f"Rows are for the model that a variant is compiled for: add {model} to the "
+            "targets of the specs, and tune it.",
+        )
+
+
+def _check_artifacts(file: Results, known: dict[str, tuple[str, str]]) -> None:
+    """Check that points have the artifacts of earlier files."""
+    for point in (point for each in file.contests.values() for point in each):
+        before, digest = known.setdefault(point.id, (file.file, point.artifact))
+        if digest != point.artifact:
             raise SpecError(
-                f"{file.file} was measured on {model}, and its points are compiled for "
-                f"{', '.join(targets)}.",
-                hint=f"Rows are for the model that a variant is compiled for: add {model} to the "
-                "targets of the specs, and tune it.",
+                f"{point.id} was measured as artifact {digest[:12]}… in {before}, and as "
+                f"{point.artifact[:12]}… in {file.file}.",
+                hint="Give the results of one toolchain and one state of the specs.",
             )
 
 
-def _check_same_artifacts(files: Sequence[Results]) -> None:
-    seen: dict[str, tuple[str, str]] = {}
-    for file in files:
-        for _, point in _points(file):
-            before, digest = seen.setdefault(point.id, (file.file, point.artifact))
-            if digest != point.artifact:
-                raise SpecError(
-                    f"{point.id} was measured as artifact {digest[:12]}… in {before}, and as "
-                    f"{point.artifact[:12]}… in {file.file}.",
-                    hint="Give the results of one toolchain and one state of the specs.",
-                )
-
-
-def _check_apart(files: Sequence[Results]) -> None:
-    """Check that no round is in two files, where it would count twice."""
-    seen: dict[str, int] = {}
-    for place, file in enumerate(files):
-        for contest in file.contests.values():
-            for round_ in contest.rounds.values():
-                other = seen.setdefault(round_.check, place)
-                if other != place:
-                    raise SpecError(
-                        f"{files[other].file} and {file.file} have the same round of "
-                        f"{contest.kernel}, which would count twice.",
-                        hint="One of them is a copy of the other, or goes on from one: give the "
-                        "one that has more.",
-                    )
-
-
-def _known_kernel(file: Results, name: str, kernels: Mapping[str, TunedKernel]) -> TunedKernel:
-    if name not in kernels:
-        raise SpecError(
-            f"{file.file}: no spec tunes kernel {name!r} for {file.start.model}.",
-            hint=suggestion(name, list(kernels), otherwise="Tuned kernels")
-            or "Give the specs that the job was made of.",
-        )
-    return kernels[name]
+def _check_rounds(file: Results, known: dict[bytes, str]) -> None:
+    """Check that no round is in an earlier file, since it would count twice."""
+    for round_ in (round_ for each in file.contests.values() for round_ in each.rounds):
+        content = msgspec.json.encode(round_)
+        if content in known:
+            raise SpecError(
+                f"{known[content]} and {file.file} have the same round of {round_.kernel}, which "
+                "would count twice.",
+                hint="One of them is a copy of the other, or goes on from one: give the one that "
+                "has more.",
+            )
+        known[content] = file.file
 
 
 def _check_age(name: str, change: RowChange, tune: Tune) -> None:
@@ -291,111 +314,52 @@ def _check_age(name: str, change: RowChange, tune: Tune) -> None:
         )
 
 
-def _points(file: Results) -> Iterable[tuple[Contest, PointResults]]:
-    for contest in file.contests.values():
-        for point in contest.points.values():
-            yield contest, point
-
-
 # ---- what was measured
 
 
-def _file_order(file: Results) -> str:
-    """Return text that orders files by date and contents, not by name."""
-    dates = sorted((c.start.date for c in file.contests.values() if c.start), reverse=True)
-    times = [
-        [*key, {name: sorted(own.times_us.items()) for name, own in contest.points.items()}]
-        for key, contest in sorted(file.contests.items())
-    ]
-    return canonical_text([dates, file.start.job, times])
-
-
-@dataclass(slots=True)
-class _Joined:
-    """A contest with the rounds of all files that have it, numbered from the first file on."""
-
-    points: dict[str, PointResults] = field(default_factory=dict)
-    measured: dict[str, Measured] = field(default_factory=dict)
-    winners: set[str] = field(default_factory=set)
-    rounds: int = 0
-    done: bool = True
-
-    def add(self, file: Results, contest: Contest, ids: Collection[str]) -> None:
-        """Add the points of a file that are in `ids` and compiled for the measured model."""
-        for name, point in contest.points.items():
-            if point.target != file.start.model or name not in ids:
-                continue
-            own = self.points.setdefault(
-                name, PointResults(name, point.params, point.target, point.artifact)
-            )
-            own.failed = own.failed or point.failed
-            own.dropped = own.dropped or point.dropped
-            for number, us in point.times_us.items():
-                own.times_us[self.rounds + number] = us
-            if point.times_us:
-                figures, before = file.measured(contest, point), self.measured.get(name)
-                if before is None or figures.date >= before.date:
-                    self.measured[name] = figures
-        if contest.winner in self.points:
-            self.winners.add(contest.winner or "")
-        self.rounds += len(contest.rounds)
-        self.done = self.done and bool(contest.done)
-
-    def options(self, over: Iterable[str], percent: float) -> dict[str, Option]:
-        """Return the options of the valid points, compared with the winner if there is one."""
-        valid = [own for own in self.points.values() if own.times_us and not own.failed]
-        if not valid:
-            return {}
-        best = min(
-            valid,
-            key=lambda own: (own.id not in self.winners, bool(own.dropped), own.median_us, own.id),
-        )
-        options = {}
-        for point in valid:
-            shared = sorted(point.times_us.keys() & best.times_us.keys())
-            ratios = [point.times_us[number] / best.times_us[number] for number in shared]
-            ratio = statistics.median(ratios) if ratios else point.median_us / best.median_us
-            use = {name: point.params[name] for name in over}
-            options[use_id(use)] = Option(
-                use,
-                max(0.0, math.log(ratio)),
-                point is best or is_surely_within(ratios, percent, points=len(self.points)),
-                point.artifact,
-                self.measured[point.id],
-            )
-        return options
-
-
 def _measure_keys(
-    files: Sequence[Results], picked: Picked, kernel: TunedKernel, percent: float
+    contests: Sequence[Contest], picked: Picked, kernel: TunedKernel, percent: float
 ) -> None:
     """Set `keys`, `unfinished`, `without`, and `unknown`."""
-    contests: dict[tuple[str, str], tuple[Key, _Joined]] = {}
-    known = 0
-    for file in files:
-        own = {name: c for name, c in file.contests.items() if c.kernel == picked.name}
-        for name, contest in sorted(own.items()):
-            contests.setdefault(name, (contest.key, _Joined()))[1].add(file, contest, kernel.ids)
-            here = [p.id for p in contest.points.values() if p.target == picked.gpu]
-            known += sum(id_ in kernel.ids for id_ in here)
-            picked.unknown += sum(id_ not in kernel.ids for id_ in here)
-    if picked.unknown and not known:
-        raise SpecError(
-            f"{files[0].file}: no point of {picked.name} that was measured is one of its spec any "
-            "more.",
-            hint="Plan and measure them again: pallasc tune plan, then pallasc tune run.",
-        )
-    keys: dict[str, tuple[Key, list[_Joined]]] = {}
-    for _, (key, joined) in sorted(contests.items(), key=lambda item: item[0]):
-        if joined.points:
-            keys.setdefault(_text(key), (key, []))[1].append(joined)
-    for _, (key, each) in sorted(keys.items(), key=lambda item: item[0]):
-        if not all(joined.done for joined in each):
+    keys: dict[str, tuple[Key, list[Contest]]] = {}
+    for contest in contests:
+        here = [point for point in contest if point.target == picked.gpu]
+        known = {point.id: point for point in here if point.id in kernel.ids}
+        picked.unknown += len(here) - len(known)
+        if known:
+            own = keys.setdefault(_text(contest.key), (contest.key, []))[1]
+            own.append(replace(contest, points=known))
+    for _, (key, each) in sorted(keys.items()):
+        if not all(contest.done for contest in each):
             picked.unfinished.append(key)
-        elif options := _worst([own.options(kernel.tune.over, percent) for own in each]):
+        elif options := _worst([_options(own, kernel.tune, percent) for own in each]):
             picked.keys.append(MeasuredKey(key, options))
         else:
             picked.without.append(key)
+
+
+def _options(contest: Contest, tune: Tune, percent: float) -> dict[str, Option]:
+    """Return the options of the valid points, compared with the winner if there is one."""
+    valid = contest.valid
+    if not valid:
+        return {}
+    best = min(
+        valid,
+        key=lambda own: (own.id != contest.winner, bool(own.dropped), own.median_us, own.id),
+    )
+    options = {}
+    for point in valid:
+        ratios = contest.ratios(point.id, best.id)
+        ratio = statistics.median(ratios) if ratios else point.median_us / best.median_us
+        use = {name: point.params[name] for name in tune.over}
+        options[use_id(use)] = Option(
+            use,
+            max(0.0, math.log(ratio)),
+            point is best or is_surely_within(ratios, percent, points=len(contest.points)),
+            point.artifact,
+            contest.measured(point),
+        )
+    return options
 
 
 def _worst(contests: Sequence[Mapping[str, Option]]) -> dict[str, Option]:
@@ -413,61 +377,41 @@ def _worst(contests: Sequence[Mapping[str, Option]]) -> dict[str, Option]:
 # ---- rows
 
 
-def _picked(
-    files: Sequence[Results],
-    picked: Picked,
-    kernel: TunedKernel,
-    percent: float,
-    most: int | None,
-) -> Picked:
-    _measure_keys(files, picked, kernel, percent)
+def _choose(picked: Picked, most: int | None) -> None:
+    """Set the configuration that each key uses, and the best one for all keys."""
     names = list(picked.configurations)
     place = {name: index for index, name in enumerate(names)}
     losses = [{place[n]: own.loss for n, own in key.options.items()} for key in picked.keys]
     within = [{place[n] for n in key.options if key.is_within(n)} for key in picked.keys]
-    chosen = choose(losses, within, len(names), most=most)
     for own in choose(losses, within, len(names), most=1).columns:
         picked.default = picked.configurations[names[own]]
-    pairs = list(zip(picked.keys, chosen.of_key, strict=True))
-    picked.unserved = [key.key for key, index in pairs if index is None]
+    chosen = choose(losses, within, len(names), most=most)
+    for key, index in zip(picked.keys, chosen.of_key, strict=True):
+        key.use = None if index is None else names[index]
     picked.is_smallest = chosen.is_smallest and not picked.unserved
-    served = [key._replace(use=names[index]) for key, index in pairs if index is not None]
-    _add_rows(picked, served, kernel)
-    picked.changes = _changes(picked, kernel.rows)
-    for change in picked.changes:
-        _check_age(picked.name, change, kernel.tune)
-    return picked
 
 
-def _add_rows(picked: Picked, served: Sequence[MeasuredKey], kernel: TunedKernel) -> None:
-    """Set the rows, and the configurations that the keys use."""
-    tune = kernel.tune
-    kept = _kept_rows(picked.gpu, [own.key for own in served], kernel)
-    known = {_text(own.key) for own in served} | kept.keys()
-    groups: dict[str, tuple[Key | None, list[MeasuredKey]]] = {}
-    for own in served:
+def _add_rows(picked: Picked, kernel: TunedKernel) -> None:
+    """Set the rows, and let keys of a bucket use its row if it suits them."""
+    tune, gpu = kernel.tune, picked.gpu
+    kept = _kept_rows(gpu, [own.key for own in picked.served], kernel)
+    known = {_text(own.key) for own in picked.served} | kept.keys()
+    buckets: dict[str, tuple[Key, list[MeasuredKey]]] = {}
+    for own in picked.served:
         around = _bucket(own.key, tune)
-        if around is not None and tune.pad and _text(around) not in known:
-            around = None
-        name = canonical_text([around is None, list(own.key if around is None else around)])
-        groups.setdefault(name, (around, []))[1].append(own)
-    rows: list[Row] = []
-    for around, group in groups.values():
-        stays = None if around is None else kept.get(_text(around))
-        shared = None
-        if around is not None:
-            shared = use_id(stays.use) if stays is not None else _shared_use(around, group)
-        group = [
-            own._replace(use=shared) if shared is not None and own.is_within(shared) else own
-            for own in group
-        ]
-        if around is not None and stays is None:
+        if around is None or (tune.pad and _text(around) not in known):
+            picked.rows.append(_row(gpu, own.key, own.option))
+        else:
+            buckets.setdefault(_text(around), (around, []))[1].append(own)
+    for name, (around, group) in buckets.items():
+        shared = use_id(kept[name].use) if name in kept else _shared_use(around, group)
+        for own in group:
+            own.use = shared if own.is_within(shared) else own.use
+        if name not in kept:
             like = [own for own in group if own.use == shared]
             figures = max(like, key=lambda own: (own.key == around, _sizes(own.key)))
-            rows.append(_row(picked.gpu, around, figures.option))
-        rows += [_row(picked.gpu, own.key, own.option) for own in group if own.use != shared]
-        picked.served += group
-    picked.rows = tuple(rows)
+            picked.rows.append(_row(gpu, around, figures.option))
+        picked.rows += [_row(gpu, own.key, own.option) for own in group if own.use != shared]
 
 
 def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
@@ -481,10 +425,8 @@ def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
         near = [own.options[use] for own in group if own.is_within(use)]
         return -len(near), sum(option.loss for option in near), use
 
-    allowed = {
-        own.use for own in group if end is None or own.use == end.use or end.is_within(own.use)
-    }
-    return min(allowed, key=order)
+    uses = {own.use for own in group if own.use is not None}
+    return min((u for u in uses if end is None or u == end.use or end.is_within(u)), key=order)
 
 
 def _kept_rows(gpu: str, measured: Collection[Key], kernel: TunedKernel) -> dict[str, Row]:

@@ -6,7 +6,8 @@ because the job is to produce them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +26,10 @@ from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Variant
-from pallasc.specs.tuning import Tuning, key_text
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Tuning, use_text
 from pallasc.specs.user_files import replace_file
-from pallasc.tuning.rules import DEFAULT_SHARE, KINDS, Key, Kind, Point, facts_of, prune
+from pallasc.tuning.rules import DEFAULT_SHARE, KINDS, Kind, Point, facts_of, prune
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -37,6 +39,36 @@ _LISTED = 3
 """Number of different errors of a key that its message lists."""
 
 
+@dataclass(slots=True, kw_only=True)
+class JobPoint(Point):
+    """A point of a job.
+
+    Attributes:
+        result: the result of its build.
+        tuning: its tuning data.
+        samples: its reference values, None if it is dropped.
+    """
+
+    result: VariantResult
+    tuning: Tuning
+    samples: Samples | None = None
+
+    @property
+    def variant(self) -> Variant:
+        """Its variant."""
+        return self.result.variant
+
+    @property
+    def place(self) -> dict[str, Scalar]:
+        """The parameters of its key, in the order of the matrix."""
+        return {name: own for name, own in self.variant.params if name in self.tuning.by}
+
+    @property
+    def use(self) -> dict[str, Scalar]:
+        """All other parameters."""
+        return {name: own for name, own in self.variant.params if name not in self.tuning.by}
+
+
 @dataclass(slots=True)
 class Planned:
     """A planned job.
@@ -44,46 +76,32 @@ class Planned:
     Attributes:
         report: the report of the build.
         points: its points, in the order of the report's results.
-        samples: reference values of the kept points, by id.
         untuned: names of kernels that were left out because they have no `tune`.
         written: the job; None if the build was interrupted, or no point is left.
     """
 
     report: Report
-    points: list[Point] = field(default_factory=list)
-    samples: dict[str, Samples] = field(default_factory=dict)
+    points: list[JobPoint] = field(default_factory=list)
     untuned: Sequence[str] = ()
     written: WrittenBundle | None = None
 
     @property
-    def pairs(self) -> list[tuple[Variant, Point]]:
-        """The points with their variants."""
-        return [(r.variant, p) for r, p in zip(self.report.results, self.points, strict=True)]
-
-    @property
-    def keys(self) -> list[list[tuple[Variant, Point]]]:
+    def keys(self) -> list[list[JobPoint]]:
         """The points by key, in the order of the specs."""
-        keys: dict[Key, list[tuple[Variant, Point]]] = {}
-        for variant, point in self.pairs:
-            keys.setdefault(point.key, []).append((variant, point))
+        keys: dict[object, list[JobPoint]] = {}
+        for point in self.points:
+            keys.setdefault(point.key, []).append(point)
         return list(keys.values())
 
     @property
-    def lost(self) -> list[list[tuple[Variant, Point]]]:
+    def lost(self) -> list[list[JobPoint]]:
         """The keys for which no point is left."""
-        return [own for own in self.keys if not any(point.rank for _, point in own)]
+        return [own for own in self.keys if not any(point.rank for point in own)]
 
     @property
     def exit_code(self) -> int:
         """130 if the build was interrupted, 1 if a key is lost, else 0."""
         return self.report.exit_code if self.report.interrupted else int(bool(self.lost))
-
-
-def tuning_of(variant: Variant) -> Tuning:
-    """Return the tuning data of a variant, whose kernel must be tuned."""
-    if variant.tuning is None:
-        raise ValueError(f"{variant.id} is not of a tuned kernel")
-    return variant.tuning
 
 
 def plan_job(
@@ -130,39 +148,51 @@ def plan_job(
             raise result.error
     planned.points = _points(planned.report.results)
     prune(planned.points, share=share, most=most)
-    results = zip(planned.report.results, planned.points, strict=True)
-    kept = [(result, point) for result, point in results if point.rank]
-    samples = sample_references(
-        [(r.variant, r.artifact.plan) for r, _ in kept if r.artifact is not None],
-        memory_bytes=options.memory_bytes,
-    )
-    planned.samples = {point.id: own for (_, point), own in zip(kept, samples, strict=True)}
-    if kept:
-        read = files_read([result for result, _ in kept], store)
-        artifacts = [result.artifact for result, _ in kept if result.artifact is not None]
-        origin = origins(selection.specs, artifacts, read=read, ignore=[output])
-        items = [_item(result, point.rank, planned.samples[point.id]) for result, point in kept]
-        data = build_bundle(items, level=DEFAULT_LEVEL, provenance=tuple(origin))
-        replace_file(output, data)
-        with open_bundle(data) as bundle:
-            ids = tuple(planned.samples)
-            planned.written = WrittenBundle(output, None, ids, len(data), bundle.digest)
+    kept = [point for point in planned.points if point.rank]
+    artifacts = [point.result.artifact for point in kept if point.result.artifact is not None]
+    if not kept:
+        return planned
+    plans = [(p.variant, artifact.plan) for p, artifact in zip(kept, artifacts, strict=True)]
+    samples = sample_references(plans, memory_bytes=options.memory_bytes)
+    items = []
+    for point, artifact, own in zip(kept, artifacts, samples, strict=True):
+        point.samples = own
+        item = Item(
+            point.variant.name,
+            dict(point.variant.params),
+            artifact,
+            vmap=point.variant.vmap,
+            tuning=replace(point.tuning, rows=(), rank=point.rank),
+            reference=own.data,
+        )
+        items.append(item)
+    read = files_read([point.result for point in kept], store)
+    origin = origins(selection.specs, artifacts, read=read, ignore=[output])
+    data = build_bundle(items, level=DEFAULT_LEVEL, provenance=tuple(origin))
+    replace_file(output, data)
+    ids = tuple(point.id for point in kept)
+    with open_bundle(data) as bundle:
+        planned.written = WrittenBundle(output, None, ids, len(data), bundle.digest)
     return planned
 
 
-def _points(results: Sequence[VariantResult]) -> list[Point]:
-    artifacts = [result.artifact for result in results if result.artifact is not None]
-    metrics = all_metrics(artifacts)
-    facts = {own.digest: facts_of(own, metrics[own.digest]) for own in artifacts}
+def _points(results: Sequence[VariantResult]) -> list[JobPoint]:
+    metrics = all_metrics([own.artifact for own in results if own.artifact is not None])
     points = []
     for result in results:
-        variant, tuning = result.variant, tuning_of(result.variant)
-        key = (variant.name, variant.target.name, *tuning.key_of(dict(variant.params)))
-        point = Point(variant.id, key, None, tuning.is_default or bool(tuning.rows))
-        if result.artifact is not None:
-            point.facts = facts[result.artifact.digest]
-        else:
-            point.drop(*_failure(result))
+        variant, tuning, artifact = result.variant, result.variant.tuning, result.artifact
+        if tuning is None:
+            raise ValueError(f"{variant.id} is not of a tuned kernel")
+        point = JobPoint(
+            id=variant.id,
+            key=(variant.name, variant.target.name, *tuning.key_of(dict(variant.params))),
+            facts=None if artifact is None else facts_of(artifact, metrics[artifact.digest]),
+            stays=tuning.is_default or bool(tuning.rows),
+            result=result,
+            tuning=tuning,
+        )
+        if artifact is None:
+            point.rule, point.why = _failure(result)
         points.append(point)
     return points
 
@@ -176,35 +206,20 @@ def _failure(result: VariantResult) -> tuple[Kind, str]:
     return ("shared memory" if "shared memory" in text.lower() else "failed"), text
 
 
-def _item(result: VariantResult, rank: int, samples: Samples) -> Item:
-    variant = result.variant
-    if result.artifact is None:
-        raise ValueError(f"{variant.id} was not compiled")
-    return Item(
-        variant.name,
-        dict(variant.params),
-        result.artifact,
-        vmap=variant.vmap,
-        tuning=replace(tuning_of(variant), rows=(), rank=rank),
-        reference=samples.data,
-    )
+def counts_text(points: Sequence[Point]) -> str:
+    """Return the number of points that each rule dropped: `2 did not compile, 1 broke a budget`."""
+    counts = Counter(point.rule for point in points)
+    return ", ".join(f"{counts[kind]:,} {text}" for kind, text in KINDS.items() if counts[kind])
 
 
-def counts(points: Sequence[Point]) -> Mapping[Kind, int]:
-    """Return the number of points that each rule dropped, in the order of the rules."""
-    rules = [point.rule for point in points]
-    return {kind: rules.count(kind) for kind in KINDS if kind in rules}
-
-
-def lost_error(own: Sequence[tuple[Variant, Point]]) -> CompileError:
+def lost_error(points: Sequence[JobPoint]) -> CompileError:
     """Return the error for a key that has no point left."""
-    variant, tuning = own[0][0], tuning_of(own[0][0])
-    place = f"{variant.name} {key_text(tuning.by, tuning.key_of(dict(variant.params)))}".rstrip()
-    totals = [f"{n} {KINDS[kind]}" for kind, n in counts([point for _, point in own]).items()]
-    reasons = list(dict.fromkeys(point.why.rstrip(".") for _, point in own))
+    variant, place = points[0].variant, points[0].place
+    name = f"{variant.name} {use_text(place)}".rstrip()
+    reasons = list(dict.fromkeys(point.why.rstrip(".") for point in points))
     more = [f"and {len(reasons) - _LISTED:,} more"] if len(reasons) > _LISTED else []
     return CompileError(
-        f"{place} on {variant.target.name}: no point is left: {', '.join(totals)}; "
+        f"{name} on {variant.target.name}: no point is left: {counts_text(points)}; "
         f"{'; '.join([*reasons[:_LISTED], *more])}.",
         location=variant.location,
         hint="Declare points that compile there, or leave that key out.",

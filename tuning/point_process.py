@@ -1,7 +1,10 @@
-"""The process of one point: it launches one variant, and measures it on request.
+"""The process of one point, both ends: it launches one variant, and measures it on request.
 
-Started as `python -P -m pallasc.tuning.point_process PARENT ANSWERS`. It ends with the run, even if
-the run is killed. The two exchange JSON objects, one per line, in turn:
+Requests have a time limit; a process is killed together with everything that it started. The run
+itself creates no context on the GPU, so that no error of a kernel can reach it.
+
+The process is started as `python -P -m pallasc.tuning.point_process PARENT SOCKET`. It ends with
+the run, even if the run is killed. The two exchange JSON objects, one per line, in turn:
 
     run:     {"op": "open", "device"}: begin to use a GPU
     process: {}
@@ -13,7 +16,7 @@ the run is killed. The two exchange JSON objects, one per line, in turn:
     process: {"error", "code"}, instead of any answer: the reason, and the driver's code or 0
 
 `inputs` and `outputs` are descriptors of shared memory: one for each input, and one for all
-outputs, stored one after the other. The process has no other output, and ends when its input ends.
+outputs, stored one after the other. The process ends when the socket is closed.
 """
 
 from __future__ import annotations
@@ -23,23 +26,29 @@ import json
 import mmap
 import os
 import signal
+import socket
 import statistics
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pallasc.errors import DriverError, PallascError
+from pallasc.errors import DeviceError, DriverError, PallascError
 
 if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
-    from pallasc.specs.artifacts.signature import Signature
 
 
 NO_ROOM = frozenset({2, 46})
 """The driver's codes for lack of memory for another process, and for exclusive use of the GPU."""
+
+_PR_SET_PDEATHSIG = 1
+_MOST_BYTES = 4096
+_KILL_S = 30.0
+"""A process that is still alive after this time hangs in the driver."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -47,70 +56,158 @@ def encode(message: Mapping[str, object]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes) -> dict[str, object]:
-    """Parse the message on a line.
+class PointError(Exception):
+    """A point that cannot be measured; its process has ended or can no longer be used.
 
-    Raises:
-        ValueError: it is not a JSON object.
+    Args:
+        why: the reason.
+        code: the driver's error code, 0 for other reasons.
+        stuck: the error if its process cannot be killed, else None.
     """
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError(f"a message is a JSON object, not a {type(message).__name__}")
-    return message
+
+    def __init__(self, why: str, code: int = 0, stuck: DeviceError | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.code = code
+        self.stuck = stuck
 
 
-_PR_SET_PDEATHSIG = 1
+class PointProcess:
+    """A process for one point, started immediately.
+
+    Args:
+        name: the variant's id.
+        timeout_s: time limit for an answer.
+        descriptors: shared memory that it reads.
+
+    Attributes:
+        name: as given.
+        outputs: descriptor of shared memory that it writes.
+    """
+
+    def __init__(self, name: str, timeout_s: float, descriptors: Sequence[int]) -> None:
+        self.name = name
+        self.outputs = os.memfd_create("outputs")
+        self._errors = os.memfd_create("errors")
+        self._last_line = ""
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(timeout_s)
+        self._answers = self._socket.makefile("rb")
+        with theirs:
+            numbers = str(os.getpid()), str(theirs.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, *numbers],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=(theirs.fileno(), self.outputs, *descriptors),
+                start_new_session=True,
+            )
+
+    def ask(self, message: Mapping[str, object]) -> dict[str, object]:
+        """Send a message and return the answer.
+
+        Raises:
+            PointError: the process reported an error, ended, or timed out; it is then killed.
+        """
+        try:
+            self._socket.sendall(encode(message))
+            line = self._answers.readline()
+        except TimeoutError:
+            why = f"no answer in {self._socket.gettimeout():g} s: it hangs"
+            raise PointError(why, stuck=self._killed()) from None
+        except ConnectionError:
+            line = b""
+        if not line:
+            stuck = self._killed()
+            raise PointError(self._ending(), stuck=stuck)
+        answer: dict[str, object] = json.loads(line)
+        if "error" in answer:
+            raise PointError(str(answer["error"]), int(str(answer["code"])), self._killed())
+        return answer
+
+    def read_outputs(self, sizes: Sequence[int]) -> list[bytes]:
+        """Return its outputs, given their sizes, and remove them from the shared memory."""
+        with open(self.outputs, "rb", closefd=False) as file:
+            file.seek(0)
+            outputs = [file.read(size) for size in sizes]
+        os.ftruncate(self.outputs, 0)
+        return outputs
+
+    def _killed(self) -> DeviceError | None:
+        """Kill the process; return the error if it does not end."""
+        try:
+            self.kill()
+        except DeviceError as error:
+            return error
+        return None
+
+    def kill(self) -> None:
+        """Kill the process and its whole session; repeated calls do nothing.
+
+        Raises:
+            DeviceError: it does not end.
+        """
+        if self._socket.fileno() < 0:
+            return
+        self._answers.close()
+        self._socket.close()
+        os.close(self.outputs)
+        with suppress(ProcessLookupError):
+            # The process was not waited for yet, so its id cannot have been reused.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            self._process.wait(_KILL_S)
+        except subprocess.TimeoutExpired:
+            raise DeviceError(
+                f"the process of {self.name}, {self._process.pid}, does not end after SIGKILL.",
+                hint="The GPU may need a reset: see nvidia-smi and the kernel's log.",
+            ) from None
+        finally:
+            self._last_line = _last_line(self._errors)
+            os.close(self._errors)
+
+    def _ending(self) -> str:
+        """Describe how a process ended by itself, with the last line that it wrote."""
+        code = self._process.returncode
+        if code is None:
+            return "its process gives no answers any more"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"its process ended with {how}" + (f": {self._last_line}" if self._last_line else "")
 
 
-def main(arguments: Sequence[str]) -> None:
+def _last_line(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    text = os.pread(descriptor, _MOST_BYTES, max(0, size - _MOST_BYTES)).decode("utf-8", "replace")
+    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
+
+
+# ---- in the process
+
+
+def main(parent: int, descriptor: int) -> None:
     """Answer requests until there are no more."""
-    parent, answers = map(int, arguments)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    state = _State()
-    for line in sys.stdin.buffer:
+    run, point = socket.socket(fileno=descriptor), _Point()
+    for line in run.makefile("rb"):
+        request = json.loads(line)
         try:
-            answer = state.answer(decode(line))
+            answer = getattr(point, request.pop("op"))(**request)
         except PallascError as error:
             code = error.code if isinstance(error, DriverError) else 0
             answer = {"error": error.message, "code": code}
-        os.write(answers, encode(answer))
+        run.sendall(encode(answer))
     # Exit without cleanup: freeing memory after a GPU error may take long.
     os._exit(0)
 
 
-class _State:
-    """The opened GPU and the loaded point."""
+class _Point:
+    """A variant and its arrays on a GPU; each method answers a request."""
 
     device: Device
-    point: Point
-
-    def answer(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Execute a request.
-
-        Raises:
-            PallascError: it failed.
-        """
-        match request["op"]:
-            case "open":
-                from pallasc.runtime.device.devices import get_device
-
-                self.device = get_device(int(request["device"]))
-                return {}
-            case "launch":
-                self.point = _load(request, self.device)
-                return self.point.first_launch(request)
-            case _:
-                return {"us": self.point.time_us(request)}
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A variant and its arrays on a GPU."""
-
     route: Route
-    device: Device
     inputs: list[DeviceArray]
     results: list[DeviceArray]
 
@@ -118,76 +215,65 @@ class Point:
     def _pointers(self) -> list[int]:
         return [array.pointer for array in (*self.inputs, *self.results)]
 
-    def first_launch(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Launch once and write the outputs to the descriptor in the request."""
+    def open(self, device: int) -> dict[str, object]:
+        from pallasc.runtime.device.devices import get_device
+
+        self.device = get_device(device)
+        return {}
+
+    def launch(self, inputs: list[int], outputs: int, **variant: Any) -> dict[str, object]:
+        """Load the variant, fill its inputs, launch it once, and write the outputs."""
+        self.route = _load(**variant)
+        self.route.program(self.device.ordinal)  # reject an unsuitable GPU before allocating
+        self._allocate(inputs)
         self.route.enqueue(0, self.device.ordinal, self._pointers)
-        arrays = {"input": self.inputs, "result": self.results}
-        sizes = []
-        for source, number in self.route.signature.sources:
-            data = arrays[source][number].to_bytes()
-            _write(int(request["outputs"]), data)
-            sizes.append(len(data))
+        arrays, sizes = {"input": self.inputs, "result": self.results}, []
+        with os.fdopen(outputs, "wb", closefd=False) as file:
+            for source, number in self.route.signature.sources:
+                sizes.append(file.write(arrays[source][number].to_bytes()))
         return {"sizes": sizes}
 
-    def time_us(self, request: Mapping[str, Any]) -> float:
-        """Return the time of a launch: the mean of several without the fastest and slowest quarter.
+    def _allocate(self, descriptors: list[int]) -> None:
+        from pallasc.runtime.adapters.device_arrays import DeviceArray
+
+        signature, ordinal = self.route.signature, self.device.ordinal
+        self.inputs = [DeviceArray(own.shape, own.dtype, ordinal) for own in signature.inputs]
+        for array, descriptor in zip(self.inputs, descriptors, strict=True):
+            if array.nbytes:
+                with mmap.mmap(descriptor, array.nbytes, prot=mmap.PROT_READ) as data:
+                    array.copy_from(data)
+        self.results = [DeviceArray(own.shape, own.dtype, ordinal) for own in signature.results]
+
+    def time(self, repeats: int, *, cold: bool) -> dict[str, object]:
+        """Measure a launch: the mean of several without the fastest and slowest quarter.
 
         Event timestamps have discrete steps, which a median of few launches would keep.
         """
         from pallasc.runtime.timing import time_launches
 
-        repeats = int(request["repeats"])
-        times_us = sorted(
-            time_launches(
-                self.route,
-                self.device,
-                self._pointers,
-                repeats=repeats,
-                warmup=1,
-                cold=bool(request["cold"]),
-            )
+        times_us = time_launches(
+            self.route, self.device, self._pointers, repeats=repeats, warmup=1, cold=cold
         )
-        return statistics.fmean(times_us[repeats // 4 : repeats - repeats // 4])
+        quarter = repeats // 4
+        return {"us": statistics.fmean(sorted(times_us)[quarter : repeats - quarter])}
 
 
-def _load(request: Mapping[str, Any], device: Device) -> Point:
-    """Load the variant in a request and fill its inputs.
+def _load(bundle: str, job: str, name: str, params: Mapping[str, Any], target: str) -> Route:
+    """Load a variant of a job.
 
     Raises:
-        PallascError: it cannot be launched on this GPU.
+        PallascError: it does not exist, or the bundle is another one.
     """
-    from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
     from pallasc.specs.bundle.bundle import open_bundle
 
-    bundle = open_bundle(request["bundle"])
-    _check(bundle.digest, request)
-    entry = bundle.select(request["name"], request["params"], request["target"])
-    route = Route([Candidate(entry.name, dict(entry.params), bundle.artifact(entry))])
-    route.program(device.ordinal)  # reject an unsuitable GPU before allocating
-    signature: Signature = route.signature
-    inputs = []
-    for binding, descriptor in zip(signature.inputs, request["inputs"], strict=True):
-        array = DeviceArray(binding.shape, binding.dtype, device.ordinal)
-        if array.nbytes:
-            with mmap.mmap(descriptor, array.nbytes, prot=mmap.PROT_READ) as data:
-                array.copy_from(data)
-        inputs.append(array)
-    results = [DeviceArray(array.shape, array.dtype, device.ordinal) for array in signature.results]
-    return Point(route, device, inputs, results)
-
-
-def _check(digest: str, request: Mapping[str, Any]) -> None:
-    if digest != request["job"]:
-        raise PallascError(f"{request['bundle']} was replaced since the run began.")
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    opened = open_bundle(bundle)
+    if opened.digest != job:
+        raise PallascError(f"{bundle} was replaced since the run began.")
+    entry = opened.select(name, params, target)
+    return Route([Candidate(entry.name, dict(entry.params), opened.artifact(entry))])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*map(int, sys.argv[1:]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pallasc.compiler.references.comparison import Comparison
@@ -18,20 +18,15 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.tuned import Reference
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Points with the same results, and the outputs of the first of them.
+class _Group(NamedTuple):
+    """Ids of points with the same results, the outputs of the first of them, and their tolerance.
 
-    Attributes:
-        ids: ids of the points.
-        bindings: the outputs.
-        outputs: their bytes.
-        tolerance: `rtol` and `atol` for equal results, None without a reference.
+    The tolerance is `rtol` and `atol`, None without a reference.
     """
 
     ids: list[str]
-    bindings: tuple[Binding, ...]
-    outputs: list[bytes]
+    bindings: Sequence[Binding]
+    outputs: Sequence[bytes]
     tolerance: tuple[float, float] | None
 
     def difference(self, outputs: Sequence[bytes], whose: str) -> str:
@@ -72,26 +67,28 @@ class OutputReferee:
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
         """Describe how outputs differ from the reference values, "" if they do not."""
         reference = self.bundle.reference(entry)
-        for number, (binding, data) in enumerate(zip(signature.outputs, outputs, strict=True)):
-            if why := _reference_difference(binding, data, reference, number):
-                return f"wrong result: {why}"
-        self._join(entry.id, signature, outputs, reference)
+        if reference is not None and (why := _difference(signature.outputs, outputs, reference)):
+            return f"wrong result: {why}"
+        for group in self.groups:
+            if not group.difference(outputs, ""):
+                group.ids.append(entry.id)
+                return ""
+        tolerance = None if reference is None else _of_two(reference)
+        self.groups.append(_Group([entry.id], signature.outputs, outputs, tolerance))
         return ""
 
     def outvoted(self) -> dict[str, str]:
         """Return the points outside the largest group; all points if two groups are the largest."""
-        sizes = [len(group.ids) for group in self.groups]
-        most, count = max(sizes, default=0), sum(sizes)
-        largest = [group for group in self.groups if len(group.ids) == most]
-        if len(largest) > 1:
-            why = self._tie(count, *largest[:2])
+        groups = sorted(self.groups, key=lambda group: -len(group.ids))
+        count = sum(len(group.ids) for group in groups)
+        if len(groups) > 1 and len(groups[0].ids) == len(groups[1].ids):
+            why = self._tie(count, *groups[:2])
             return {name: why for group in self.groups for name in group.ids}
         lost: dict[str, str] = {}
-        for group in self.groups:
-            if group is not largest[0]:
-                who = f"{most} of {count} points"
-                why = largest[0].difference(group.outputs, f"{who} give") or f"differs from {who}"
-                lost |= dict.fromkeys(group.ids, f"wrong result: {why}")
+        for group in groups[1:]:
+            who = f"{len(groups[0].ids)} of {count} points"
+            why = groups[0].difference(group.outputs, f"{who} give") or f"differs from {who}"
+            lost |= dict.fromkeys(group.ids, f"wrong result: {why}")
         return lost
 
     def _tie(self, count: int, first: _Group, second: _Group) -> str:
@@ -105,21 +102,6 @@ class OutputReferee:
             f"often than all others, and {known}{shown}"
         )
 
-    def _join(
-        self,
-        name: str,
-        signature: Signature,
-        outputs: Sequence[bytes],
-        reference: Reference | None,
-    ) -> None:
-        """Add a point to the first group with the same results, else to a new one."""
-        for group in self.groups:
-            if not group.difference(outputs, ""):
-                group.ids.append(name)
-                return
-        tolerance = None if reference is None else _of_two(reference)
-        self.groups.append(_Group([name], tuple(signature.outputs), list(outputs), tolerance))
-
 
 def _of_two(reference: Reference) -> tuple[float, float]:
     """Return `rtol` and `atol` for comparing two results that both agree with a reference."""
@@ -127,48 +109,33 @@ def _of_two(reference: Reference) -> tuple[float, float]:
     return rtol, (2 + rtol) * reference.atol
 
 
-def _reference_difference(
-    binding: Binding, data: bytes, reference: Reference | None, number: int
-) -> str:
-    if reference is None or not reference.outputs[number].positions:
-        return ""
+def _difference(bindings: Sequence[Binding], outputs: Sequence[bytes], reference: Reference) -> str:
+    """Describe the first difference between outputs and the reference, "" if there is none."""
     from pallasc.compiler.references.comparison import compare_samples
 
-    sampled = reference.outputs[number]
-    compared = compare_samples(
-        binding, data, sampled.positions, sampled.values, (reference.rtol, reference.atol)
-    )
-    return _text(binding, compared, "the reference has", sampled.positions)
+    tolerance = reference.rtol, reference.atol
+    for binding, data, own in zip(bindings, outputs, reference.outputs, strict=True):
+        if own.positions:
+            compared = compare_samples(binding, data, own.positions, own.values, tolerance)
+            if why := _text(binding, compared, "the reference has"):
+                return why
+    return ""
 
 
-def _text(
-    binding: Binding, compared: Comparison, whose: str, positions: Sequence[int] | None = None
-) -> str:
+def _text(binding: Binding, compared: Comparison, whose: str) -> str:
     """Describe the first difference of an output, "" if there is none.
 
     Args:
         binding: the output.
         compared: the differences.
         whose: introduces the expected value.
-        positions: the compared elements, None for all.
     """
     if compared.first is None:
         return ""
-    index: Sequence[int] = compared.first.index
-    if positions is not None:
-        index = _index(positions[index[0]], binding.shape)
-    place = ", ".join(map(str, index))
+    place = ", ".join(map(str, compared.first.index))
     share = f"{compared.mismatches:,} of {compared.count:,} elements"
     return (
         f"{binding.path}[{place}] is {compared.first.got}, and {whose} "
         f"{compared.first.wanted}; {share} differ by more than rtol {compared.rtol:g} and atol "
         f"{compared.atol:g}"
     )
-
-
-def _index(position: int, shape: Sequence[int]) -> list[int]:
-    index: list[int] = []
-    for size in reversed(shape):
-        position, own = divmod(position, size)
-        index.insert(0, own)
-    return index

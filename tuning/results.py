@@ -42,27 +42,104 @@ import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import canonical_json
+from pallasc.specs.canonical import canonical_json, plain
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Measured, as_number, as_scalar
-from pallasc.specs.untrusted_json import (
-    as_flag,
-    as_list,
-    as_object,
-    as_text,
-    as_whole,
-    fault,
-    parse_json,
-)
+from pallasc.specs.tuning import Measured
+from pallasc.specs.untrusted_json import fault
 from pallasc.specs.user_files import read_regular
 
 RESULTS_SCHEMA = 1
 _MOST_BYTES = 1 << 30
 _CHECK_DIGITS = 16
+
+# ---- records; see the grammar
+
+
+class Start(Struct, frozen=True, tag_field="kind", tag="start"):
+    """The job, the GPU, and the date of a run."""
+
+    job: str
+    device: str
+    model: str | None
+    arch: str
+    driver: str
+    date: str
+    settings: dict[str, Any]
+    schema: int = RESULTS_SCHEMA
+
+    def to_json(self) -> dict[str, object]:
+        """Return the record for the file."""
+        record: dict[str, object] = msgspec.to_builtins(self)
+        return record
+
+
+class _Subject(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=str.lower):
+    kernel: str
+    key: tuple[Scalar, ...]
+    at: dict[str, Scalar] = {}
+
+
+class Point(_Subject, frozen=True, kw_only=True):
+    """The state of a point."""
+
+    id: str
+    params: dict[str, Scalar]
+    target: str
+    artifact: str
+    state: Literal["ok", "failed"]
+    why: str
+    outvoted: bool = False
+
+
+class Times(_Subject, frozen=True, kw_only=True):
+    """A round: the times of the remaining points, and the conditions if known."""
+
+    round: int
+    times_us: dict[str, float]
+    spent_s: float
+    clock_mhz: int | None = None
+    temperature_c: int | None = None
+    throttled: Sequence[str] = ()
+
+
+class Dropped(_Subject, frozen=True, kw_only=True):
+    """A point that leaves its contest, the point it was compared with, and the reason."""
+
+    id: str
+    by: str
+    why: str
+
+
+class Done(_Subject, frozen=True, kw_only=True):
+    """The end of a contest; `winner` is None if no point is valid."""
+
+    winner: str | None
+    why: str
+
+
+class Retry(_Subject, frozen=True, kw_only=True):
+    """Failed points to launch again."""
+
+    ids: Sequence[str]
+
+
+class End(Struct, frozen=True, tag_field="kind", tag="end"):
+    """The end of a run."""
+
+    why: str
+
+
+Record = Start | Point | Times | Dropped | Done | Retry | End
+
+# ---- what the records say
 
 
 @dataclass(slots=True)
@@ -102,14 +179,8 @@ class PointResults:
         return statistics.median(self.times_us.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The conditions of a round, None or () if unknown, and the `check` of its line."""
-
-    check: str
-    clock_mhz: int | None = None
-    temperature_c: int | None = None
-    throttled: tuple[str, ...] = ()
+ContestKey = tuple[str, str]
+"""The kernel, and the canonical JSON of `key` and `at`."""
 
 
 @dataclass(slots=True)
@@ -122,7 +193,7 @@ class Contest:
         at: values of the matrix parameters that are not in `by`.
         points: the points by id, in the order of the file.
         leaders: the points that others were compared with when they were dropped, in this order.
-        rounds: conditions of each round, by its number.
+        rounds: its rounds.
         spent_s: time spent on measurements.
         retried_s: `spent_s` at the last retry of failed points.
         winner: the id of the best point; None if none is valid, or it is not done.
@@ -135,44 +206,118 @@ class Contest:
     at: dict[str, Scalar] = field(default_factory=dict)
     points: dict[str, PointResults] = field(default_factory=dict)
     leaders: list[str] = field(default_factory=list)
-    rounds: dict[int, Round] = field(default_factory=dict)
+    rounds: list[Times] = field(default_factory=list)
     spent_s: float = 0.0
     retried_s: float = 0.0
     winner: str | None = None
     done: str = ""
     start: Start | None = None
 
+    def __iter__(self) -> Iterator[PointResults]:
+        return iter(self.points.values())
+
     @property
     def valid(self) -> list[PointResults]:
         """The points that have times and did not fail."""
-        return [point for point in self.points.values() if point.times_us and not point.failed]
+        return [point for point in self if point.times_us and not point.failed]
+
+    @property
+    def failed(self) -> list[PointResults]:
+        """The points that failed."""
+        return [point for point in self if point.failed]
 
     def ratios(self, one: str, other: str) -> list[float]:
         """Return the time of a point relative to another, in each round that had both."""
         a, b = self.points[one].times_us, self.points[other].times_us
         return [a[number] / b[number] for number in sorted(a.keys() & b.keys())]
 
+    def measured(self, point: PointResults) -> Measured:
+        """Return the figures of a point with times, in the form of a table row.
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The job, the GPU, and the date of a run; see the grammar."""
+        The driver and the date come from the run that measured the last round, not from a run that
+        found the contest done.
+        """
+        if self.start is None:
+            raise ValueError(f"{point.id} has no times")
+        times = sorted(point.times_us.values())
+        quartiles = statistics.quantiles(times, n=4, method="inclusive") if times[1:] else times * 3
+        clocks = [self.rounds[number - 1].clock_mhz for number in point.times_us]
+        known = [clock for clock in clocks if clock is not None]
+        return Measured(
+            us=round(point.median_us, 3),
+            spread_percent=round(100 * (quartiles[2] - quartiles[0]) / point.median_us, 2),
+            rounds=len(times),
+            device=self.start.device,
+            driver=self.start.driver,
+            clock_mhz=int(statistics.median(known)) if known else None,
+            date=self.start.date,
+        )
 
-    job: str
-    device: str
-    model: str | None
-    arch: str
-    driver: str
-    date: str
-    settings: Mapping[str, object]
+    def joined(self, other: Contest) -> Contest:
+        """Return a contest with the rounds and points of both, of the later run."""
+        points = {
+            name: replace(point, times_us=dict(point.times_us))
+            for name, point in self.points.items()
+        }
+        for name, point in other.points.items():
+            own = points.setdefault(name, replace(point, times_us={}))
+            own.failed, own.dropped = own.failed or point.failed, own.dropped or point.dropped
+            for number, us in point.times_us.items():
+                own.times_us[len(self.rounds) + number] = us
+        starts = [start for start in (self.start, other.start) if start is not None]
+        return replace(
+            self,
+            points=points,
+            rounds=[*self.rounds, *other.rounds],
+            winner=self.winner if self.winner == other.winner else None,
+            done=self.done and other.done,
+            start=max(starts, key=lambda start: (start.date, start.driver), default=None),
+        )
 
-    def to_json(self) -> dict[str, object]:
-        """Return the record for the file."""
-        named = {name: getattr(self, name) for name in self.__slots__}
-        return {"kind": "start", "schema": RESULTS_SCHEMA, **named}
+    def add(self, record: Record, start: Start) -> None:
+        """Update the contest with a record of a run.
+
+        Raises:
+            LookupError, ValueError: the record contradicts earlier ones.
+        """
+        match record:
+            case Point():
+                self._add_point(record)
+            case Times():
+                self._add_round(record, start)
+            case Dropped():
+                point, other = self.points[record.id], self.points[record.by]
+                point.dropped, point.dropped_by = record.why, other.id
+                self.leaders.append(other.id)
+            case Done():
+                self.winner, self.done = record.winner, record.why
+            case Retry():
+                for point in map(self.points.__getitem__, record.ids):
+                    point.failed_before.append(point.failed)
+                    point.failed, point.outvoted, point.again = "", False, True
+                self.winner, self.done, self.retried_s = None, "", self.spent_s
+
+    def _add_point(self, record: Point) -> None:
+        new = PointResults(record.id, record.params, record.target, record.artifact)
+        point = self.points.setdefault(record.id, new)
+        point.failed = record.why if record.state == "failed" else ""
+        point.outvoted, point.again = record.outvoted, False
+        for other in self if point.failed else ():
+            if other.dropped_by == point.id:
+                other.dropped = other.dropped_by = ""
+
+    def _add_round(self, record: Times, start: Start) -> None:
+        if record.round != len(self.rounds) + 1:
+            raise ValueError(f"round {record.round} comes after round {len(self.rounds)}")
+        for name, us in record.times_us.items():
+            self.points[name].times_us[record.round] = us
+        self.rounds.append(record)
+        self.spent_s, self.start = record.spent_s, start
 
 
-ContestKey = tuple[str, str]
-"""The kernel, and the canonical JSON of `key` and `at`."""
+def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) -> ContestKey:
+    """Return the key of a contest; 1 and true differ."""
+    return kernel, canonical_json([list(key), dict(at)]).decode()
 
 
 @dataclass(slots=True)
@@ -195,33 +340,26 @@ class Results:
     torn: str = ""
     whole_bytes: int = 0
 
-    @property
-    def failures(self) -> list[PointResults]:
-        """The points that failed."""
-        return [p for each in self.contests.values() for p in each.points.values() if p.failed]
+    def add(self, record: Record) -> None:
+        """Update the results with a record.
 
-    def measured(self, contest: Contest, point: PointResults) -> Measured:
-        """Return the figures of a point with times, in the form of a table row.
-
-        The driver and the date come from the run that measured its contest, not from a run that
-        found it done.
+        Raises:
+            LookupError, ValueError: the record contradicts earlier ones.
         """
-        start = contest.start or self.start
-        times = sorted(point.times_us.values())
-        low, _, high = (
-            statistics.quantiles(times, n=4, method="inclusive") if times[1:] else times * 3
-        )
-        rounds = [contest.rounds[number].clock_mhz for number in point.times_us]
-        clocks = [clock for clock in rounds if clock is not None]
-        return Measured(
-            us=round(point.median_us, 3),
-            spread_percent=round(100 * (high - low) / point.median_us, 2),
-            rounds=len(times),
-            device=start.device,
-            driver=start.driver,
-            clock_mhz=int(statistics.median(clocks)) if clocks else None,
-            date=start.date,
-        )
+        if isinstance(record, Start):
+            first = self.start
+            if (record.job, record.device, record.arch) != (first.job, first.device, first.arch):
+                raise ValueError("the run that starts here is of another job or GPU than the first")
+            self.start, self.ended = record, ""
+        elif isinstance(record, End):
+            self.ended = record.why
+        else:
+            key = contest_key(record.kernel, record.key, record.at)
+            new = Contest(record.kernel, record.key, record.at)
+            self.contests.setdefault(key, new).add(record, self.start)
+
+
+# ---- reading
 
 
 def line_of(record: Mapping[str, object]) -> bytes:
@@ -246,16 +384,19 @@ def read_results(path: Path) -> Results:
 
 def parse_results(data: bytes, shown: str) -> Results:
     """Parse a file of results; see `read_results`."""
-    whole, _, tail = data.rpartition(b"\n")
-    lines = whole.split(b"\n") if len(tail) < len(data) else []
+    *lines, tail = data.split(b"\n")
     results: Results | None = None
     for number, line in enumerate(lines, 1):
-        with _naming(Location(shown, number)):
-            record = _record(line, shown, number)
-            if record["kind"] == "start":
-                results = _started(_start(record), results, shown)
-            elif results is not None:
-                add_record(record, results)
+        try:
+            if results is None:
+                results = Results(shown, _first(line, shown))
+            results.add(_record(line))
+        except (LookupError, ValueError, msgspec.MsgspecError) as error:
+            raise CorruptError(
+                f"{fault(error)}.",
+                location=Location(shown, number),
+                hint="Restore the file, or remove this line and those after it, and measure again.",
+            ) from error
     if results is None:
         raise _not_results(shown)
     results.whole_bytes = len(data) - len(tail)
@@ -267,9 +408,27 @@ def parse_results(data: bytes, shown: str) -> Results:
     return results
 
 
-def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) -> ContestKey:
-    """Return the key of a contest; 1 and true differ."""
-    return kernel, canonical_json([list(key), dict(at)]).decode()
+def _first(line: bytes, shown: str) -> Start:
+    """Return the start on the first line of a file."""
+    try:
+        start = msgspec.json.decode(line, type=Start)
+    except msgspec.MsgspecError:
+        raise _not_results(shown) from None
+    if start.schema != RESULTS_SCHEMA:
+        raise SpecError(
+            f"the results have schema {start.schema}, and this pallasc reads {RESULTS_SCHEMA}.",
+            location=Location(shown, 1),
+            hint="Measure again with pallasc tune run, or use the pallasc that wrote them.",
+        )
+    return start
+
+
+def _record(line: bytes) -> Record:
+    data = msgspec.json.decode(line, type=dict[str, Any])
+    if data.pop("check", "") != _check_of(data):
+        raise ValueError("the line does not match its check: the file was changed or damaged")
+    record: Record = msgspec.convert(data, Record)
+    return record
 
 
 def _not_results(shown: str) -> SpecError:
@@ -279,164 +438,7 @@ def _not_results(shown: str) -> SpecError:
     )
 
 
-def _record(line: bytes, shown: str, number: int) -> Mapping[str, object]:
-    """Parse a line and remove its check; the first line must be a start."""
-    try:
-        record = dict(as_object(parse_json(line)))
-        kind, check = as_text(record["kind"]), as_text(record.pop("check"))
-    except (CorruptError, LookupError, TypeError):
-        if number == 1:
-            raise _not_results(shown) from None
-        raise
-    if number == 1 and kind != "start":
-        raise _not_results(shown)
-    # Another schema may define the check differently.
-    if kind == "start" and record.get("schema") != RESULTS_SCHEMA:
-        raise SpecError(
-            f"the results have schema {record.get('schema')!r}, and this pallasc reads "
-            f"{RESULTS_SCHEMA}.",
-            location=Location(shown, number),
-            hint="Measure again with pallasc tune run, or use the pallasc that wrote them.",
-        )
-    if check != _check_of(record):
-        raise ValueError("the line does not match its check: the file was changed or damaged")
-    return record
-
-
-@contextmanager
-def _naming(place: Location) -> Iterator[None]:
-    """Add the location of a line to its errors."""
-    hint = "Restore the file, or remove this line and those after it, and measure again."
-    try:
-        yield
-    except CorruptError as error:
-        raise CorruptError(error.message, location=place, hint=hint) from error
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"{fault(error)}.", location=place, hint=hint) from error
-
-
-def _start(record: Mapping[str, object]) -> Start:
-    model = record["model"]
-    return Start(
-        job=as_text(record["job"]),
-        device=as_text(record["device"]),
-        model=None if model is None else as_text(model),
-        arch=as_text(record["arch"]),
-        driver=as_text(record["driver"]),
-        date=as_text(record["date"]),
-        settings=as_object(record["settings"]),
-    )
-
-
-def _started(start: Start, results: Results | None, shown: str) -> Results:
-    if results is None:
-        return Results(shown, start)
-    first = results.start
-    if (start.job, start.device, start.arch) != (first.job, first.device, first.arch):
-        raise ValueError("the run that starts here is of another job or GPU than the first")
-    results.start, results.ended = start, ""
-    return results
-
-
-def add_record(record: Mapping[str, object], results: Results) -> None:
-    """Update results with the record of a line, other than a start.
-
-    Raises:
-        LookupError, TypeError, ValueError: the record is malformed or contradicts earlier ones.
-    """
-    kind = as_text(record["kind"])
-    if kind == "end":
-        results.ended = as_text(record["why"])
-        return
-    if kind not in ("point", "times", "dropped", "done", "retry"):
-        raise ValueError(f"{kind!r} is not a kind of record")
-    kernel = as_text(record["kernel"])
-    key = tuple(map(as_scalar, as_list(record["key"])))
-    at = {name: as_scalar(own) for name, own in as_object(record.get("at", {})).items()}
-    known = results.contests.setdefault(contest_key(kernel, key, at), Contest(kernel, key, at))
-    if kind == "retry":
-        _retry(record, known)
-    elif known.done:
-        raise ValueError("the contest of this line is done already")
-    elif kind == "point":
-        _add_point(record, known)
-    elif kind == "times":
-        _add_times(record, known)
-        known.start = results.start
-    elif kind == "dropped":
-        _drop(record, known)
-    else:
-        winner = record["winner"]
-        known.winner = None if winner is None else _point(known, winner).id
-        known.done = as_text(record["why"])
-
-
-def _add_point(record: Mapping[str, object], contest: Contest) -> None:
-    state, name = record["state"], as_text(record["id"])
-    if state not in ("ok", "failed"):
-        raise ValueError(f"{state!r} is not a state")
-    point = PointResults(
-        id=name,
-        params={name: as_scalar(own) for name, own in as_object(record["params"]).items()},
-        target=as_text(record["target"]),
-        artifact=as_text(record["artifact"]),
-        failed=as_text(record["why"]) if state == "failed" else "",
-        outvoted=as_flag(record.get("outvoted", False)),
-    )
-    before = contest.points.get(name)
-    if before is not None:
-        if (before.params, before.artifact) != (point.params, point.artifact):
-            raise ValueError(f"{name} was another point before")
-        point.times_us, point.dropped = before.times_us, before.dropped
-        point.dropped_by, point.failed_before = before.dropped_by, before.failed_before
-    contest.points[name] = point
-    for other in contest.points.values() if point.failed else ():
-        if other.dropped_by == name:
-            other.dropped = other.dropped_by = ""
-
-
-def _add_times(record: Mapping[str, object], contest: Contest) -> None:
-    number = as_whole(record["round"])
-    if number != len(contest.rounds) + 1:
-        raise ValueError(f"round {number} comes after round {len(contest.rounds)}")
-    clock, heat = record.get("clock_mhz"), record.get("temperature_c")
-    contest.rounds[number] = Round(
-        check=_check_of(record),
-        clock_mhz=None if clock is None else as_whole(clock),
-        temperature_c=None if heat is None else as_whole(heat),
-        throttled=tuple(map(as_text, as_list(record.get("throttled", [])))),
-    )
-    contest.spent_s = as_number(record["spent_s"])
-    for name, us in as_object(record["times_us"]).items():
-        _point(contest, name).times_us[number] = as_number(us)
-        if us == 0:
-            raise ValueError(f"{name} took no time")
-
-
-def _drop(record: Mapping[str, object], contest: Contest) -> None:
-    point, other = (_point(contest, record[name]) for name in ("id", "by"))
-    point.dropped, point.dropped_by = as_text(record["why"]), other.id
-    contest.leaders.append(other.id)
-
-
-def _retry(record: Mapping[str, object], contest: Contest) -> None:
-    for name in as_list(record["ids"]):
-        point = _point(contest, name)
-        if not point.failed:
-            raise ValueError(f"{point.id} did not fail")
-        point.failed_before.append(point.failed)
-        point.failed, point.outvoted, point.again = "", False, True
-    contest.winner, contest.done, contest.retried_s = None, "", contest.spent_s
-
-
-def _point(contest: Contest, name: object) -> PointResults:
-    point = contest.points.get(as_text(name))
-    if point is None:
-        raise ValueError(f"{str(name)[:80]!r} is not a point of this contest")
-    return point
-
-
-_HINT = "Give -o another path."
+# ---- writing
 
 _LIKE_BEFORE = ("cold", "repeats", "seed")
 """Settings that change the meaning of a time: rounds with other settings cannot be compared."""
@@ -452,48 +454,49 @@ class ResultsFile:
         changed: True if this run has written to it.
     """
 
-    def __init__(
-        self,
-        descriptor: int,
-        results: Results,
-        *,
-        resumed: bool,
-        remark: str = "",
-        start: Start | None = None,
-    ) -> None:
+    def __init__(self, descriptor: int, path: Path, start: Start) -> None:
         self._descriptor = descriptor
-        self._size = os.fstat(descriptor).st_size
-        self._is_broken = False
-        self._start = start
-        self.results = results
-        self.resumed = resumed
-        self.remark = remark
-        self.changed = start is None
+        self._path = path
+        self._start: Start | None = start
+        self.resumed = os.fstat(descriptor).st_size > 0
+        self.remark = ""
+        self.changed = False
+        if self.resumed:
+            self.results = read_results(path)
+            self.remark = check_start(self.results.start, start, str(path))
+        else:
+            self.results = Results(str(path), start)
+        if self.results.torn or not self.resumed:
+            self._write(b"")
 
-    def add(self, record: Mapping[str, object]) -> None:
-        """Write a record and add it to the results; after an error, nothing more is written.
+    def add(self, record: Record) -> None:
+        """Write a record and add it to the results.
 
         Raises:
             SpecError: it cannot be written.
         """
-        if self._is_broken:
-            return
-        line = line_of(record)
-        if self._start is not None:
-            line = line_of(self._start.to_json()) + line
-        try:
-            with _refusing(self.results.file):
-                _append(self._descriptor, line)
-        except SpecError:
-            self._is_broken = True
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)
-            raise
-        self._size += len(line)
+        self._write(line_of(msgspec.to_builtins(record)))
+        self.results.add(record)
+
+    def _write(self, line: bytes) -> None:
+        """Append a line, after the start if this is the first; an error leaves whole lines."""
+        with _refusing(self._path):
+            if self._start is not None:
+                line = line_of(self._start.to_json()) + line
+                os.ftruncate(self._descriptor, self.results.whole_bytes)
+            size = os.fstat(self._descriptor).st_size
+            try:
+                with open(self._descriptor, "ab", closefd=False) as file:
+                    file.write(line)
+                os.fsync(self._descriptor)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._descriptor, size)
+                raise
         self.changed = True
         if self._start is not None:
-            self.results.start, self.results.ended, self._start = self._start, "", None
-        add_record(record, self.results)
+            self.results.add(self._start)
+            self._start = None
 
 
 @contextmanager
@@ -513,22 +516,8 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         with _refusing(path):
-            _lock(descriptor, path)
-        before, remark = None, ""
-        if os.fstat(descriptor).st_size:
-            before = read_results(path)
-            remark = check_start(before.start, start, str(path))
-        if before is not None and not before.torn:
-            yield ResultsFile(descriptor, before, resumed=True, remark=remark, start=start)
-            return
-        line = line_of(start.to_json())
-        with _refusing(path):
-            os.ftruncate(descriptor, before.whole_bytes if before else 0)
-            _append(descriptor, line)
-            _sync_folder(path)
-        results = before or parse_results(line, str(path))
-        results.start, results.ended = start, ""
-        yield ResultsFile(descriptor, results, resumed=before is not None, remark=remark)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield ResultsFile(descriptor, path, start)
     finally:
         os.close(descriptor)
 
@@ -542,25 +531,19 @@ def check_start(found: Start, wanted: Start, shown: str) -> str:
     Raises:
         SpecError: the file has something else.
     """
-    if found.job != wanted.job:
-        raise SpecError(
-            f"{shown} has results of another job: {found.job[:12]}…, and this one is "
-            f"{wanted.job[:12]}….",
-            hint="Give -o another path; nothing was changed.",
-        )
-    here, there = (f"{own.device} ({own.arch})" for own in (wanted, found))
-    if here != there:
-        raise SpecError(
-            f"{shown} has results of another GPU: {there}, and this is {here}.",
-            hint="Give -o another path for each GPU; nothing was changed.",
-        )
-    for name in _LIKE_BEFORE:
-        before, now = (own.settings.get(name) for own in (found, wanted))
+    differences = [
+        ("of another job", f"{found.job[:12]}…", f"{wanted.job[:12]}…"),
+        ("of another GPU", *(f"{own.device} ({own.arch})" for own in (found, wanted))),
+        *(
+            (f"with another --{name}", *(plain(own.settings.get(name)) for own in (found, wanted)))
+            for name in _LIKE_BEFORE
+        ),
+    ]
+    for what, before, now in differences:
         if before != now:
             raise SpecError(
-                f"{shown} has times taken {_option(name, before)}, and this run is "
-                f"{_option(name, now)}: they cannot be compared.",
-                hint="Give -o another path, or the options of the run before; nothing was changed.",
+                f"{shown} has results {what}: {before}, and this is {now}.",
+                hint="Give -o another path; nothing was changed.",
             )
     if found.driver != wanted.driver:
         before, now = (own.driver or "unknown" for own in (found, wanted))
@@ -568,41 +551,14 @@ def check_start(found: Start, wanted: Start, shown: str) -> str:
     return ""
 
 
-def _option(name: str, value: object) -> str:
-    """Return an option as the user gave it: `with --repeats 8`, `without --cold`."""
-    if isinstance(value, bool):
-        return f"{'with' if value else 'without'} --{name}"
-    return f"without --{name}" if value is None else f"with --{name} {value}"
-
-
-def _lock(descriptor: int, path: Path) -> None:
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
     except BlockingIOError:
         raise SpecError(
             f"another pallasc tune run is writing {path}.", hint="Wait for it, or give -o a path."
         ) from None
-
-
-def _append(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-    os.fsync(descriptor)
-
-
-def _sync_folder(path: Path) -> None:
-    """Sync the folder, so that a new file survives a crash."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _refusing(path: Path | str) -> Iterator[None]:
-    try:
-        yield
     except OSError as error:
-        raise SpecError(f"{path} cannot be written: {error.strerror}.", hint=_HINT) from error
+        message = f"{path} cannot be written: {error.strerror}."
+        raise SpecError(message, hint="Give -o another path.") from error

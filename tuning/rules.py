@@ -85,6 +85,9 @@ def facts_of(artifact: Artifact, launches: Sequence[KernelMetrics]) -> Facts:
     """
     longest = max(launches, key=lambda launch: (launch.roofline.bound_s, -launch.launch))
     kernels = {kernel.name: kernel for kernel in artifact.kernels}
+    # Without XLA's kernels, which have no PTX, and do little.
+    known = [launch for launch in launches if launch.origin == "mosaic"] or launches
+    works = [launch.work for launch in known]
     return Facts(
         digest=artifact.digest,
         spill_bytes=_sum(kernel.spill_bytes for kernel in artifact.kernels),
@@ -93,22 +96,15 @@ def facts_of(artifact: Artifact, launches: Sequence[KernelMetrics]) -> Facts:
         waves=longest.occupancy.waves,
         instructions=_sum(launch.instructions for launch in launches),
         tile_flops=_tile_flops(launches),
-        mbarriers=sum(_mbarriers(artifact, kernel.ptx) for kernel in artifact.kernels),
+        mbarriers=sum(artifact.blob(own.ptx).count(_INIT) for own in artifact.kernels if own.ptx),
         load_bytes=_sum(
-            _both(launch.work.tma_load_bytes, launch.work.global_load_bytes)
-            for launch in _known(launches)
+            count for own in works for count in (own.tma_load_bytes, own.global_load_bytes)
         ),
         store_bytes=_sum(
-            _both(launch.work.tma_store_bytes, launch.work.global_store_bytes)
-            for launch in _known(launches)
+            count for own in works for count in (own.tma_store_bytes, own.global_store_bytes)
         ),
         bound_s=math.fsum(launch.roofline.bound_s for launch in launches),
     )
-
-
-def _known(launches: Sequence[KernelMetrics]) -> Sequence[KernelMetrics]:
-    """Return the launches with known work: XLA's kernels have no PTX, and do little."""
-    return [launch for launch in launches if launch.origin == "mosaic"] or launches
 
 
 def _tile_flops(launches: Sequence[KernelMetrics]) -> int | None:
@@ -117,22 +113,10 @@ def _tile_flops(launches: Sequence[KernelMetrics]) -> int | None:
     return max((loop.tensor_flops for loop in loops if loop.tensor_flops), default=None)
 
 
-def _mbarriers(artifact: Artifact, ptx: str | None) -> int:
-    return 0 if ptx is None else artifact.blob(ptx).count(_INIT)
-
-
-def _both(first: int | None, second: int | None) -> int | None:
-    return None if first is None or second is None else first + second
-
-
 def _sum(counts: Iterable[int | None]) -> int | None:
     """Return the sum, None if a part is unknown."""
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total
+    known = list(counts)
+    return None if None in known else sum(filter(None, known))
 
 
 class _Term(NamedTuple):
@@ -219,6 +203,13 @@ class Point:
     why: str = ""
     rank: int = 0
 
+    @property
+    def known(self) -> Facts:
+        """Its figures, if it has an artifact."""
+        if self.facts is None:
+            raise ValueError(f"{self.id} has neither facts nor a rule that drops it")
+        return self.facts
+
     def drop(self, rule: Kind, why: str) -> None:
         """Drop the point."""
         self.rule, self.why = rule, why
@@ -253,25 +244,22 @@ def _drop_equal(points: Sequence[Point]) -> None:
     """Drop points with the artifact of another one: one that stays, else the first."""
     first: dict[str, Point] = {}
     for point in sorted(points, key=lambda point: not point.stays):
-        other = first.setdefault(_facts(point).digest, point)
+        other = first.setdefault(point.known.digest, point)
         if other is not point:
             point.drop("equal", f"the same artifact as {other.id}")
 
 
 def _drop_spilling(points: Sequence[Point]) -> None:
-    known = [own for point in points if (own := _facts(point).spill_bytes) is not None]
-    least = min(known, default=0)
-    for point in points:
-        spills = _facts(point).spill_bytes or 0
-        if spills > least + MOST_MORE_SPILLS and not point.stays:
-            point.drop(
-                "spills", f"spills {spills:,} bytes a thread, and others of its key {least:,}"
-            )
+    spills = [point.known.spill_bytes for point in points]
+    least = min((own for own in spills if own is not None), default=0)
+    for point, own in zip(points, spills, strict=True):
+        if (own or 0) > least + MOST_MORE_SPILLS and not point.stays:
+            point.drop("spills", f"spills {own:,} bytes a thread, and others of its key {least:,}")
 
 
 def _rank(points: Sequence[Point], at_most: int) -> None:
     """Rank the points that stay and the best of the others, at least one; drop the rest."""
-    found = scores([_facts(point) for point in points])
+    found = scores([point.known for point in points])
     ordered = [points[number] for _, number in sorted(zip(found, range(len(points)), strict=True))]
     staying = sum(point.stays for point in points)
     others, rank = max(1, at_most - staying), 0
@@ -285,9 +273,3 @@ def _rank(points: Sequence[Point], at_most: int) -> None:
             point.rank = rank
         else:
             point.drop("rank", f"rank {place} of {len(ordered)}; {limited}")
-
-
-def _facts(point: Point) -> Facts:
-    if point.facts is None:
-        raise ValueError(f"{point.id} has neither facts nor a rule that drops it")
-    return point.facts

@@ -1,4 +1,4 @@
-"""Arrays of a variant in every framework, from arrays of numpy and back."""
+"""Arrays of a variant in every framework, from numpy arrays and back."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from carried import Carried
-from desk import MissingError, need, need_cupy, need_torch
+from desk import MissingError, need, need_torch
 
 Arrays = Mapping[str, Any]
 Call = Callable[[Any, Arrays], Any]
-"""(kernel, inputs of numpy) -> the result as an array of numpy."""
+"""(kernel, numpy inputs) -> the result as a numpy array."""
 
 
 def device_arrays(inputs: Arrays) -> dict[str, Any]:
-    """Return arrays in device memory of our own."""
+    """Return pallasc's own device arrays."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.adapters.numpy_arrays import short_dtype
 
@@ -26,8 +25,8 @@ def device_arrays(inputs: Arrays) -> dict[str, Any]:
     return made
 
 
-def results(kernel: Any) -> Any:
-    """Return device memory for the one result of a kernel."""
+def result_of(kernel: Any) -> Any:
+    """Return device memory for the only result of a kernel."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
 
     (result,) = kernel.signature.results
@@ -35,7 +34,7 @@ def results(kernel: Any) -> Any:
 
 
 def from_device(array: Any) -> Any:
-    """Return a device array of ours as one of numpy."""
+    """Return a device array as a numpy array."""
     from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
     return np.frombuffer(array.to_bytes(), numpy_dtype(array.dtype)).reshape(array.shape)
@@ -54,7 +53,7 @@ def to_torch(inputs: Arrays) -> dict[str, Any]:
 
 
 def from_torch(tensor: Any) -> Any:
-    """Return a tensor as an array of numpy."""
+    """Return a tensor as a numpy array."""
     import torch
 
     host = tensor.detach().cpu()
@@ -65,118 +64,62 @@ def from_torch(tensor: Any) -> Any:
     return host.numpy()
 
 
-def _with_numpy(kernel: Any, inputs: Arrays) -> Any:
-    return kernel(**inputs)
-
-
 def _with_device_arrays(kernel: Any, inputs: Arrays) -> Any:
-    out = results(kernel)
+    out = result_of(kernel)
     kernel.into(**device_arrays(inputs), out=out)
     return from_device(out)
 
 
-class OnlyDlpack:
-    """An array that has nothing but DLPack."""
+def _with_only(*names: str) -> Call:
+    """Return the call with objects that have nothing but these attributes of a device array."""
 
-    def __init__(self, array: Any) -> None:
-        self._array = array
+    def only(array: Any) -> Any:
+        try:
+            return type("Only", (), {name: getattr(array, name) for name in names})()
+        except AttributeError as error:
+            raise MissingError(f"{array.dtype}: {error}") from error
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's kind of device, and its ordinal."""
-        device: tuple[int, int] = self._array.__dlpack_device__()
-        return device
+    def call(kernel: Any, inputs: Arrays) -> Any:
+        held = device_arrays(inputs)
+        return from_device(kernel(**{name: only(array) for name, array in held.items()}))
 
-    def __dlpack__(self, **wishes: Any) -> Any:
-        """Return the capsule."""
-        return self._array.__dlpack__(**wishes)
-
-
-class OnlyInterface:
-    """An array that has nothing but `__cuda_array_interface__`."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Return what the interface says."""
-        said: dict[str, Any] = self._array.__cuda_array_interface__
-        return said
-
-
-def _with_dlpack(kernel: Any, inputs: Arrays) -> Any:
-    return from_device(kernel(**{n: OnlyDlpack(a) for n, a in device_arrays(inputs).items()}))
-
-
-def _with_interface(kernel: Any, inputs: Arrays) -> Any:
-    held = device_arrays(inputs)
-    for array in held.values():
-        if not hasattr(array, "__cuda_array_interface__"):
-            raise MissingError(f"__cuda_array_interface__ has no name for {array.dtype}")
-    return from_device(kernel(**{name: OnlyInterface(array) for name, array in held.items()}))
+    return call
 
 
 def _with_torch(kernel: Any, inputs: Arrays) -> Any:
     return from_torch(kernel(**to_torch(inputs)))
 
 
-def _with_torch_into(kernel: Any, inputs: Arrays) -> Any:
-    torch = need_torch()
-    given = to_torch(inputs)
-    wanted = kernel(**given)
-    out = torch.empty_like(wanted)
-    kernel.into(**given, out=out)
-    return from_torch(out)
-
-
-def _with_torch_dlpack(kernel: Any, inputs: Arrays) -> Any:
-    torch = need_torch()
-    wrapped = {name: OnlyDlpack(tensor) for name, tensor in to_torch(inputs).items()}
-    return from_torch(torch.from_dlpack(kernel(**wrapped)))
-
-
 def _with_cupy(kernel: Any, inputs: Arrays) -> Any:
-    cupy = need_cupy()
+    cupy = need("cupy")
     try:
         given = {name: cupy.asarray(array) for name, array in inputs.items()}
     except Exception as error:
-        raise MissingError(f"cupy makes no such arrays: {type(error).__name__}: {error}") from error
+        raise MissingError(f"cupy has no such arrays: {type(error).__name__}: {error}") from error
     return cupy.asnumpy(kernel(**given))
 
 
-def _with_jax(kernel: Any, inputs: Arrays) -> Any:
+def _to_jax(inputs: Arrays) -> dict[str, Any]:
     jax = need("jax")
-    return np.asarray(kernel(**{name: jax.numpy.asarray(array) for name, array in inputs.items()}))
+    return {name: jax.numpy.asarray(array) for name, array in inputs.items()}
+
+
+def _with_jax(kernel: Any, inputs: Arrays) -> Any:
+    return np.asarray(kernel(**_to_jax(inputs)))
 
 
 def _with_jax_in_jit(kernel: Any, inputs: Arrays) -> Any:
-    jax = need("jax")
-    function = jax.jit(lambda **arrays: kernel(**arrays))
-    return np.asarray(function(**{n: jax.numpy.asarray(array) for n, array in inputs.items()}))
+    function = need("jax").jit(lambda **arrays: kernel(**arrays))
+    return np.asarray(function(**_to_jax(inputs)))
 
 
 ADAPTERS: Mapping[str, Call] = {
-    "numpy": _with_numpy,
+    "numpy": lambda kernel, inputs: kernel(**inputs),
     "device arrays": _with_device_arrays,
-    "DLPack": _with_dlpack,
-    "__cuda_array_interface__": _with_interface,
+    "DLPack": _with_only("__dlpack__", "__dlpack_device__"),
+    "__cuda_array_interface__": _with_only("__cuda_array_interface__"),
     "torch": _with_torch,
-    "torch, into": _with_torch_into,
-    "torch, DLPack": _with_torch_dlpack,
     "cupy": _with_cupy,
     "JAX": _with_jax,
     "JAX in jit": _with_jax_in_jit,
 }
-
-
-def small(variants: list[Carried]) -> Carried:
-    """Return the variant that moves the fewest bytes."""
-    return min(variants, key=moved_bytes)
-
-
-def moved_bytes(variant: Carried) -> int:
-    """Return the bytes of a variant's inputs and outputs, each once."""
-    from pallasc.cli.bench import moved_bytes as moved
-    from pallasc.runtime.matching.candidates import Signature
-
-    return moved(Signature.of(variant.opened().plan))

@@ -1,36 +1,31 @@
-"""What a folder made by `pack.py` holds: kernels with their artifacts, and who they are.
-
-`kernels/variants.json` lists the variants of the library, `tunings/variants.json` those of JAX's
-kernels over their tunings; records and blobs lie beside them under their digests.
-"""
+"""The kernels of a folder made by `pack.py`: bundles, and `variants.json`, which lists them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Carried:
-    """A variant with its artifact.
+    """A variant in a bundle.
 
     Attributes:
         id: `hopper_matmul[m=1024,tile_n=128]@h100-sxm`.
         name: the kernel.
         params: its point of the matrix.
-        entry: where the function is, `module:function`.
-        args: the arrays by name, `bf16[1024, 4096]`; None for what is passed as None, a list for
-            several under one name.
+        entry: the function, `module:function`.
+        args: the arrays by name, `bf16[1024, 4096]`; None for an argument that is None.
         static: the other arguments, as in the spec.
-        tolerance: `rtol` and `atol` of the spec, None where it has none.
+        tolerance: `rtol` and `atol` of the spec, None if it has none.
         arch: `sm_90a`.
-        devices: how many GPUs it is for.
-        artifact: digest of the record.
-        folder: where records and blobs lie.
+        bundle: the file, relative to the folder.
+        is_tuning: whether it is a tuning of one of JAX's kernels.
+        folder: the packed folder.
     """
 
     id: str
@@ -41,95 +36,41 @@ class Carried:
     static: Mapping[str, Any]
     tolerance: Mapping[str, float] | None
     arch: str
-    devices: int
-    artifact: str
+    bundle: str
+    is_tuning: bool
     folder: Path
 
-    @cached_property
-    def record(self) -> Mapping[str, Any]:
-        """Return the artifact's record."""
-        record: Mapping[str, Any] = json.loads((self.folder / self.artifact).read_text())
-        return record
-
-    def opened(self) -> Any:
-        """Return the artifact."""
-        from pallasc.specs.artifacts.artifact import Artifact
-
-        return Artifact(self.record, read_blobs(self.folder))
-
     def kernel(self) -> Any:
-        """Return the kernel with this variant only."""
-        from pallasc.runtime.opening import Kernels
+        """Open the kernel, with this variant only."""
+        import pallasc
 
-        return Kernels([(self.name, self.params, self.opened())])[self.name]
+        return pallasc.open_bundle(self.folder / self.bundle)[self.name].variant(**self.params)
 
     def arrays(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return dtype and shape of each array by name, in the function's order."""
+        """Return dtype and shape of each array by name."""
         from pallasc.specs.arrays import resolve_array
 
-        made = {name: resolve_array(text) for name, text in _flat(self.args) if text is not None}
+        made = {name: resolve_array(text) for name, text in self.args.items() if text is not None}
         return {name: (array.dtype, array.shape) for name, array in made.items()}
 
 
-def read_blobs(folder: Path) -> Callable[[str], bytes]:
-    """Return the function that reads a blob of a folder of kernels."""
-    return lambda key: (folder / "blobs" / key).read_bytes()
-
-
-def _flat(args: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Yield each array with its name; those of a list are `name[0]`, `name[1]` and so on."""
-    for name, tree in args.items():
-        if isinstance(tree, list):
-            yield from ((f"{name}[{number}]", text) for number, text in enumerate(tree))
-        else:
-            yield name, tree
-
-
 @cache
-def read_variants(folder: Path, kind: str = "kernels") -> list[Carried]:
-    """Return the variants that a packed folder holds: `kernels`, or `tunings`."""
-    place = folder / kind
-    rows = json.loads((place / "variants.json").read_text())
-    return [Carried(**{**row, "params": dict(row["params"])}, folder=place) for row in rows]
+def read_variants(folder: Path) -> list[Carried]:
+    """Return all variants of a packed folder."""
+    rows = json.loads((folder / "variants.json").read_text())
+    return [Carried(**{**row, "params": dict(row["params"])}, folder=folder) for row in rows]
 
 
-def write_artifact(folder: Path, artifact: Any) -> str:
-    """Write record and blobs of an artifact into a folder; return its digest."""
-    from pallasc.specs.canonical import canonical_json
-
-    (folder / "blobs").mkdir(parents=True, exist_ok=True)
-    (folder / artifact.digest).write_bytes(canonical_json(artifact.record))
-    for key, data in artifact.blobs().items():
-        (folder / "blobs" / key).write_bytes(data)
-    digest: str = artifact.digest
-    return digest
-
-
-def read_artifact(folder: Path, digest: str) -> Any:
-    """Return an artifact that `write_artifact` wrote."""
-    from pallasc.specs.artifacts.artifact import Artifact
-
-    return Artifact(json.loads((folder / digest).read_text()), read_blobs(folder))
-
-
-def is_asked(variant: Carried, options: Mapping[str, Any]) -> bool:
-    """Tell whether a variant was asked for with -k, or nothing was."""
-    only = options["only"]
-    return not only or any(text in variant.id for text in only)
-
-
-def why_not(variant: Carried, major: int, minor: int) -> str | None:
-    """Return why a variant cannot be launched on such a GPU, None where it can."""
+def why_not(variant: Carried, capability: Sequence[int]) -> str | None:
+    """Return why a variant cannot be launched on such a GPU, None if it can."""
     from pallasc.runtime.matching.selection import arch_refusal
 
-    if variant.devices > 1:
-        return f"it is for {variant.devices} GPUs, and such kernels are compiled, not launched"
-    return arch_refusal(variant.arch, major, minor)
+    return arch_refusal(variant.arch, *capability)
 
 
-def firsts(variants: Iterable[Carried]) -> list[Carried]:
-    """Return the first variant of each kernel."""
-    found: dict[str, Carried] = {}
-    for variant in variants:
-        found.setdefault(variant.name, variant)
-    return list(found.values())
+def chosen(folder: Path, options: Mapping[str, Any]) -> list[Carried]:
+    """Return the variants that -k selects, the first one of each kernel before the others."""
+    only = options["only"] or [""]
+    variants = [one for one in read_variants(folder) if any(text in one.id for text in only)]
+    firsts = {one.name: one.id for one in reversed(variants)}
+    return sorted(variants, key=lambda one: (one.is_tuning, one.id != firsts[one.name]))

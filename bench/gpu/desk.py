@@ -1,97 +1,72 @@
-"""Where a unit works: the packed folder, the options, and the lines that it writes."""
+"""The workplace of a unit: the packed folder, the options, and the lines that it writes."""
 
 from __future__ import annotations
 
+import importlib
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from carried import Carried, read_variants
 from results import Results
 
-STICKY = (214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 911, 999)
-"""Codes after which the process cannot use the GPU any more."""
-
 
 class MissingError(Exception):
-    """Something cannot be asked on this machine; the text says what is missing."""
+    """Something cannot be measured on this machine; the text says what is missing."""
 
 
 @dataclass
 class Desk:
-    """Where a unit works.
+    """The workplace of a unit.
 
     Attributes:
         folder: the packed folder.
         unit: its id.
-        results: where its lines go.
+        results: where its lines are written.
         options: of the command, see `check_gpu.py`.
-        found: what the unit has told in earlier runs, and is not asked again.
     """
 
     folder: Path
     unit: str
     results: Results
     options: Mapping[str, Any]
-    found: set[str] = field(default_factory=set)
 
     @property
     def name(self) -> str:
         """The name of the unit in its part."""
         return self.unit.partition("/")[2]
 
-    def variant(self, name: str, kind: str = "kernels") -> Carried:
-        """Return a variant of the packed folder by its id."""
-        return next(variant for variant in read_variants(self.folder, kind) if variant.id == name)
+    def variant(self) -> Carried:
+        """Return the variant that the unit is named after."""
+        return next(one for one in read_variants(self.folder) if one.id == self.name)
 
     def tell(self, what: str, **values: Any) -> None:
-        """Write a line about something that is known now."""
+        """Write a result."""
         self.results.write("thing", unit=self.unit, what=what, **values)
-        self.found.add(what)
 
-    def ask(self, what: str, work: Callable[[], Mapping[str, Any]]) -> bool:
-        """Find something out and tell it, unless an earlier run did; tell also why it failed.
-
-        Returns:
-            Whether there is something to tell.
+    def ask(self, what: str, work: Callable[[], Mapping[str, Any]]) -> None:
+        """Write a result, or why there is none.
 
         Raises:
-            Exception: what the work raised, where the process cannot use the GPU after it.
+            DriverError: the work failed, and the process cannot use the GPU any more.
         """
-        if what in self.found:
-            return True
         try:
             self.tell(what, **work())
         except MissingError as error:
             self.tell(what, missing=str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it belongs in the results
             self.tell(what, error=describe(error))
-            if any(getattr(cause, "code", None) in STICKY for cause in causes(error)):
-                raise
-        return what in self.found
-
-
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what led to it, as tracebacks show it."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+            wait()
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Return an error with all of its causes, as lines of results have it."""
+    """Return an error with its traceback, for a line of results."""
     found: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     for name in ("code", "hint"):
         if getattr(error, name, None) is not None:
             found[name] = getattr(error, name)
-    rest = list(causes(error))[1:]
-    if rest:
-        found["causes"] = [{"type": type(cause).__name__, "message": str(cause)} for cause in rest]
     found["traceback"] = "".join(traceback.format_exception(error))[-6000:]
     return found
 
@@ -100,10 +75,8 @@ def need(name: str) -> Any:
     """Import a package that may be missing here.
 
     Raises:
-        MissingError: it is, or cannot be imported.
+        MissingError: it cannot be imported.
     """
-    import importlib
-
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -114,7 +87,7 @@ def need_torch() -> Any:
     """Import torch with a GPU.
 
     Raises:
-        MissingError: there is none.
+        MissingError: it finds none.
     """
     torch = need("torch")
     if not torch.cuda.is_available():
@@ -122,15 +95,29 @@ def need_torch() -> Any:
     return torch
 
 
-def need_cupy() -> Any:
-    """Import cupy with a GPU.
+def need_jax() -> Any:
+    """Import JAX with a GPU.
 
     Raises:
-        MissingError: there is none.
+        MissingError: it finds none.
     """
-    cupy = need("cupy")
+    jax = need("jax")
     try:
-        cupy.cuda.runtime.getDeviceCount()
+        platform = jax.default_backend()
     except Exception as error:
-        raise MissingError(f"cupy finds no GPU: {type(error).__name__}: {error}") from error
-    return cupy
+        raise MissingError(f"JAX: {type(error).__name__}: {error}") from error
+    if platform != "gpu":
+        raise MissingError(f"JAX runs on {platform} here")
+    return jax
+
+
+def wait() -> None:
+    """Wait until the GPU is idle.
+
+    Raises:
+        DriverError: earlier work has failed.
+    """
+    from pallasc.runtime.device.devices import active, current_device, get_device
+
+    with active(get_device(current_device())) as driver:
+        driver.call("cuCtxSynchronize", what="the GPU does not become idle")

@@ -1,15 +1,14 @@
-"""Make the folder that `check_gpu.py` needs on a machine with a GPU, and with nothing else of ours.
+"""Make the folder that `check_gpu.py` needs on a machine with a GPU and nothing of pallasc.
 
 Usage: pack.py FOLDER [--there FILE] [--targets h100-sxm] [-k TEXT] [--store STORE]
 
-In it are the library kernels, JAX's own over their tunings, and a small package, compiled; a kernel
-exported to C, compiled where a compiler is here; a wheel of pallasc and those of the packages that
-it needs; cubins for the cases of `error_codes.py` with what the stand-in driver answers; the
-scripts. It takes no GPU, and the network for the wheels of others only. The same sources, tools and
-versions give the same bytes: `MANIFEST.json` has a digest of each file.
+It contains bundles of the library kernels and of JAX's own kernels over their tunings; a package
+with a bundle; a function exported with `jax.export`; the wheels of pallasc and of the packages that
+it needs; and the scripts. `MANIFEST.json` has the digest of each file. Packing needs
+a C compiler, and the network for other packages' wheels; it needs no GPU.
 
-FILE is what `python3 -m pip list --format=freeze` prints on that machine: packages in it are left
-out, and the JAX that packs must be the JAX there, as kernel times are compared with JAX's own.
+FILE is the output of `python3 -m pip list --format=freeze` on that machine: packages in it are left
+out, and the JAX here must be the JAX there, as JAX compiles the same kernels there.
 """
 
 from __future__ import annotations
@@ -17,227 +16,223 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "tests" / "runtime")]
+sys.path[:0] = [str(HERE), str(ROOT / "tests" / "runtime")]
+
+from part_machine import PACKAGES, installed  # noqa: E402
+from schedule import say  # noqa: E402
 
 MOST_BYTES = 64 << 20
+ADD = "add[m=1024,"
+"""The kernel that `part_calls.py` calls, which is always packed."""
 _NOT_TUNED = frozenset({"dtype", "head", "causal", "kv_heads"})
-"""Parameters of JAX's kernels that are part of what is computed; the others are its tunings."""
-_NOT_CARRIED = ("pack.py", "wheels.py")
+"""Parameters of JAX's kernels that change the result; the others are tunings."""
+
+_WHEEL_FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+_GLIBC = (39, 35, 34, 31, 28, 27, 26, 24, 17)
+_EPOCH = "315619200"  # 2 January 1980, the first day that every time zone has in a zip file
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+# ---- kernels
 
 
-def compiled(
-    files: Sequence[Path], store: Path, choose: Callable[[Any], bool]
-) -> list[tuple[Any, Any]]:
-    """Build the chosen variants of some specs; return each with its artifact."""
+Built = tuple[Any, Any, bool]
+"""A variant, its artifact, and whether it is a tuning of one of JAX's kernels."""
+
+
+def compiled(options: argparse.Namespace, store: Path) -> list[Built]:
+    """Build the chosen variants that run on one GPU."""
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.build import build
     from pallasc.specs.loading.matrix import expand
     from pallasc.specs.loading.yaml_loader import load_yaml
 
-    variants = [variant for file in files for variant in expand(load_yaml(file))]
-    report = build([variant for variant in variants if choose(variant)], store=Store(store))
-    for result in report.results:
-        if result.artifact is None:
-            raise SystemExit(f"pack: {result.variant.id} was not built: {result.error}")
-    return [(result.variant, result.artifact) for result in report.results]
+    tunings = ROOT / "examples" / "jax_tuning.yaml"
+    library = sorted((ROOT / "specs" / "library").glob("*.yaml"))
+    variants = [
+        (variant, file == tunings)
+        for file in (*library, tunings)
+        for variant in expand(load_yaml(file))
+        if variant.target.name in options.targets and not variant.mesh
+        if any(text in variant.id for text in (*(options.only or [""]), ADD))
+    ]
+    report = build([variant for variant, _ in variants], store=Store(store))
+    if report.failed:
+        raise SystemExit(f"pack: {report.failed[0].variant.id}: {report.failed[0].error}")
+    results = zip(report.results, variants, strict=True)
+    return [(result.variant, result.artifact, is_tuning) for result, (_, is_tuning) in results]
 
 
-def pack_kernels(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
-    """Write the artifacts of variants, and the list of them."""
-    from carried import write_artifact
-
-    rows = [_row(variant, write_artifact(folder, artifact)) for variant, artifact in built]
-    folder.mkdir(parents=True, exist_ok=True)
+def pack_kernels(folder: Path, built: Sequence[Built]) -> None:
+    """Write all bundles, and the list of variants; a bundle of tunings is a job of `tune run`."""
+    bundles: dict[str, list[Built]] = {}
+    rows = []
+    for variant, artifact, is_tuning in built:
+        name = f"tune/{variant.name}.pallasc" if is_tuning else "library.pallasc"
+        bundles.setdefault(name, []).append((variant, artifact, is_tuning))
+        rows.append(_row(variant, name, is_tuning))
+    for name, own in bundles.items():
+        write_bundle(folder / name, own)
+    package = folder / "package" / "gpu_check_ops"
+    adding = [one for one in bundles["library.pallasc"] if one[0].name == "add"]
+    write_bundle(package / "kernels.pallasc", adding)
+    (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
     (folder / "variants.json").write_text(json.dumps(rows, indent=1))
-    _say(f"{len(rows)} {folder.name}")
+    say(f"{len(rows)} variants")
 
 
-def _row(variant: Any, digest: str) -> dict[str, Any]:
-    """Return what the GPU's machine must know of a variant."""
-    from math import prod
-
+def _row(variant: Any, bundle: str, is_tuning: bool) -> dict[str, Any]:
+    """Return the description of a variant for `carried.py`."""
     from pallasc.specs.wire import variant_to_json
 
     data = variant_to_json(variant)
     return {
         "id": variant.id,
-        "name": variant.name,
-        "params": [list(pair) for pair in variant.params],
         "arch": variant.target.arch,
-        "devices": prod(size for _, size in variant.mesh),
-        "artifact": digest,
-        **{name: data[name] for name in ("entry", "args", "static", "tolerance")},
+        "bundle": bundle,
+        "is_tuning": is_tuning,
+        **{name: data[name] for name in ("name", "params", "entry", "args", "static", "tolerance")},
     }
 
 
-def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
-    """Write a package with a bundle of the kernel that adds, and a second bundle for it."""
-    from pallasc.specs.bundle.manifest import Item
-    from pallasc.specs.bundle.writer import build_bundle
-
-    adding = [pair for pair in built if pair[0].name == "add"]
-    package, beside = folder / "gpu_check_ops", folder / "built"
-    for place, name, chosen in (
-        (package, "kernels", adding),
-        (
-            beside,
-            "gpu_check_ops",
-            [pair for pair in adding if dict(pair[0].params)["m"] == 1024],
-        ),
-    ):
-        place.mkdir(parents=True)
-        if chosen:
-            items = [
-                Item(variant.name, dict(variant.params), artifact) for variant, artifact in chosen
-            ]
-            (place / f"{name}.pallasc").write_bytes(build_bundle(items))
-    (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
-
-
-def pack_jobs(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
-    """Write a job for `pallasc tune run` of each kernel of which there are tunings for one GPU."""
+def write_bundle(path: Path, built: Iterable[Built]) -> None:
+    """Write a bundle."""
     from pallasc.specs.bundle.manifest import Item
     from pallasc.specs.bundle.writer import build_bundle
     from pallasc.specs.tuning import Tuning
 
-    folder.mkdir()
-    kernels: dict[str, list[tuple[Any, Any]]] = {}
-    for variant, artifact in built:
-        if artifact.plan.device_count == 1:
-            kernels.setdefault(variant.name, []).append((variant, artifact))
-    for name, variants in kernels.items():
-        items = []
-        for rank, (variant, artifact) in enumerate(variants, 1):
-            params = dict(variant.params)
-            by = tuple(own for own in params if own in _NOT_TUNED)
-            over = tuple(own for own in params if own not in _NOT_TUNED)
-            tuning = Tuning(by=by, over=over, rank=rank)
-            items.append(Item(name, params, artifact, tuning=tuning))
-        (folder / f"{name}.pallasc").write_bytes(build_bundle(items))
+    items = []
+    for rank, (variant, artifact, is_tuning) in enumerate(built, 1):
+        params = dict(variant.params)
+        by = tuple(name for name in params if name in _NOT_TUNED)
+        over = tuple(name for name in params if name not in _NOT_TUNED)
+        tuning = Tuning(by=by, over=over, rank=rank) if is_tuning else None
+        items.append(Item(variant.name, params, artifact, tuning=tuning))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(build_bundle(items))
 
 
-def pack_exports(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
-    """Write a bundle of a kernel that adds, and the C library of it where a compiler is here."""
-    import c_exports
-    import standin
+def pack_export(folder: Path, bundle: Path) -> None:
+    """Export the kernel that adds with `jax.export`, if a C compiler is installed."""
+    import jax.export
+    import native_build
+
+    import pallasc
+
+    if reason := native_build.why_not():
+        say(f"no export: {reason}")
+        return
+    os.environ.setdefault("PALLASC_NATIVE", str(native_build.build()))
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # no names of folders in files
+    kernel = pallasc.open_bundle(bundle)["add"].variant(m=1024, dtype="f32")
+    types = [jax.ShapeDtypeStruct((1024, 4096), "float32")] * 2
+    exporting = jax.export.export(
+        jax.jit(kernel),
+        platforms=["cuda", "cpu"],
+        disabled_checks=pallasc.jax_export_checks(),
+    )
+    (folder / "add.jax").write_bytes(exporting(*types).serialize())
+
+
+def pack_launches(file: Path, target: str) -> None:
+    """Write a bundle of a kernel of four arrays that does nothing, whose launches are timed."""
+    import made
 
     from pallasc.specs.bundle.manifest import Item
     from pallasc.specs.bundle.writer import build_bundle
 
-    folder.mkdir()
-    adding = [
-        (variant, artifact)
-        for variant, artifact in built
-        if variant.name == "add" and {array.dtype for array in artifact.plan.inputs} == {"f32"}
-    ]
-    for variant, artifact in adding[:1]:
-        (folder / "variant").write_text(variant.id)
-        item = Item(variant.name, dict(variant.params), artifact)
-        (folder / "add.pallasc").write_bytes(build_bundle([item]))
-        if standin.compiler() is None:
-            continue
-        with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
-            sources = c_exports.export(folder / "add.pallasc", Path(name) / "kernels")
-            library = c_exports.build_with_cc(sources, Path(name) / "build")
-            shutil.copy(library, folder / library.name)
+    inputs = dict.fromkeys("abc", "f32[4, 64]")
+    four = made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs, target=target)
+    file.write_bytes(build_bundle([Item("four", {}, four)]))
 
 
-def pack_codes(folder: Path, capability: str, cases: Sequence[str] | None) -> None:
-    """Assemble what the cases load, and write what the stand-in answers."""
-    import rig
-    import standin
-    from cases import CASES
-    from error_codes import run_cases
-    from ground import ARCHITECTURES
-
-    folder.mkdir()
-    for arch in ARCHITECTURES:
-        (folder / f"{arch}.cubin").write_bytes(rig.cubin(arch))
-    environment = standin.environment(devices=capability)
-    answers = run_cases(folder, environment, names=cases, say=_say)
-    known = {name: dict(CASES[name].environment) for name in answers}
-    (folder / "cases.json").write_text(json.dumps(known, indent=1))
-    (folder / "standin.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
+# ---- wheels
 
 
-def pack_launches(folder: Path) -> None:
-    """Write the kernels whose launches are timed; they do nothing."""
-    import made
-    from carried import write_artifact
-
-    pointers = made.artifact(
-        made.launch("four", 0, 1, 2, 3), inputs=dict.fromkeys("abc", "f32[4, 64]")
-    )
-    maps = made.maps(*[made.tensor_map(number) for number in range(4)])
-    mapped = made.artifact(
-        made.launch("mapped", 0, maps),
-        inputs=dict.fromkeys("abc", "f16[32, 64]"),
-        outputs=["f16[32, 64]"],
-    )
-    names = {"four": write_artifact(folder, pointers), "mapped": write_artifact(folder, mapped)}
-    lines = [f"{name} {digest}\n" for name, digest in names.items()]
-    (folder / "names").write_text("".join(lines))
+def plain(name: str) -> str:
+    """Return a package's name as it is compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def write_manifest(folder: Path, **more: Any) -> int:
-    """Write digests and sizes of all files; return the bytes together."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    listed = {
-        path.relative_to(folder).as_posix(): {
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            "bytes": path.stat().st_size,
-        }
-        for path in files
-    }
-    total = sum(row["bytes"] for row in listed.values())
-    everything = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
-    report = {**more, "digest": everything, "bytes": total, "files": listed}
-    (folder / "MANIFEST.json").write_text(json.dumps(report, indent=1, sort_keys=True))
-    return total
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of what has compiled the kernels."""
-    from machine import ptxas_version
-
-    from pallasc.compiler.toolchain.toolchain import find_toolchain
-
-    found = {"ptxas": ptxas_version(str(find_toolchain().ptxas))}
-    for name in ("pallasc", "jax", "jaxlib", "nvidia-cuda-nvcc", "cuda-bindings"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = ""
-    return found
-
-
-def check_jax(there: dict[str, str]) -> None:
-    """Check that the JAX that packs is the one of the GPU's machine, where that has one.
+def read_there(file: Path) -> dict[str, str]:
+    """Return the packages of `pip list --format=freeze` by name.
 
     Raises:
-        SystemExit: it is not.
+        SystemExit: there are none.
     """
-    here, wanted = version("jax"), there.get("jax", "")
-    if wanted and wanted != here:
+    lines = re.findall(r"^([\w.-]+)(?:==| @ )(.+)$", file.read_text(), re.MULTILINE)
+    if not lines:
         raise SystemExit(
-            f"pack: JAX {here} packs here, and the GPU's machine has {wanted}: JAX's own kernels "
-            "would be other code.\n"
-            f'  Pack with: pip install "pallasc[cuda13,dev]" jax=={wanted}, or with --any-jax.'
+            f"pack: {file} does not list packages.\n"
+            "  Write the file with: python3 -m pip list --format=freeze"
         )
+    return {plain(name): value for name, value in lines}
+
+
+def pack_wheels(folder: Path, python: str | None, there: Iterable[str]) -> None:
+    """Build the wheel of pallasc, and download its requirements that are missing there."""
+    folder.mkdir()
+    build_wheel(folder)
+    (own,) = folder.glob("*.whl")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
+    pinned = f"cuda-bindings=={version('cuda-bindings')}"
+    command += ["--dest", str(folder), str(own), pinned, "numpy", "ml-dtypes"]  # for the scripts
+    if python:
+        command += ["--implementation", "cp", "--python-version", python]
+        for minor in _GLIBC:
+            command += ["--platform", f"manylinux_2_{minor}_x86_64"]
+        command += ["--platform", "manylinux2014_x86_64"]
+    subprocess.run(command, check=True)
+    for wheel in set(folder.glob("*.whl")) - {own}:
+        if plain(wheel.name.partition("-")[0]) in there:
+            wheel.unlink()
+
+
+def build_wheel(folder: Path) -> None:
+    """Build the wheel of pallasc from a copy, as building writes files next to the sources."""
+    with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
+        sources = Path(name) / "sources"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "pallasc", sources / "pallasc", ignore=ignored)  # links too
+        for file in _WHEEL_FILES:
+            shutil.copy(ROOT / file, sources)
+        build = [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation"]
+        subprocess.run(
+            [*build, "--outdir", str(folder), str(sources)],
+            env={**os.environ, "SOURCE_DATE_EPOCH": _EPOCH},
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+
+
+# ---- the folder
+
+
+def write_manifest(folder: Path, targets: Sequence[str]) -> int:
+    """Write the digests of all files; return the total size in bytes."""
+    files = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    total = sum((folder / name).stat().st_size for name in files)
+    digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    versions = installed(PACKAGES)
+    report = {"digest": digest, "targets": targets, "versions": versions, "files": files}
+    (folder / "MANIFEST.json").write_text(json.dumps(report, indent=1, sort_keys=True))
+    return total
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -246,75 +241,42 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="a new folder")
-    parser.add_argument("--targets", type=lambda t: t.split(","), default=["h100-sxm"])
-    parser.add_argument("-k", dest="only", default="", help="only variants with this in their id")
+    parser.add_argument("--there", type=Path, help="packages of the machine with the GPU")
+    parser.add_argument("--targets", type=lambda text: text.split(","), default=["h100-sxm"])
     parser.add_argument(
-        "--only-tunings", action="append", help="only those with this in their id; repeatable"
+        "-k", dest="only", action="append", help="only variants with this in their id; repeatable"
     )
-    parser.add_argument("--store", type=Path, help="where compiled kernels are kept, else nowhere")
-    parser.add_argument("--capability", default="9.0", help="of the GPU that the stand-in is")
-    parser.add_argument("--cases", type=lambda t: t.split(","), help="only these cases of codes")
-    parser.add_argument("--there", type=Path, help="packages of the GPU's machine")
-    parser.add_argument("--any-jax", action="store_true", help="whichever JAX is there")
-    parser.add_argument("--no-wheels", action="store_true", help="the packages are there already")
-    parser.add_argument(
-        "--no-tunings", action="store_true", help="leave out those of JAX's kernels"
-    )
-    parser.add_argument("--python-version", help="of the GPU's machine, where it is another one")
+    parser.add_argument("--store", type=Path, help="a store with compiled kernels")
+    parser.add_argument("--no-wheels", action="store_true", help="all packages are there already")
+    parser.add_argument("--python-version", help="of the machine with the GPU, if it differs")
     return parser.parse_args(arguments)
 
 
-def pack(options: argparse.Namespace) -> int:
-    """Make the folder; return its bytes."""
-    from wheels import pack_wheels, read_there
-
-    there = read_there(options.there) if options.there else {}
-    if not options.any_jax:
-        check_jax(there)
+def main(arguments: Sequence[str]) -> int:
+    """Make the folder; 1 if it is larger than `MOST_BYTES`, 2 if it exists."""
+    options = parse(arguments)
     folder: Path = options.folder
+    there = read_there(options.there) if options.there else {}
+    if there.get("jax", version("jax")) != version("jax"):
+        raise SystemExit(
+            f"pack: JAX {version('jax')} is installed here, and {there['jax']} on the machine with "
+            "the GPU: JAX's kernels would be different code.\n"
+            f'  Pack with: pip install "pallasc[cuda13,dev]" jax=={there["jax"]}'
+        )
+    if folder.exists():
+        say(f"pack: {folder} already exists: name a new folder, or remove it.")
+        return 2
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
-        store = options.store or Path(name) / "store"
-        pack_variants(folder, options, store)
-    pack_codes(folder / "codes", options.capability, options.cases)
-    pack_launches(folder / "launch")
-    missing = []
+        pack_kernels(folder, compiled(options, options.store or Path(name)))
+    pack_export(folder, folder / "package" / "gpu_check_ops" / "kernels.pallasc")
+    pack_launches(folder / "launch.pallasc", options.targets[0])
     if not options.no_wheels:
-        missing = pack_wheels(folder / "wheels", options.python_version, there)
-        _say(f"wheels: pallasc {' '.join(missing)}")
-    for script in (*sorted(HERE.glob("*.py")), HERE.parent / "launch_triton.py"):
-        if script.name not in _NOT_CARRIED:
-            shutil.copy(script, folder)
-    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-    return write_manifest(folder, versions=_versions(), targets=options.targets, wheels=missing)
-
-
-def pack_variants(folder: Path, options: argparse.Namespace, store: Path) -> None:
-    """Build the library and the tunings, and write them."""
-
-    def chosen(variant: Any) -> bool:
-        return bool(variant.target.name in options.targets and options.only in variant.id)
-
-    library = compiled(sorted((ROOT / "specs" / "library").glob("*.yaml")), store, chosen)
-    pack_kernels(folder / "kernels", library)
-    pack_package(folder / "package", library)
-    pack_exports(folder / "exports", library)
-    tunings = [] if options.no_tunings else [ROOT / "examples" / "jax_tuning.yaml"]
-    built = compiled(
-        tunings, store, lambda variant: any(map(variant.id.count, options.only_tunings or [""]))
-    )
-    pack_kernels(folder / "tunings", built)
-    pack_jobs(folder / "tune", built)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Make the folder; 1 where it is too large to be carried."""
-    options = parse(arguments)
-    if options.folder.exists():
-        _say(f"pack: {options.folder} already exists: name a new folder, or remove it.")
-        return 2
-    total = pack(options)
-    _say(f"{total / (1 << 20):.1f} MiB in {options.folder}")
+        pack_wheels(folder / "wheels", options.python_version, there)
+    for script in sorted(set(HERE.glob("*.py")) - {Path(__file__).resolve()}):
+        shutil.copy(script, folder)
+    total = write_manifest(folder, options.targets)
+    say(f"{total / (1 << 20):.1f} MiB in {folder}")
     return 0 if total < MOST_BYTES else 1
 
 

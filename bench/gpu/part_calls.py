@@ -1,35 +1,36 @@
-"""Ways to call: bundles, packages, operators, graphs, streams, threads, two bundles at once.
+"""Ways to call: bundles, packages, operators, graphs, streams, threads, exports, `tune run`.
 
-All with the smallest kernel that has two inputs of one shape, whose sums are compared.
+All but the last call a kernel that adds two arrays of f32[1024, 4096], whose sums must be exact.
 """
 
 from __future__ import annotations
 
-import os
+import json
+import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from desk import Desk, MissingError, need, need_cupy, need_torch
-from units import Unit
+import numpy as np
+from arrays import device_arrays, from_device, result_of
+from desk import Desk, MissingError, need, need_torch
+from schedule import Unit
 
-TITLE = "bundles, operators, graphs, streams, threads"
-SHARE = 0.06
-AT_ONCE = 1
+TITLE = "bundles, operators, graphs, streams, threads, exports"
+SHARE = 0.15
+AT_ONCE = 2
 
+PACKAGE = "gpu_check_ops"
+PARAMS: Mapping[str, Any] = {"m": 1024, "dtype": "f32"}
 Row = dict[str, Any]
 _THREADS, _CALLS = 8, 50
 
 
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
     """Return a unit for each way."""
-    two = {"PALLASC_BUNDLE_PATH": str(folder / "package" / "built" / "gpu_check_ops.pallasc")}
-    return [
-        Unit("calls", name, 60, 8, environment=two if name == "two bundles" else {})
-        for name in WAYS
-    ]
+    return [Unit("calls", name, 120, 8) for name in WAYS]
 
 
 def run(desk: Desk) -> None:
@@ -37,52 +38,34 @@ def run(desk: Desk) -> None:
     desk.ask("numbers", lambda: WAYS[desk.name](desk))
 
 
-def _bundle(desk: Desk) -> Path:
-    return desk.folder / "package" / "gpu_check_ops" / "kernels.pallasc"
+def bundle_of(desk: Desk) -> Path:
+    """Return the bundle of the packed package."""
+    return desk.folder / "package" / PACKAGE / "kernels.pallasc"
 
 
-def _open(desk: Desk) -> Any:
-    """Return the kernel that adds, from the bundle of the package."""
+def open_add(desk: Desk) -> Any:
+    """Open the kernel."""
     import pallasc
 
-    return pallasc.open_bundle(_bundle(desk))["add"].variant(m=1024, dtype="f32")
+    return pallasc.open_bundle(bundle_of(desk))["add"].variant(**PARAMS)
 
 
-def _pair(seed: int = 0) -> tuple[Any, Any]:
-    import numpy as np
-
+def make_pair(seed: int = 0) -> tuple[Any, Any]:
+    """Return two arrays."""
     generator = np.random.default_rng(seed)
     x, y = (generator.standard_normal((1024, 4096), dtype=np.float32) for _ in range(2))
     return x, y
 
 
-def _sums(got: Any, x: Any, y: Any) -> Row:
-    """Return whether these are the sums; adding rounds once, so that they are exact."""
-    import numpy as np
-
-    wrong = int(np.sum(got != x + y))
-    return {"right": wrong == 0, "wrong": wrong, "compared": int(got.size)}
+def _sums(*results: tuple[Any, tuple[Any, Any]]) -> Row:
+    """Compare sums with the arrays that they are of."""
+    wrong = sum(int(np.sum(got != x + y)) for got, (x, y) in results)
+    return {"right": not wrong, "wrong": wrong, "compared": sum(got.size for got, _ in results)}
 
 
-def _all(rows: list[Row]) -> Row:
-    return {
-        "right": all(row["right"] for row in rows),
-        "wrong": sum(row["wrong"] for row in rows),
-        "compared": sum(row["compared"] for row in rows),
-        "results": len(rows),
-    }
-
-
-def _tensors(seed: int = 0) -> tuple[Any, ...]:
+def _tensors(pair: tuple[Any, Any]) -> list[Any]:
     torch = need_torch()
-    x, y = _pair(seed)
-    return x, y, torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda()
-
-
-def open_bundle(desk: Desk) -> Row:
-    """Open a bundle by its path."""
-    x, y = _pair()
-    return _sums(_open(desk)(x, y), x, y)
+    return [torch.from_numpy(array).cuda() for array in pair]
 
 
 def load(desk: Desk) -> Row:
@@ -90,190 +73,149 @@ def load(desk: Desk) -> Row:
     import pallasc
 
     sys.path.append(str(desk.folder / "package"))
-    x, y = _pair()
-    kernels = pallasc.load("gpu_check_ops")
+    kernels = pallasc.load(PACKAGE)
     kernels.preload()
-    return _sums(kernels["add"](x, y, m=1024, dtype="f32"), x, y)
-
-
-def two_bundles(desk: Desk) -> Row:
-    """Load a package of which another bundle has a newer build of one kernel."""
-    import pallasc
-
-    sys.path.append(str(desk.folder / "package"))
-    x, y = _pair()
-    kernels = pallasc.load("gpu_check_ops")
-    rows = [_sums(kernels["add"](x, y, m=1024, dtype="f32"), x, y)]
-    with pallasc.open_bundle(_bundle(desk)) as beside:
-        rows.append(_sums(beside["add"](x, y, m=1024, dtype="f32"), x, y))
-    return {**_all(rows), "bundles": len(kernels.origins)}
+    return _sums((kernels["add"](*make_pair(), **PARAMS), make_pair()))
 
 
 def torch_operator(desk: Desk) -> Row:
-    """Call the kernel as an operator of torch."""
-    x, y, a, b = _tensors()
-    operator = _open(desk).torch_operator("pallasc_gpu::add")
-    return _sums(operator(a, b).cpu().numpy(), x, y)
-
-
-def torch_compile(desk: Desk) -> Row:
-    """Call the operator in a function that torch has compiled."""
-    torch = need_torch()
-    x, y, a, b = _tensors()
-    operator = _open(desk).torch_operator("pallasc_gpu::add")
+    """Call the kernel as an operator of torch, and in a function that torch compiles."""
+    torch, pair = need_torch(), make_pair()
+    operator, tensors = open_add(desk).torch_operator("pallasc_gpu::add"), _tensors(pair)
     function = torch.compile(lambda p, q: operator(p, q), backend="aot_eager", fullgraph=True)
-    return _sums(function(a, b).cpu().numpy(), x, y)
+    results = [operator(*tensors), function(*tensors)]
+    return _sums(*((result.cpu().numpy(), pair) for result in results))
 
 
 def torch_graph(desk: Desk) -> Row:
-    """Capture launches with torch, and replay them on other numbers."""
+    """Capture a launch with torch, and replay it on other numbers."""
     torch = need_torch()
-    kernel = _open(desk)
+    kernel = open_add(desk)
     kernel.preload()
-    rows = []
-    _, _, a, b = _tensors()
+    a, b = _tensors(make_pair())
     out = torch.empty_like(a)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kernel.into(a, b, out=out)
-    for seed in range(1, 6):
-        x, y = _pair(seed)
-        a.copy_(torch.from_numpy(x))
-        b.copy_(torch.from_numpy(y))
-        out.zero_()
+    results = []
+    for pair in map(make_pair, range(1, 4)):
+        for tensor, array in zip((a, b), pair, strict=True):
+            tensor.copy_(torch.from_numpy(array))
         graph.replay()
-        rows.append(_sums(out.cpu().numpy(), x, y))
-    return _all(rows)
+        results.append((out.cpu().numpy(), pair))
+    return _sums(*results)
 
 
 def driver_graph(desk: Desk) -> Row:
     """Capture a launch with the driver alone, and replay it on other numbers."""
-    import numpy as np
-    from arrays import device_arrays, from_device, results
-
     from pallasc.runtime.device.devices import active, get_device
 
-    kernel = _open(desk)
+    kernel = open_add(desk)
     kernel.preload()
-    x, y = _pair()
-    held, out, rows = device_arrays({"x": x, "y": y}), results(kernel), []
+    held, out = device_arrays(dict(zip("xy", make_pair(), strict=True))), result_of(kernel)
+    results = []
     with active(get_device(0)) as driver:
-        stream = driver.call("cuStreamCreate", 1, what="a stream")
-        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
-        kernel.into(**held, out=out, stream=int(stream))
-        captured = driver.call("cuStreamEndCapture", stream, what="a capture")
-        ready = driver.call("cuGraphInstantiate", captured, 0, what="a graph")
-        for seed in range(1, 6):
-            x, y = _pair(seed)
-            held["x"].copy_from(x)
-            held["y"].copy_from(y)
-            out.copy_from(np.zeros_like(x))
-            driver.call("cuGraphLaunch", ready, stream, what="a graph")
+        stream, graph = capture(driver, lambda stream: kernel.into(**held, out=out, stream=stream))
+        for pair in map(make_pair, range(1, 4)):
+            for name, array in zip("xy", pair, strict=True):
+                held[name].copy_from(array)
+            driver.call("cuGraphLaunch", graph, stream, what="a graph")
             driver.call("cuStreamSynchronize", stream, what="a graph")
-            rows.append(_sums(from_device(out), x, y))
-    return _all(rows)
+            results.append((from_device(out), pair))
+    return _sums(*results)
+
+
+def capture(driver: Any, launch: Callable[[int], object]) -> tuple[Any, Any]:
+    """Capture a launch in a new stream; return the stream and the graph."""
+    stream = driver.call("cuStreamCreate", 1, what="a stream")
+    mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+    driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+    launch(int(stream))
+    captured = driver.call("cuStreamEndCapture", stream, what="a capture")
+    return stream, driver.call("cuGraphInstantiate", captured, 0, what="a graph")
 
 
 def torch_streams(desk: Desk) -> Row:
-    """Launch in eight streams of torch, each after copies of its own."""
+    """Launch in eight streams of torch, each after copies in the same stream."""
     torch = need_torch()
-    kernel = _open(desk)
-    pairs = [_pair(seed) for seed in range(8)]
-    pinned = [[torch.from_numpy(array).pin_memory() for array in pair] for pair in pairs]
-    outs = []
-    for pair in pinned:
+    kernel, results = open_add(desk), []
+    for pair in map(make_pair, range(8)):
+        pinned = [torch.from_numpy(array).pin_memory() for array in pair]
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            a, b = (array.to("cuda", non_blocking=True) for array in pair)
-            outs.append((stream, kernel(a, b), a, b))
-    for stream, *_ in outs:
-        stream.synchronize()
-    return _all([_sums(o[1].cpu().numpy(), *pair) for o, pair in zip(outs, pairs, strict=True)])
+            held = [array.to("cuda", non_blocking=True) for array in pinned]
+            results.append((stream, kernel(*held), held, pair))
+    torch.cuda.synchronize()
+    return _sums(*((out.cpu().numpy(), pair) for _, out, _, pair in results))
 
 
 def threads(desk: Desk) -> Row:
-    """Call from eight threads at once, each with arrays of its own."""
-    from arrays import device_arrays, from_device, results
+    """Call from eight threads at once, each with its own arrays."""
+    kernel, calls = open_add(desk), min(_CALLS, desk.options["launches"])
 
-    kernel, rows, failures = _open(desk), [], []
-    calls = min(_CALLS, desk.options["launches"])
+    def work(seed: int) -> tuple[Any, Any]:
+        pair = make_pair(seed)
+        held, out = device_arrays(dict(zip("xy", pair, strict=True))), result_of(kernel)
+        for _ in range(calls):
+            kernel.into(**held, out=out)
+        return from_device(out), pair
 
-    def work(seed: int) -> None:
-        try:
-            x, y = _pair(seed)
-            held, out = device_arrays({"x": x, "y": y}), results(kernel)
-            for _ in range(calls):
-                kernel.into(**held, out=out)
-            rows.append(_sums(from_device(out), x, y))
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            failures.append(error)
-
-    running = [threading.Thread(target=work, args=(seed,)) for seed in range(_THREADS)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return {**_all(rows), "calls": _THREADS * calls}
-
-
-def two_frameworks(desk: Desk) -> Row:
-    """Pass an array of torch and one of cupy to one call."""
-    cupy = need_cupy()
-    x, y, a, _ = _tensors()
-    return _sums(_open(desk)(a, cupy.asarray(y)).cpu().numpy(), x, y)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return _sums(*pool.map(work, range(_THREADS)))
 
 
 def jax_in_a_loop(desk: Desk) -> Row:
     """Call in a loop inside jit, among other operations, as command buffers have it."""
-    import numpy as np
-
     jax = need("jax")
-    kernel = _open(desk)
-    x, y = _pair()
-
-    @jax.jit
-    def function(a: Any, b: Any) -> Any:
-        return jax.lax.fori_loop(0, 3, lambda _, c: kernel(c, b), a)
-
-    platform = jax.default_backend()
+    kernel, (x, y) = open_add(desk), make_pair()
+    function = jax.jit(lambda a, b: jax.lax.fori_loop(0, 3, lambda _, c: kernel(c, b), a))
     got = np.asarray(function(jax.numpy.asarray(x), jax.numpy.asarray(y)))
-    return {**_sums(got, x + y + y, y), "platform": platform}
+    return {**_sums((got, (x + y + y, y))), "platform": jax.default_backend()}
 
 
-def child_of_spawn(desk: Desk) -> Row:
-    """Call in a process that was spawned by one that has called."""
-    import multiprocessing
+def jax_export(desk: Desk) -> Row:
+    """Call a function that was exported with `jax.export` where the folder was packed."""
+    file = desk.folder / "add.jax"
+    if not file.exists():
+        raise MissingError("the packed folder has no export of JAX")
+    need("flatbuffers")
+    need("jax")
+    import jax.export
 
-    open_bundle(desk)
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return dict(pool.apply(_in_child, (str(_bundle(desk)), os.getpid())))
-
-
-def _in_child(bundle: str, parent: int) -> Row:
     import pallasc
 
-    if os.getpid() == parent:
-        raise MissingError("no process of its own")
-    x, y = _pair()
-    kernel = pallasc.open_bundle(bundle)["add"].variant(m=1024, dtype="f32")
-    return _sums(kernel(x, y), x, y)
+    pallasc.register_jax_handlers()
+    exported = jax.export.deserialize(bytearray(file.read_bytes()))
+    return _sums((np.asarray(exported.call(*make_pair())), make_pair()))
+
+
+def tune_run(desk: Desk) -> Row:
+    """Run `pallasc tune run` over tunings of a kernel, if possible of one without a reference."""
+    jobs = list((desk.folder / "tune").glob("*.pallasc"))
+    if not jobs:
+        raise MissingError("no tunings were packed")
+    job = max(jobs, key=lambda job: (job.stem == "attention_backward", job.stem))
+    output = desk.results.path.with_name(f"tune_{job.stem}.jsonl")
+    command = [sys.executable, "-P", "-m", "pallasc", "tune", "run", str(job), "-o", str(output)]
+    command += ["--json", "--seconds", "5"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"exit status {done.returncode}: {done.stderr[-2000:]}")
+    keys = json.loads(done.stdout)["keys"]
+    failed = [point["id"] for key in keys for point in key["points"] if point["failed"]]
+    kept = ("winner", "why", "us", "rounds")
+    rows = [{name: key[name] for name in kept} for key in keys]
+    return {"right": not failed, "failed": failed, "keys": rows}
 
 
 WAYS: Mapping[str, Callable[[Desk], Row]] = {
-    "open_bundle": open_bundle,
     "load": load,
-    "two bundles": two_bundles,
     "torch operator": torch_operator,
-    "torch.compile": torch_compile,
     "graph of torch": torch_graph,
     "graph of the driver": driver_graph,
     "streams of torch": torch_streams,
     "threads": threads,
-    "torch and cupy together": two_frameworks,
     "JAX in a loop": jax_in_a_loop,
-    "spawned process": child_of_spawn,
+    "jax.export": jax_export,
+    "tune run": tune_run,
 }

@@ -1,4 +1,4 @@
-"""The numbers of every kernel of the library, with arrays of every framework, against numpy's."""
+"""The numbers of every kernel, with arrays of every framework, against numpy's."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from carried import is_asked, read_variants, why_not
+from carried import chosen, why_not
 from desk import Desk
-from units import Unit
+from schedule import Unit
 
 TITLE = "numbers of every kernel, in every framework"
-SHARE = 0.26
+SHARE = 0.4
 AT_ONCE = 4
 
 
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
-    """Return a unit for each kernel that runs here."""
+    """Return a unit for each variant with a reference; `tune run` compares the others."""
+    from references import REFERENCES
+
     return [
-        Unit("numbers", variant.id, limit_s=120, needs_s=12)
-        for variant in read_variants(folder)
-        if is_asked(variant, options) and why_not(variant, *machine["capability"]) is None
+        Unit("numbers", one.id, 120, 12, reason=why_not(one, machine["capability"]))
+        for one in chosen(folder, options)
+        if one.name in REFERENCES
     ]
 
 
 def run(desk: Desk) -> None:
-    """Compare a kernel's numbers in all frameworks."""
+    """Compare the numbers of a variant; those of a tuning with numpy arrays only."""
     from arrays import ADAPTERS
-    from judge import Judge
-    from references import make_inputs
+    from references import Judge, make_inputs
 
-    variant = desk.variant(desk.name)
+    variant = desk.variant()
     inputs = make_inputs(variant)
-    judge = Judge(variant, inputs, desk.options["rows"])
-    kernel = variant.kernel()
+    judge, kernel = Judge(variant, inputs, desk.options["rows"]), variant.kernel()
     for what, call in ADAPTERS.items():
-        if what in desk.options["adapters"] or not desk.options["adapters"]:
+        if what == "numpy" or not variant.is_tuning:
             desk.ask(what, lambda call=call: judge.compare(call(kernel, inputs)))

@@ -1,8 +1,7 @@
-"""Inputs and right results of the library kernels and of JAX's own, with numpy alone.
+"""Inputs of kernels, their right results by numpy alone, and the comparison.
 
-Results are computed for some rows of the output only: one of each strip, with the first and the
-last, so that every tile of a kernel has elements that are compared. What a kernel keeps for its
-backward pass is an input of that, and not compared itself.
+Results are computed for some rows of the output only: one of each strip, the first, and the last,
+so that every tile of a kernel has elements that are compared.
 """
 
 from __future__ import annotations
@@ -18,12 +17,47 @@ from carried import Carried
 
 Arrays = Mapping[str, Any]
 Reference = Callable[[Arrays, Mapping[str, Any], Any], Any]
-"""(inputs, static arguments, rows) -> the right results of these rows, in float32: an array, or a
-list of them, for the first results of the kernel."""
+"""(inputs, static arguments, rows) -> the right result of these rows, in float32."""
+
+
+class Judge:
+    """Compares results of one variant for the same inputs.
+
+    Args:
+        variant: the variant.
+        inputs: its inputs, numpy arrays.
+        count: number of rows to compare.
+    """
+
+    def __init__(self, variant: Carried, inputs: Arrays, count: int) -> None:
+        self._variant, self._inputs, self._count = variant, inputs, count
+        self._wanted: Any = None
+        self._rows: Any = None
+        self._first: bytes | None = None
+
+    def compare(self, got: Any) -> dict[str, Any]:
+        """Compare a result; `same_bytes` compares it with the one that was given first."""
+        variant = self._variant
+        if self._wanted is None:
+            self._rows = sample_rows(variant, got.shape, self._count)
+            reference = REFERENCES[variant.name](self._inputs, variant.static, self._rows)
+            self._wanted = reference.astype(got.dtype).astype(np.float32)
+            self._first = got.tobytes()
+        rtol, atol = tolerances(variant, self._wanted)
+        rows = np.take(got, self._rows, axis=row_axis(variant)).astype(np.float32)
+        off = np.abs(rows - self._wanted) / (atol + rtol * np.abs(self._wanted))
+        wrong, worst = int(np.sum(~(off <= 1))), float(off.max())  # NaN is wrong
+        return {
+            "right": not wrong,
+            "wrong": wrong,
+            "compared": int(rows.size),
+            "worst": worst if math.isfinite(worst) else None,
+            "same_bytes": got.tobytes() == self._first,
+        }
 
 
 def make_inputs(variant: Carried) -> dict[str, Any]:
-    """Return an array for each input: the same numbers each time."""
+    """Return an array for each input, with the same numbers each time."""
     from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
     made: dict[str, Any] = {}
@@ -36,8 +70,6 @@ def make_inputs(variant: Carried) -> dict[str, Any]:
         else:
             values = generator.standard_normal(shape, dtype=np.float32)
             made[name] = values.astype(numpy_dtype(dtype))
-    if variant.name == "attention_backward":
-        _keep_residuals(made)
     return made
 
 
@@ -59,13 +91,7 @@ def sample_rows(variant: Carried, shape: tuple[int, ...], count: int) -> Any:
 
 def row_axis(variant: Carried) -> int:
     """Return the axis of the output that rows are taken of."""
-    return 1 if "attention" in variant.name or variant.name == "ragged_dot_backward_rhs" else 0
-
-
-def right_rows(variant: Carried, inputs: Arrays, rows: Any) -> list[Any]:
-    """Return the right results of these rows, in float32, for the kernel's first results."""
-    found = REFERENCES[variant.name](inputs, variant.static, rows)
-    return found if isinstance(found, list) else [found]
+    return 1 if "attention" in variant.name else 0
 
 
 def tolerances(variant: Carried, wanted: Any) -> tuple[float, float]:
@@ -133,14 +159,6 @@ def _ragged_dot(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
     return result
 
 
-def _ragged_dot_backward_rhs(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> Any:
-    """Return columns of lhs times rhs, group by group: `[groups, columns, n]`."""
-    lhs, rhs, sizes = arrays.values()
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    pairs = [slice(*pair) for pair in pairwise(bounds)]
-    return np.stack([_f32(lhs[own][:, rows]).T @ _f32(rhs[own]) for own in pairs])
-
-
 def _attention(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
     """Attention without a scale, as JAX's kernels have it; fewer heads of k and v are shared."""
     q, k, v = (_f32(arrays[name]) for name in "qkv")
@@ -157,72 +175,20 @@ def _attention(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
     return result
 
 
-def _keep_residuals(made: dict[str, Any]) -> None:
-    """Put what attention's forward pass keeps into the inputs of its backward pass."""
-    q, k, v = (made[f"res[{n}]"] for n in range(3))
-    q *= np.float16(0.125)  # as attention with a scale has it: else almost every gradient is 0
-    out, logs = made["res[3]"], made["res[4]"]
-    shared = q.shape[2] // k.shape[2]
-    for batch, head in np.ndindex(q.shape[0], q.shape[2]):
-        own = head // shared
-        logits = _f32(q[batch, :, head]) @ _f32(k[batch, :, own]).T
-        top = logits.max(-1, keepdims=True)
-        powers = np.exp(logits - top)
-        total = powers.sum(-1, keepdims=True)
-        out[batch, :, head] = (powers / total) @ _f32(v[batch, :, own])
-        logs[batch, head] = ((top + np.log(total)) / math.log(2))[:, 0]
-
-
-def _attention_backward(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> list[Any]:
-    """Return rows of the gradients of q, k and v."""
-    q, k, v, out, logs = (_f32(arrays[f"res[{n}]"]) for n in range(5))
-    gradient = _f32(arrays["do"])
-    shared = q.shape[2] // k.shape[2]
-    delta = np.sum(out * gradient, axis=-1)
-    dq, dk, dv = (np.zeros((q.shape[0], len(rows), *a.shape[2:]), np.float32) for a in (q, k, v))
-
-    def half(batch: int, head: int, queries: Any, keys: Any) -> tuple[Any, Any]:
-        """Return probabilities, and gradients of the logits, of some queries and keys."""
-        own = head // shared
-        logits = q[batch, queries, head] @ k[batch, keys, own].T
-        powers = np.exp2(logits / math.log(2) - logs[batch, head, queries][:, None])
-        inner = gradient[batch, queries, head] @ v[batch, keys, own].T
-        return powers, powers * (inner - delta[batch, queries, head][:, None])
-
-    every = slice(None)
-    for batch, head in np.ndindex(q.shape[0], q.shape[2]):
-        own = head // shared
-        dq[batch, :, head] = half(batch, head, rows, every)[1] @ k[batch, :, own]
-        powers, logits = half(batch, head, every, rows)
-        dk[batch, :, own] += logits.T @ q[batch, :, head]
-        dv[batch, :, own] += powers.T @ gradient[batch, :, head]
-    return [dq, dk, dv]
-
+_MATMULS = ("hopper_matmul", "blackwell_matmul", "hopper_mixed_type_matmul")
+_ATTENTIONS = ("attention", "attention_forward", "attention_with_pipeline_emitter")
+_RAGGED = ("ragged_dot", "ragged_dot_backward_lhs", "blackwell_ragged_dot")
 
 REFERENCES: Mapping[str, Reference] = {
     "add": _add,
     "row_sum": _row_sum,
     "rms_norm": _rms_norm,
     "softmax": _softmax,
-    "hopper_matmul": _matmul,
-    "blackwell_matmul": _matmul,
     "fused_matmul": _fused_matmul,
     "dequant_matmul": _dequant_matmul,
-    "jax_hopper_matmul": _matmul,
-    "jax_blackwell_matmul": _matmul,
-    "jax_hopper_mixed_type_matmul": _matmul,
-    "jax_ragged_dot": _ragged_dot,
-    "jax_attention": _attention,
-    "jax_attention_with_pipeline_emitter": _attention,
-    # The tunings of JAX's kernels.
     "hopper_matmul_in_clusters": _added_matmul,
-    "hopper_mixed_type_matmul": _matmul,
-    "attention": _attention,
-    "attention_forward": _attention,
-    "attention_backward": _attention_backward,
-    "attention_with_pipeline_emitter": _attention,
-    "ragged_dot": _ragged_dot,
-    "ragged_dot_backward_lhs": _ragged_dot,
-    "ragged_dot_backward_rhs": _ragged_dot_backward_rhs,
-    "blackwell_ragged_dot": _ragged_dot,
+    **{f"{jax}{name}": _matmul for name in _MATMULS for jax in ("", "jax_")},
+    **{f"{jax}{name}": _attention for name in _ATTENTIONS for jax in ("", "jax_")},
+    **{f"{jax}{name}": _ragged_dot for name in _RAGGED for jax in ("", "jax_")},
 }
+"""The library has JAX's kernels as `jax_*`; their tunings have no prefix."""

@@ -1,17 +1,17 @@
-"""What runs have found: a file of JSON lines, each on the disk the moment it is known.
+"""The results of all runs: a file of JSON lines, each on disk as soon as it is known.
 
-Every line is an object with `event`, `at` (seconds since 1970) and `run` (1, 2, …). Schema 1:
+Every line is an object with `event`, `at` (seconds since 1970) and `run` (1, 2, …). Schema 2:
 
-* `run`: a run starts: `schema`, `packed` (the digest of the packed folder), `budget_s`
-* `machine`: the machine that it is on, see `machine.py`
-* `begin`: `unit` is started, in a process of its own
-* `thing`: `unit` has found something: `what` it is called, and its values; `missing` is the reason
-  why something could not be asked here, `error` what went wrong, with all of its causes
-* `end`: `unit` is over: `status`, `seconds`; `reason`, `error` and `said` where there are such
-* `over`: the run is over: `seconds`, `left` (how many units are for the next run)
+* `run`: a run starts: `schema`, `packed` (digest of the packed folder), `packed_by`, `budget_s`
+* `machine`: see `part_machine.py`
+* `begin`: `unit` is started, in its own process
+* `thing`: a result of `unit`: its name `what`, and values; `missing` is the reason why something
+  cannot be measured here, `error` is what went wrong, with all causes
+* `end`: `unit` is over: `status`, `seconds`; `reason` and `said` if there are such
+* `over`: the run is over: `seconds`, `left` (units left for the next run, by part)
 
-A later line for the same `unit` and `what` takes the place of an earlier one. A line that was cut
-short is not counted, and the next one starts on a line of its own.
+A later line for the same `unit` and `what` replaces an earlier one. A truncated line does not
+count, and the next line starts on a new line.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 FILE = "results.jsonl"
-SCHEMA = 1
+SCHEMA = 2
 FINAL = ("done", "failed", "died", "timeout", "abandoned", "skipped")
-"""How a unit can be over for good; one that was `cut` by the end of a run is begun again."""
-
-MOST_BEGINS = 3
-"""A unit that was begun so often and never ended takes the machine with it: it is abandoned."""
+"""Statuses after which a unit is not run again; one that was `cut` by the end of a run is."""
 
 Row = Mapping[str, Any]
 
@@ -51,7 +49,7 @@ class Results:
             os.write(self._file, b"\n")
 
     def write(self, event: str, **values: Any) -> None:
-        """Append a line; it is on the disk when this returns."""
+        """Append a line; it is on disk when this returns."""
         row = {"event": event, "at": round(time.time(), 3), "run": self.run, **values}
         os.write(self._file, (json.dumps(row, default=str) + "\n").encode())
         os.fsync(self._file)
@@ -59,20 +57,18 @@ class Results:
 
 @dataclass
 class Known:
-    """What a file of results says.
+    """The contents of a file of results.
 
     Attributes:
-        runs: how many there were.
-        damaged: how many lines cannot be read.
-        packed: digest of the folder that the results are of.
-        machines: what the runs were on.
-        ends: unit -> its last `end` line, where it is over for good.
-        begins: unit -> how often it was begun since it last ended.
+        runs: number of runs.
+        packed: digest of the folder that was checked.
+        machines: the machine of each run.
+        ends: unit -> its last `end` line, if it is not run again.
+        begins: unit -> how often it was started since it last ended.
         things: unit -> what -> line.
     """
 
     runs: int = 0
-    damaged: int = 0
     packed: str | None = None
     machines: list[Row] = field(default_factory=list)
     ends: dict[str, Row] = field(default_factory=dict)
@@ -81,49 +77,34 @@ class Known:
 
     @classmethod
     def read(cls, path: Path) -> Known:
-        """Return what a file says; nothing where there is none."""
-        rows, damaged = read_rows(path)
-        known = cls(damaged=damaged)
-        known.add(rows)
+        """Return the contents of a file; nothing if there is none."""
+        known = cls()
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            with suppress(ValueError):  # truncated when a run was killed
+                known.add(json.loads(line))
         return known
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Take in lines, in order."""
-        for row in rows:
-            unit, event = str(row.get("unit", "")), row.get("event")
-            if event == "run":
-                self.runs = max(self.runs, int(row["run"]))
-                self.packed = self.packed or str(row["packed"])
-            elif event == "machine":
-                self.machines.append(row)
-            elif event == "begin":
-                self.begins[unit] += 1
-            elif event == "thing":
-                self.things.setdefault(unit, {})[str(row["what"])] = row
-            elif event == "end":
-                self.begins[unit] = 0
-                if row["status"] in FINAL:
-                    self.ends[unit] = row
+    def add(self, row: Row) -> None:
+        """Add a line."""
+        unit, event = str(row.get("unit", "")), row["event"]
+        if event == "run":
+            self.runs, self.packed = int(row["run"]), str(row["packed"])
+        elif event == "machine":
+            self.machines.append(row)
+        elif event == "begin":
+            self.begins[unit] += 1
+        elif event == "thing":
+            self.things.setdefault(unit, {})[str(row["what"])] = row
+        elif event == "end":
+            self.begins[unit] = 0
+            if row["status"] in FINAL:
+                self.ends[unit] = row
 
     def of_part(self, part: str) -> dict[str, dict[str, Row]]:
-        """Return what the units of a part have found, by the units' names."""
+        """Return the results of a part's units, by their names."""
         start = f"{part}/"
         return {
             unit.removeprefix(start): things
             for unit, things in self.things.items()
             if unit.startswith(start)
         }
-
-
-def read_rows(path: Path) -> tuple[Sequence[Row], int]:
-    """Return the lines of a file, and how many there are that cannot be read."""
-    rows, damaged = [], 0
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict) or "event" not in row:
-                raise ValueError("no line of results")
-            rows.append(row)
-        except ValueError:
-            damaged += bool(line.strip())
-    return rows, damaged

@@ -1,6 +1,6 @@
-"""One unit in this process: `worker.py FOLDER RESULTS RUN UNIT OPTIONS`, the options as JSON.
+"""Run one unit: `worker.py FOLDER RESULTS RUN UNIT OPTIONS PARENT`, the options as JSON.
 
-What it finds goes into the file of results, one line for each thing. It ends with its parent.
+Its results are appended to the file RESULTS. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from desk import Desk, describe
-from results import Known, Results
+from results import Results
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,14 +29,13 @@ def end_with_parent(parent: int) -> None:
 
 
 def main() -> int:
-    """Run the unit; 1 where it fails as a whole, with a line that says why."""
+    """Run the unit; 1 if it fails as a whole, with a line that says why."""
     folder, path, run, unit, options, parent = sys.argv[1:]
     end_with_parent(int(parent))
-    found = set(Known.read(Path(path)).things.get(unit, ()))
-    desk = Desk(Path(folder), unit, Results(Path(path), int(run)), json.loads(options), found)
+    desk = Desk(Path(folder), unit, Results(Path(path), int(run)), json.loads(options))
     try:
         importlib.import_module(f"part_{unit.partition('/')[0]}").run(desk)
-    except Exception as error:  # noqa: BLE001 - it belongs into the results
+    except Exception as error:  # noqa: BLE001 - it belongs in the results
         desk.tell("failure", error=describe(error))
         return 1
     return 0
@@ -46,4 +45,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # after a sticky error the ends of libraries may hang or crash
+    os._exit(status)  # after a sticky error, libraries may hang or crash at exit

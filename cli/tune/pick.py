@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import click
 
@@ -18,13 +18,15 @@ from pallasc.cli.arguments.options import (
     store_option,
 )
 from pallasc.cli.output.text import count, echo, json_text, table
+from pallasc.errors import SpecError
+from pallasc.specs.canonical import canonical_text
+from pallasc.specs.tuning import Row, key_text, use_text
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import Table
     from pallasc.specs.spec import Spec, Variant
-    from pallasc.specs.tuning import Row, Tune
+    from pallasc.specs.tuning import Tune
     from pallasc.tuning.pick import Key, Picked, RowChange, TunedKernel
-    from pallasc.tuning.results import Results
 
 WITHIN_PERCENT = 3.0
 _MARKS = {"added": "+", "changed": "~", "measured": "=", "dropped": "-"}
@@ -107,119 +109,105 @@ def command(
     from pallasc.cli.arguments.selection import open_store
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
-    from pallasc.tuning.pick import pick
+    from pallasc.tuning.pick import pick, with_model
     from pallasc.tuning.results import read_results
 
     if output is not None and not output.name.endswith(TABLE_SUFFIX):
         raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
     results = [read_results(file) for file in files]
     reader = SpecReader(store=open_store(store_root), **limits)
-    found, results = _read_specs(reader.specs(specs), ", ".join(specs), output, results)
-    kernels = {name: own.kernel() for name, own in found.items()}
+    tuned = [spec for spec in reader.specs(specs) if spec.tune is not None]
+    if not tuned:
+        raise SpecError(
+            f"no kernel of {', '.join(specs)} has 'tune'.",
+            hint="Name the tuned parameters in the spec, plan, and measure.",
+        )
+    models = [model for spec in tuned for model in spec.models.values()]
+    results = [with_model(file, models) for file in results]
+    places, kernels = _read_kernels(tuned, output, results[0].start.model)
     decided = pick(results, kernels, within, most=at_most)
-    written = [] if dry_run else _write(found, decided)
+    written = [] if dry_run else _write(places, decided, kernels)
     if as_json:
-        listed = [{"table": found[own.name].shown, **_json(own)} for own in decided]
+        listed = [{"table": places[own.name].shown, **_json(own)} for own in decided]
         echo(json_text({"kernels": listed, "written": [str(path) for path in written]}))
     for own in decided:
-        tune = found[own.name].tune
+        tune = kernels[own.name].tune
         if not as_json:
             echo(_text(own, tune))
         for line in _remarks(own, tune, within):
             echo(line, err=True)
-    for path, shown in {own.path: own.shown for own in found.values()}.items():
+    for path, shown in dict(places.values()).items():
         stayed = "as it was" if path.exists() else "not written"
         echo(f"{shown} is {'written' if path in written else stayed}", err=True)
     return 0 if any(own.served for own in decided) else 1
 
 
-class _Tuned(NamedTuple):
-    """A tuned kernel of the specs on the measured model.
+class _Place(NamedTuple):
+    """Where the table of a kernel is, and its name in messages."""
 
-    Attributes:
-        tune: `tune` of its spec.
-        path: path of its table.
-        shown: the table's name in messages.
-        tables: contents of the table, for all kernels.
-        variants: all points of the kernel.
-    """
-
-    tune: Tune
     path: Path
     shown: str
-    tables: dict[str, Table]
-    variants: list[Variant]
-
-    def kernel(self) -> TunedKernel:
-        """Return the data from which rows are picked."""
-        from pallasc.tuning.pick import TunedKernel
-
-        own = self.tables.get(self.variants[0].name)
-        points = [dict(variant.params) for variant in self.variants]
-        keys = {tuple(point[by] for by in self.tune.by) for point in points}
-        ids = {variant.id for variant in self.variants}
-        return TunedKernel(self.tune, ids, own.rows if own is not None else (), keys)
 
 
-def _read_specs(
-    specs: Sequence[Spec], shown: str, output: Path | None, files: Sequence[Results]
-) -> tuple[dict[str, _Tuned], list[Results]]:
-    """Return the tuned kernels of specs by name, and the results with their model names.
+def _read_kernels(
+    specs: Sequence[Spec], output: Path | None, model: str | None
+) -> tuple[dict[str, _Place], dict[str, TunedKernel]]:
+    """Return the tables and the tuned kernels of specs for a model, by the name of the kernel.
 
     Raises:
-        SpecError: a spec or a table is invalid, or no kernel is tuned.
+        SpecError: a spec or a table is invalid, or two specs tune a kernel differently.
     """
-    from pallasc.errors import SpecError
     from pallasc.specs.loading.matrix import expand
     from pallasc.specs.loading.tuned_points import table_shown
     from pallasc.specs.loading.tuned_table import read_table
-    from pallasc.tuning.pick import with_model
+    from pallasc.tuning.pick import TunedKernel
 
-    tuned = {(spec.location, spec.name): spec for spec in specs if spec.tune is not None}
-    if not tuned:
-        raise SpecError(
-            f"no kernel of {shown} has 'tune'.",
-            hint="Name the tuned parameters in the spec, plan, and measure.",
-        )
-    models = [model for spec in tuned.values() for model in spec.models.values()]
-    files = [with_model(file, models) for file in files]
-    found: dict[str, _Tuned] = {}
-    tables: dict[Path, dict[str, Table]] = {}
-    for variant in expand(list(tuned.values()), all_points=True):
-        spec = tuned[variant.location, variant.name]
-        tune = spec.tune
-        if variant.target.name != files[0].start.model or tune is None:
-            continue
-        own = found.get(spec.name)
-        if own is None:
-            path = output or Path(spec.base_dir, tune.table)
-            name = table_shown(spec, tune) if output is None else str(output)
-            if path not in tables:
-                tables[path] = read_table(path, name)
-            own = found[spec.name] = _Tuned(tune, path, name, tables[path], [])
-        elif own.tune != tune:
+    declared = {(spec.location, spec.name): spec for spec in specs}
+    points: dict[str, list[Variant]] = {}
+    for variant in expand(list(declared.values()), all_points=True):
+        if variant.target.name == model:
+            points.setdefault(variant.name, []).append(variant)
+    places: dict[str, _Place] = {}
+    kernels: dict[str, TunedKernel] = {}
+    for name, variants in points.items():
+        own = dict.fromkeys(variant.location for variant in variants)
+        spec, *others = [declared[location, name] for location in own]
+        tune: Any = spec.tune
+        if other := next((each for each in others if each.tune != tune), None):
             raise SpecError(
-                f"two specs tune {spec.name} on {variant.target.name} in different ways.",
-                location=spec.where("tune"),
+                f"two specs tune {name} on {model} in different ways.",
+                location=other.where("tune"),
                 hint="Write the same 'tune' in both.",
             )
-        own.variants.append(variant)
-    return found, files
+        path = output or Path(spec.base_dir, tune.table)
+        places[name] = _Place(path, str(output or table_shown(spec, tune)))
+        table = read_table(*places[name]).get(name)
+        params = [dict(variant.params) for variant in variants]
+        kernels[name] = TunedKernel(
+            tune,
+            ids={variant.id for variant in variants},
+            rows=table.rows if table is not None else (),
+            keys={tuple(point[by] for by in tune.by) for point in params},
+        )
+    return places, kernels
 
 
-def _write(found: Mapping[str, _Tuned], decided: Sequence[Picked]) -> list[Path]:
+def _write(
+    places: Mapping[str, _Place], decided: Sequence[Picked], kernels: Mapping[str, TunedKernel]
+) -> list[Path]:
     """Write the tables that have changed, and return their paths."""
-    from pallasc.specs.loading.tuned_table import Table, table_text, write_table
+    from pallasc.specs.loading.tuned_table import Table, read_table, table_text, write_table
 
-    after: dict[Path, dict[str, Table]] = {}
+    changed: dict[_Place, dict[str, Table]] = {}
     for own in decided:
         if own.served:
-            kernel = found[own.name]
             rows = tuple(change.row for change in own.changes if change.kind != "dropped")
-            tables = after.setdefault(kernel.path, dict(kernel.tables))
-            tables[own.name] = Table(kernel.tune.by, rows)
+            changed.setdefault(places[own.name], {})[own.name] = Table(
+                kernels[own.name].tune.by, rows
+            )
     written = []
-    for path, tables in after.items():
+    for (path, shown), own_tables in changed.items():
+        tables = {**read_table(path, shown), **own_tables}
         if not path.exists() or table_text(tables) != path.read_text(encoding="utf-8"):
             write_table(path, tables)
             written.append(path)
@@ -228,8 +216,6 @@ def _write(found: Mapping[str, _Tuned], decided: Sequence[Picked]) -> list[Path]
 
 def _text(picked: Picked, tune: Tune) -> str:
     """Return the picked configurations of a kernel, and a table of its changed rows."""
-    from pallasc.specs.canonical import canonical_text
-
     name = f"{picked.name} on {picked.gpu}"
     if not picked.served:
         return f"{name}: no key has complete results; its rows are unchanged"
@@ -254,21 +240,18 @@ def _text(picked: Picked, tune: Tune) -> str:
 
 
 def _cells(change: RowChange, tune: Tune, loss: float | None) -> list[str]:
-    from pallasc.specs.tuning import key_text, use_text
-
     row, before = change.row, change.before
-    start = [_MARKS[change.kind], row.gpu, key_text(tune.by, row.key)]
-    start.append(use_text(before.use) if before is not None else "")
-    if change.kind == "dropped" or row.measured is None:
-        return [*start, "" if change.kind == "dropped" else use_text(row.use), "", ""]
+    names = _MARKS[change.kind], row.gpu, key_text(tune.by, row.key)
+    old = "" if before is None else use_text(before.use)
+    if change.kind == "dropped":
+        return [*names, old, "", "", ""]
+    us = "" if row.measured is None else f"{row.measured.us:.2f}"
     slower = "" if loss is None else f"{100 * math.expm1(loss):.2f} %"
-    return [*start, use_text(row.use), f"{row.measured.us:.2f}", slower]
+    return [*names, old, use_text(row.use), us, slower]
 
 
 def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     """Yield remarks that the rows do not show, one line each."""
-    from pallasc.specs.tuning import use_text
-
     name = picked.name
     if picked.beyond:
         keys = _keys(tune, picked.beyond)
@@ -339,8 +322,6 @@ def _artifacts(picked: Picked) -> tuple[int, int]:
 
 
 def _keys(tune: Tune, keys: Sequence[Key]) -> str:
-    from pallasc.specs.tuning import key_text
-
     named = "; ".join(key_text(tune.by, key) or "all calls" for key in keys[:_MOST_NAMED])
     more = len(keys) - _MOST_NAMED
     return f"{named}; and {more} more" if more > 0 else named

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    ProcessLimits,
-    compile_options,
+    build_options,
     count_option,
     json_option,
     quiet_option,
-    remote_options,
     specs_argument,
-    store_option,
-    store_setting,
-    supervision_options,
     variant_options,
 )
 from pallasc.cli.output.artifact_text import amount
 from pallasc.cli.output.text import count, echo, json_text
-from pallasc.specs.canonical import plain
+from pallasc.specs.tuning import use_text
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.specs.spec import Variant
-    from pallasc.tuning.plan import Planned
-    from pallasc.tuning.rules import Facts, Point
+    from pallasc.compiler.builds.options import Options
+    from pallasc.tuning.plan import JobPoint, Planned
+    from pallasc.tuning.rules import Facts
 
 
 def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
@@ -72,11 +66,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
 )
 @count_option("--most", "Maximum number of points of a key to keep.")
 @variant_options
-@compile_options
-@supervision_options
-@store_option
-@store_setting
-@remote_options
+@build_options()
 @quiet_option
 @json_option("the points and the dropped points")
 def command(
@@ -86,14 +76,10 @@ def command(
     most: int | None,
     targets: tuple[str, ...],
     expression: str | None,
-    jobs: int | None,
-    ptxas: Path | None,
     store_root: Path | None,
-    require_store: bool,
-    remote: RemoteSettings | None,
+    how: Options,
     quiet: bool,
     as_json: bool,
-    **limits: Unpack[ProcessLimits],
 ) -> int:
     """Compile all points of the tuned kernels of SPECS, and write a job with the best candidates.
 
@@ -131,25 +117,16 @@ def command(
     from pallasc.cli.output.build_text import print_notes, summary
     from pallasc.cli.output.exits import error_text
     from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.builds.options import Options
     from pallasc.tuning.plan import lost_error, plan_job
 
     store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
-        reader = SpecReader(
-            store=store,
-            timeout_s=limits["timeout_s"],
-            memory_bytes=limits["memory_bytes"],
-            on_tick=Reading(progress, keep_going=False).tick,
-        )
+        reader = Reading(progress, keep_going=False).reader(store, how)
         planned = plan_job(
             reader.select(specs, targets, expression, all_points=True),
             output,
             store=store,
-            options=Options(
-                jobs=jobs, ptxas=ptxas, require_store=require_store, remote=remote, **limits
-            ),
+            options=how,
             share=share,
             most=most,
             on_event=progress,
@@ -166,33 +143,21 @@ def command(
     elif not quiet:
         echo(_text(planned))
     if not quiet:
-        echo(_totals_text(planned), err=True)
+        echo("\n".join(_totals(planned)), err=True)
     return planned.exit_code
 
 
 def _text(planned: Planned) -> str:
     """Return the points of each key, one line each: kept ones by rank, then dropped ones."""
-    from pallasc.tuning.plan import tuning_of
-
     lines: list[str] = []
     for own in planned.keys:
-        by = tuning_of(own[0][0]).by
-        kept = sorted((pair for pair in own if pair[1].rank), key=lambda pair: pair[1].rank)
-        name = f"{own[0][0].name} {_values(own[0][0], by)}".rstrip()
+        kept = sorted((point for point in own if point.rank), key=lambda point: point.rank)
+        name = f"{own[0].variant.name} {use_text(own[0].place)}".rstrip()
         total = count(len(own), "point")
-        lines.append(f"{name} on {own[0][0].target.name}: {len(kept)} of {total}")
-        for variant, point in kept:
-            use = _values(variant, by, others=True)
-            lines.append(f"  {point.rank:>3}  {use}: {_words(point.facts)}")
-        for variant, point in own:
-            if not point.rank:
-                lines.append(f"    -  {_values(variant, by, others=True)}: {point.why}")
+        lines.append(f"{name} on {own[0].variant.target.name}: {len(kept)} of {total}")
+        lines += [f"  {one.rank:>3}  {use_text(one.use)}: {_words(one.facts)}" for one in kept]
+        lines += [f"    -  {use_text(one.use)}: {one.why}" for one in own if not one.rank]
     return "\n".join(lines)
-
-
-def _values(variant: Variant, by: Sequence[str], *, others: bool = False) -> str:
-    """Return the parameters in the key, or with `others`, the remaining ones."""
-    return ", ".join(f"{k}={plain(v)}" for k, v in variant.params if (k in by) is not others)
 
 
 def _words(facts: Facts | None) -> str:
@@ -209,78 +174,61 @@ def _words(facts: Facts | None) -> str:
     return ", ".join(parts)
 
 
-def _totals_text(planned: Planned) -> str:
-    """Return the totals: omitted kernels, points dropped by each rule, the written job."""
-    from pallasc.tuning.plan import counts
-    from pallasc.tuning.rules import KINDS
+def _totals(planned: Planned) -> Iterator[str]:
+    """Yield the totals: omitted kernels, points dropped by each rule, the written job."""
+    from pallasc.tuning.plan import counts_text
 
-    lines = [f"note: {name} has no `tune` and is left out" for name in planned.untuned]
-    without = {
-        (variant.name, planned.samples[point.id].why): None
-        for variant, point in planned.pairs
-        if point.rank and planned.samples[point.id].data is None
-    }
-    lines += [f"note: {name} has no reference values: {why}" for name, why in without]
-    if dropped := counts(planned.points):
-        words = ", ".join(f"{number:,} {KINDS[kind]}" for kind, number in dropped.items())
+    for name in planned.untuned:
+        yield f"note: {name} has no `tune` and is left out"
+    kept = [point for point in planned.points if point.rank]
+    without = [
+        (own.variant.name, own.samples.why) for own in kept if own.samples and not own.samples.data
+    ]
+    for name, why in dict.fromkeys(without):
+        yield f"note: {name} has no reference values: {why}"
+    if dropped := len(planned.points) - len(kept):
         points = count(len(planned.points), "point")
-        lines.append(f"dropped {sum(dropped.values()):,} of {points}: {words}")
-    written = planned.written
-    if written is None:
-        return "\n".join([*lines, "no job is written"])
-    points = count(len(written.variants), "point")
-    return "\n".join([*lines, f"wrote {written.path}: {points}, {written.size:,} bytes"])
+        yield f"dropped {dropped:,} of {points}: {counts_text(planned.points)}"
+    if (written := planned.written) is None:
+        yield "no job is written"
+    else:
+        points = count(len(written.variants), "point")
+        yield f"wrote {written.path}: {points}, {written.size:,} bytes"
 
 
 def _json(planned: Planned) -> dict[str, object]:
-    written = planned.written
-    job: dict[str, object] | None = None
+    job, written = None, planned.written
     if written is not None:
         job = {"file": str(written.path), "bytes": written.size, "digest": written.digest}
     return {
         "job": job,
-        "points": [
-            {**_point_json(variant, point), **_kept_json(point, planned)}
-            for variant, point in planned.pairs
-            if point.rank
+        "points": [_point_json(point) for point in planned.points if point.rank],
+        "dropped": [_point_json(point) for point in planned.points if not point.rank],
+        "lost": [
+            {
+                "kernel": own[0].variant.name,
+                "key": own[0].place,
+                "target": own[0].variant.target.name,
+                "why": list(dict.fromkeys(point.why for point in own)),
+            }
+            for own in planned.lost
         ],
-        "dropped": [
-            {**_point_json(variant, point), "rule": point.rule, "why": point.why}
-            for variant, point in planned.pairs
-            if not point.rank
-        ],
-        "lost": [_lost_json(own) for own in planned.lost],
         "untuned": list(planned.untuned),
     }
 
 
-def _point_json(variant: Variant, point: Point) -> dict[str, object]:
-    known = None if point.facts is None else point.facts.to_json()
-    digest = None if known is None else known.pop("digest")
+def _point_json(point: JobPoint) -> dict[str, object]:
+    facts = {} if point.facts is None else point.facts.to_json()
+    own: dict[str, object] = {"rule": point.rule, "why": point.why}
+    if point.samples is not None:
+        own = {"rank": point.rank, "reference": point.samples.data is not None}
+        own |= {"why_no_reference": point.samples.why} if point.samples.data is None else {}
     return {
-        "id": variant.id,
-        "kernel": variant.name,
-        "params": dict(variant.params),
-        "target": variant.target.name,
-        "digest": digest,
-        "facts": known,
-    }
-
-
-def _kept_json(point: Point, planned: Planned) -> dict[str, object]:
-    samples = planned.samples[point.id]
-    why = {} if samples.data is not None else {"why_no_reference": samples.why}
-    return {"rank": point.rank, "reference": samples.data is not None, **why}
-
-
-def _lost_json(own: Sequence[tuple[Variant, Point]]) -> dict[str, object]:
-    from pallasc.tuning.plan import tuning_of
-
-    variant = own[0][0]
-    by = tuning_of(variant).by
-    return {
-        "kernel": variant.name,
-        "key": {name: value for name, value in variant.params if name in by},
-        "target": variant.target.name,
-        "why": list(dict.fromkeys(point.why for _, point in own)),
+        "id": point.id,
+        "kernel": point.variant.name,
+        "params": dict(point.variant.params),
+        "target": point.variant.target.name,
+        "digest": facts.pop("digest", None),
+        "facts": facts or None,
+        **own,
     }

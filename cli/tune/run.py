@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import WholeNumber, count_option, json_option, quiet_option
-from pallasc.cli.output.text import count, echo, json_text
+from pallasc.cli.arguments.options import F, count_option, json_option, quiet_option
+from pallasc.cli.output.text import count, cut, echo, json_text
 from pallasc.specs.plain_text import one_line, printable
 from pallasc.specs.tuning import use_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pallasc.cli.output.text import Screen
-    from pallasc.runtime.device.devices import Device
-    from pallasc.tuning.contest import Rules
-    from pallasc.tuning.points import Match
-    from pallasc.tuning.results import Contest, Results, Start
+    from pallasc.tuning.measure import Match
+    from pallasc.tuning.results import Contest, Start
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
 _INTERVAL_S = 0.1
 _ERASE = "\r\x1b[2K"
+
+
+def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
+    return click.option(
+        name,
+        parameter,
+        type=click.FloatRange(min=0, min_open=True),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
 
 
 @click.command("run", cls=Command, short_help="Measure the points of a job on the GPU.")
@@ -50,32 +60,19 @@ _ERASE = "\r\x1b[2K"
     help="Stop when no other point can be faster than the best by more than this.",
 )
 @count_option("--rounds", "Maximum number of rounds to compare two points.", default=200)
-@click.option(
-    "--seconds",
-    type=_POSITIVE,
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Maximum time to measure one key, in seconds.",
-)
-@click.option(
+@_seconds_option("--seconds", "Maximum time to measure one key, in seconds.", "seconds")
+@count_option(
     "--together",
-    type=WholeNumber(2),
+    "Number of points of a key to measure in turn; fewer if memory runs out.",
+    least=2,
     default=8,
-    show_default=True,
-    metavar="N",
-    help="Number of points of a key to measure in turn; fewer if memory runs out.",
 )
 @count_option("--repeats", "Number of measured launches of a point per round.", default=8)
 @click.option("--cold", is_flag=True, help="Empty the L2 cache before each launch.")
-@click.option(
+@_seconds_option(
     "--timeout",
+    "Give up a point if a start, a launch, or a round takes longer, in seconds.",
     "timeout_s",
-    type=_POSITIVE,
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Give up a point if a start, a launch, or a round takes longer, in seconds.",
 )
 @click.option(
     "--seed",
@@ -156,132 +153,74 @@ def command(
                params, artifact, us or null, rounds, failed or null, failed_before (reasons of
                failures before retries), dropped or null)
     """
-    from pallasc.tuning.contest import Rules
-
-    rules = Rules(within_percent / 100, rounds, seconds, together, seed)
-    measured = _measure(
-        job,
-        output,
-        rules,
-        {"repeats": repeats, "timeout_s": timeout_s, "cold": cold},
-        ordinal=ordinal,
-        quiet=quiet or as_json,
-        retry_failed=retry_failed,
-    )
-    if as_json:
-        echo(json_text(_summary_json(measured)))
-    elif not quiet:
-        echo(_summary_text(measured))
-    return 0 if all(own.winner for own in measured.contests) else 1
-
-
-class _Measured(NamedTuple):
-    """Measurements of a job on a GPU.
-
-    Attributes:
-        device: the GPU.
-        matches: points that compete for each key of the job.
-        results: contents of the results file.
-        resumed: whether the file already had results.
-        changed: whether new results were added.
-    """
-
-    device: Device
-    matches: Sequence[Match]
-    results: Results
-    resumed: bool
-    changed: bool
-
-    @property
-    def contests(self) -> list[Contest]:
-        """Results of the job's contests."""
-        return [self.results.contests[match.contest_key] for match in self.matches]
-
-
-def _measure(
-    job: Path,
-    output: Path,
-    rules: Rules,
-    settings: dict[str, Any],
-    *,
-    ordinal: int,
-    quiet: bool,
-    retry_failed: bool,
-) -> _Measured:
-    """Measure a job, and write the results.
-
-    Raises:
-        SpecError: the job or the results are something else; nothing was changed.
-        CorruptError: the job or the results are damaged.
-        DeviceError: there is no GPU for the job, or it can no longer be used.
-    """
-    from pallasc.cli.launching import make_inputs
+    from pallasc.cli.launching import device_json, make_inputs, model_of
     from pallasc.cli.output.text import stderr_screen
     from pallasc.runtime.device.conditions import find_conditions, pci_address
     from pallasc.runtime.device.devices import look_at_device
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
-    from pallasc.tuning.measure import Run
-    from pallasc.tuning.points import Setup, read_job
+    from pallasc.tuning.contest import Rules
+    from pallasc.tuning.measure import Run, Setup, read_job
     from pallasc.tuning.referee import OutputReferee
-    from pallasc.tuning.results import open_results
+    from pallasc.tuning.results import Start, open_results
 
-    progress = _Progress(stderr_screen(), quiet=quiet)
+    rules = Rules(within_percent / 100, rounds, seconds, together, seed)
+    limits = {"repeats": repeats, "timeout_s": timeout_s, "cold": cold}
+    progress = _Progress(stderr_screen(), quiet=quiet or as_json)
     with open_bundle(job) as bundle, progress:
         bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
         matches = read_job(bundle, device)
-        conditions = find_conditions(pci_address(device))
-        start = _start(bundle.digest, device, conditions.driver(), {**asdict(rules), **settings})
+        model, conditions = model_of(device), find_conditions(pci_address(device))
+        start = Start(
+            job=bundle.digest,
+            device=device.name,
+            model=None if model is None else model.name,
+            arch=f"sm_{device.major}{device.minor}",
+            driver=conditions.driver(),
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            settings={**asdict(rules), **limits},
+        )
         with open_results(output, start) as file:
-            for why in (file.results.torn, _unfit_gpu(device, matches), file.remark):
+            for why in (file.results.torn, _unfit_gpu(start, matches), file.remark):
                 if why:
                     progress.say(f"warning: {why}")
             if conditions.missing:
                 progress.say(f"note: no clocks and temperatures: {conditions.missing}")
             run = Run(
                 file,
-                Setup(bundle, ordinal, **settings),
+                Setup(bundle, ordinal, timeout_s, repeats, cold),
                 rules,
                 conditions,
-                lambda match: OutputReferee(bundle, rules.seed, make_inputs),
+                lambda: OutputReferee(bundle, seed, make_inputs),
                 progress,
             )
             if retry_failed:
                 run.retry_failed(matches)
             run.all(matches)
-            return _Measured(device, matches, file.results, file.resumed, file.changed)
+    contests = [file.results.contests[match.contest_key] for match in matches]
+    if as_json:
+        about = {"file": str(output), "job": start.job, "device": device_json(device)}
+        known = {"resumed": file.resumed, "changed": file.changed}
+        echo(json_text({**about, **known, "keys": list(map(_contest_json, contests))}))
+    elif not quiet:
+        points = sum(len(match.entries) for match in matches)
+        echo(f"{_totals(contests, points)} on {device}: {output}")
+        if not file.changed:
+            failed = any(contest.failed for contest in contests)
+            again = "; use --retry-failed to retry failed points" if failed else ""
+            echo(f"All keys were already done; the results are unchanged{again}.")
+    return 0 if all(contest.winner for contest in contests) else 1
 
 
-def _start(job: str, device: Device, driver: str, settings: dict[str, Any]) -> Start:
-    import datetime
-
-    from pallasc.cli.launching import model_of
-    from pallasc.tuning.results import Start
-
-    model = model_of(device)
-    return Start(
-        job=job,
-        device=device.name,
-        model=None if model is None else model.name,
-        arch=f"sm_{device.major}{device.minor}",
-        driver=driver,
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        settings=settings,
-    )
-
-
-def _unfit_gpu(device: Device, matches: Sequence[Match]) -> str:
+def _unfit_gpu(start: Start, matches: Sequence[Match]) -> str:
     """Return why `pallasc tune pick` will reject results of this GPU, or ""."""
-    from pallasc.cli.launching import model_of
-
     targets = sorted({entry.target for match in matches for entry in match.entries.values()})
-    model = model_of(device)
-    if model is not None and model.name in targets:
+    if start.model in targets:
         return ""
-    here = "no model that pallasc knows" if model is None else f"the model {model.name}"
+    here = "no model that pallasc knows" if start.model is None else f"the model {start.model}"
     return (
-        f"{device.name} is {here}, and the points are compiled for {', '.join(targets)}: pallasc "
+        f"{start.device} is {here}, and the points are compiled for {', '.join(targets)}: pallasc "
         "tune pick will reject the results. Add this GPU to 'models' and 'targets' of the specs, "
         "and plan again."
     )
@@ -293,6 +232,7 @@ class _Progress:
     def __init__(self, screen: Screen, *, quiet: bool) -> None:
         self._screen = screen
         self._quiet = quiet
+        self._is_live = screen.live and not quiet
         self._place = ""
         self._drawn_s = 0.0
 
@@ -300,23 +240,22 @@ class _Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._erase()
+        self._write("")
 
     def say(self, text: str) -> None:
         """Print text above the status line."""
-        self._erase()
-        self._screen.write(f"{printable(text)}\n")
+        self._write(f"{printable(text)}\n")
 
     def began(self, match: Match, number: int, total: int) -> None:
         self._place = f"[{number}/{total}] {match.text}"
-        self._draw(f"{self._place}: starting {count(len(match.entries), 'point')}")
+        self._draw(f"starting {count(len(match.entries), 'point')}")
 
     def measured(self, match: Match, contest: Contest) -> None:
         """Show the number of remaining points, unless the status line was just redrawn."""
         if time.monotonic() - self._drawn_s >= _INTERVAL_S:
             out = sum(bool(p.failed or p.dropped) for p in contest.points.values())
             left = count(len(match.entries) - out, "point")
-            self._draw(f"{self._place}: round {len(contest.rounds)}, {left} left")
+            self._draw(f"round {len(contest.rounds)}, {left} left")
 
     def failed(self, match: Match, name: str, why: str) -> None:
         self.say(f"{self._screen.paint('failed', 'red')}  {one_line(name)}: {one_line(why)}")
@@ -326,23 +265,19 @@ class _Progress:
             self.say(one_line(_contest_line(match, contest)))
 
     def _draw(self, text: str) -> None:
-        from pallasc.cli.output.text import cut
-
-        if not self._quiet and self._screen.live:
+        if self._is_live:
             self._drawn_s = time.monotonic()
-            line = cut(one_line(text), self._screen.size()[0] - 1)
-            self._screen.write(f"{_ERASE}{line}")
+            self._write(cut(one_line(f"{self._place}: {text}"), self._screen.size()[0] - 1))
 
-    def _erase(self) -> None:
-        if not self._quiet and self._screen.live:
-            self._screen.write(_ERASE)
+    def _write(self, text: str) -> None:
+        """Write text instead of the status line."""
+        self._screen.write(f"{_ERASE if self._is_live else ''}{text}")
 
 
 def _contest_line(match: Match, contest: Contest) -> str:
     """Return the line of a finished contest: winner, its time, and the reason."""
     rounds = count(len(contest.rounds), "round")
-    failed = sum(bool(point.failed) for point in contest.points.values())
-    lost = f", {failed} failed" if failed else ""
+    lost = f", {len(contest.failed)} failed" if contest.failed else ""
     of = f"{count(len(match.entries), 'point')}{lost}, {rounds}"
     if contest.winner is None:
         return f"{match.text}: {contest.done} ({of})"
@@ -352,33 +287,13 @@ def _contest_line(match: Match, contest: Contest) -> str:
     return f"{match.text}: {use or point.id}, {point.median_us:,.2f} µs, {contest.done} ({of})"
 
 
-def _summary_text(measured: _Measured) -> str:
-    """Return the totals, the results file, and the next step."""
-    contests = measured.contests
-    failed = sum(bool(point.failed) for own in contests for point in own.points.values())
-    points = sum(len(match.entries) for match in measured.matches)
-    without = sum(own.winner is None for own in contests)
+def _totals(contests: Sequence[Contest], points: int) -> str:
+    failed = sum(len(contest.failed) for contest in contests)
+    without = sum(contest.winner is None for contest in contests)
     parts = [count(len(contests), "key"), count(points, "point")]
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{count(without, 'key')} without a valid point"] if without else []
-    total = f"{', '.join(parts)} on {measured.device}: {measured.results.file}"
-    if measured.changed:
-        return total
-    again = "; use --retry-failed to retry failed points" if failed else ""
-    return f"{total}\nAll keys were already done; the results are unchanged{again}."
-
-
-def _summary_json(measured: _Measured) -> dict[str, object]:
-    from pallasc.cli.launching import device_json
-
-    return {
-        "file": measured.results.file,
-        "device": device_json(measured.device),
-        "job": measured.results.start.job,
-        "resumed": measured.resumed,
-        "changed": measured.changed,
-        "keys": [_contest_json(own) for own in measured.contests],
-    }
+    return ", ".join(parts)
 
 
 def _contest_json(contest: Contest) -> dict[str, object]:

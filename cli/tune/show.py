@@ -20,7 +20,7 @@ from pallasc.cli.output.text import echo
 from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Row, key_text, use_text
+from pallasc.specs.tuning import Row, use_text
 
 _DIGITS = 12
 _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]
@@ -34,27 +34,32 @@ class RowTarget(NamedTuple):
 
 
 class KernelRow(NamedTuple):
-    """A row of a kernel with the parameters of its key, in a form that `-k` can select from."""
+    """A row of a kernel, in a form that `-k` can select from.
 
-    name: str
-    by: tuple[str, ...]
+    Attributes:
+        row: the row.
+        name: the kernel.
+        key: the values of its key, by parameter.
+        params: the parameters of the key, then the tuned ones.
+        target: the GPU model that the row is for.
+        id: a variant id with the parameters in this order.
+    """
+
     row: Row
+    name: str
+    key: dict[str, Scalar]
+    params: tuple[tuple[str, Scalar], ...]
+    target: RowTarget
+    id: str
 
-    @property
-    def params(self) -> tuple[tuple[str, Scalar], ...]:
-        """Parameters of the key, then the tuned ones, with their values."""
-        return (*zip(self.by, self.row.key, strict=True), *self.row.use.items())
-
-    @property
-    def target(self) -> RowTarget:
-        """GPU model that the row is for."""
-        model = MODELS.get(self.row.gpu)
-        return RowTarget(self.row.gpu, model.arch if model is not None else "")
-
-    @property
-    def id(self) -> str:
-        """Variant id with the parameters in this order."""
-        return variant_id(self.name, self.params, self.row.gpu)
+    @classmethod
+    def of(cls, row: Row, name: str, by: tuple[str, ...]) -> KernelRow:
+        """Return a row of a kernel whose keys have these parameters."""
+        key = dict(zip(by, row.key, strict=True))
+        params = (*key.items(), *row.use.items())
+        model = MODELS.get(row.gpu)
+        target = RowTarget(row.gpu, model.arch if model is not None else "")
+        return cls(row, name, key, params, target, variant_id(name, params, row.gpu))
 
 
 @click.command("show", cls=Command, short_help="Show the rows of the tables of tuned kernels.")
@@ -99,11 +104,11 @@ def command(
     known = reader.select(specs).specs
     tables = Tables(known)
     tuned = {
-        (spec.name, own.places): (spec.name, own)
+        (spec.name, id(own)): (spec.name, own)
         for spec in known
         if spec.tune is not None and (own := tables.of(spec, spec.tune)) is not None
     }
-    rows = [KernelRow(name, own.by, row) for name, own in tuned.values() for row in own.rows]
+    rows = [KernelRow.of(row, name, own.by) for name, own in tuned.values() for row in own.rows]
     if rows and expression is not None:
         rows = select(rows, expression, noun="rows")
     if as_json:
@@ -123,7 +128,7 @@ def _json(own: KernelRow) -> dict[str, object]:
         "file": row.place.file if row.place else None,
         "line": row.place.line if row.place else None,
         "gpu": row.gpu,
-        "key": dict(zip(own.by, row.key, strict=True)),
+        "key": own.key,
         "use": row.use,
         "artifact": row.artifact,
         **({"source": row.source} if row.source else {}),
@@ -137,4 +142,4 @@ def _line(own: KernelRow) -> list[str]:
         spread = f"{measured.spread_percent:g} %" if measured.spread_percent else ""
         figures = [f"{measured.us:g} us", spread, f"{measured.rounds or ''}", measured.date]
     origin = row.source or (row.artifact or "")[:_DIGITS]
-    return [own.name, row.gpu, key_text(own.by, row.key), use_text(row.use), *figures, origin]
+    return [own.name, row.gpu, use_text(own.key), use_text(row.use), *figures, origin]

@@ -13,7 +13,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -250,7 +250,12 @@ def compare_samples(
 
         actual = bound_array(binding, data).reshape(-1)[np.array(positions)]
         rtol, atol = tolerance
-        return compare_arrays(actual, np.array(values, np.float64), rtol=rtol, atol=atol)
+        compared = compare_arrays(actual, np.array(values, np.float64), rtol=rtol, atol=atol)
+        if compared.first is None:
+            return compared
+        place = np.unravel_index(positions[compared.first.index[0]], binding.shape)
+        first = replace(compared.first, index=tuple(map(int, place)))
+        return replace(compared, first=first)
 
 
 def compare_outputs(

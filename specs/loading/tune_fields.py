@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ TABLE_SUFFIX = ".tuned.yaml"
 
 _POW2 = "pow2"
 _LARGEST_EDGE = 2**63 - 1
+_EDGES: ListOf[Any] = ListOf(Number(whole=True), "edges")
 
 
 class BucketsKind:
@@ -47,20 +48,18 @@ class BucketsKind:
             raise at.error(f"{show(value)} is not a kind of buckets.", hint)
         if not isinstance(value, list) or not value:
             raise expected("pow2 or a list of edges", value, at, hint)
-        for index, edge in enumerate(value):
-            if type(edge) is not int or not 0 <= edge <= _LARGEST_EDGE:
-                raise expected("a whole number of at least 0", edge, at.child(index))
-        for index, (low, high) in enumerate(pairwise(value), start=1):
+        edges = _EDGES.read(value, at)
+        for index, (low, high) in enumerate(pairwise(edges), start=1):
             if low >= high:
                 message = f"edges must ascend, and {high} follows {low}."
                 raise at.child(index).error(message, "Sort them, and give each once.")
-        return tuple(value)
+        if edges[-1] > _LARGEST_EDGE:
+            raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
+        return edges
 
     def schema(self) -> Schema:
         """Return the schema."""
-        edge: Schema = {"type": "integer", "minimum": 0}
-        edges: Schema = {"type": "array", "items": edge, "uniqueItems": True, "minItems": 1}
-        return {"anyOf": [{"const": _POW2}, edges]}
+        return {"anyOf": [{"const": _POW2}, _EDGES.schema()]}
 
 
 _TABLE = Text(
@@ -227,19 +226,12 @@ def given_values(
 ) -> dict[str, list[Value]]:
     """Return the possible values of each parameter that is not tuned, in the points' order."""
     given: dict[str, list[Value]] = {}
-    for name, value in _named(matrix, rows):
-        given.setdefault(name, []).append(value)
+    for row in rows:
+        for name, value in row.items():
+            given.setdefault(name, []).append(value)
+    given |= {name: list(values) for name, values in matrix.items()}
     for point in include:
         for name, value in point.items():
             if name in given or not (matrix or rows or name in over):
                 given.setdefault(name, []).append(value)
     return given
-
-
-def _named(
-    matrix: Mapping[str, tuple[Value, ...]], rows: tuple[Mapping[str, Value], ...]
-) -> Iterator[tuple[str, Value]]:
-    for row in rows:
-        yield from row.items()
-    for name, values in matrix.items():
-        yield from ((name, value) for value in values)

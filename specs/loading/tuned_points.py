@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
@@ -27,6 +28,31 @@ Tell = Callable[[str], None]
 """Receives a remark."""
 
 _Key = tuple[Scalar, ...]
+
+
+class _TunedPoint(NamedTuple):
+    """A point with what decides whether a row selects it.
+
+    Attributes:
+        point: the point.
+        labels: its labels.
+        key: its key.
+        bucket: the key of its bucket, None if there is none.
+        use: its tuned parameters.
+    """
+
+    point: Point
+    labels: dict[str, Scalar]
+    key: _Key
+    bucket: _Key | None
+    use: dict[str, Scalar]
+
+    @classmethod
+    def of(cls, tune: Tune, point: Point) -> _TunedPoint:
+        own = dict(labels(point))
+        key = tuple(own[name] for name in tune.by)
+        bucket = bucket_key(key, tune.by, tune.buckets, tune.rounding)
+        return cls(point, own, key, bucket, {name: own[name] for name in tune.over})
 
 
 class TunedPoints:
@@ -51,68 +77,199 @@ class TunedPoints:
         Raises:
             SpecError: the spec's table is wrong, or no point is left.
         """
+        known = [_TunedPoint.of(tune, point) for point in points]
         table = self._tables.of(spec, tune)
-        rows = () if table is None else self._rows(spec, tune, points, targets, table)
+        all_rows = () if table is None else table.rows
+        rows = all_rows
+        if not self._tables.is_alone(spec, tune):  # each of these specs has its own models
+            names = {target.name for target in targets}
+            rows = tuple(row for row in rows if row.gpu in names)
+        if rows:
+            _check_rows(spec, tune, known, rows)
         models = {row.gpu for row in rows}
         # For these targets, neither rows nor a default select points.
         is_open = [t for t in targets if tune.default is None and t.name not in models]
         everywhere = {t.name for t in (targets if self._all_points else is_open)}
-        tunings = _Tunings(tune, () if table is None else table.rows, rows, points, targets)
-        left_out: dict[str, dict[str, _Key]] = {target.name: {} for target in targets}
+        left_out: dict[tuple[str, str], _Key] = {}
         covered: set[tuple[str, str]] = set()
-        for point in points:
-            own = dict(labels(point))
-            key = tuple(own[name] for name in tune.by)
+        for own, tunings in zip(known, _tunings(tune, all_rows, rows, known, targets), strict=True):
             taken = []
-            for target in targets:
-                tuning = tunings.of(own, target)
+            for target, tuning in zip(targets, tunings, strict=True):
+                place = target.name, typed(own.key)
                 if target.name in everywhere or tuning.rows or tuning.is_default:
                     taken.append((target, tuning))
-                    covered.add((target.name, typed(key)))
+                    covered.add(place)
                 else:
-                    left_out[target.name][typed(key)] = key
+                    left_out[place] = own.key
             if taken:
-                yield point, taken
+                yield own.point, taken
+        shown = table_shown(spec, tune)
         if not covered:
             raise SpecError(
-                f"{spec.name}: no row of {table_shown(spec, tune)} fits a point of the matrix, and "
-                "there is no default.",
+                f"{spec.name}: no row of {shown} fits a point of the matrix, and there is no "
+                "default.",
                 location=spec.where("tune"),
                 hint="Add a default, tune these points, or bundle with --all-points.",
             )
         if is_open and len(points) > 1 and not self._all_points:
             self._tell(
-                f"{spec.name}: {table_shown(spec, tune)} has no rows for "
+                f"{spec.name}: {shown} has no rows for "
                 f"{_listed(target.name for target in is_open)}, and tune has no default: all "
                 f"{len(points)} points are built."
             )
-        for name, keys in left_out.items():
-            own_keys = [key for text, key in keys.items() if (name, text) not in covered]
-            self._remark_left_out(spec, tune, name, own_keys)
+        for target in targets:
+            places = [at for at in left_out if at[0] == target.name and at not in covered]
+            keys = [left_out[at] for at in places]
+            if keys:
+                more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+                self._tell(
+                    f"{spec.name}: nothing is built for {key_text(tune.by, keys[0])}{more} on "
+                    f"{target.name}: no row of {shown} fits, and tune has no default."
+                )
 
-    def _rows(
-        self, spec: Spec, tune: Tune, points: list[Point], targets: list[Target], table: Table
-    ) -> tuple[Row, ...]:
-        """Check and return the rows that apply to a spec."""
-        rows = table.rows
-        if not self._tables.is_alone(spec, tune):  # each of these specs has its own models
-            names = {target.name for target in targets}
-            rows = tuple(row for row in rows if row.gpu in names)
-        check = _Check(spec, tune, points)
-        for row in rows:
-            check.model(row)
-            check.use(row)
-            check.key(row)
-        return rows
 
-    def _remark_left_out(self, spec: Spec, tune: Tune, target: str, keys: list[_Key]) -> None:
-        """Report the keys of a target for which nothing is built."""
-        if keys:
-            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            self._tell(
-                f"{spec.name}: nothing is built for {key_text(tune.by, keys[0])}{more} on {target}:"
-                f" no row of {table_shown(spec, tune)} fits, and tune has no default."
+def _tunings(
+    tune: Tune,
+    table: tuple[Row, ...],
+    rows: Iterable[Row],
+    points: Sequence[_TunedPoint],
+    targets: Sequence[Target],
+) -> list[list[Tuning]]:
+    """Return the tuning data of each point's variants, in the order of the targets.
+
+    Args:
+        tune: the spec's `tune` field.
+        table: all rows of its table.
+        rows: the rows for its models.
+        points: all points of the spec.
+        targets: its targets.
+    """
+    usual = Tuning(
+        by=tune.by,
+        over=tuple(tune.over),
+        buckets=tune.buckets,
+        rounding=tune.rounding,
+        pad=tune.pad,
+        table=table,
+        default=tune.default,
+    )
+    known = {(row.gpu, typed(row.key)): row for row in rows}
+    selecting = [[_row_of(known, target, own) for target in targets] for own in points]
+    sharing = Counter(id(row) for own in selecting for row in own if row is not None)
+    default = None if tune.default is None else typed(tune.default)
+    return [
+        [
+            replace(
+                usual,
+                is_default=typed(own.use) == default,
+                rows=() if row is None else (row,),
+                sharing=sharing[id(row)],
             )
+            for row in chosen
+        ]
+        for own, chosen in zip(points, selecting, strict=True)
+    ]
+
+
+def _row_of(rows: Mapping[tuple[str, str], Row], target: Target, own: _TunedPoint) -> Row | None:
+    """Return the row that selects a point: the row of its key, else of its bucket."""
+    if not rows:
+        return None
+    row = rows.get((target.name, typed(own.key))) or rows.get((target.name, typed(own.bucket)))
+    return row if row is not None and typed(row.use) == typed(own.use) else None
+
+
+def _check_rows(spec: Spec, tune: Tune, points: Sequence[_TunedPoint], rows: Iterable[Row]) -> None:
+    """Check that rows are for known models, and for points of the spec.
+
+    Raises:
+        SpecError: a row is not.
+    """
+    values: dict[str, dict[str, Scalar]] = {}
+    uses: dict[str, set[str]] = {}
+    bucket_uses: dict[str, set[str]] = {}
+    for own in points:
+        for name, value in own.labels.items():
+            values.setdefault(name, {})[typed(value)] = value
+        uses.setdefault(typed(own.key), set()).add(typed(own.use))
+        bucket_uses.setdefault(typed(own.bucket), set()).add(typed(own.use))
+    for row in rows:
+        try:
+            _check_model(spec, row.gpu)
+            _check_use(tune, row.use, values)
+            _check_key(tune, row.key, values)
+            here, around = uses.get(typed(row.key)), bucket_uses.get(typed(row.key), set())
+            _check_point(tune, row, here, around)
+        except SpecError as error:
+            message = f"{spec.name}: {error.message}"
+            raise SpecError(message, location=row.place, hint=error.hint) from None
+
+
+def _check_model(spec: Spec, gpu: str) -> None:
+    if gpu in MODELS or gpu in spec.models:
+        return
+    hint = target_suggestion(gpu, [*MODELS, *spec.models], otherwise="Models")
+    if gpu in DEFAULT_MODELS:
+        hint = f"A row is for a model: {DEFAULT_MODELS[gpu]}."
+    raise SpecError(f"unknown model {show(gpu)}.", hint=hint)
+
+
+def _check_use(
+    tune: Tune, use: Mapping[str, Scalar], values: Mapping[str, Mapping[str, Scalar]]
+) -> None:
+    for name, value in use.items():
+        if name not in tune.over:
+            hint = suggestion(name, tune.over, otherwise="Tuned parameters")
+            raise SpecError(f"parameter {show(name)} is not tuned.", hint=hint)
+        _check_value(name, value, values[name])
+    if missing := [name for name in tune.over if name not in use]:
+        message = f"the row does not say which {missing[0]} is used."
+        raise SpecError(message, hint="Give each parameter of 'over'.")
+
+
+def _check_key(tune: Tune, key: _Key, values: Mapping[str, Mapping[str, Scalar]]) -> None:
+    for name, value in zip(tune.by, key, strict=True):
+        if name not in tune.buckets:
+            _check_value(name, value, values[name])
+        elif type(value) is not int:
+            raise SpecError(f"{name} has buckets, and {show(value)} is not a whole number.")
+
+
+def _check_value(name: str, value: Scalar, values: Mapping[str, Scalar]) -> None:
+    if typed(value) not in values:
+        near = suggestion(plain(value), list(map(plain, values.values())))
+        raise SpecError(
+            f"{show(value)} is not a value of parameter {name!r}.",
+            hint=near or f"Values of {name}: {values_text(values.values(), value)}.",
+        )
+
+
+def _check_point(tune: Tune, row: Row, uses: set[str] | None, around: set[str]) -> None:
+    """Check that a row can select a point.
+
+    Args:
+        tune: the spec's `tune` field.
+        row: the row.
+        uses: tuned parameters of the points with its key, None if there is none.
+        around: tuned parameters of the points in the bucket with its key.
+    """
+    shown = key_text(tune.by, row.key)
+    bucket = bucket_key(row.key, tune.by, tune.buckets, tune.rounding)
+    if uses is None and typed(bucket) != typed(row.key):
+        raise SpecError(
+            f"no point has {shown}, and no bucket is named so.",
+            hint="Remove the row, or add the point to the matrix.",
+        )
+    if uses is None and tune.pad:
+        raise SpecError(
+            f"calls would be padded to {shown}, and no variant has these sizes.",
+            hint="Add the point to the matrix, or remove the row.",
+        )
+    if (uses or around) and typed(row.use) not in (uses or set()) | around:
+        raise SpecError(
+            f"no point with {shown} has {use_text(row.use)}: 'exclude' drops it.",
+            hint="Remove the row, or what excludes its point.",
+        )
 
 
 class Tables:
@@ -170,147 +327,6 @@ class Tables:
             )
         if others:
             self._tell(f"{shown}: the rows of {_listed(others)} are of no kernel of these specs.")
-
-
-class _Tunings:
-    """Tuning data of the variants of one spec.
-
-    Args:
-        tune: the spec's `tune` field.
-        table: the rows of its table.
-        rows: the rows for its models.
-        points: all points of the spec.
-        targets: its targets.
-    """
-
-    def __init__(
-        self,
-        tune: Tune,
-        table: tuple[Row, ...],
-        rows: Sequence[Row],
-        points: list[Point],
-        targets: list[Target],
-    ) -> None:
-        self._tune = tune
-        self._usual = Tuning(
-            by=tune.by,
-            over=tuple(tune.over),
-            buckets=tune.buckets,
-            rounding=tune.rounding,
-            pad=tune.pad,
-            table=table,
-            default=tune.default,
-        )
-        self._rows = {(row.gpu, typed(row.key)): row for row in rows}
-        self._known: dict[tuple[int, bool], Tuning] = {}
-        chosen = (self._row_of(dict(labels(p)), t) for p in points for t in targets if rows)
-        self._sharing = Counter(id(row) for row in chosen if row is not None)
-
-    def of(self, own: Mapping[str, Scalar], target: Target) -> Tuning:
-        """Return the tuning data of a point's variant, given the point's labels."""
-        default = self._tune.default
-        is_default = default is not None and typed(self._use(own)) == typed(default)
-        row = self._row_of(own, target)
-        kind = (id(row), is_default)
-        if kind not in self._known:
-            rows = () if row is None else (row,)
-            self._known[kind] = replace(
-                self._usual, is_default=is_default, rows=rows, sharing=self._sharing[id(row)]
-            )
-        return self._known[kind]
-
-    def _use(self, own: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        return {name: own[name] for name in self._tune.over}
-
-    def _row_of(self, own: Mapping[str, Scalar], target: Target) -> Row | None:
-        """Return the row that selects a point: the row of its key, else of its bucket."""
-        tune = self._tune
-        key = tuple(own[name] for name in tune.by)
-        row = self._rows.get((target.name, typed(key)))
-        if row is None and self._rows:
-            around = bucket_key(key, tune.by, tune.buckets, tune.rounding)
-            row = None if around is None else self._rows.get((target.name, typed(around)))
-        return row if row is not None and typed(row.use) == typed(self._use(own)) else None
-
-
-class _Check:
-    def __init__(self, spec: Spec, tune: Tune, points: list[Point]) -> None:
-        self._spec, self._tune = spec, tune
-        self._values: dict[str, dict[str, Scalar]] = {}
-        self._points: dict[str, set[str]] = {}
-        for point in points:
-            own = dict(labels(point))
-            for name, value in own.items():
-                self._values.setdefault(name, {})[typed(value)] = value
-            key = tuple(own[name] for name in self._tune.by)
-            use = typed({name: own[name] for name in self._tune.over})
-            self._points.setdefault(typed(key), set()).add(use)
-            around = self._bucket(key)
-            if around is not None:
-                self._points.setdefault(f"bucket {typed(around)}", set()).add(use)
-
-    def _bucket(self, key: _Key) -> _Key | None:
-        return bucket_key(key, self._tune.by, self._tune.buckets, self._tune.rounding)
-
-    def model(self, row: Row) -> None:
-        if row.gpu in MODELS or row.gpu in self._spec.models:
-            return
-        hint = target_suggestion(row.gpu, [*MODELS, *self._spec.models], otherwise="Models")
-        if row.gpu in DEFAULT_MODELS:
-            hint = f"A row is for a model: {DEFAULT_MODELS[row.gpu]}."
-        raise self._error(row, f"unknown model {show(row.gpu)}.", hint)
-
-    def use(self, row: Row) -> None:
-        for name, value in row.use.items():
-            if name not in self._tune.over:
-                hint = suggestion(name, self._tune.over, otherwise="Tuned parameters")
-                raise self._error(row, f"parameter {show(name)} is not tuned.", hint)
-            self._known(row, name, value)
-        if missing := [name for name in self._tune.over if name not in row.use]:
-            message = f"the row does not say which {missing[0]} is used."
-            raise self._error(row, message, "Give each parameter of 'over'.")
-
-    def key(self, row: Row) -> None:
-        for name, value in zip(self._tune.by, row.key, strict=True):
-            if name not in self._tune.buckets:
-                self._known(row, name, value)
-            elif type(value) is not int:
-                message = f"{name} has buckets, and {show(value)} is not a whole number."
-                raise self._error(row, message, None)
-        shown = key_text(self._tune.by, row.key)
-        uses = self._points.get(typed(row.key))
-        if uses is None and typed(self._bucket(row.key)) != typed(row.key):
-            raise self._error(
-                row,
-                f"no point has {shown}, and no bucket is named so.",
-                "Remove the row, or add the point to the matrix.",
-            )
-        if uses is None and self._tune.pad:
-            raise self._error(
-                row,
-                f"calls would be padded to {shown}, and no variant has these sizes.",
-                "Add the point to the matrix, or remove the row.",
-            )
-        around = self._points.get(f"bucket {typed(row.key)}", set())
-        if (uses or around) and typed(row.use) not in (uses or set()) | around:
-            raise self._error(
-                row,
-                f"no point with {shown} has {use_text(row.use)}: 'exclude' drops it.",
-                "Remove the row, or what excludes its point.",
-            )
-
-    def _known(self, row: Row, name: str, value: Scalar) -> None:
-        values = self._values.get(name, {})
-        if typed(value) not in values:
-            near = suggestion(plain(value), list(map(plain, values.values())))
-            raise self._error(
-                row,
-                f"{show(value)} is not a value of parameter {name!r}.",
-                near or f"Values of {name}: {values_text(values.values(), value)}.",
-            )
-
-    def _error(self, row: Row, message: str, hint: str | None) -> SpecError:
-        return SpecError(f"{self._spec.name}: {message}", location=row.place, hint=hint)
 
 
 def table_shown(spec: Spec, tune: Tune) -> str:

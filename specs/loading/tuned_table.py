@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +51,6 @@ from pallasc.specs.fields import (
     Record,
     ScalarKind,
     Text,
-    expected,
 )
 from pallasc.specs.loading.parameter_fields import PARAMETER
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
@@ -86,11 +85,6 @@ class Table(NamedTuple):
     by: tuple[str, ...]
     rows: tuple[Row, ...]
 
-    @property
-    def places(self) -> tuple[Location | None, ...]:
-        """Return the position of each row."""
-        return tuple(row.place for row in self.rows)
-
 
 _SCALAR = ScalarKind()
 _DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
@@ -124,7 +118,13 @@ _ROW = Record(
 _KERNEL = Record(
     (
         Field("by", ListOf(PARAMETER, "parameters", 0), "The parameters of the keys.", True),
-        Field("rows", ListOf(_ROW, "rows", 0), "The rows.", True),
+        Field("rows", ListOf(_ROW, "rows", 0, repeats=True), "The rows.", True),
+    )
+)
+_FILE = Record(
+    (
+        Field("schema", Number(whole=True), f"Write schema: {TABLE_SCHEMA}.", True),
+        Field("kernels", MapOf(Text("a kernel", r"[\s\S]*"), _KERNEL, "kernels", 0), _HINT, True),
     )
 )
 
@@ -164,33 +164,17 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
             hint="Restore the file, or remove it: there need be no table.",
         )
     document = parse_document(text, file, most_values=_MOST_VALUES)
-    at = Place(document.place)
-    data = _checked_top(document.data, at)
-    return {name: _table(own, at.below(("kernels", name))) for name, own in data.items()}
-
-
-def _checked_top(data: object, at: Place) -> Mapping[str, object]:
-    """Check the top level of a document and return its kernels."""
-    if not isinstance(data, dict):
-        raise expected("a table of tuned kernels", data, at, _HINT)
-    for name in data:
-        if name not in ("schema", "kernels"):
-            raise at.unknown("field", name, ["kernels", "schema"])
-    for name in ("schema", "kernels"):
-        if name not in data:
-            raise at.error(f"field {name!r} of a table is missing.", _HINT)
-    if (schema := data["schema"]) != TABLE_SCHEMA or type(schema) is not int:
+    data, at = document.data, Place(document.place)
+    if isinstance(data, dict) and (schema := data.get("schema", TABLE_SCHEMA)) != TABLE_SCHEMA:
         raise at.child("schema").error(
             f"the table has schema {show(schema)}, and this pallasc reads schema {TABLE_SCHEMA}.",
             "Install the pallasc that wrote it.",
         )
-    if not isinstance(data["kernels"], dict):
-        raise expected("a mapping of kernels", data["kernels"], at.child("kernels"), _HINT)
-    return data["kernels"]
+    kernels: dict[str, Any] = _FILE.read(data, at)["kernels"]  # type: ignore[assignment]
+    return {name: _table(own, at.below(("kernels", name))) for name, own in kernels.items()}
 
 
-def _table(value: object, at: Place) -> Table:
-    fields: dict[str, Any] = _KERNEL.read(value, at)
+def _table(fields: Mapping[str, Any], at: Place) -> Table:
     by: tuple[str, ...] = fields["by"]
     rows, seen = [], dict[str, Location]()
     for index, each in enumerate(fields["rows"]):
@@ -206,10 +190,6 @@ def _table(value: object, at: Place) -> Table:
     return Table(by, tuple(rows))
 
 
-def _counted(items: Sequence[object], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
-
-
 def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
     if len(fields["key"]) != len(by):
         raise at.child("key").error(
@@ -217,19 +197,16 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
             f"{_counted(by, 'parameter')}.",
             "Give a value of each parameter of 'by', in its order.",
         )
-    figures = {name: fields[name] for name in Measured._fields if name in fields}
+    figures = {name: own for name, own in fields.items() if name in Measured._fields}
     if figures and "us" not in figures:
         raise at.error("the row has figures of a measurement, and no time.", "Add us: <time>.")
-    make: Callable[..., Measured] = Measured
-    return Row(
-        gpu=fields["gpu"],
-        key=fields["key"],
-        use=fields["use"],
-        artifact=fields.get("artifact"),
-        source=fields.get("source", ""),
-        measured=make(**{**figures, "us": float(figures["us"])}) if figures else None,
-        place=at.location,
-    )
+    measured = Measured(**{**figures, "us": float(figures["us"])}) if figures else None
+    others = {name: own for name, own in fields.items() if name not in figures}
+    return Row(**others, measured=measured, place=at.location)
+
+
+def _counted(items: Sequence[object], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def table_text(tables: Mapping[str, Table]) -> str:

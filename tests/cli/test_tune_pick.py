@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
 
@@ -225,9 +225,19 @@ def test_results_without_a_finished_key_write_nothing(pick: RunCommand, tuned: P
 
 REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
     ({}, 9, 5, "the last line was cut"),
-    ({"start": replace(H100, device="NVIDIA B200", model="b200")}, 0, 2, "measured on b200"),
+    (
+        {"start": replace(H100, device="NVIDIA B200", model="b200")},
+        0,
+        2,
+        "measured on b200",
+    ),
     ({"kernel": "matmull"}, 0, 2, "Did you mean 'matmul'?"),
-    ({"start": replace(H100, date="2026-01-01")}, 0, 2, "kernels.tuned.yaml:8:9: matmul: the row"),
+    (
+        {"start": replace(H100, date="2026-01-01")},
+        0,
+        2,
+        "kernels.tuned.yaml:8:9: matmul: the row",
+    ),
 ]
 
 

@@ -34,7 +34,7 @@ def run_script(
     path = os.pathsep.join(filter(None, folders))
     return subprocess.run(
         [sys.executable, "-P", *map(str, command)],
-        env={**given, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "GPU_ROWS": "8"},
+        env={**given, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -19,40 +18,30 @@ from gpu_scripts import HERE, SCRIPTS, run_script
 
 from pallasc.cache.store import Store
 
-CASES = (
-    "sizes of memory",
-    "clusters",
-    "a stream and no context current",
-    "other addresses in tensor maps",
-)
 VARIANT = "add[m=1024,dtype=f32]@h100-sxm"
 OTHER = "add[m=1024,dtype=bf16]@h100-sxm"
 TUNING = "attention[head=64,block_kv=64,causal=false]@h100-sxm"
 FAR_TUNING = "reduce_scatter[dtype=i32,reduction=xor,devices=4]@h100-sxm"
-SHORT = (
-    *("--no-unpack", "--rows", "8", "--repeats", "2", "--rounds", "1", "--launches", "1"),
-    *("--repeats-launch", "1", "--ramp-s", "0", "--copied-bytes", "65536", "--peak-n", "64"),
-    *("--budget", "100000", "--patience", "100", "--at-once", "2"),
-)
+SHORT = ("--quick", "--budget", "100000", "--patience", "100")
 MOMENTS = [
-    ["begin", "codes/"],
-    ["end", "codes/"],
-    ["thing", "errors/"],
+    ["begin", "errors/memory"],
+    ["end", "errors/memory"],
+    ["thing", "errors/an illegal"],
 ]
-CUT = ("codes", "errors")
+PARTS = ("numbers", "calls", "errors", "launch", "times")
+CUT = ("errors",)
 """The parts of the run that is cut off: those of its moments."""
 
 
 def _pack(folder: Path, store: Path) -> None:
-    chosen = ["-k", "add[m=1024", "--cases", ",".join(CASES), "--store", store, "--no-wheels"]
-    tunings = ["--only-tunings", TUNING, "--only-tunings", FAR_TUNING]
-    done = run_script(SCRIPTS / "pack.py", folder, *chosen, *tunings)
+    names = [word for name in ("add[m=1024", TUNING, FAR_TUNING) for word in ("-k", name)]
+    done = run_script(SCRIPTS / "pack.py", folder, *names, "--store", store, "--no-wheels")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
-    """Pack a kernel in two types, two tunings and a few cases."""
+    """Pack a kernel in two types, and a tuning; one for several GPUs is left out."""
     if reason := control.why_not():
         pytest.skip(reason)
     place = tmp_path_factory.mktemp("gpu")
@@ -99,7 +88,7 @@ def whole(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     out = tmp_path_factory.mktemp("whole")
     has_native = native_build.why_not() is None
     native = {"PALLASC_NATIVE": str(native_build.build())} if has_native else {}
-    chosen = [word for name in (VARIANT, TUNING, FAR_TUNING) for word in ("-k", name)]
+    chosen = [word for name in (VARIANT, TUNING) for word in ("-k", name)]
     return out, _check(packed, out, *chosen, native=native)
 
 
@@ -110,10 +99,11 @@ def test_a_packed_folder_holds_what_its_manifest_says(packed: Path) -> None:
         for path in packed.rglob("*")
         if path.is_file() and path.name != "MANIFEST.json" and path.parent.name != "__pycache__"
     }
-    assert {name: row["sha256"] for name, row in manifest["files"].items()} == files
-    assert manifest["bytes"] == sum(row["bytes"] for row in manifest["files"].values())
-    assert {"check_gpu.py", "kernels/variants.json", "codes/standin.json"} <= set(files)
-    assert manifest["versions"]["ptxas"]
+    assert manifest["files"] == files
+    assert {"check_gpu.py", "variants.json", "library.pallasc", "add.jax"} <= set(files)
+    assert manifest["versions"]["jax"]
+    packed_ids = {row["id"] for row in json.loads((packed / "variants.json").read_text())}
+    assert packed_ids == {VARIANT, OTHER, TUNING}
 
 
 def test_a_packed_folder_names_no_folder_of_the_machine(packed: Path) -> None:
@@ -128,67 +118,56 @@ def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -
     assert done.returncode == 0, done.stderr
     rows = _rows(out)
     ends, things = _ends(rows), _things(rows)
-    assert set(ends.values()) <= {"done", "skipped"}
-    assert ends[f"tunings/{FAR_TUNING}"] == "skipped"
-    assert {unit.partition("/")[0] for unit in ends} >= {"numbers", "calls", "codes", "launch"}
+    assert set(ends.values()) == {"done"}
+    assert {unit.partition("/")[0] for unit in ends} == set(PARTS)
     for adapter in ("numpy", "device arrays", "DLPack", "JAX", "JAX in jit"):
         assert things[f"numbers/{VARIANT}", adapter]["right"] is True, adapter
-    for way in ("open_bundle", "load", "two bundles", "graph of the driver", "threads"):
-        assert things[f"calls/{way}", "numbers"]["right"] is True
-    assert things["calls/two bundles", "numbers"]["bundles"] == 2
-    assert all(row["same"] for (unit, _), row in things.items() if unit.startswith("codes/"))
+    assert things[f"numbers/{TUNING}", "numpy"]["right"] is True
+    for way in ("load", "graph of the driver", "threads", "JAX in a loop"):
+        assert things[f"calls/{way}", "numbers"]["right"] is True, way
+    tuned = things["calls/tune run", "numbers"]
+    assert (tuned["right"], tuned["keys"][0]["winner"]) == (True, TUNING)
+    assert TUNING in (out / "tune_attention.jsonl").read_text()
     assert {"raw", "checked", "unchecked"} <= {
-        what for unit, what in things if unit == "launch/pointers"
+        what for unit, what in things if unit == "launch/pallasc"
     }
     assert things[f"times/{VARIANT}", "pallasc"]["cold"]["repeats"] == 2
-    assert things["times/peaks", "copy"]["gb_per_s"] > 0
-    assert things[f"tunings/{TUNING}", "numbers"]["right"] is True
-    assert things[f"tunings/{TUNING}", "time"]["warm"]["median_us"] > 0
-    job = things["tune/attention", "job"]
-    assert (job["right"], job["keys"][0]["winner"]) == (True, TUNING)
-    assert TUNING in (out / "tune_attention.jsonl").read_text()
 
 
-def test_exports_are_launched_in_processes_of_their_own(whole: tuple[Path, Any]) -> None:
-    if reason := native_build.why_not():
-        pytest.skip(reason)
-    things = _things(_rows(whole[0]))
-    assert things[f"exports/C {VARIANT}", "library"]["right"] is True
-    ways = ("by bytes", "by digest", "by digest, without the bundle")
-    long, short, without = (things[f"exports/JAX {VARIANT}", way] for way in ways)
-    if importlib.util.find_spec("flatbuffers") is None:
-        assert long["missing"].startswith("flatbuffers: ")
-        return
-    assert (long["right"], short["right"], without["right"]) == (True, True, True)
-    assert short["bytes"] < long["bytes"]
-    assert "no open bundle has its cubins" in without["said"]
+def test_an_exported_function_is_called_in_another_process(whole: tuple[Path, Any]) -> None:
+    row = _things(_rows(whole[0]))["calls/jax.export", "numbers"]
+    if native_build.why_not() or importlib.util.find_spec("flatbuffers") is None:
+        assert "missing" in row
+    else:
+        assert row["right"] is True
 
 
 def test_what_is_missing_is_said(whole: tuple[Path, Any]) -> None:
     rows = _rows(whole[0])
     things = _things(rows)
     if shutil.which("nvidia-smi") is None:
-        assert "nvidia-smi is not here" in things[f"times/{VARIANT}", "clocks"]["clocks"]["missing"]
-    if shutil.which("compute-sanitizer") is None:
-        reasons = {r.get("reason") for r in rows if r.get("unit", "").startswith("sanitizer/")}
-        assert reasons == {"compute-sanitizer is not here"}
-    assert "JAX runs on cpu" in things[f"times/{VARIANT}", "JAX, by its profiler"]["missing"]
-    assert "JAX runs on cpu" in things[f"starts/{VARIANT}", "jax"]["missing"]
+        clocks = things[f"times/{VARIANT}", "clocks"]["clocks"]
+        assert clocks == {"missing": "nvidia-smi is not installed"}
+    assert "JAX runs on cpu" in things[f"times/{VARIANT}", "JAX"]["missing"]
+    assert "JAX runs on cpu" in things["launch/JAX", "JAX"]["missing"]
     # Whatever is not installed: each question has an answer, or says why not.
     silent = [key for key, row in things.items() if len(row) <= 5]
     assert silent == []
 
 
-def test_errors_are_told_with_all_of_their_causes(whole: tuple[Path, Any]) -> None:
+def test_errors_are_as_expected_and_reported_with_their_tracebacks(
+    whole: tuple[Path, Any],
+) -> None:
     things = _things(_rows(whole[0]))
-    memory = things["errors/memory that does not fit", "more memory than there is"]["raised"]
+    rows = {key: row for key, row in things.items() if key[0].startswith("errors/")}
+    assert [key for key, row in rows.items() if not row["right"]] == []
+    memory = rows["errors/memory that is not valid", "too much memory"]["raised"]
     assert (memory["type"], memory["code"]) == ("OutOfMemoryError", 2)
     assert memory["hint"]
-    waiting = things["errors/an illegal address", "waiting for it"]["raised"]
+    waiting = rows["errors/an illegal address", "waiting for it"]["raised"]
     assert "earlier asynchronous error" in waiting["message"]
-    assert things["errors/an illegal address", "the next call"]["raised"]["code"] == 700
-    inside = things["errors/inside JAX", "another shape"]["raised"]
-    assert "Traceback" in inside["traceback"]
+    assert "Traceback" in waiting["traceback"]
+    assert rows["errors/an illegal address", "the next call"]["raised"]["code"] == 700
 
 
 def test_a_run_that_is_cut_at_three_moments_gives_the_same(
@@ -197,7 +176,7 @@ def test_a_run_that_is_cut_at_three_moments_gives_the_same(
     out = tmp_path / "cut"
     program = HERE / "programs" / "gpu_cuts.py"
     check = [sys.executable, "-P", packed / "check_gpu.py", "--out", out, *SHORT]
-    check += ["--parts", ",".join(CUT), "--at-once", "1"]  # no unit is begun too often
+    check += ["--parts", *CUT]
     own = {**control.environment(), "TMPDIR": str(tmp_path)}  # what is killed leaves its folder
     moments = json.dumps(MOMENTS)
     done = run_script(program, out / "results.jsonl", moments, *check, environment=own, device=True)
@@ -213,17 +192,15 @@ def test_a_run_that_is_cut_at_three_moments_gives_the_same(
         for name in ("right", "same", "wrong", "missing", "same_bytes"):
             assert found[key].get(name) == row.get(name), (key, name)
     over: set[str] = set()
-    for row in rows:  # what was over is not begun again, and what was told is not told again
+    for row in rows:  # what was over is not begun again
         unit = row.get("unit", "")
         assert not (row["event"] in ("begin", "thing") and unit in over), row
         over |= {unit} if row["event"] == "end" else set()
-    told = [(r["unit"], r["what"]) for r in rows if r["event"] == "thing"]
-    assert len(told) == len(set(told))
 
 
 def test_a_broken_context_loses_one_kernel_only(packed: Path, tmp_path: Path) -> None:
     broken = {"numbers/add[m=1024,dtype=f32]": "error"}
-    chosen = ["--parts", "numbers", "--adapters", "numpy"]
+    chosen = ["--parts", "numbers", "-k", "add["]
     done = _check(packed, tmp_path, *chosen, device=broken)
     assert done.returncode == 1
     rows = _rows(tmp_path)
@@ -237,20 +214,20 @@ def test_a_broken_context_loses_one_kernel_only(packed: Path, tmp_path: Path) ->
 
 def test_a_hang_loses_one_kernel_only(packed: Path, tmp_path: Path) -> None:
     hanging = {"numbers/add[m=1024,dtype=f32]": "hang"}
-    chosen = ["--parts", "numbers", "--adapters", "numpy", "--patience", "1"]
+    chosen = ["--parts", "numbers", "--patience", "1"]
     conditions = {"numbers_s": 1}
     done = _check(packed, tmp_path, *chosen, "-k", VARIANT, device=hanging, conditions=conditions)
     assert done.returncode == 1
     (end,) = (row for row in _rows(tmp_path) if row["event"] == "end" and "numbers" in row["unit"])
     assert (end["status"], end["reason"]) == ("timeout", "not over after 1 s")
-    done = _check(packed, tmp_path, "--parts", "numbers", "--adapters", "numpy")
+    done = _check(packed, tmp_path, "--parts", "numbers", "-k", OTHER)
     assert done.returncode == 1  # the other kernel is right, and this one stays as it was
     assert _ends(_rows(tmp_path)) == {f"numbers/{VARIANT}": "timeout", f"numbers/{OTHER}": "done"}
 
 
 def test_wrong_numbers_are_found(packed: Path, tmp_path: Path) -> None:
     wrong = {"numbers/": "wrong"}
-    chosen = ["--parts", "numbers", "--adapters", "numpy", "-k", VARIANT]
+    chosen = ["--parts", "numbers", "-k", VARIANT]
     done = _check(packed, tmp_path, *chosen, device=wrong)
     assert done.returncode == 1
     row = _things(_rows(tmp_path))[f"numbers/{VARIANT}", "numpy"]
@@ -259,25 +236,22 @@ def test_wrong_numbers_are_found(packed: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_whose_time_is_spent_says_what_is_left(packed: Path, tmp_path: Path) -> None:
-    chosen = ["--parts", "numbers,errors"]
+    chosen = ["--parts", "numbers", "errors"]
     done = _check(packed, tmp_path, *chosen, conditions={"spent": True})
     assert done.returncode == 3, done.stderr
     assert "run the same command again" in done.stderr
-    assert _rows(tmp_path)[-1]["left"]["numbers"] == 2
+    assert _rows(tmp_path)[-1]["left"]["numbers"] == 3
 
 
-def test_another_driver_answers_otherwise_and_the_table_says_so(
+def test_another_error_of_the_driver_is_found_and_the_table_shows_it(
     packed: Path, tmp_path: Path
 ) -> None:
     environment = control.environment(faults=[("cuMemAlloc_v2", 2, 46)])
-    command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "codes"]
-    run_script(*command, environment=environment)
-    things = _things(_rows(tmp_path))
-    differing = {key: row for key, row in things.items() if row.get("same") is False}
-    key = ("codes/sizes of memory", "cuMemAlloc of 2^44")
-    assert (differing[key]["real"], differing[key]["standin"]) == (46, 2)
+    command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "errors"]
+    assert run_script(*command, environment=environment).returncode == 1
     done = run_script(packed / "summary.py", tmp_path / "results.jsonl")
-    assert "sizes of memory: cuMemAlloc of 2^44: real 46, stand-in 2" in done.stdout
+    assert "WRONG    memory that is not valid: too much memory: DriverError" in done.stdout
+    assert "right    no GPU is visible: a call: DriverError" in done.stdout
 
 
 def test_a_machine_without_a_gpu_is_told(packed: Path, tmp_path: Path) -> None:
@@ -290,7 +264,7 @@ def test_a_machine_without_a_gpu_is_told(packed: Path, tmp_path: Path) -> None:
 
 
 def test_results_of_another_gpu_or_folder_are_not_mixed(packed: Path, tmp_path: Path) -> None:
-    command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "codes"]
+    command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "launch"]
     assert run_script(*command).returncode == 0
     done = run_script(*command, environment=control.environment(devices="10.0"))
     assert done.returncode == 2
@@ -307,8 +281,8 @@ def test_results_of_another_gpu_or_folder_are_not_mixed(packed: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--budget", "abc"], "must be a positive number of seconds, got 'abc'"),
-        (["--parts", "numbers,colours"], "parts are numbers, calls"),
+        (["--budget", "abc"], "invalid float value: 'abc'"),
+        (["--parts", "colours"], "invalid choice: 'colours'"),
         (["--folder", "nowhere"], "was not made by pack.py"),
     ],
 )
@@ -326,15 +300,14 @@ def test_the_summary_makes_a_table_and_a_record(
 ) -> None:
     record = tmp_path / "gpu.json"
     lines = whole[0] / "results.jsonl"
-    done = run_script(packed / "summary.py", lines, "--json", record, "--check")
+    done = run_script(packed / "summary.py", lines, "--json", record)
     assert done.returncode == 0, done.stdout
-    assert "1 of 1 right  numpy, 1 with the same bytes" in done.stdout
-    assert "1 × tunings: it is for 4 GPUs" in done.stdout
+    assert "2 of 2 right  numpy, 2 with the same bytes" in done.stdout
+    assert "× times: JAX runs on cpu here" in done.stdout
     kept = json.loads(record.read_text())
     assert kept["machine"]["gpu"] == "Stand-in H100"
     assert kept["problems"] == []
-    assert kept["best_tunings"]["attention(f16[1, 4096, 16, 64], f16[1, 4096, 4, 64], "
-                                "f16[1, 4096, 4, 64])"]["tuning"] == TUNING  # fmt: skip
+    assert kept["units"][f"numbers/{VARIANT}"]["numpy"]["right"] is True
     assert "Traceback" not in record.read_text()
     assert str(HERE.parents[1]) not in record.read_text()
 
@@ -347,7 +320,6 @@ def test_a_line_that_was_cut_short_is_not_counted(
         file.write('{"event": "end", "unit": "numb')
     done = _check(packed, tmp_path, "--parts", "numbers", "-k", VARIANT)
     assert done.returncode == 0, done.stderr
-    assert "cut short and do not count: 1" in done.stderr
     assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])["left"] == {
         "numbers": 0
     }
@@ -357,38 +329,14 @@ def test_kernels_are_timed_against_jax_on_the_same_numbers(packed: Path) -> None
     done = run_script(HERE / "programs" / "gpu_times.py", packed)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["JAX"] == {"missing": "JAX runs on cpu here"}
-    assert found["same_bytes"] == {"same": True}
-    assert found["ours"]["moved_bytes"] == 3 * 4 * 1024 * 4096
-    assert found["in_a_row"]["pallasc_to_jax"] > 0 or "missing" in found["in_a_row"]
-    assert "missing" in found["profiled"]  # no GPU is profiled here
-    assert "error" in found["same_code"]  # JAX compiles for the CPU here
+    assert found["jax"] == {"missing": "JAX runs on cpu here"}
+    assert found["ours"]["warm"]["repeats"] == 3
+    assert "error" in found["profiled"] or "missing" in found["profiled"]  # no GPU is here
 
 
 def test_the_references_of_numpy_agree_with_those_of_jax() -> None:
     done = run_script(HERE / "programs" / "gpu_references.py", SCRIPTS)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 12
+    assert len(found) == 10
     assert {name: off for name, off in found.items() if off > 1} == {}
-
-
-def test_findings_of_compute_sanitizer_are_counted(packed: Path, tmp_path: Path) -> None:
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(
-        "#!/bin/sh\n"
-        'test "$2" = memcheck && echo "========= ERROR SUMMARY: 0 errors" > "$4"\n'
-        'test "$2" = racecheck && echo "===== RACECHECK SUMMARY: 3 hazards displayed" > "$4"\n'
-        'test "$2" = memcheck -o "$2" = racecheck || exit; shift 4; exec "$@"\n'
-    )
-    tool.chmod(0o755)
-    environment = control.environment()
-    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
-    command = [packed / "check_gpu.py", "--out", tmp_path / "out", *SHORT, "--parts", "sanitizer"]
-    done = run_script(*command, environment=environment)
-    assert done.returncode == 1
-    rows = {key[0]: row for key, row in _things(_rows(tmp_path / "out")).items()}
-    found = {unit.split("/")[1].split()[0]: row for unit, row in rows.items()}
-    assert (found["memcheck"]["right"], found["memcheck"]["findings"]) == (True, 0)
-    assert (found["racecheck"]["right"], found["racecheck"]["findings"]) == (False, 3)
-    assert found["initcheck"]["findings"] is None  # it said nothing that is understood

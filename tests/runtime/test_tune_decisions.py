@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from pallasc.tuning.contest import (
     LEAST_ROUNDS,
-    Done,
-    Drop,
     Measure,
     Rules,
     compare,
@@ -20,7 +19,7 @@ from pallasc.tuning.contest import (
     evidence,
     threshold,
 )
-from pallasc.tuning.results import Contest, Results, Start, add_record, contest_key
+from pallasc.tuning.results import Contest, Done, Dropped, Record, Results, Start, contest_key
 
 SUBJECT: dict[str, Any] = {"kernel": "double", "key": [1]}
 START = Start("5a" * 32, "GPU", None, "sm_90", "", "", {})
@@ -69,7 +68,7 @@ def played(
 
     def add(kind: str, **fields: Any) -> None:
         kinds.append(kind)
-        add_record({"kind": kind, **SUBJECT, **fields}, results)
+        results.add(convert({"kind": kind, **SUBJECT, **fields}, Record))
 
     def note(name: str, why: str = "") -> None:
         state = "failed" if why else "ok"
@@ -81,10 +80,12 @@ def played(
         decision = decide(contest, names, rules)
         assert decision == decide(contest, names, rules)
         if isinstance(decision, Done):
-            add("done", **decision._asdict())
+            kinds.append("done")
+            results.add(decision)
             break
-        if isinstance(decision, Drop):
-            add("dropped", **decision._asdict())
+        if isinstance(decision, Dropped):
+            kinds.append("dropped")
+            results.add(decision)
             continue
         for name in decision.ids:
             if name not in contest.points:
@@ -203,7 +204,11 @@ def test_points_without_a_common_round_are_told_apart_by_their_times() -> None:
     contest = results.contests.setdefault(contest_key("double", [1], {}), Contest("double", (1,)))
 
     def add(kind: str, **fields: Any) -> None:
-        add_record({"kind": kind, **SUBJECT, **fields}, results)
+        results.add(convert({"kind": kind, **SUBJECT, **fields}, Record))
+
+    def done(name: str) -> Done:
+        why = "the fastest by the median after 1 s"
+        return Done("double", (1,), winner=name, why=why)
 
     def note(name: str, state: str) -> None:
         about = {"params": {}, "target": "t", "artifact": "0" * 64, "why": "it hangs"}
@@ -217,10 +222,10 @@ def test_points_without_a_common_round_are_told_apart_by_their_times() -> None:
     note("L", "failed")
     for order in ("ABL", "BAL"):
         decision = decide(contest, [*order], Rules(seconds=1.0))
-        assert decision == Done("B", "the fastest by the median after 1 s")
+        assert decision == done("B")
     contest.points["A"].times_us = dict.fromkeys(range(1, 6), 12.0)
     tied = decide(contest, ["B", "A", "L"], Rules(seconds=1.0))
-    assert tied == Done("B", "the fastest by the median after 1 s")
+    assert tied == done("B")
 
 
 def test_time_that_is_spent_ends_a_contest_and_is_said() -> None:

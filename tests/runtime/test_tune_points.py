@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import resource
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tuned_jobs
+from msgspec.structs import replace
 from tuned_jobs import point_id
 
 from pallasc.errors import DeviceError, SpecError
 from pallasc.runtime.device.conditions import Conditions, ask_nvml, pci_address
 from pallasc.runtime.device.devices import Device, look_at_device
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.tuning import points as points_module
-from pallasc.tuning import results as results_module
+from pallasc.tuning import measure
 from pallasc.tuning.contest import Rules
-from pallasc.tuning.measure import Run
-from pallasc.tuning.points import Match, PointError, PointProcess, Points, Setup, read_job
-from pallasc.tuning.results import Contest, Start, check_start, line_of, open_results, read_results
+from pallasc.tuning.measure import Match, Points, Run, Setup, read_job
+from pallasc.tuning.point_process import PointError, PointProcess
+from pallasc.tuning.results import (
+    Contest,
+    End,
+    Start,
+    check_start,
+    line_of,
+    open_results,
+    read_results,
+)
 
 NAME = "NVIDIA H100 80GB HBM3"
 FOUND = Start("5a" * 32, NAME, "h100-sxm", "sm_90", "580.95.05", "2026-11-23", {})
@@ -56,7 +64,7 @@ def test_a_process_that_hangs_is_killed_with_what_it_started(
         assert process.read_outputs([256]) == [bytes(256)]
         child = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
         assert child.exists()
-        process._timeout_s = 0.2
+        process._socket.settimeout(0.2)
         with pytest.raises(PointError, match=r"no answer in 0\.2 s: it hangs"):
             process.ask({"op": "time", "repeats": 1, "cold": False})
         assert process._process.returncode == -9
@@ -69,7 +77,7 @@ def test_a_process_that_hangs_is_killed_with_what_it_started(
 def test_a_process_that_does_not_end_is_told_with_what_it_did(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    process = PointProcess("p", 0.0, [])
+    process = PointProcess("p", 0.001, [])
     child = process._process
     wait = child.wait
 
@@ -206,7 +214,7 @@ Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run a job of one key in a world, and return its contest and the lost points."""
-    monkeypatch.setattr(points_module, "PointProcess", FakeProcess)
+    monkeypatch.setattr(measure, "PointProcess", FakeProcess)
 
     def run(
         world: World,
@@ -223,7 +231,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             matches = read_job(bundle, DEVICE)
             setup = Setup(bundle, 0, 60.0, 1, cold=False)
             now = Conditions()
-            whole = Run(file, setup, rules, now, lambda _: referee(), listener)
+            whole = Run(file, setup, rules, now, referee, listener)
             if retry:
                 whole.retry_failed(matches)
             whole.all(matches)
@@ -286,7 +294,8 @@ def test_a_point_whose_process_does_not_end_is_not_met_again(play: Play, tmp_pat
     world = World(room=9, us=us(10, 9), faults={(point_id(1, 1), 2): hangs})
     with pytest.raises(DeviceError, match="does not end after SIGKILL"):
         play(world, Rules())
-    (lost,) = read_results(tmp_path / "results.jsonl").failures
+    (contest,) = read_results(tmp_path / "results.jsonl").contests.values()
+    (lost,) = contest.failed
     assert (lost.id, lost.failed) == (point_id(1, 1), "it hangs")
     assert play(World(room=9, us=us(10, 9)), Rules())[0].winner == point_id(1, 0)
 
@@ -374,7 +383,7 @@ def test_a_gpu_that_is_lost_ends_the_run_and_no_point(play: Play, tmp_path: Path
     with pytest.raises(DeviceError, match="GPU 0 cannot be used by a new process: no GPU"):
         play(World(room=9, us=us(10, 9), broken=True), Rules())
     results = read_results(tmp_path / "results.jsonl")
-    assert not results.failures
+    assert not any(contest.failed for contest in results.contests.values())
     assert results.ended == "GPU 0 cannot be used by a new process: no GPU"
     assert play(World(room=9, us=us(10, 9)), Rules())[0].winner == point_id(1, 1)
 
@@ -394,8 +403,7 @@ def test_points_share_the_memory_of_their_inputs(tmp_path: Path) -> None:
     with open_bundle(tuned_jobs.write_job(tmp_path / "job.pallasc", points=3)) as bundle:
         (match,) = read_job(bundle, DEVICE)
         points = Points(match, Setup(bundle, 0, 60.0, 1, cold=False), Whatever(), 8)
-        signatures = [points._signature(name) for name in match.entries]
-        held = [points._input_memory(*own) for own in zip(match.entries, signatures, strict=True)]
+        held = [points._input_memory(name) for name in match.entries]
         assert held[0] is held[1] is held[2]
         points.close()
 
@@ -414,20 +422,19 @@ def test_another_run_keeps_its_file(tmp_path: Path) -> None:
         assert file.resumed
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, write = tmp_path / "results.jsonl", os.write
-
-    def some(descriptor: int, data: bytes) -> int:
-        if len(data) < 20:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(descriptor, data[:10])
-
+def test_a_file_that_cannot_grow_keeps_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with open_results(path, START) as file:
-        monkeypatch.setattr(results_module.os, "write", some)
-        with pytest.raises(SpecError, match="cannot be written: No space left on device"):
-            file.add({"kind": "end", "why": "done"})
-        file.add({"kind": "end", "why": "not said any more"})
-    assert path.read_bytes() == line_of(START.to_json())
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
+            with pytest.raises(SpecError, match="cannot be written: File too large"):
+                file.add(End("done"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes() == line_of(START.to_json())
+        file.add(End("done"))
+    assert read_results(path).ended == "done"
 
 
 def test_a_file_in_a_file_is_refused(tmp_path: Path) -> None:
@@ -440,7 +447,7 @@ def test_a_file_in_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this one is 000000000000…"),
+        ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this is 000000000000…"),
         (
             {"device": "NVIDIA B200"},
             "another GPU: NVIDIA H100 80GB HBM3 .*, and this is NVIDIA B200",
@@ -465,9 +472,9 @@ def test_a_newer_driver_may_go_on_and_is_said() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("cold", True, "taken without --cold, and this run is with --cold: they cannot"),
-        ("repeats", 4, "taken with --repeats 8, and this run is with --repeats 4: they cannot"),
-        ("seed", 1, "taken with --seed 0, and this run is with --seed 1: they cannot"),
+        ("cold", True, "with another --cold: false, and this is true"),
+        ("repeats", 4, "with another --repeats: 8, and this is 4"),
+        ("seed", 1, "with another --seed: 0, and this is 1"),
     ],
 )
 def test_times_of_another_kind_are_refused_by_name(name: str, value: Any, message: str) -> None:

@@ -102,7 +102,7 @@ def shown_by_the_page() -> str:
 def test_a_killed_run_goes_on_where_it_was(run_job: RunJob, tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     rounds, torn, code = 0, "", -signal.SIGKILL
-    for end in ("SIGKILL:6", "SIGKILL:7:9", "SIGTERM:6", ""):
+    for end in ("SIGKILL:5", "SIGKILL:7:9", "SIGTERM:5", ""):
         done = run_job(output, keys=1, end=end)
         expected = code if "KILL" in end else 130 if end else 0
         assert done.returncode == expected, done.stderr

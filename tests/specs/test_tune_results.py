@@ -58,10 +58,10 @@ def test_points_have_their_times_by_round(tmp_path: Path) -> None:
     assert contest.ratios(IDS[0], IDS[1]) == [10 / 14, 12 / 15]
     assert (contest.winner, contest.done, results.ended) == (IDS[0], DONE["why"], "done")
     assert slow.dropped == DROPPED["why"]
-    assert contest.rounds[2].throttled == ("power",)
+    assert contest.rounds[1].throttled == ["power"]
     name, driver = START.device, START.driver
     expected = Measured(11.0, 9.09, 3, name, driver, 1755, "2026-11-23")
-    assert results.measured(contest, fast) == expected
+    assert contest.measured(fast) == expected
     assert not results.torn
 
 
@@ -70,7 +70,7 @@ def test_a_point_that_fails_later_has_no_valid_times() -> None:
     results = parse_results(content(*BOTH, times(1, 10.0, 14.0), failed), "r")
     (contest,) = results.contests.values()
     assert [own.id for own in contest.valid] == [IDS[0]]
-    assert [own.failed for own in results.failures] == ["an illegal address"]
+    assert [own.failed for own in contest.failed] == ["an illegal address"]
 
 
 def test_a_retry_opens_a_contest_and_keeps_what_its_points_failed_with() -> None:
@@ -102,7 +102,7 @@ def test_a_cut_last_line_is_dropped_and_said(kept: int) -> None:
     whole, last = content(*BOTH, times(1, 10.0, 14.0)), line_of(times(2, 10.0, 14.0))
     results = parse_results(whole + last[:kept], "r.jsonl")
     (contest,) = results.contests.values()
-    assert [*contest.rounds] == [1]
+    assert len(contest.rounds) == 1
     assert results.whole_bytes == len(whole)
     assert "r.jsonl:5: the last line was cut" in results.torn
 
@@ -112,7 +112,7 @@ def test_runs_of_one_file_go_on() -> None:
     stopped = {"kind": "end", "why": "stopped"}
     results = parse_results(content(*BOTH, times(1, 1, 2), stopped, again, times(2, 1, 2)), "r")
     (contest,) = results.contests.values()
-    assert [*contest.rounds] == [1, 2]
+    assert len(contest.rounds) == 2
     assert (results.start.date, results.ended) == ("2026-11-24", "")
 
 
@@ -122,11 +122,11 @@ def test_a_run_that_finds_a_contest_done_leaves_its_date_and_driver() -> None:
     done = [*BOTH, times(1, 10.0, 14.0), DONE, end, later, end]
     results = parse_results(content(*done), "r")
     (contest,) = results.contests.values()
-    own = results.measured(contest, contest.points[IDS[0]])
+    own = contest.measured(contest.points[IDS[0]])
     assert (own.date, own.driver) == (START.date, START.driver)
     results = parse_results(content(*BOTH, times(1, 10.0, 14.0), later, times(2, 10, 14)), "r")
     (contest,) = results.contests.values()
-    own = results.measured(contest, contest.points[IDS[0]])
+    own = contest.measured(contest.points[IDS[0]])
     assert (own.date, own.driver) == ("2026-12-24", "590.10")
 
 
@@ -153,13 +153,13 @@ FLIPPED = content(*BOTH, times(1, 10.0, 14.0), DONE).replace(b"14.0", b"13.0")
             CorruptError,
             "r:5: round 1 comes after round 1",
         ),
-        (content(*BOTH, times(1, 0.0)), CorruptError, "took no time"),
-        (content(BOTH[0], times(1, 1.0)), CorruptError, "r:2: .* is not a point of this contest"),
-        (content(*BOTH, DONE, times(1, 1.0)), CorruptError, "r:5: .* is done already"),
-        (content(*BOTH, point(1, artifact="f" * 64)), CorruptError, "was another point before"),
-        (content(*BOTH, {"kind": "retry", **SUBJECT, "ids": [IDS[0]]}), CorruptError, "not fail"),
-        (content(*BOTH, {"kind": "tunes", **SUBJECT}), CorruptError, "'tunes' is not a kind"),
-        (content(*BOTH, {"kind": "done", **SUBJECT}), CorruptError, "'winner' is missing"),
+        (content(BOTH[0], times(1, 1.0)), CorruptError, "r:2: .*tile=64.* is missing"),
+        (content(*BOTH, {"kind": "tunes", **SUBJECT}), CorruptError, "r:4: .*tunes"),
+        (
+            content(*BOTH, {"kind": "done", **SUBJECT}),
+            CorruptError,
+            "missing required field `winner`",
+        ),
         (
             content(*BOTH, {**START.to_json(), "job": "00" * 32}),
             CorruptError,

@@ -106,9 +106,9 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {DIGEST}}}\n"
     ("text", "message"),
     [
         ("", "t: the table is empty."),
-        ("[]", "t:1:1: expected a table of tuned kernels, got a list."),
-        ("schema: 1", "t:1:1: field 'kernels' of a table is missing."),
-        ("kernels: {}", "t:1:1: field 'schema' of a table is missing."),
+        ("[]", "t:1:1: expected a mapping, got a list."),
+        ("schema: 1", "t:1:1: field 'kernels' is missing."),
+        ("kernels: {}", "t:1:1: field 'schema' is missing."),
         ("schema: 2\nkernels: {}", "t:1:9: schema: the table has schema 2, and this pallasc reads "
          "schema 1."),
         ("schema: 1\nkernels: []", "t:2:10: kernels: expected a mapping of kernels, got a list."),

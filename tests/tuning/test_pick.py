@@ -16,6 +16,7 @@ from made_results import (
     made_results,
     point_id,
 )
+from msgspec import structs
 
 from pallasc.errors import CorruptError, PallascError, SpecError
 from pallasc.specs.targets import resolve_target
@@ -228,7 +229,7 @@ def test_points_that_failed_or_that_specs_have_no_more_are_not_used() -> None:
 
 # What is refused, by name.
 
-B200 = replace(H100, device="NVIDIA B200", model="b200")
+B200 = structs.replace(H100, device="NVIDIA B200", model="b200")
 
 
 def refused(*files: Results, **options: Any) -> PallascError:
@@ -249,7 +250,7 @@ def test_a_gpu_that_the_points_are_not_compiled_for_is_refused() -> None:
 
 
 def test_an_unknown_model_is_refused_unless_the_specs_know_it() -> None:
-    file = made_results(TIMES, start=replace(H100, device="NVIDIA H100 PCIe", model=None))
+    file = made_results(TIMES, start=structs.replace(H100, device="NVIDIA H100 PCIe", model=None))
     assert "which is no model of a GPU that pallasc knows" in str(refused(file))
     own = replace(resolve_target("h100-sxm"), name="h100-pcie", description="NVIDIA H100 PCIe")
     assert with_model(file, [own]).start.model == "h100-pcie"
@@ -280,14 +281,14 @@ def test_a_file_whose_end_is_missing_is_refused() -> None:
 
 
 def test_results_are_as_old_as_their_rounds_and_not_as_a_run_that_found_them_done() -> None:
-    later = replace(H100, date="2026-12-24", driver="590.10")
+    later = structs.replace(H100, date="2026-12-24", driver="590.10")
     again = [*made_lines(TIMES), *made_lines({}, start=later)]
     own = decided(parse_results(b"".join(again), "again.jsonl"))
     assert own.changes == decided(made_results(TIMES)).changes
 
 
 def test_results_of_two_days_change_nothing_the_second_time() -> None:
-    later = replace(H100, date="2026-12-24")
+    later = structs.replace(H100, date="2026-12-24")
     files = made_results(TIMES), made_results(TIMES, "later.jsonl", start=later, rounds=30)
     rows = tuple(change.row for change in decided(*files).changes)
     assert {row.measured.date for row in rows if row.measured} == {"2026-12-24"}

@@ -16,13 +16,13 @@ from emulate import emulate
 
 sys.path.insert(0, sys.argv[1])
 
-import jax_way
+import part_times
 from carried import read_variants
 from desk import MissingError
 from part_times import Timed
 
 FOLDER = Path(sys.argv[1])
-OPTIONS = {"repeats": 3, "rounds": 2, "launches": 2, "ramp_s": 0}
+OPTIONS = {"repeats": 3, "ramp_s": 0}
 
 
 def asked(work: Any) -> Any:
@@ -39,15 +39,15 @@ def main() -> None:
     driver = standin.load()
     driver.reset()
     variant = read_variants(FOLDER)[0]
-    driver.kernel("*")(emulate(variant.opened(), lambda x, y: [x + y]))
+    artifact = variant.kernel().variants[0].artifact
+    driver.kernel("*")(emulate(artifact, lambda x, y: [x + y]))
     timed = Timed(variant, OPTIONS)
-    before = {"JAX": asked(timed.same_bytes), "torch": asked(timed.torch)}
-    jax_way.why_not = lambda: None
-    jax_way.jitted = lambda _: jax.jit(lambda x, y: x + y)
-    ways = (timed.ramp, timed.ours, timed.same_bytes, timed.same_code)
-    found = {work.__name__: asked(work) for work in (*ways, timed.profiled, timed.in_a_row)}
+    found = {work.__name__: asked(work) for work in (timed.ramp, timed.ours, timed.jax)}
+    part_times.need_jax = lambda: jax
+    part_times.jitted = lambda _: jax.jit(lambda x, y: x + y)
+    found["profiled"] = asked(timed.jax)
     driver.check()
-    print(json.dumps({**before, **found}))
+    print(json.dumps(found))
 
 
 main()

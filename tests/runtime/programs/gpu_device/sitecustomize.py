@@ -1,9 +1,9 @@
 """Have the stand-in driver compute what the kernels of a packed folder compute.
 
-Python imports this at its start where this folder is on PYTHONPATH. In a worker of `check_gpu.py`
-that launches one variant, the rows that are compared get their right numbers; where sums are
-compared, all of them do. GPU_DEVICE, a JSON object, makes it misbehave: part of a unit's id ->
-`wrong` numbers, an `error` of the driver (700), or `hang`.
+Python imports this at its start where this folder is on PYTHONPATH. In a worker of
+`check_gpu.py --quick` that launches one variant, the rows that are compared get their right
+numbers; where sums are compared, all of them do. GPU_DEVICE, a JSON object, makes it misbehave:
+part of a unit's id -> `wrong` numbers, an `error` of the driver (700), or `hang`.
 
 GPU_CUT, a JSON list of an event and the start of a unit's id, has the command killed at a moment:
 by the process that writes such a line of results, right after it.
@@ -35,7 +35,7 @@ class Computer:
     def __init__(self, folder: Path, unit: str) -> None:
         self._folder, self._unit = folder, unit
         self._variant: Any = None
-        self._rows: list[Any] | None = None
+        self._rows: Any = None
         self._places: dict[int, int] = {}
         self._done = 0
         self._turn = threading.Lock()
@@ -52,7 +52,7 @@ class Computer:
             return 700
         if self._variant is None:
             self._variant = self._find()
-            self._artifact = self._variant.opened()
+            self._artifact = self._variant.kernel().variants[0].artifact
         from emulate import addresses
 
         steps = self._artifact.plan.launches
@@ -67,14 +67,13 @@ class Computer:
         from carried import read_variants
 
         part, _, name = self._unit.partition("/")
-        kind = "tunings" if part == "tunings" else "kernels"
-        wanted = name if part in ("numbers", "tunings", "times") else "add[m=1024,dtype=f32]"
-        return next(one for one in read_variants(self._folder, kind) if one.id.startswith(wanted))
+        wanted = name if part in ("numbers", "times") else "add[m=1024,dtype=f32]"
+        return next(one for one in read_variants(self._folder) if one.id.startswith(wanted))
 
     def _write(self, is_wrong: bool) -> None:
         import numpy as np
         from emulate import view
-        from references import make_inputs, right_rows, row_axis, sample_rows
+        from references import REFERENCES, make_inputs, row_axis, sample_rows
 
         plan, variant = self._artifact.plan, self._variant
         written = [one for one in plan.outputs if one.buffer in self._places]  # others are copies
@@ -83,12 +82,12 @@ class Computer:
             a, b = (view(self._places[i.buffer], i.dtype, i.shape) for i in plan.inputs)
             outputs[0][...] = a + b + is_wrong
             return
-        rows = sample_rows(variant, outputs[0].shape, int(os.environ.get("GPU_ROWS", "96")))
+        rows = sample_rows(variant, outputs[0].shape, 8)
         if self._rows is None:
-            self._rows = right_rows(variant, make_inputs(variant), rows)
-        for output, values in zip(outputs, self._rows, strict=False):
-            place = (slice(None),) * row_axis(variant) + (np.asarray(rows),)
-            output[place] = values + is_wrong
+            reference = REFERENCES[variant.name]
+            self._rows = reference(make_inputs(variant), variant.static, rows)
+        place = (slice(None),) * row_axis(variant) + (np.asarray(rows),)
+        outputs[0][place] = self._rows + is_wrong
 
 
 def cut_at(event: str, unit: str) -> None:
@@ -116,7 +115,7 @@ def main() -> None:
     elif "GPU_DEVICE_OF" not in os.environ:
         return
     folder, unit = json.loads(os.environ["GPU_DEVICE_OF"])
-    if unit.partition("/")[0] not in ("numbers", "calls", "exports", "errors", "tunings", "times"):
+    if unit == "calls/tune run" or unit.startswith(("machine/", "launch/")):
         return
     sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
     import standin

@@ -1,21 +1,16 @@
-"""A store with thousands of variants, filled in a minute: the input of the warm benchmarks.
-
-The first variants are compiled for real. The others get a manifest and a record that differ from
-the first one's in the keys and in the bytes of every blob, so that a build reads, checks and hashes
-for each as much as it would for one that was compiled.
-"""
+"""Specs, filled stores, and the plain JAX script that builds are compared with."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from harness import PYTHON, timed_process
 from msgspec.structs import replace
 
 from pallasc.cache.store import Store
@@ -26,6 +21,7 @@ from pallasc.specs.canonical import digest
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
+from pallasc.specs.wire import variant_to_json
 
 KERNEL = '''\
 """Adds two arrays."""
@@ -69,6 +65,35 @@ kernels:
     static: {{block_size: 2048}}
     matrix: {{m: {m}, n: {n}}}
 """
+MIX = Path(__file__).with_name("library_mix.yaml")
+MIX_KERNELS = 10
+
+RIVAL = """
+import json, sys
+import jax
+from jax.experimental import topologies
+from pallasc.compiler.lowering.entry import import_function, static_value
+from pallasc.compiler.lowering.jax_versions import target_config
+from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.wire import variant_from_json
+
+for data in json.load(open(sys.argv[1])):
+    variant = variant_from_json(data)
+    device = topologies.get_topology_desc(
+        "rival", "cuda", target_config=target_config(variant.target), topology="1x1x1"
+    ).devices[0]
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    arrays = {
+        name: None if array is None else jax.ShapeDtypeStruct(
+            array.shape, getattr(jax.numpy, DTYPES[array.dtype].jax_name), sharding=sharding)
+        for name, array in variant.args.items()
+    }
+    function = import_function(variant.entry, variant.base_dir)
+    static = {key: static_value(value, variant.base_dir) for key, value in variant.static.items()}
+    with jax.default_device(device):
+        call = jax.jit(lambda arrays: function(**arrays, **static))
+        call.trace(arrays).lower(lowering_platforms=("cuda",)).compile()
+"""
 
 
 def write_spec(folder: Path, count: int) -> Path:
@@ -87,7 +112,11 @@ def write_spec(folder: Path, count: int) -> Path:
 
 
 def fill(store: Store, spec: Path, *, compiled: int = 1) -> list[Variant]:
-    """Compile the first variants of a spec and copy the first one's results for the others."""
+    """Compile the first variants of a spec, and copy the first one's results for the others.
+
+    The copies have other keys and other bytes in every blob, so that a build reads, checks and
+    hashes as much for each as for one that was compiled.
+    """
     variants = expand(load_yaml(spec))
     report = build(variants[:compiled], store=store)
     if report.failed:
@@ -96,6 +125,30 @@ def fill(store: Store, spec: Path, *, compiled: int = 1) -> list[Variant]:
         lookup = Lookup(setup.context(store), store)
         _copy(store, lookup, variants, compiled)
     return variants
+
+
+def write_mix(folder: Path, count: int) -> Path:
+    """Write a spec of `count` variants, a multiple of ten; return its path."""
+    if count % MIX_KERNELS:
+        raise SystemExit(f"{count} misses: give a multiple of {MIX_KERNELS}")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "mix.yaml"
+    sizes = [256 * (index + 1) for index in range(count // MIX_KERNELS)]
+    path.write_text(MIX.read_text().replace("SIZES", str(sizes)))
+    return path
+
+
+def plain_jax(place: Path, variants: Sequence[Variant]) -> Callable[[], float]:
+    """Return a function that compiles variants in one process with JAX alone, and times it.
+
+    The process imports JAX once, calls its ahead-of-time compilation for each variant with the same
+    assembler, and extracts, checks and keeps nothing.
+    """
+    (place / "variants.json").write_text(json.dumps([variant_to_json(one) for one in variants]))
+    (place / "rival.py").write_text(RIVAL)
+    environment = dict(prepare().environment)
+    command = [*PYTHON, place / "rival.py", place / "variants.json"]
+    return lambda: timed_process(command, env=environment)
 
 
 def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: int) -> None:
@@ -112,14 +165,12 @@ def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: i
         put = store.put_artifact(key, record, own)
         copied = replace(manifest, action=key, record=put.digest, variant=variant.id)
         store.put_set(lookup.requests.of(variant).key, copied)
-        if number % 1000 == 999:
-            print(f"filled {number + 1}", file=sys.stderr)
 
 
 def _changed(
     record: Any, blobs: dict[str, bytes], number: int
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return record and blobs with a number at the end of every blob, and the digests that fit."""
+    """Return record and blobs with a number appended to every blob, and the matching digests."""
     text = json.dumps(record)
     changed = {}
     for name, data in blobs.items():
@@ -131,6 +182,6 @@ def _changed(
 
 @contextlib.contextmanager
 def without_sync() -> Iterator[None]:
-    """Spare the disk: nothing here has to outlive a crash."""
+    """Skip fsync: nothing here has to survive a crash."""
     with mock.patch.object(os, "fsync", return_value=None):
         yield
