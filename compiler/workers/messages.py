@@ -173,14 +173,12 @@ class Reply(Message):
         tainted: whether user code changed the process permanently.
         diagnostics: warnings and output of the request.
         output: the end of the worker's output during the request; the build adds it.
-        stray_bytes: ignored bytes that came through the worker's channel; the build adds them.
     """
 
     ok: ClassVar[bool] = True
     tainted: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
     output: str = ""
-    stray_bytes: int = 0
 
     def __post_init__(self) -> None:
         if len(self.diagnostics) > MOST:
