@@ -268,4 +268,4 @@ def _describe(pool: ClusterPool, run: Run, setup: Setup) -> None:
         sources=sent,
     )
     pool.describe(plugin)
-    pool.accept = partial(publish, requests, run.lookup, run.store, sent)
+    pool.accept = partial(publish, requests, run.lookup, run.store)

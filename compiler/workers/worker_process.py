@@ -16,10 +16,11 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import IO
+
+from msgspec.structs import replace
 
 from pallasc.cache.format import size
 from pallasc.compiler.toolchain.toolkit import TOOLKIT

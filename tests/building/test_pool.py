@@ -9,11 +9,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.compiler.workers.messages import Collect, Collected, Failed, Task
 from pallasc.compiler.workers.pool import Pool
