@@ -254,12 +254,10 @@ class Repository:
             files: inputs of a build; one outside the working tree counts as different.
             ignore: files to ignore, such as a bundle that is about to be replaced.
         """
-        tree = self._changed()
-        flagged = self._changed_but_flagged()
-        if tree is None or flagged is None:
+        changed = self._changed()
+        if changed is None:
             return Differences(None)
-        changed = (tree | flagged) - set(ignore)
-        names = {self.name_of(file) for file in changed}
+        names = {self.name_of(file) for file in changed - set(ignore)}
         for file in set(files) - set(ignore) - self._listed(files, "--cached"):
             names.update(self._untracked_names(file))
         return Differences(bool(names), tuple(sorted(names)))
@@ -293,28 +291,6 @@ class Repository:
         options = ("--name-only", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
         answer = _git(self.root, "diff", *options, "-z", "HEAD", "--")
         return None if answer is None else {self.root / name for name in _split(answer)}
-
-    def _changed_but_flagged(self) -> set[Path] | None:
-        """Return the changed files that `git diff` skips because of a flag, None if git fails.
-
-        `git update-index --assume-unchanged` and `--skip-worktree` hide changes. A sparse checkout
-        sets the latter for files that it leaves out; those do not differ.
-        """
-        answer = _git(self.root, "ls-files", "-v", "-z")
-        if answer is None:
-            return None
-        # Tags: lower case is assume-unchanged, S is skip-worktree.
-        flagged = [name for name in _split(answer) if name[0].islower() or name[0] == "S"]
-        sparse = {name[2:] for name in flagged if name[0] in "Ss"}
-        names = {name[2:] for name in flagged}
-        names = {n for n in names if n not in sparse or os.path.lexists(self.root / n)}
-        return {self.root / name for name in names if not self._is_committed(name)}
-
-    def _is_committed(self, name: str) -> bool:
-        """Return True if a file's bytes are as in the commit."""
-        now = _git(self.root, "hash-object", "--no-filters", "--", name)
-        then = _git(self.root, "rev-parse", "--verify", "--quiet", f"HEAD:{name}")
-        return now is not None and now == then
 
     def _untracked_names(self, file: Path) -> tuple[str, ...]:
         """Return the name of an untracked file; in a submodule, the differences there."""
