@@ -24,7 +24,7 @@ something other than the kernel asks for, and is checked to still do so; a build
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
 in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the
-results again. The tests interpret every ninth kernel, compile and emulate it for one of its
+results again. The tests interpret every fifteenth kernel, compile and emulate it for one of its
 architectures, and compare with those results; with `PALLASC_ALL_COVERAGE=1` they compile and
 compare all."""
 

@@ -1,6 +1,6 @@
 """Every entry of Pallas' reference has kernels, and they give what the checked-in results say.
 
-The first test process that needs them builds every ninth kernel for one of its architectures, or
+The first test process that needs them builds every fifteenth kernel for one architecture, or
 with `PALLASC_ALL_COVERAGE=1` every kernel for all of them.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -75,7 +74,7 @@ def came_out(built: Path) -> dict[str, Any]:
 
 def test_kernels_give_what_the_results_say(came_out: dict[str, Any]) -> None:
     cases = came_out["cases"]
-    assert len(cases) >= len(KEPT["cases"]) // (1 if ALL else 9)
+    assert len(cases) >= len(KEPT["cases"]) // (1 if ALL else 15)
     assert cases == {name: _kept(name, case["targets"]) for name, case in cases.items()}
 
 
@@ -134,11 +133,6 @@ def test_the_results_have_every_name_that_jax_exports(came_out: dict[str, Any]) 
     assert came_out["exports"] == KEPT["exports"]
 
 
-def test_names_that_jax_calls_deprecated_are_exported_too(came_out: dict[str, Any]) -> None:
-    assert "transpose_ref" in came_out["exports"]["plgpu"]
-    assert "core_map" in came_out["exports"]["pl"]
-
-
 def test_nothing_is_checked_in_that_is_not_as_declared() -> None:
     outcomes = [
         outcome
@@ -188,32 +182,6 @@ def test_what_jax_compiles_wrongly_is_found_by_emulation() -> None:
 
 def _is_a_gap(case: dict[str, Any]) -> bool:
     return all(outcome.startswith("gap: ") for outcome in case["targets"].values())
-
-
-def test_a_gap_is_told_in_more_than_the_class_of_an_error() -> None:
-    outcomes = {
-        outcome
-        for case in KEPT["cases"].values()
-        for outcome in [*case["targets"].values(), case.get("numbers", "ok")]
-        if outcome.startswith("gap: ")
-    }
-    assert outcomes
-    assert [text for text in outcomes if text.count(" ") == 1] == []
-
-
-def test_what_is_looked_for_is_told_without_regular_expressions(page: ModuleType) -> None:
-    cases = [case for held in page.all_results().values() for case in held["cases"].values()]
-    looks = {look for case in cases for look in case["looked_for"]}
-    assert looks
-    assert [look for look in looks if re.search(r"\\|\.[*+]|\)[*+?{]", look)] == []
-
-
-def test_the_page_shows_as_many_numbers_as_it_counts(page: ModuleType) -> None:
-    for held in page.all_results().values():
-        counted = [name for name, case in held["cases"].items() if case.get("numbers") == "ok"]
-        shown = [name for name, case in held["cases"].items() if "*numbers*" in page._cell(case)]
-        assert counted
-        assert shown == counted
 
 
 def test_every_entry_has_a_kernel(page: ModuleType) -> None:
