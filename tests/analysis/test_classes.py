@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pallasc.analysis.sass.classes import classify
-from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.analysis.sass.instructions import Code
 
 
-def test_no_instruction_of_the_library_is_unknown(cubins: Mapping[str, bytes]) -> None:
+def test_no_instruction_of_the_library_is_unknown(
+    together: Mapping[str, Mapping[str, Code]],
+) -> None:
     unknown = {
         each.mnemonic
-        for codes in disassemble_all(cubins).values()
+        for codes in together.values()
         for code in codes.values()
         for each in code.instructions
         if classify(each) == "other"

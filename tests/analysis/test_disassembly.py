@@ -15,11 +15,6 @@ from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.cubin import parse_elf
 
 
-@pytest.fixture(scope="module")
-def together(cubins: Mapping[str, bytes]) -> Mapping[str, Mapping[str, Code]]:
-    return disassemble_all(cubins)
-
-
 def _text_section(cubin: bytes) -> bytes:
     return next(s for s in parse_elf(cubin).sections if s.name.startswith(".text.")).content
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from sass_text import code_of
 
-from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.analysis.sass.instructions import Code
 from pallasc.analysis.sass.loops import Loop, innermost, loops
 
@@ -51,12 +50,8 @@ def _depths(found: tuple[Loop, ...], mnemonic: str) -> set[int]:
     return {loop.depth for loop in found if _has(loop, mnemonic)}
 
 
-def test_the_loops_of_real_kernels(cubins: Mapping[str, bytes]) -> None:
-    found = {
-        name: loops(code)
-        for name, codes in disassemble_all(cubins).items()
-        for code in codes.values()
-    }
+def test_the_loops_of_real_kernels(together: Mapping[str, Mapping[str, Code]]) -> None:
+    found = {name: loops(code) for name, codes in together.items() for code in codes.values()}
     # One warpgroup copies, the others multiply, each in loops of its own.
     attention = found["jax_attention"]
     copying = [loop for loop in attention if _has(loop, "UTMALDG")]
