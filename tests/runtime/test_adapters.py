@@ -14,7 +14,7 @@ from pallasc.runtime.adapters.capsules import _exported, read_capsule
 from pallasc.runtime.adapters.cuda_arrays import read_typestr
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
-from pallasc.runtime.matching.arrays import find_adapter
+from pallasc.runtime.matching.arrays import find_adapter, is_row_major
 from pallasc.specs.dtypes import DTYPES
 
 
@@ -161,3 +161,21 @@ def test_a_consumer_in_another_stream_waits(runtime: Any, framework: Any) -> Non
     assert runtime.calls("cuStreamWaitEvent")[-1].stream == told
     out.to_bytes()
     assert out.__cuda_array_interface__["stream"] is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [
+        ((4, 8), None, True),
+        ((4, 8), (32, 4), True),
+        ((4, 8), (4, 16), False),
+        ((4, 8), (64, 4), False),
+        ((1, 8), (999, 4), True),
+        ((4, 1, 8), (32, 7, 4), True),
+        ((0, 8), (5, 5), True),
+        ((), (), True),
+        ((8,), (-4,), False),
+    ],
+)
+def test_strides_tell_whether_there_are_gaps(shape: Any, strides: Any, expected: bool) -> None:
+    assert is_row_major(shape, strides, 4) == expected

@@ -144,3 +144,10 @@ def test_a_read_only_array_may_be_read_and_not_written(adds: Any, framework: Any
         adds.into(locked, foreign.CudaArray(b), out=foreign.CudaArray(a))
         with pytest.raises(ArgumentError, match="out may not be written, it is read-only"):
             adds.into(foreign.CudaArray(a), foreign.CudaArray(b), out=locked)
+
+
+def test_an_array_with_one_element_has_no_dimensions(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[]"}))
+    for _ in range(2):
+        kernel(foreign.CudaArray(framework.tensor("f32[]")))
+    assert len(runtime.launches) == 2
