@@ -51,34 +51,6 @@ def test_more_sets_of_addresses_cost_gradually_more(
     assert least <= _found(table, sets) <= most
 
 
-def test_one_plan_leaves_for_another(table: PlanTable) -> None:
-    for number in range(500):
-        before = set(table.plans)
-        table.put(_key(number), _plan(number))
-        assert len(before - set(table.plans)) == (number >= 100)
-        assert _key(number) in table.plans
-    assert len(table.plans) == 100
-
-
-def test_of_two_plans_for_a_key_the_later_stays_and_nothing_leaves(table: PlanTable) -> None:
-    for number in range(100):
-        table.put(_key(number), _plan(number))
-    later = _plan(1000)
-    table.put(_key(5), later)
-    assert table.plans[_key(5)] is later
-    assert len(table.plans) == 100
-
-
-def test_the_place_of_a_dropped_plan_is_free(table: PlanTable) -> None:
-    for number in range(100):
-        table.put(_key(number), _plan(number))
-    for number in range(300):
-        table.drop(_key(7))
-        table.put(_key(7), _plan(number))
-    table.drop(_key(1000))
-    assert set(table.plans) == {_key(number) for number in range(100)}
-
-
 def test_threads_leave_as_many_plans_as_there_is_room_for(table: PlanTable) -> None:
     gate = threading.Barrier(8)
     failed: list[BaseException] = []
@@ -86,7 +58,7 @@ def test_threads_leave_as_many_plans_as_there_is_room_for(table: PlanTable) -> N
     def work(first: int) -> None:
         gate.wait()
         try:
-            for number in itertools.islice(itertools.cycle(range(first, first + 90)), 4000):
+            for number in itertools.islice(itertools.cycle(range(first, first + 90)), 1000):
                 plan = table.plans.get(_key(number))
                 if plan is None:
                     table.put(_key(number), _plan(number))

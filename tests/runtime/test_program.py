@@ -9,10 +9,10 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.runtime.calls.program import Program, load_program
+from pallasc.runtime.calls.program import Program
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
+from pallasc.specs.artifacts.plan import Bytes, Pointer
 
 
 def _program(artifact: Any, device: int = 0) -> Program:
@@ -28,14 +28,6 @@ def _launch(program: Program, *pointers: int, workspace: int = 0) -> None:
         assert int(program.bind(0, pointers, workspace)()[0]) == 0
 
 
-def test_pointers_carry_their_offsets(runtime: Any, framework: Any) -> None:
-    step = made.launch("three", Pointer(0, 16), Pointer(1, 0), Pointer(2, 256))
-    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
-    _run(made.artifact(step), a, b, out)
-    (launch,) = runtime.launches
-    assert [launch.pointer(n) for n in range(3)] == [a + 16, b, out + 256]
-
-
 def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, framework: Any) -> None:
     step = made.launch(
         "three", 0, 1, 2, grid=(8, 3, 2), block=(64, 2, 1), cluster=(2, 1, 2),
@@ -46,12 +38,6 @@ def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, fram
     assert (launch.grid, launch.block, launch.cluster) == ((8, 3, 2), (64, 2, 1), (2, 1, 2))
     assert (launch.smem_bytes, launch.pdl) == (150_000, True)
     assert sorted(id_ for id_, _ in launch.attributes) == [4, 6]
-
-
-def test_no_cluster_means_no_attribute(runtime: Any, framework: Any) -> None:
-    _run(made.add(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    (launch,) = runtime.launches
-    assert (launch.attributes, launch.cluster, launch.pdl) == ((), None, False)
 
 
 @pytest.mark.parametrize(("dynamic", "sets"), [(0, 0), (49_152, 0), (49_153, 1), (200_000, 1)])
@@ -68,18 +54,6 @@ def test_a_cluster_above_eight_is_allowed_first(runtime: Any, framework: Any) ->
     _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
     assert runtime.count("cuKernelSetAttribute") == 1
     assert runtime.launches[0].cluster == (16, 1, 1)
-
-
-def test_a_smaller_launch_does_not_lower_what_a_larger_one_was_allowed(
-    runtime: Any, framework: Any
-) -> None:
-    pointers = [framework.tensor("f32[4, 64]").pointer for _ in range(3)]
-    small, large = (
-        made.artifact(made.launch("three", 0, 1, 2, dynamic_smem_bytes=n)) for n in (60_000, 90_000)
-    )
-    program = _program(large)
-    _program(small)
-    _launch(program, *pointers)
 
 
 def test_tensor_maps_are_encoded_at_their_places(runtime: Any, framework: Any) -> None:
@@ -139,15 +113,6 @@ def test_a_map_at_half_its_alignment_is_encoded_too(runtime: Any, framework: Any
     assert launch.parameters[0][:64] == b"\xab" * 64
 
 
-def test_values_are_passed_byte_by_byte(runtime: Any, framework: Any) -> None:
-    artifact = made.artifact(
-        made.launch("valued", Bytes(4, "01020304", ()), 1), inputs={"a": "f32[4, 64]"}
-    )
-    a, out = (framework.tensor("f32[4, 64]").pointer for _ in range(2))
-    _run(artifact, a, out)
-    assert runtime.launches[0].parameters[0] == bytes([1, 2, 3, 4])
-
-
 def test_temporaries_lie_one_behind_the_other_in_the_workspace(
     runtime: Any, framework: Any
 ) -> None:
@@ -163,43 +128,10 @@ def test_temporaries_lie_one_behind_the_other_in_the_workspace(
     assert [launch.pointer(n) for n in (1, 2)] == [workspace, workspace + 256 + 4]
 
 
-def test_steps_without_bytes_are_left_out(runtime: Any, framework: Any) -> None:
-    steps = (Fill(0, 0, 0), Copy(0, 0, 2, 0, 0), made.launch("three", 0, 1, 2))
-    _run(made.artifact(*steps), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.calls("cuMemsetD8Async", "cuMemcpyDtoDAsync_v2") == []
-
-
-def test_a_plan_without_steps_does_nothing(runtime: Any, framework: Any) -> None:
-    _run(made.artifact(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.launches == []
-
-
-def test_the_kernel_is_loaded_at_once(runtime: Any) -> None:
-    _program(made.add())
-    assert runtime.count("cuFuncLoad") == 1
-
-
-def test_a_library_serves_all_devices(runtime: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    artifact = made.add()
-    _program(artifact, 0)
-    _program(artifact, 1)
-    assert runtime.count("cuLibraryLoadData") == 1
-    assert runtime.count("cuKernelGetFunction") == 2
-
-
 def test_a_cubin_that_is_known_is_checked_for_each_artifact(runtime: Any) -> None:
     _program(made.add())
     with pytest.raises(CorruptError, match="for sm_100a, but its cubin is for sm_90"):
         _program(made.add(arch="sm_100a"))
-
-
-def test_a_variant_is_loaded_once(runtime: Any) -> None:
-    candidate = Candidate("made", {}, made.add())
-    device = get_device(0)
-    assert runtime.calls("cuKernelGetFunction") == []
-    assert load_program(candidate, device) is load_program(candidate, device)
-    assert len(runtime.calls("cuKernelGetFunction")) == 1
 
 
 def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import DeviceError, DriverError, SelectionError
+from pallasc.errors import DeviceError, DriverError
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.device.devices import active, get_device, is_capturing
 from pallasc.runtime.matching.candidates import Candidate
@@ -29,30 +29,6 @@ def _captured_stream() -> int:
         mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
         driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
     return int(stream)
-
-
-def test_each_device_gets_the_variant_for_it(runtime: Any, framework: Any) -> None:
-    runtime.devices("9.0", "10.0")
-    route = _route("h100-sxm", "b200")
-    for device in (0, 1):
-        route.launch(_key(framework, device))
-    assert [launch.device for launch in runtime.launches] == [0, 1]
-    assert "b200" in route.program(1).name
-    assert "h100-sxm" in route.program(0).name
-
-
-def test_a_device_without_a_variant_is_refused(runtime: Any, framework: Any) -> None:
-    runtime.devices("9.0", "8.0")
-    with pytest.raises(SelectionError, match="no variant of made fits GPU 1"):
-        _route().launch(_key(framework, 1))
-
-
-def test_a_plan_is_bound_once_for_a_key(runtime: Any, framework: Any) -> None:
-    route, key = _route(), _key(framework)
-    route.launch(key)
-    plan = route.plans[key]
-    route.launch(key)
-    assert route.plans == {key: plan}
 
 
 def test_a_plan_that_failed_is_dropped(runtime: Any, framework: Any) -> None:
@@ -79,11 +55,3 @@ def test_what_is_not_loaded_is_refused_in_a_capture(runtime: Any, framework: Any
     stream = _captured_stream()
     with pytest.raises(DeviceError, match=r"is not loaded on GPU 0 .*, and its stream is being"):
         _route().launch((stream, *key[1:]))
-
-
-def test_nothing_of_before_a_fork_is_left(runtime: Any, framework: Any) -> None:
-    route, key = _route(), _key(framework)
-    route.launch(key)
-    made.forget()
-    assert route.plans == {}
-    assert route._programs == {}

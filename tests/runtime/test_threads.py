@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 _THREADS = 8
-_LAUNCHES = 10_000
+_LAUNCHES = 2_000
 
 _PROGRAM = """
 import ctypes, os, struct, sys, threading
@@ -91,7 +91,7 @@ print(failed, codes, driver.unexpected, seen == [launches] * threads)
 """
 
 
-@pytest.mark.parametrize(("checks", "most_plans"), [(True, 1024), (False, 1024), (True, 100)])
+@pytest.mark.parametrize(("checks", "most_plans"), [(False, 1024), (True, 100)])
 def test_threads_launch_on_two_devices_while_the_process_forks(
     checks: bool, most_plans: int, fresh_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.runtime.calls.generated import TRACED, skip_frames
+from pallasc.runtime.calls.generated import TRACED
 from pallasc.runtime.kernel import Kernel
 
 METHODS = (
@@ -26,15 +26,6 @@ def _is_marked(function: Any) -> bool:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_function_that_users_call_ends_a_graph(name: str) -> None:
     assert _is_marked(vars(Kernel)[name])
-
-
-def test_generated_functions_end_a_graph(runtime: Any, framework: Any, python_only: None) -> None:
-    kernel = made.kernel(made.add())
-    a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
-    kernel(a, b)
-    kernel(a, b)
-    assert _is_marked(kernel._call)
-    assert _is_marked(vars(kernel)["into"])
 
 
 class _Frames:
@@ -66,9 +57,3 @@ def test_a_torch_that_is_loaded_skips_the_frames_of_kernels(
     kernel(a, b)
     assert frames.told[kernel._call.__code__] == ("skip", "skip")
     assert frames.told[kernel.into.__code__] == ("skip", "skip")
-
-
-@pytest.mark.parametrize("torch", [None, SimpleNamespace(), SimpleNamespace(_C=None)])
-def test_another_torch_is_told_nothing(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    skip_frames([_is_marked])

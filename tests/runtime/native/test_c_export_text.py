@@ -17,7 +17,7 @@ import pytest
 from pallasc.cli.main import main
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.c_export import LIBRARY_SOURCES, name_from
+from pallasc.specs.bundle.c_export import name_from
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
@@ -78,15 +78,6 @@ def test_json_names_functions_and_plans(run: Run, bundle: Path, tmp_path: Path) 
     header = (folder / "include" / "my_kernels" / "my_kernels.h").read_text()
     row = "add[n=64]@b200: a: f32[4, 64], b: f32[4, 64] -> out: f32[4, 64]"
     assert f"/* add\n *   {row}\n" in header
-
-
-def test_the_same_variants_give_the_same_bytes(run: Run, bundle: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "elsewhere" / "my-kernels.pallasc"
-    copy.parent.mkdir()
-    shutil.copy(bundle, copy)
-    for file, folder in ((bundle, "first"), (copy, "second")):
-        assert run(file, "-o", tmp_path / folder)[0] == 0
-    assert _content(tmp_path / "first") == _content(tmp_path / "second")
 
 
 def test_an_export_is_replaced_and_other_work_is_not(
@@ -172,17 +163,6 @@ def test_sources_that_an_install_lacks_are_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_every_source_of_the_library_is_for_programs_or_not() -> None:
-    """A new source is taken along, or is for Python and JAX alone."""
-    found = {
-        path.relative_to(FOLDER).as_posix()
-        for pattern in ("*.[ch]", "include/*.h", "export/*.[ch]")
-        for path in FOLDER.glob(pattern)
-    }
-    others = {"host.c", "host.h", "python.c", "steps.c", "steps.h", "xla.c", "xla_ffi.h"}
-    assert found - others == set(LIBRARY_SOURCES)
-
-
 def test_without_a_form_nothing_is_written(
     bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,13 +199,6 @@ def test_kernels_of_one_name_in_c_are_refused(
     code, _, err = run(file, "-o", tmp_path / "out")
     assert code == 2
     assert f" would both be {function} in C.\n  Choose variants with -k.\n" in err
-
-
-def test_more_than_the_limit_is_not_written(run: Run, bundle: Path, tmp_path: Path) -> None:
-    code, _, err = run(bundle, "-o", tmp_path / "out", "--max-size", "20KiB")
-    assert code == 2
-    assert "take more than 20,480 bytes" in err
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_damaged_bundle_is_refused(run: Run, tmp_path: Path) -> None:
