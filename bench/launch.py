@@ -1,17 +1,16 @@
 """The cost of a launch on the stand-in driver: a kernel with four arrays, against the raw call.
 
 `cuLaunchKernelEx` of the stand-in returns at once, so only the way to it is timed. The raw call is
-`cuda.bindings` with parameters, configuration and function ready. If torch with CUDA 13 is
-installed, the arrays are its CUDA tensors, on a stand-in of the CUDA runtime; otherwise they are
-Python objects. Launches through Python are measured, and with tensors also launches through the C
-extension (`C: …`). JAX runs the kernel inside `jit` on the CPU, with the handler in C and with the
-Python callback; a launch costs the difference of programs with many launches and with one.
+`cuda.bindings` with parameters, configuration and function ready. Arrays are pallasc's own device
+arrays, objects with `__cuda_array_interface__`, and CUDA tensors of torch if torch with CUDA 13 is
+installed, on a stand-in of the CUDA runtime. `plain: …` are launches without the C library. JAX
+runs the kernel inside `jit` on the CPU, with the handler in C and with the Python callback; a
+launch costs the difference of programs with many launches and with one.
 
-Goals in raw calls, through C: unchecked at most 2, checked 3, an operator of torch that allocates
-10. Through Python: 4.5, 9 and 20, and binding a plan with four tensor maps 40. With one set of
-addresses more than there is room for bound plans, a launch takes at most 1.3 times as long as with
-512, with twice as many at most 5 times, through C 1.5 times; a call that allocates takes with
-`stream=` at most twice as long as without; JAX's handler a fifth of the callback.
+Goals in raw calls, for tensors: unchecked at most 2, checked 3, an operator of torch that allocates
+10; without the C library, no goal. With 2,048 sets of addresses in turn, a launch takes at most 1.5
+times as long as with 512; a call that allocates takes with `stream=` at most twice as long as
+without; JAX's handler a fifth of the callback.
 """
 
 from __future__ import annotations
@@ -36,25 +35,16 @@ TESTS = ROOT / "tests" / "runtime"
 sys.path.append(str(TESTS))
 
 REPEATS = 150
-ADDRESS_SETS = (512, 1025, 2048)
-"""Fewer than the runtime keeps bound plans for, one more, and twice as many."""
+ADDRESS_SETS = (512, 2048)
 LAUNCHES = 33
 """Launches of JAX's longer program."""
 TEXT = "f32[4, 64]"
 GOALS = {
-    "unchecked / raw": 4.5,
-    "checked / raw": 9.0,
-    "plan bound with four tensor maps / raw": 40.0,
-    "torch operator / raw": 20.0,
-    "1,025 address sets / 512 address sets": 1.3,
-    "2,048 address sets / 512 address sets": 5.0,
-    "allocating, stream given / allocating": 2.0,
-    "C: unchecked / raw": 2.0,
-    "C: checked / raw": 3.0,
-    "C: torch operator / raw": 10.0,
-    "C: 1,025 address sets / 512 address sets": 1.3,
-    "C: 2,048 address sets / 512 address sets": 1.5,
-    "C: allocating, stream given / allocating": 2.0,
+    "torch: unchecked / raw": 2.0,
+    "torch: checked / raw": 3.0,
+    "torch: operator, allocating / raw": 10.0,
+    "torch: 2,048 address sets / 512 address sets": 1.5,
+    "torch: allocating, stream given / allocating": 2.0,
     "JAX: handler / callback": 0.2,
 }
 
@@ -69,16 +59,18 @@ def measure(options: Namespace, place: Path) -> Sequence[Figure]:
 
     if standin.compiler() is None:
         raise SystemExit("launch: no C compiler (cc or gcc), so there is no stand-in driver")
-    environment, kind = standin.environment(log=False, raw_speed=True), "python"
+    environment = standin.environment(log=False, raw_speed=True)
     jax = {**environment, "JAX_PLATFORMS": "cpu", "PALLASC_NATIVE": str(native_build.build())}
+    kinds = {"device arrays": environment, "__cuda_array_interface__": environment}
     if (reason := standin_torch.why_not()) is None:
-        environment = standin_torch.environment(place, log=False, raw_speed=True)
-        kind = "torch"
+        kinds["torch"] = standin_torch.environment(place, log=False, raw_speed=True)
     else:
         say(f"no CUDA tensors: {reason}")
-    figures = one_way({**environment, "PALLASC_NATIVE": "0"}, kind, options.rounds, "")
-    if kind == "torch" and extension() is not None:
-        figures += one_way(environment, kind, options.rounds, "C: ")
+    figures = []
+    for kind, own in kinds.items():
+        if extension() is not None:
+            figures += one_way(own, kind, options.rounds, f"{kind}: ")
+        figures += one_way({**own, "PALLASC_NATIVE": "0"}, kind, options.rounds, f"plain: {kind}: ")
     return [*figures, *one_way(jax, "jax", options.rounds, "JAX: ")]
 
 
@@ -131,20 +123,26 @@ class Timer:
         return found
 
 
-def arrays(kind: str, text: str, count: int) -> list[Any]:
-    """Return tensors of torch, or Python objects."""
-    import made
+def arrays(kind: str, count: int) -> list[Any]:
+    """Return arrays of a kind."""
+    if kind == "torch":
+        import torch
 
-    if kind == "python":
-        framework = made.install()
-        return [framework.tensor(text) for _ in range(count)]
-    import torch
+        return [torch.empty((4, 64), dtype=torch.float32, device="cuda") for _ in range(count)]
+    from pallasc.runtime.adapters.device_arrays import DeviceArray
 
-    from pallasc.specs.arrays import resolve_array
+    made = [DeviceArray((4, 64), "f32") for _ in range(count)]
+    if kind == "device arrays":
+        return made
+    return [CudaArray(own) for own in made]
 
-    array = resolve_array(text)
-    dtype = {"f16": torch.float16, "f32": torch.float32}[array.dtype]
-    return [torch.empty(array.shape, dtype=dtype, device="cuda") for _ in range(count)]
+
+class CudaArray:
+    """An array with `__cuda_array_interface__` alone."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self.__cuda_array_interface__ = owner.__cuda_array_interface__
 
 
 def four() -> Any:
@@ -159,10 +157,8 @@ def pointers(timer: Timer, kind: str) -> None:
     import made
 
     kernel = made.kernel(four())
-    a, b, c, out = arrays(kind, TEXT, 4)
-    kernel.into(a, b, c, out=out)
-    (route,) = kernel._routes.values()
-    timer.add("raw", next(iter(route.plans.values())))
+    a, b, c, out = arrays(kind, 4)
+    timer.add("raw", raw())
     timer.add("checked", lambda: kernel.into(a, b, c, out=out))
     unchecked = kernel.unchecked
     timer.add("unchecked", lambda: unchecked.into(a, b, c, out=out))
@@ -173,9 +169,27 @@ def pointers(timer: Timer, kind: str) -> None:
         stream = torch.cuda.Stream()
         timer.add("allocating, stream given", lambda: kernel(a, b, c, stream=stream), every=2)
         operator = kernel.torch_operator("pallasc_bench::four")
-        timer.add("torch operator", lambda: operator(a, b, c), every=2)
+        timer.add("operator, allocating", lambda: operator(a, b, c), every=2)
     for count in ADDRESS_SETS:
         address_sets(timer, kind, count)
+
+
+def raw() -> Callable[[], object]:
+    """Return the call of cuda.bindings alone, with everything ready."""
+    from pallasc.runtime.calls.plain import ready_function
+    from pallasc.runtime.device.devices import get_device, open_driver
+    from pallasc.runtime.device.parameters import Parameters, launch_config
+
+    artifact, driver = four(), open_driver()
+    (launch,) = artifact.plan.launches
+    function = ready_function(driver, artifact, launch, get_device(0))
+    held = arrays("device arrays", 4)
+    memory, place = Parameters(driver, launch).for_buffers([own.pointer for own in held])
+    config = launch_config(driver, launch, 0)
+
+    call = functools.partial(driver.bindings.cuLaunchKernelEx, config, function, place, 0)
+    call.held = memory, held  # type: ignore[attr-defined]
+    return call
 
 
 def address_sets(timer: Timer, kind: str, count: int) -> None:
@@ -183,34 +197,13 @@ def address_sets(timer: Timer, kind: str, count: int) -> None:
     import made
 
     kernel = made.kernel(four())
-    a, b, c = arrays(kind, TEXT, 3)
-    results = itertools.cycle(arrays(kind, TEXT, count))
+    a, b, c = arrays(kind, 3)
+    results = itertools.cycle(arrays(kind, count))
 
     def work() -> None:
         kernel.into(a, b, c, out=next(results))
 
-    for _ in range(3 * count):
-        work()
     timer.add(f"{count:,} address sets", work, every=2)
-
-
-def tensor_maps(timer: Timer, kind: str) -> None:
-    """Bind a plan whose parameters are a pointer and four tensor maps."""
-    import made
-
-    text = "f16[32, 64]"
-    parameter = made.maps(*[made.tensor_map(number) for number in range(4)])
-    step = made.launch("mapped", 0, parameter)
-    kernel = made.kernel(made.artifact(step, inputs=dict.fromkeys("abc", text), outputs=[text]))
-    a, b, c, out = arrays(kind, text, 4)
-    kernel.into(a, b, c, out=out)
-    (route,) = kernel._routes.values()
-
-    def miss() -> None:
-        route.forget_plans()
-        kernel.into(a, b, c, out=out)
-
-    timer.add("plan bound with four tensor maps", miss, every=10)
 
 
 def jax_programs(rounds: int) -> dict[str, float]:
@@ -255,8 +248,6 @@ def here(kind: str, rounds: int) -> None:
     timer = Timer(rounds)
     if kind != "jax":
         pointers(timer, kind)
-        if os.environ.get("PALLASC_NATIVE") == "0":  # the extension keeps no plans
-            tensor_maps(timer, kind)
     print(json.dumps(jax_programs(rounds) if kind == "jax" else timer.run()), flush=True)
     os._exit(0)
 

@@ -12,7 +12,6 @@
                  request-key SP read; `read` is the digest over the sources that were read
     packs      = "packs/" name                    a pack (`cache/packs.py`) of files of the
                                                   areas; `name` is the SHA-256 of the pack
-               | "packs/" name ".gone"            { area SP name LF }; its missing files
     tmp        = "tmp/" token "-" random          not yet published; no reader looks here
     quarantine = "quarantine/" ( area | "packs" ) "-" name "-" random [ ".reason" ]
     leases     = "leases/" token "-" random       { action-key LF }; held records
@@ -86,7 +85,7 @@ VERSION = 1
 FOLDER = f"v{VERSION}"
 MAGIC = "pallasc-store"
 BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
-PACKS, GONE = "packs", ".gone"
+PACKS = "packs"
 FOLDERS = (
     BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "leases", "locks", "stat",
 )  # fmt: skip

@@ -28,7 +28,7 @@ from msgspec import Struct, to_builtins
 from pallasc.cache import files, format
 from pallasc.cache.files import Identity
 from pallasc.cache.folders import Folders, RefusedError, is_shard
-from pallasc.cache.format import ARTIFACTS, BLOBS, GONE, KINDS, MANIFESTS, PACKS
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
 from pallasc.cache.manifests import About, AboutJson, Digest, DigestOrNone
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
@@ -145,11 +145,10 @@ class Scan:
     def packs(self) -> Iterator[tuple[str, Identity]]:
         """Yield name and identity of each pack."""
         for name, status in self._list(PACKS):
-            digest = name.removesuffix(GONE)
-            if not format.is_name(digest) or not stat.S_ISREG(status.st_mode):
-                self.foreign.append(f"{PACKS}/{name}")
-            elif name == digest:
+            if format.is_name(name) and stat.S_ISREG(status.st_mode):
                 yield name, files.identity(status)
+            else:
+                self.foreign.append(f"{PACKS}/{name}")
 
     def messages(self) -> list[str]:
         """Return the faults as sentences."""
@@ -250,18 +249,19 @@ class _Reader:
     def _read_pack(self, digest: str, identity: Identity) -> None:
         try:
             packed = self._store.packed
-            opened = None if packed is None else packed.packs.get(digest)
-            if packed is None or opened is None:  # it may hold anything
+            pack = None if packed is None else packed.packs.get(digest)
+            if packed is None or pack is None:  # it may hold anything
                 raise OSError("it is damaged")
             for area in (ARTIFACTS, MANIFESTS):
-                for name in opened.names(area):
+                for name in pack.area_names(area):
                     if self._is_known(digest, area, name, identity):
                         continue
-                    data = packed.read_in(opened, area, name)
-                    if data is not None:
-                        with contextlib.suppress(CorruptError):  # it is a miss when it is used
-                            self._learn(digest, area, name, identity, data)
-            keys = frozenset(opened.names(ARTIFACTS))
+                    data = packed.read_in(pack, area, name)
+                    if data is None:
+                        raise OSError("it is damaged")
+                    with contextlib.suppress(CorruptError):  # it is a miss when it is used
+                        self._learn(digest, area, name, identity, data)
+            keys = frozenset(pack.area_names(ARTIFACTS))
             self._found.packs.append(Unit(digest, identity, keys, is_pack=True))
         except OSError as error:
             path = self._store.folders.path(f"{PACKS}/{digest}")

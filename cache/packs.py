@@ -23,9 +23,7 @@ and manifests are in separate frames. A frame can be copied to another pack unch
 All numbers are little-endian. The name of a pack is the SHA-256 of all its bytes. A frame may
 contain bytes that are not in the index: files that were left out when the frame was copied.
 
-In a store, `packs/` name is a pack, and `name.gone` next to it lists the files in it that later
-proved to be damaged, one per line, so that they are missing for every later reader. A malformed
-line is harmless: the damage to the file is detected again.
+In a store, a pack with any damage is quarantined as a whole, and its variants are compiled again.
 
 The same files give the same pack with one version of the zstd library. With another version the
 compressed bytes may differ, so a pack's name may only be used to locate it.
@@ -46,14 +44,14 @@ import stat
 import struct
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.cache import files
 from pallasc.cache.folders import Folders
-from pallasc.cache.format import GONE, PACKS, is_name
+from pallasc.cache.format import PACKS, is_name
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
 
@@ -204,13 +202,6 @@ def open_pack(source: Path | bytes | int, *, digest: str = "") -> Pack:
     return Pack(source, digest)
 
 
-class PackFault(NamedTuple):
-    """A damaged frame, None for the pack as a whole, and the reason."""
-
-    frame: int | None
-    reason: str
-
-
 class Pack:
     """An open pack, usable by several threads; see `open_pack`.
 
@@ -262,6 +253,23 @@ class Pack:
         """Return True if the pack contains a file, by its packed name."""
         return packed in self._places
 
+    def area_names(self, area: str, prefix: str = "") -> list[str]:
+        """Return the sorted names of an area's files.
+
+        Args:
+            area: area of the files.
+            prefix: prefix of the names, with an even number of digits.
+        """
+        start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
+        first, last = (bisect_left(self.names, start + pad) for pad in (b"", b"\xff" * 33))
+        return [name[1:].hex() for name in self.names[first:last]]
+
+    @property
+    def identity(self) -> files.Identity | None:
+        """The current identity of its file, None if it is in memory."""
+        source = self._source
+        return None if isinstance(source, bytes) else files.identity(os.fstat(source))
+
     def place(self, packed: bytes) -> Place:
         """Return the place of a file in the pack, by its packed name."""
         return self._places[packed]
@@ -306,32 +314,24 @@ class Pack:
         if size > self.frames[number].raw_size:
             raise CorruptError(f"frame {number} is smaller than its files")
 
-    def check(self, gone: Collection[bytes] = ()) -> Iterator[Entry | PackFault]:
-        """Read everything; yield each file, which the caller must verify, and each fault.
-
-        Args:
-            gone: packed names of files to skip; a frame with only such files is not read.
+    def check(self) -> Iterator[Entry]:
+        """Read everything; yield each file, which the caller must verify.
 
         Raises:
+            CorruptError: something in it is damaged.
             OSError: the pack cannot be read.
         """
-        found, is_whole = 0, not gone
+        found = 0
         for number in range(len(self.frames)):
-            names = self.names_in(number)
-            found += len(names)
-            try:
-                self.check_sizes(number)
-                for packed in names:
-                    if packed not in gone:
-                        area, name = unpacked_name(packed)
-                        yield Entry(area, name, self.read(area, name) or b"")
-            except CorruptError as error:
-                is_whole = False
-                yield PackFault(number, f"{error.message}; it held {len(names):,} files")
+            self.check_sizes(number)
+            for packed in self.names_in(number):
+                area, name = unpacked_name(packed)
+                yield Entry(area, name, self.read(area, name) or b"")
+                found += 1
         if found != len(self):
-            yield PackFault(None, "its index names frames that do not exist")
-        elif is_whole and self.digest and (digest := self.computed_digest()) != self.digest:
-            yield PackFault(None, f"its SHA-256 is {digest}")
+            raise CorruptError("its index names frames that do not exist")
+        if self.digest and (digest := self.computed_digest()) != self.digest:
+            raise CorruptError(f"its SHA-256 is {digest}")
 
     def computed_digest(self) -> str:
         """Read the whole pack and return its SHA-256, which should be its name.
@@ -388,31 +388,7 @@ class Pack:
         return b"".join(parts)
 
 
-class StoredPack(NamedTuple):
-    """An open pack of a store; `gone` has the packed names of the files that count as missing."""
-
-    pack: Pack
-    gone: set[bytes]
-    identity: files.Identity
-
-    def has(self, packed: bytes) -> bool:
-        """Return True if it contains a file that does not count as missing."""
-        return self.pack.has(packed) and packed not in self.gone
-
-    def names(self, area: str, prefix: str = "") -> list[str]:
-        """Return the sorted names of an area's files that do not count as missing.
-
-        Args:
-            area: area of the files.
-            prefix: prefix of the names, with an even number of digits.
-        """
-        start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
-        names = self.pack.names
-        first, last = (bisect_left(names, start + pad) for pad in (b"", b"\xff" * 33))
-        return [name[1:].hex() for name in names[first:last] if name not in self.gone]
-
-
-def open_stored(folders: Folders, digest: str) -> StoredPack:
+def open_stored(folders: Folders, digest: str) -> Pack:
     """Open a pack of a store.
 
     Raises:
@@ -421,33 +397,12 @@ def open_stored(folders: Folders, digest: str) -> StoredPack:
     """
     descriptor = folders.open_file(f"{PACKS}/{digest}")
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise CorruptError("not a regular file")
     except BaseException:
         os.close(descriptor)
         raise
-    pack = open_pack(descriptor, digest=digest)
-    return StoredPack(pack, set(_read_gone(folders, digest)), files.identity(status))
-
-
-def _read_gone(folders: Folders, digest: str) -> Iterator[bytes]:
-    for line in files.read_small(folders, f"{PACKS}/{digest}{GONE}").splitlines():
-        area, _, name = line.decode("ascii", "replace").partition(" ")
-        if area in AREAS and is_name(name):
-            yield packed_name(area, name)
-
-
-def mark_missing(folders: Folders, opened: StoredPack, packed: Iterable[bytes]) -> None:
-    """Mark files in a pack as missing for every reader.
-
-    Raises:
-        OSError: the file system refuses; this reader still treats them as missing.
-    """
-    new = [name for name in packed if name not in opened.gone]
-    opened.gone.update(new)
-    lines = "".join("{} {}\n".format(*unpacked_name(name)) for name in new)
-    files.append(folders, f"{PACKS}/{opened.pack.digest}{GONE}", lines)
+    return open_pack(descriptor, digest=digest)
 
 
 def put_pack_away(
@@ -455,8 +410,6 @@ def put_pack_away(
 ) -> None:
     """Move a pack to `quarantine/` with the reason; disk errors are not raised."""
     files.put_away(folders, f"{PACKS}/{digest}", f"{PACKS}-{digest}", reason, identity)
-    with contextlib.suppress(OSError):
-        folders.unlink(f"{PACKS}/{digest}{GONE}")
 
 
 class StorePacks:
@@ -476,12 +429,12 @@ class StorePacks:
         self._path = str(folders.path(PACKS))
         self._warn = warn
         self._seen: tuple[int, int] | None = None
-        self._open: dict[str, StoredPack] = {}
+        self._open: dict[str, Pack] = {}
         self._refused: set[str] = set()
-        self._held: dict[str, StoredPack] = {}
+        self._held: dict[str, Pack] = {}
 
     @property
-    def packs(self) -> Mapping[str, StoredPack]:
+    def packs(self) -> Mapping[str, Pack]:
         """The readable packs, by name; they are listed again after a change.
 
         Raises:
@@ -508,29 +461,29 @@ class StorePacks:
             known: search only packs that are already open.
         """
         packed = packed_name(area, name)
-        for digest, opened in (self._open if known else self.packs).items():
-            if opened.has(packed):
-                data = self.read_in(opened, area, name)
+        for digest, pack in list((self._open if known else self.packs).items()):
+            if pack.has(packed):
+                data = self.read_in(pack, area, name)
                 if data is not None:
                     if next(iter(self._open)) != digest:  # files of one variant are in one pack
-                        self._open = {digest: opened, **self._open}
+                        self._open = {digest: pack, **self._open}
                     return files.Content(data, files.IN_PACK)
         return None
 
     def holders(self, area: str, name: str) -> list[str]:
         """Return the names of the packs that contain a file."""
         packed = packed_name(area, name)
-        return [digest for digest, opened in self.packs.items() if opened.has(packed)]
+        return [digest for digest, pack in self.packs.items() if pack.has(packed)]
 
     def names(self, area: str, prefix: str = "") -> set[str]:
-        """Return the names of an area's files in packs; see `StoredPack.names`."""
-        return {name for opened in self.packs.values() for name in opened.names(area, prefix)}
+        """Return the names of an area's files in packs; see `Pack.area_names`."""
+        return {name for pack in self.packs.values() for name in pack.area_names(area, prefix)}
 
-    def forget(self, area: str, name: str) -> None:
-        """Mark a file as missing in all packs; disk errors are not raised."""
+    def drop_holders(self, area: str, name: str, reason: str) -> None:
+        """Quarantine all packs that contain a file; disk errors are not raised."""
         with contextlib.suppress(OSError):
             for digest in self.holders(area, name):
-                self._forget(self._open[digest], [packed_name(area, name)])
+                self._drop(self._open[digest], f"{area} {name}: {reason}")
 
     def touch(self, area: str, name: str, touched: set[str]) -> bool:
         """Set the time of a pack that contains a file to now; return False if there is none.
@@ -556,10 +509,10 @@ class StorePacks:
 
     def hold(self, pack: Pack) -> None:
         """Treat a pack as one of the store's while this object exists."""
-        self._held[pack.digest] = StoredPack(pack, set(), files.IN_PACK)
+        self._held[pack.digest] = pack
         self.relist()
 
-    def _opened(self, digest: str) -> StoredPack | None:
+    def _opened(self, digest: str) -> Pack | None:
         if digest in self._open or digest in self._refused:
             return self._open.get(digest)
         place = f"{PACKS}/{digest}"
@@ -578,22 +531,20 @@ class StorePacks:
         self._refused.add(digest)
         return None
 
-    def read_in(self, opened: StoredPack, area: str, name: str) -> bytes | None:
-        """Return a file of a pack, None if its frame is damaged and all its files are lost."""
+    def read_in(self, pack: Pack, area: str, name: str) -> bytes | None:
+        """Return a file of a pack, None if the pack is damaged and all its files are lost."""
         try:
-            return opened.pack.read(area, name)
+            return pack.read(area, name)
         except CorruptError as error:
-            lost = opened.pack.names_in(opened.pack.place(packed_name(area, name)).frame)
-            self._forget(opened, lost)
-            self._warn(
-                f"{PACKS}/{opened.pack.digest}",
-                f"is damaged, and {len(lost):,} files in it count as missing: {error.message}",
-            )
+            self._drop(pack, error.message)
             return None
 
-    def _forget(self, opened: StoredPack, packed: Iterable[bytes]) -> None:
-        if self._read_only:
-            opened.gone.update(packed)
-            return
-        with contextlib.suppress(OSError):  # then every reader finds it damaged
-            mark_missing(self._folders, opened, packed)
+    def _drop(self, pack: Pack, reason: str) -> None:
+        """Quarantine a pack; its files count as missing here even if that fails."""
+        digest = pack.digest
+        self._refused.add(digest)
+        self._open.pop(digest, None)
+        self._held.pop(digest, None)
+        self._warn(f"{PACKS}/{digest}", f"is damaged and counts as missing: {reason}")
+        if not self._read_only:
+            put_pack_away(self._folders, digest, reason, pack.identity)

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 
 from pallasc.cache import files, format, uses
 from pallasc.cache.evict import Eviction, Limits, Plan, decide, read_limits
-from pallasc.cache.format import ARTIFACTS, BLOBS, GONE, MANIFESTS, PACKS
+from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Inventory, Scan, take_inventory
 from pallasc.cache.pack_writer import PackWriter
-from pallasc.cache.packs import PackFault, open_stored
+from pallasc.cache.packs import open_stored
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, ToolError
 
@@ -236,9 +236,6 @@ def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
             spared.update(unit.keys, unit.blobs)
             continue
         pruned.evictions.append(eviction)
-        if unit.is_pack and not pruned.dry_run:
-            with contextlib.suppress(OSError):
-                store.folders.unlink(place + GONE)
     for name in plan.orphans:
         if name not in spared:
             pruned.blobs += remove(format.relative_path(BLOBS, name), inventory.blobs[name])
@@ -254,9 +251,6 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
     quarantined_ns = now_ns - round(limits.quarantine_s * 1e9)
 
     def is_over(folder: str, name: str, status: os.stat_result) -> bool:
-        if folder == PACKS:
-            path = folders.path(f"{PACKS}/{name.removesuffix(GONE)}")
-            return name.endswith(GONE) and not os.path.lexists(path)
         if folder == files.QUARANTINE:
             # Quarantining sets the change time; the modification time is older.
             return status.st_ctime_ns <= quarantined_ns
@@ -268,7 +262,7 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
         else:
             folders.unlink(place)
 
-    for folder in (files.TEMPORARY, PACKS, uses.LEASES, files.QUARANTINE, files.LOCKS):
+    for folder in (files.TEMPORARY, uses.LEASES, files.QUARANTINE, files.LOCKS):
         names: list[str] = []
         with contextlib.suppress(OSError):
             names = folders.names(folder)
@@ -283,7 +277,7 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
                     if not dry_run:
                         remove(place, status)
                     left.bytes += status.st_size
-                    left.temporaries += folder in (files.TEMPORARY, PACKS)
+                    left.temporaries += folder == files.TEMPORARY
                     left.leases += folder == uses.LEASES
                     left.quarantined += folder == files.QUARANTINE
     return left
@@ -296,8 +290,7 @@ def merge_packs(store: Store, *, most: int | None = None) -> int:
     """Merge small packs if there are more than `most`, by default `MOST_PACKS`.
 
     Packs with successive times of last use are merged, and the result gets the latest of their
-    times, so files that a running build holds stay held. Files that count as missing are left out.
-    A damaged pack is not changed.
+    times, so files that a running build holds stay held. A damaged pack is not changed.
 
     Returns:
         The number of packs that were replaced.
@@ -338,19 +331,16 @@ def _merge(store: Store, group: Sequence[Listed]) -> int:
     for name, identity in copied:
         place = f"{PACKS}/{name}"
         # A build that has started to use it has changed its time.
-        if name != digest and files.remove_same(store.folders, place, identity):
-            removed += 1
-            with contextlib.suppress(OSError):
-                store.folders.unlink(place + GONE)
+        removed += name != digest and files.remove_same(store.folders, place, identity)
     return removed
 
 
 def _copy(store: Store, digest: str, writer: PackWriter) -> bool:
     """Copy the frames of a pack; return False if it is damaged."""
     with contextlib.suppress(CorruptError, OSError):
-        opened = open_stored(store.folders, digest)
-        if any(isinstance(part, PackFault) for part in opened.pack.check(opened.gone)):
-            return False
-        writer.copy(opened.pack, opened.has)
+        pack = open_stored(store.folders, digest)
+        for _ in pack.check():
+            pass
+        writer.copy(pack, pack.has)
         return True
     return False

@@ -307,23 +307,20 @@ class Store:
         return list(names | self._packed_names(MANIFESTS, prefix))
 
     def _remove_sets(self, names: list[str], count: int) -> None:
-        """Remove sets of sources; keep those that cannot be read or were just replaced."""
-        ages: list[tuple[int, int, str, files.Identity | None]] = []
+        """Remove sets of sources; keep those in packs and those that were just replaced."""
+        ages: list[tuple[int, int, str, files.Identity]] = []
         for name in names:
             with contextlib.suppress(OSError):
                 read = self._read(MANIFESTS, name)
-                if read is not None:
+                seen = None if read is None else read[2].identity
+                if read is not None and seen is not None and seen != files.IN_PACK:
                     action = read[0].action
                     used_ns = self._used_ns(ARTIFACTS, action) if action else 0
-                    seen = read[2].identity
                     ages.append((used_ns, self._used_ns(MANIFESTS, name), name, seen))
         for _, _, name, seen in sorted(ages)[:count]:
-            if self.packed is not None:
-                self.packed.forget(MANIFESTS, name)
-            if seen is not None and seen != files.IN_PACK:
-                with contextlib.suppress(OSError):
-                    place = format.relative_path(MANIFESTS, name)
-                    files.remove_same(self.folders, place, seen)
+            with contextlib.suppress(OSError):
+                place = format.relative_path(MANIFESTS, name)
+                files.remove_same(self.folders, place, seen)
 
     def _used_ns(self, area: str, name: str) -> int:
         """Return the time of a file, or of the pack that contains it; 0 if it is missing.
@@ -587,14 +584,16 @@ class Store:
     def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
         """Move a corrupt file to `quarantine/` with the reason; disk errors are not raised.
 
-        A file whose identity has changed was repaired in the meantime and stays. In a pack, the
-        file counts as missing from now on; without an identity, both are done.
+        A file whose identity has changed was repaired in the meantime and stays. If the file is in
+        a pack, the whole pack is moved; without an identity, both are done.
         """
+        if identity in (None, files.IN_PACK) and (packed := self.packed) is not None:
+            packed.drop_holders(area, name, reason)
+        if identity == files.IN_PACK:
+            return
         place = format.relative_path(area, name)
         self._warn_once(place, f"{place} is corrupt and counts as missing: {reason}")
-        if identity in (None, files.IN_PACK) and (packed := self.packed) is not None:
-            packed.forget(area, name)
-        if identity == files.IN_PACK or self.read_only:
+        if self.read_only:
             return
         files.put_away(self.folders, place, f"{area}-{name}", reason, identity)
 

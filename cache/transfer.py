@@ -7,7 +7,6 @@ pack, published in one step. Nothing is signed: signatures are part of the manif
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.pack_writer import PackWriter, write_pack
-from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
+from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, open_pack, packed_name
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
 from pallasc.specs.user_files import check_regular, replacing
@@ -88,11 +87,7 @@ def publish_pack(
 
     try:
         with files.temporary(store.folders, write) as place:
-            to = f"{format.PACKS}/{digest}"
-            # An existing pack with this name has lost files, otherwise this would not be needed.
-            with contextlib.suppress(FileNotFoundError):
-                store.folders.unlink(f"{to}{format.GONE}")
-            store.folders.rename(place, to)
+            store.folders.rename(place, f"{format.PACKS}/{digest}")
         store.folders.sync(format.PACKS)
         for entry in newer:
             store.publish_manifest(entry.name, entry.data)
@@ -251,10 +246,7 @@ def _verified(pack: Pack) -> tuple[dict[str, _Artifact], list[str]]:
         raise CorruptError(f"it holds {len(pack):,} files; the limit is {MAX_NAMES:,}")
     artifacts: dict[str, _Artifact] = {}
     manifests: list[str] = []
-    for part in pack.check():
-        if isinstance(part, PackFault):
-            raise CorruptError(part.reason)
-        area, name, data = part
+    for area, name, data in pack.check():
         if area != BLOBS and len(data) > MAX_RECORD_BYTES:
             raise CorruptError(f"{area} {name} has {len(data):,} bytes")
         body, digest = format.check_file(area, name, data)

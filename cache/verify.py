@@ -5,21 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Scan
-from pallasc.cache.packs import (
-    Entry,
-    StoredPack,
-    mark_missing,
-    open_stored,
-    packed_name,
-    put_pack_away,
-)
+from pallasc.cache.packs import open_stored, put_pack_away
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
@@ -74,13 +67,37 @@ class Verified:
         return {**asdict(self), "ok": self.ok}
 
 
+class _IntactFile(NamedTuple):
+    """Facts about an intact file: the body of a record, and the tools that made a cubin."""
+
+    area: str
+    name: str
+    size: int
+    body: Mapping[str, Any] | None
+    tools: tuple[Tool, ...] | None
+
+
+def _checked(area: str, name: str, data: bytes) -> _IntactFile:
+    """Check the bytes of a file.
+
+    Raises:
+        CorruptError: the bytes do not match the name.
+    """
+    body, _ = format.check_file(area, name, data)
+    tools = None
+    if area == BLOBS:
+        with contextlib.suppress(CorruptError):  # a blob may be anything
+            tools = tools_of(data)
+    return _IntactFile(area, name, len(data), body if area == ARTIFACTS else None, tools)
+
+
 class _Record(NamedTuple):
-    """A well-formed record, and the pack that contains it."""
+    """A well-formed record, its identity, and the name of the pack that contains it."""
 
     key: str
     body: Mapping[str, Any]
     identity: files.Identity | None
-    pack: StoredPack | None
+    pack: str
 
 
 def verify(store: Store, *, repair: bool = False) -> Verified:
@@ -115,7 +132,7 @@ class _Verification:
         for area in (MANIFESTS, ARTIFACTS, BLOBS):  # a build writes blobs before their record
             for name, _ in scan.area(area):
                 self._check_file(area, name)
-        packs = {digest for digest, _ in scan.packs() if self._is_pack(digest)}
+        packs = {digest for digest, _ in scan.packs() if self._check_pack(digest)}
         for record in self._records:
             self._check_record(record)
         for place in scan.foreign:
@@ -149,64 +166,38 @@ class _Verification:
         try:
             if file.fault:
                 raise CorruptError(file.fault)
-            self._check(area, name, file.data, file.identity)
+            self._add(_checked(area, name, file.data), file.identity)
         except CorruptError as error:
             self._put_away(CORRUPT, area, name, error.message, file.identity)
 
-    def _is_pack(self, digest: str) -> bool:
-        """Check the files in a pack; return False if it cannot be read as one."""
-        place = f"{PACKS}/{digest}"
+    def _check_pack(self, digest: str) -> bool:
+        """Check the files in a pack; return False if any of them is damaged."""
+        place, seen = f"{PACKS}/{digest}", None
         try:
-            opened = open_stored(self._folders, digest)
-            for part in opened.pack.check(opened.gone):
-                if isinstance(part, Entry):
-                    self._check_packed(opened, part)
-                elif part.frame is None:
-                    self._damaged_packs.add(digest)
-                    self._put_pack_away(digest, part.reason, opened.identity)
-                else:
-                    lost = opened.pack.names_in(part.frame)
-                    self._lose(opened, lost, CORRUPT, part.reason)
-            self._result.bytes += opened.pack.size
+            pack = open_stored(self._folders, digest)
+            seen = pack.identity
+            self._result.bytes += pack.size
+            for file in [_checked(*entry) for entry in pack.check()]:
+                self._add(file, seen, digest)
             return True
         except FileNotFoundError:
             return False
         except OSError as error:
             self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
         except CorruptError as error:
-            self._put_pack_away(digest, error.message, None)
+            self._put_pack_away(CORRUPT, digest, error.message, seen)
         return False
 
-    def _check_packed(self, opened: StoredPack, entry: Entry) -> None:
-        area, name, data = entry
-        try:
-            self._check(area, name, data, None, opened)
-        except CorruptError as error:
-            lost = [packed_name(area, name)]
-            self._lose(opened, lost, CORRUPT, f"{area} {name}: {error.message}")
-
-    def _check(
-        self,
-        area: str,
-        name: str,
-        data: bytes,
-        identity: files.Identity | None,
-        pack: StoredPack | None = None,
-    ) -> None:
-        """Check the bytes of a file; whether a record counts is decided later.
-
-        Raises:
-            CorruptError: the bytes do not match the name.
-        """
-        body, _ = format.check_file(area, name, data)
-        if area == ARTIFACTS:
-            self._records.append(_Record(name, body, identity, pack))
-        elif area == MANIFESTS:
-            self._manifests.add(name)
+    def _add(self, file: _IntactFile, identity: files.Identity | None, pack: str = "") -> None:
+        """Remember a file; whether a record counts is decided later."""
+        if file.body is not None:
+            self._records.append(_Record(file.name, file.body, identity, pack))
+        elif file.area == MANIFESTS:
+            self._manifests.add(file.name)
         else:
-            self._sizes[name] = len(data)
-            with contextlib.suppress(CorruptError):  # a blob may be anything
-                self._tools[name] = tools_of(data)
+            self._sizes[file.name] = file.size
+            if file.tools is not None:
+                self._tools[file.name] = file.tools
 
     def _check_record(self, record: _Record) -> None:
         kind, reason = INCOMPLETE, self._lack_of(record.body)
@@ -214,9 +205,10 @@ class _Verification:
             kind, reason = CORRUPT, self._other_maker(record.body)
         if not reason:
             self._sound.add(record.key)
-        elif record.pack is not None:
-            lost = [packed_name(ARTIFACTS, record.key)]
-            self._lose(record.pack, lost, kind, f"{ARTIFACTS} {record.key}: {reason}")
+        elif record.pack:
+            self._damaged_packs.add(record.pack)
+            reason = f"{ARTIFACTS} {record.key}: {reason}"
+            self._put_pack_away(kind, record.pack, reason, record.identity)
         elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
             self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
 
@@ -251,24 +243,15 @@ class _Verification:
                     return f"it names ptxas {ptxas}, but {maker} assembled {kernel['name']}"
         return ""
 
-    def _lose(self, opened: StoredPack, lost: Sequence[bytes], kind: str, reason: str) -> None:
-        """Report files in a pack that are damaged; with `repair`, they count as missing."""
-        digest, done = opened.pack.digest, False
-        self._damaged_packs.add(digest)
-        if self._repair:
-            with contextlib.suppress(OSError):
-                mark_missing(self._folders, opened, lost)
-                self._store.relist_packs()
-                done = True
-        self._find(kind, f"{PACKS}/{digest}", reason, repaired=done)
-
-    def _put_pack_away(self, digest: str, reason: str, seen: files.Identity | None) -> None:
+    def _put_pack_away(
+        self, kind: str, digest: str, reason: str, seen: files.Identity | None
+    ) -> None:
         place, done = f"{PACKS}/{digest}", False
         if self._repair:
             put_pack_away(self._folders, digest, reason, seen)
             self._store.relist_packs()
             done = not os.path.lexists(self._folders.path(place))
-        self._find(CORRUPT, place, reason, repaired=done)
+        self._find(kind, place, reason, repaired=done)
 
     def _read(self, place: str, *, limit_bytes: int | None = None) -> files.Content | None:
         try:

@@ -174,10 +174,10 @@ def result_from_json(data: Mapping[str, object]) -> LevelResult:
     """
     if (plain_result := _without_findings(data)) is not None:
         return plain_result
-    from pallasc.compiler.workers.messages import read_dataclass
+    from pallasc.compiler.workers.messages import read_object
 
     try:
-        result: LevelResult = read_dataclass(LevelResult, data)
+        result: LevelResult = read_object(LevelResult, data)
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"not the result of a level: {error}") from error
     return result

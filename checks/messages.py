@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,8 +11,7 @@ from pallasc.compiler.workers.messages import Reply, Request
 from pallasc.specs.spec import Variant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked(Reply):
+class Checked(Reply, frozen=True, kw_only=True):
     """The result of a level.
 
     Attributes:
@@ -24,12 +22,11 @@ class Checked(Reply):
     """
 
     result: LevelResult
-    sources: Mapping[str, object] = field(default_factory=dict)
+    sources: Mapping[str, object] = {}
     uncached: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Request):
+class Check(Request, frozen=True, kw_only=True):
     """Run a level.
 
     Attributes:
@@ -52,9 +49,9 @@ class Check(Request):
     blobs: Mapping[str, bytes]
     seed: int
     schedules: int
-    inputs: Mapping[str, Path] = field(default_factory=dict)
-    xla_ptx: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, Path] = {}
+    xla_ptx: Mapping[str, str] = {}
     why_no_ptx: str = ""
     timeout_s: float | None = None
     memory_bytes: int | None = None
-    env: Mapping[str, str | None] = field(default_factory=dict)
+    env: Mapping[str, str | None] = {}

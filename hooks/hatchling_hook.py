@@ -19,7 +19,7 @@ from pallasc.errors import Location, PallascError, SpecError
 from pallasc.hooks.making import make
 from pallasc.hooks.requirements import build_requirements
 from pallasc.hooks.settings import FILE, Setting, read_settings
-from pallasc.hooks.sources import RECORD, origin_record, source_files
+from pallasc.hooks.sources import source_files
 from pallasc.specs.spelling import suggestion
 
 _TABLE = "tool.hatch.build.hooks.pallasc"
@@ -68,19 +68,13 @@ class BundleHook(BuildHookInterface[Any]):
             self.app.abort(f"error: {error}")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the temporary files that went into the wheel or sdist."""
+        """Remove the temporary files that went into the wheel."""
         if self._made is not None:
             self._made.cleanup()
 
     def _carry(self, settings: Sequence[Setting], include: dict[str, str]) -> None:
         for file in source_files(settings, Path(self.root)):
             include[os.path.join(self.root, file)] = file
-        record = origin_record(settings, Path(self.root))
-        if record is not None:
-            self._made = tempfile.TemporaryDirectory(prefix="pallasc-")
-            place = Path(self._made.name, RECORD)
-            place.write_bytes(record)
-            include[str(place)] = RECORD
 
     def _build(
         self, settings: Sequence[Setting], include: dict[str, str], *, editable: bool

@@ -1,4 +1,4 @@
-"""Setuptools commands: `build` makes the bundles of `pyproject.toml`, `sdist` records the commit.
+"""Setuptools command: `build` makes the bundles of `pyproject.toml`.
 
 Setuptools calls `add_step` through the entry point group `setuptools.finalize_distribution_options`
 for every project that is built in an environment with pallasc. Projects without bundles are not
@@ -18,14 +18,14 @@ from pallasc.errors import PallascError
 from pallasc.hooks.making import make
 from pallasc.hooks.requirements import build_requirements
 from pallasc.hooks.settings import Setting, has_settings, read_settings
-from pallasc.hooks.sources import RECORD, origin_record, source_files
+from pallasc.hooks.sources import source_files
 from pallasc.specs.spelling import suggestion
 
 _STEP = "build_pallasc"
 
 
 def add_step(dist: Distribution) -> None:
-    """Extend `build` and `sdist` if the project declares bundles."""
+    """Extend `build` if the project declares bundles."""
     if _STEP in dist.cmdclass or not has_settings(Path.cwd()):
         return
     _require_compiler(dist)
@@ -33,7 +33,6 @@ def add_step(dist: Distribution) -> None:
     steps = [*build.sub_commands, (_STEP, None)]
     dist.cmdclass["build"] = type("build", (build,), {"sub_commands": steps})
     dist.cmdclass[_STEP] = BuildBundles
-    dist.cmdclass["sdist"] = type("sdist", (_Recording, dist.get_command_class("sdist")), {})
 
 
 def _require_compiler(dist: Distribution) -> None:
@@ -51,22 +50,6 @@ def _require_compiler(dist: Distribution) -> None:
         raise SystemExit(f"error: {error}") from error
     if needed:
         dist.fetch_build_eggs(needed)
-
-
-class _Recording:
-    """Mixin for `sdist` that adds a record of the commit."""
-
-    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Copy all files, then write the record."""
-        super().make_release_tree(base_dir, files)  # type: ignore[misc]
-        try:
-            text = origin_record(read_settings(Path.cwd(), os.environ), Path.cwd())
-        except PallascError as error:
-            raise SystemExit(f"error: {error}") from error
-        if text is not None:
-            place = Path(base_dir, RECORD)
-            place.unlink(missing_ok=True)  # it may be a hard link to the project's file
-            place.write_bytes(text)
 
 
 class BuildBundles(Command):

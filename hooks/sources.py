@@ -1,7 +1,6 @@
 """Files that an sdist must contain so that a wheel can be built from it.
 
-These are the specs, lock files and existing bundles, and a record of the commit for the bundle's
-provenance (`compiler/builds/provenance.py`).
+These are the specs, lock files and existing bundles.
 
 A folder of specs is included as a whole. So is the folder that contains a spec file, because
 kernels import neighboring modules. If that is the project's root folder, only its Python and YAML
@@ -13,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pallasc.compiler.builds.provenance import RECORD as RECORD
-from pallasc.compiler.builds.provenance import record_text
 from pallasc.hooks.settings import SUFFIX, Setting
 from pallasc.specs.spelling import nearest, show
 
@@ -39,16 +36,6 @@ def source_files(settings: Iterable[Setting], root: Path) -> list[str]:
         for name in setting.specs:
             files.update(_around(_existing(name, setting, root), root))
     return sorted(path.relative_to(root).as_posix() for path in files)
-
-
-def origin_record(settings: Iterable[Setting], root: Path) -> bytes | None:
-    """Return the record of the commit, or None if no bundle has specs or the commit is unknown.
-
-    Raises:
-        SpecError: a file named in the settings does not exist, or an older record cannot be read.
-    """
-    from_specs = [setting for setting in settings if setting.specs]
-    return record_text(root, source_files(from_specs, root)) if from_specs else None
 
 
 def lock_file(setting: Setting, root: Path) -> str | None:

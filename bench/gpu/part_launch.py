@@ -58,9 +58,23 @@ class Timer:
         self.arrays_of, self.arrays, self.pointers = _four_arrays()
         a, b, c, out = self.arrays
         self._work: dict[str, Callable[[], object]] = {}
-        route = self.kernel.route(0, self.kernel.variants[0].arrays)
-        self.add("raw", route.program(0).bind(0, self.pointers))
+        self.add("raw", self._raw())
         self.add("checked", lambda: self.kernel.into(a, b, c, out=out))
+
+    def _raw(self) -> Callable[[], object]:
+        """Return the call of cuda.bindings alone, with everything ready."""
+        from pallasc.runtime.calls.plain import ready_function
+        from pallasc.runtime.device.devices import get_device, open_driver
+        from pallasc.runtime.device.parameters import Parameters, launch_config
+
+        artifact, driver = self.kernel.variants[0].artifact, open_driver()
+        (launch,) = artifact.plan.launches
+        function = ready_function(driver, artifact, launch, get_device(0))
+        memory, place = Parameters(driver, launch).for_buffers(self.pointers)
+        config = launch_config(driver, launch, 0)
+        call = functools.partial(driver.bindings.cuLaunchKernelEx, config, function, place, 0)
+        call.memory = memory  # type: ignore[attr-defined]
+        return call
 
     def add(self, name: str, work: Callable[[], object]) -> None:
         """Time something; the first calls take slower paths."""

@@ -11,23 +11,15 @@ watched during requests, and a request that makes it grow by `MOST_GROWTH_BYTES`
 
 obstore's messages quote addresses, headers, and responses, which may contain credentials. An error
 raised here consists of words from this module, numbers, and names that match a pattern, and has no
-other exception attached. Credentials come from the environment variables that obstore reads, and
-from:
-
-    s3     the profile $AWS_PROFILE or `default` of ~/.aws if the environment has none: static
-           keys, region, endpoint_url
-    gs     google-auth, if installed, reads workload identity (`external_account`)
-    http   user and password of the URL, else PALLASC_REMOTE_TOKEN as a bearer token, else the
-           host's entry in $NETRC or ~/.netrc
+other exception attached. Credentials come from the environment variables that obstore reads; for
+HTTP, from the user and password of the URL, else from PALLASC_REMOTE_TOKEN, a bearer token.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import configparser
 import contextlib
-import json
 import os
 import re
 import stat
@@ -53,16 +45,6 @@ _WATCH_S = 0.004
 _CHUNK_BYTES = 256 * 2**10
 _VERSION = ("e_tag", "version")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
-_AWS_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_SKIP_SIGNATURE",
-)
-_AWS_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_DYNAMIC = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
-_EXPORT_HINT = "Set the variables that `aws configure export-credentials --format env` prints."
 T = TypeVar("T")
 
 Version = Mapping[str, str]
@@ -404,9 +386,11 @@ class Objects:
             if scheme == "file":
                 return stores.LocalStore(self.address.path)
             if scheme == "s3":
-                return stores.S3Store(place, **options, **s3_options(self._environ))
+                if not any(map(self._environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))):
+                    options["region"] = "us-east-1"
+                return stores.S3Store(place, **options)
             if scheme == "gs":
-                return stores.GCSStore(place, **options, **gcs_options(self._environ))
+                return stores.GCSStore(place, **options)
             if scheme == "az":
                 return stores.AzureStore(place, **options)
             header = authorization(self.address, self._environ)
@@ -419,7 +403,8 @@ class Objects:
             text = str(error)
         if scheme == "file":
             raise translated(text, str(self.address))
-        raise _unusable(f"{self.address}: the environment has no complete settings for this remote")
+        text = f"{self.address}: the environment has no complete settings for this remote"
+        raise RemoteError(text, Failure.SETTINGS)
 
 
 # ---- errors
@@ -481,119 +466,15 @@ def translated(text: str, action: str, *, missing: bool = False) -> RemoteError:
 # ---- credentials
 
 
-def _unusable(text: str, hint: str = "") -> RemoteError:
-    return RemoteError(text, Failure.SETTINGS, hint=hint)
-
-
 def authorization(address: Address, environ: Mapping[str, str]) -> str | None:
     """Return the `Authorization` header for HTTP requests, None if there is none.
 
     Raises:
-        RemoteError: a token or netrc file cannot be used.
+        RemoteError: the token cannot be used.
     """
+    if address.login is not None:
+        return f"Basic {base64.b64encode(':'.join(address.login).encode()).decode()}"
     token = environ.get(TOKEN, "").strip()
-    if address.login is None and token:
-        if not token.isascii() or not token.isprintable():
-            raise _unusable(f"{TOKEN} has characters that no header may have")
-        return f"Bearer {token}"
-    login = address.login or _netrc(address, environ)
-    if login is None:
-        return None
-    return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
-
-
-def _netrc(address: Address, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    import netrc
-
-    named = environ.get("NETRC")
-    path = Path(named) if named else _home(environ) / ".netrc"
-    if not path.is_file():
-        return None
-    host = address.place.rpartition("]")[0].lstrip("[") or address.place.partition(":")[0]
-    try:
-        if not named and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            problem = "other users can read it"
-        else:
-            entry = netrc.netrc(path).authenticators(host)
-            return (entry[0], entry[2] or "") if entry else None
-    except OSError as error:
-        problem = error.strerror or "it cannot be read"
-    except netrc.NetrcParseError as error:
-        problem = f"line {error.lineno} is not understood"
-    raise _unusable(f"{path}: {problem}")
-
-
-def _home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HOME") or "/nonexistent")
-
-
-def s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options for obstore's S3 store that it does not read from the environment itself.
-
-    Raises:
-        RemoteError: the profile does not exist, or cannot be used.
-    """
-    options: dict[str, Any] = {"region": "us-east-1"}
-    if not any(environ.get(variable) for variable in _AWS_VARIABLES):
-        name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
-        profile = _profile(environ, name or "default")
-        if name and not profile:
-            raise _unusable(f"the profile {name} of AWS has no entry in ~/.aws")
-        if "aws_access_key_id" in profile and "source_profile" not in profile:
-            keys = [label for label in _AWS_KEYS if label in profile]
-            options |= {label.removeprefix("aws_"): profile[label] for label in keys}
-        elif any(label in profile for label in _DYNAMIC):
-            text = f"the profile {name or 'default'} of AWS has no keys of its own"
-            raise _unusable(text, _EXPORT_HINT)
-        if "endpoint_url" in profile and not any(v.startswith("AWS_ENDPOINT") for v in environ):
-            options["endpoint"] = profile["endpoint_url"]
-        options["region"] = profile.get("region", "us-east-1")
-    if environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
-        del options["region"]
-    return options
-
-
-def _profile(environ: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return a profile from AWS's two files; the credentials file takes precedence."""
-    home = _home(environ) / ".aws"
-    config = environ.get("AWS_CONFIG_FILE") or home / "config"
-    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials"
-    parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
-    is_readable = False
-    with contextlib.suppress(OSError, UnicodeDecodeError, configparser.Error):
-        parser.read([config, credentials], encoding="utf-8")
-        is_readable = True
-    if not is_readable:  # the error is not attached, as it may quote the file
-        raise _unusable(f"{config} or {credentials}: it cannot be read")
-    sections = [each for each in (f"profile {name}", name) if parser.has_section(each)]
-    items = [item for section in sections for item in parser.items(section)]
-    return {label: value.strip() for label, value in items if value}
-
-
-def gcs_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options for obstore's Google store that it does not read from the environment.
-
-    Raises:
-        RemoteError: the credentials need google-auth, and it is missing.
-    """
-    named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if not named:
-        return {}
-    kind = None
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        kind = json.loads(Path(named).read_bytes()).get("type", "")
-    if kind is None:
-        raise _unusable("GOOGLE_APPLICATION_CREDENTIALS names no readable file of JSON")
-    if kind in ("service_account", "authorized_user"):
-        return {}
-
-    who, packages = "the credentials in $GOOGLE_APPLICATION_CREDENTIALS", "google-auth and requests"
-    try:
-        from obstore.auth.google import GoogleCredentialProvider
-
-        return {"credential_provider": GoogleCredentialProvider()}
-    except ImportError:
-        problem = f"{who}: needs {packages}"
-    except Exception:  # noqa: BLE001 - the library's errors quote files of credentials
-        problem = f"{who}: {packages} cannot use it"
-    raise _unusable(problem, f"Install {packages}.")
+    if not (token.isascii() and token.isprintable()):
+        raise RemoteError(f"{TOKEN} has characters that no header may have", Failure.SETTINGS)
+    return f"Bearer {token}" if token else None

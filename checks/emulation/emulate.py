@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from pallasc.checks.artifact.rules import RULES
 from pallasc.checks.emulation.messages import Emulate, Emulated
@@ -114,7 +115,7 @@ def emulate(
     result = from_findings("artifact", (emulated.fault,))
     locator = Locator(store, limits.timeout_s, jobs=1)
     (located,) = locator.located([(result, subject.artifact, subject.variant)])
-    return replace(emulated, fault=located.findings[0])
+    return structs.replace(emulated, fault=located.findings[0])
 
 
 def _answer(task: Task, limits: Options) -> Emulated:

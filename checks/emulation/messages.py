@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pallasc.checks.findings import Finding
 from pallasc.compiler.workers.messages import Reply, Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emulated(Reply):
+class Emulated(Reply, frozen=True, kw_only=True):
     """The result of an emulation.
 
     Attributes:
@@ -26,8 +24,7 @@ class Emulated(Reply):
     fault: Finding | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emulate(Request):
+class Emulate(Request, frozen=True, kw_only=True):
     """Run a plan.
 
     Attributes:

@@ -10,7 +10,6 @@ import importlib
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from pallasc.cache.evict import Limits
     from pallasc.compiler.inputs.manifest import RememberedToolchain
 
-_MANY = 50
-"""Number of variants from which the look-up takes noticeable time."""
 _WRITES_MANIFEST = ("compiled", "lowered")
 _NO_TOOLCHAIN = "no compiler is installed, and the store does not record which one filled it"
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
@@ -113,8 +110,6 @@ def _run(run: Run) -> None:
         run.stack.callback(context.digests.save)
         run.identify(context)
         run.session = run.stack.enter_context(Session(run.store))
-        if run.remote is None and _has_misses(run):
-            start_workers(run, 1)  # while the others are looked up
         look_up(run)
         if run.misses and options.explain:
             _explain(run)
@@ -191,17 +186,6 @@ def _limits() -> Limits:
     from pallasc.cache.evict import read_limits
 
     return read_limits()
-
-
-def _has_misses(run: Run) -> bool:
-    """Predict misses from the first variant of each kernel; its variants share their sources."""
-    if len(run.variants) < _MANY:
-        return False
-    first = {(variant.name, variant.base_dir): variant for variant in reversed(run.variants)}
-    with suppress(PallascError):  # `look_up` reports it
-        requests = map(run.lookup.requests.of, first.values())
-        return any(run.lookup.find(request).artifact is None for request in requests)
-    return False
 
 
 def look_up(run: Run) -> None:

@@ -147,11 +147,6 @@ def _task(label: int, miss: Miss, run: Run) -> Task:
 def _result(run: Run, miss: Miss, index: int, reply: Reply, *, first: bool) -> VariantResult:
     variant = run.variants[index]
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=miss.explanation)
-    if first and reply.stray_bytes:
-        run.notes.append(
-            f"{variant.id} wrote {reply.stray_bytes} bytes to file descriptors that it did not "
-            "open; they were ignored"
-        )
     if isinstance(reply, Failed):
         return replace(
             result, error=_error(variant, reply, run), output=reply.output, died=reply.died,
@@ -273,4 +268,4 @@ def _describe(pool: ClusterPool, run: Run, setup: Setup) -> None:
         sources=sent,
     )
     pool.describe(plugin)
-    pool.accept = partial(publish, requests, run.lookup, run.store, sent)
+    pool.accept = partial(publish, requests, run.lookup, run.store)

@@ -2,27 +2,16 @@
 
 The digest of a spec file covers what it declares, not its bytes: comments, the order of kernels,
 fields, values and targets, and the selection of variants make no difference. Its name is relative
-to its repository; outside a repository, it is the shortest path that distinguishes the files. An
-unpacked sdist counts as the repository that it was made from, by its record, `pallasc-origin.json`
-in the project's folder:
-
-* `schema`: 1
-* `commit`: commit that was checked out
-* `dirty`: whether the sources differed from it, null if git could not report it
-* `folder`: folder of the project, relative to the repository; empty if it is the same
-* `files`: SHA-256 of each source of kernels, by its name relative to the project
+to its repository; outside a repository, it is the shortest path that distinguishes the files.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.cache.manifests import Manifest
@@ -32,7 +21,6 @@ from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.request import place_of
 from pallasc.compiler.inputs.sources import FILE, path_of
 from pallasc.compiler.toolchain.modules import Place, is_installed
-from pallasc.errors import Location, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.manifest import MOST_CHANGED, Provenance
 from pallasc.specs.canonical import canonical_json, digest
@@ -108,10 +96,6 @@ def files_named(specs: Iterable[Spec]) -> set[Path]:
     return files
 
 
-RECORD = "pallasc-origin.json"
-_SCHEMA = 1
-
-
 class Differences(NamedTuple):
     """Differences of sources from their commit.
 
@@ -122,118 +106,6 @@ class Differences(NamedTuple):
 
     dirty: bool | None
     names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SdistRecord:
-    """An unpacked sdist with a recorded commit.
-
-    Attributes:
-        root: folder of the project, without symbolic links.
-        commit: commit that was checked out when the sdist was made.
-        dirty: whether the sources differed from it.
-        folder: folder of the project, relative to the repository.
-        files: SHA-256 of each source, by its name relative to the project.
-    """
-
-    root: Path
-    commit: str
-    dirty: bool | None
-    folder: PurePosixPath
-    files: Mapping[str, str]
-
-    def name_of(self, file: Path) -> str:
-        """Return the name of a file, relative to the repository."""
-        return (self.folder / file.relative_to(self.root).as_posix()).as_posix()
-
-    def tracked(self, files: Collection[Path]) -> set[Path]:
-        """Return the files that the record lists."""
-        return {self.root / name for name in self.files} & set(files)
-
-    def differences(self, files: Collection[Path], *, ignore: Collection[Path] = ()) -> Differences:
-        """Return the differences from the sources that the sdist was made from.
-
-        Args:
-            files: inputs of a build; those that the record does not list differ.
-            ignore: files to ignore.
-        """
-        changed = {self.root / n for n, d in self.files.items() if _file_digest(self.root / n) != d}
-        changed |= set(files) - self.tracked(files)
-        names = sorted(
-            self.name_of(file)
-            if file.is_relative_to(self.root)
-            else f"{file.name} (outside of the sdist)"
-            for file in changed - set(ignore)
-        )
-        return Differences(True if names else self.dirty, tuple(names))
-
-
-def record_text(root: Path, files: Iterable[str]) -> bytes | None:
-    """Return the record of an sdist, None if the commit is unknown.
-
-    An sdist made from an unpacked sdist keeps its record.
-
-    Args:
-        root: the folder of the project.
-        files: the sources of kernels, relative to it.
-
-    Raises:
-        SpecError: there is a record already, and it cannot be read.
-    """
-    root = root.resolve()
-    sources = {root / name for name in files}
-    repository = find_repository(root)
-    if repository is None or not repository.tracked(sources):
-        return (root / RECORD).read_bytes() if _read_record(root) else None
-    data = {
-        "schema": _SCHEMA,
-        "commit": repository.commit,
-        "dirty": repository.differences(sources).dirty,
-        "folder": "" if root == repository.root else repository.name_of(root),
-        "files": {file.relative_to(root).as_posix(): _file_digest(file) for file in sources},
-    }
-    return json.dumps(data, indent=1, sort_keys=True).encode() + b"\n"
-
-
-def find_recorded(file: Path) -> SdistRecord | None:
-    """Return the unpacked sdist that a source belongs to, None if there is none.
-
-    Raises:
-        SpecError: a record cannot be read.
-    """
-    record = next(filter(None, map(_read_record, file.parents)), None)
-    return record if record and record.tracked([file]) else None
-
-
-def _read_record(root: Path) -> SdistRecord | None:
-    path = root / RECORD
-    try:
-        data = json.loads(path.read_bytes())
-        if data["schema"] != _SCHEMA or not re.fullmatch("[0-9a-f]{7,64}", data["commit"]):
-            raise ValueError("schema or commit")
-        folder = PurePosixPath(data["folder"])
-        if folder.is_absolute() or ".." in folder.parts or data["dirty"] not in (True, False, None):
-            raise ValueError("folder or dirty")
-        files = {str(name): str(digest) for name, digest in data["files"].items()}
-        return SdistRecord(root, data["commit"], data["dirty"], folder, files)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None
-    except OSError as error:
-        raise SpecError(f"it cannot be read: {error}", location=Location(str(path))) from error
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise SpecError(
-            "this is not a record of an sdist's commit.",
-            location=Location(str(path)),
-            hint="Unpack the sdist again, or remove the file.",
-        ) from error
-
-
-def _file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, "" if it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""
 
 
 _UNDECIDING = frozenset(
@@ -269,25 +141,23 @@ def origins(
     )
 
 
-def _by_repository(
-    specs: Sequence[Spec],
-) -> Iterable[tuple[Repository | SdistRecord | None, DeclaredFiles]]:
+def _by_repository(specs: Sequence[Spec]) -> Iterable[tuple[Repository | None, DeclaredFiles]]:
     declared: DeclaredFiles = {}
     for spec in specs:
         declared.setdefault(Path(spec.location.file).resolve(), []).append(spec)
     repositories = {folder: find_repository(folder) for folder in {f.parent for f in declared}}
-    groups: dict[Path | None, tuple[Repository | SdistRecord | None, DeclaredFiles]] = {}
+    groups: dict[Path | None, tuple[Repository | None, DeclaredFiles]] = {}
     for file, of_file in declared.items():
-        found: Repository | SdistRecord | None = repositories[file.parent]
-        if found is None or not found.tracked([file]):
-            found = find_recorded(file)
+        found = repositories[file.parent]
+        if found is not None and not found.tracked([file]):
+            found = None
         root = found.root if found else None
         groups.setdefault(root, (found, {}))[1][file] = of_file
     return groups.values()
 
 
 def _origin(
-    repository: Repository | SdistRecord | None,
+    repository: Repository | None,
     files: DeclaredFiles,
     toolchain: Mapping[str, str],
     read: FilesRead,
@@ -384,12 +254,10 @@ class Repository:
             files: inputs of a build; one outside the working tree counts as different.
             ignore: files to ignore, such as a bundle that is about to be replaced.
         """
-        tree = self._changed()
-        flagged = self._changed_but_flagged()
-        if tree is None or flagged is None:
+        changed = self._changed()
+        if changed is None:
             return Differences(None)
-        changed = (tree | flagged) - set(ignore)
-        names = {self.name_of(file) for file in changed}
+        names = {self.name_of(file) for file in changed - set(ignore)}
         for file in set(files) - set(ignore) - self._listed(files, "--cached"):
             names.update(self._untracked_names(file))
         return Differences(bool(names), tuple(sorted(names)))
@@ -423,28 +291,6 @@ class Repository:
         options = ("--name-only", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
         answer = _git(self.root, "diff", *options, "-z", "HEAD", "--")
         return None if answer is None else {self.root / name for name in _split(answer)}
-
-    def _changed_but_flagged(self) -> set[Path] | None:
-        """Return the changed files that `git diff` skips because of a flag, None if git fails.
-
-        `git update-index --assume-unchanged` and `--skip-worktree` hide changes. A sparse checkout
-        sets the latter for files that it leaves out; those do not differ.
-        """
-        answer = _git(self.root, "ls-files", "-v", "-z")
-        if answer is None:
-            return None
-        # Tags: lower case is assume-unchanged, S is skip-worktree.
-        flagged = [name for name in _split(answer) if name[0].islower() or name[0] == "S"]
-        sparse = {name[2:] for name in flagged if name[0] in "Ss"}
-        names = {name[2:] for name in flagged}
-        names = {n for n in names if n not in sparse or os.path.lexists(self.root / n)}
-        return {self.root / name for name in names if not self._is_committed(name)}
-
-    def _is_committed(self, name: str) -> bool:
-        """Return True if a file's bytes are as in the commit."""
-        now = _git(self.root, "hash-object", "--no-filters", "--", name)
-        then = _git(self.root, "rev-parse", "--verify", "--quiet", f"HEAD:{name}")
-        return now is not None and now == then
 
     def _untracked_names(self, file: Path) -> tuple[str, ...]:
         """Return the name of an untracked file; in a submodule, the differences there."""

@@ -16,7 +16,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -212,7 +211,7 @@ class WarmWorkers(ExitStack):
         contexts: dict[str, Introduction] = {}
         for variant in variants:
             if variant.target.arch not in contexts and len(contexts) < pool.jobs:
-                contexts[variant.target.arch] = replace(plain, rehearsal=variant.target)
+                contexts[variant.target.arch] = structs.replace(plain, rehearsal=variant.target)
         pool.keep_ready(contexts)
 
 

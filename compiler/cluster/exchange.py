@@ -18,9 +18,11 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
 from pallasc.cache.stat_digest import file_holding, read_held
@@ -28,14 +30,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import fields_text, joined
 from pallasc.compiler.inputs.request import Request, named_entries, place_of
-from pallasc.compiler.inputs.sources import SourceChange
-from pallasc.compiler.toolchain.modules import (
-    COVERED,
-    Place,
-    is_installed,
-    is_pythons,
-    locate_module,
-)
+from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_pythons, locate_module
 from pallasc.compiler.workers.channel import decode, encode
 from pallasc.compiler.workers.diagnostics import store_for_action
 from pallasc.compiler.workers.messages import Compile, Compiled, Reply
@@ -76,7 +71,6 @@ def publish(
     requests: Sequence[Request],
     lookup: Lookup,
     store: Store,
-    sent: SentSources,
     label: int,
     asked: Compile,
     reply: Compiled,
@@ -87,7 +81,6 @@ def publish(
         requests: the requests of a build's tasks, by their labels.
         lookup: compares sources with the local ones.
         store: the local store.
-        sent: the sources that were sent.
         label: the label of the task.
         asked: the request to the worker.
         reply: the worker's reply.
@@ -100,14 +93,9 @@ def publish(
         _check_artifact(reply, asked)
         if reply.manifest is not None:
             manifest = _checked_manifest(reply, asked, keys.key)
-            changes = lookup.changes(manifest, keys.place)
-            if not changes:
-                reply = replace(reply, manifest_key=set_name(keys.key, manifest.read))
-            elif _has_changed_here(changes[0], keys.place, sent):
-                uncached = f"{changes[0].sentence} during compilation"
-                reply = replace(reply, manifest=None, manifest_key="", uncached=uncached)
-            else:
+            if changes := lookup.changes(manifest, keys.place):
                 raise ValueError(f"its sources are not those here: {changes[0].sentence}")
+            reply = replace(reply, manifest_key=set_name(keys.key, manifest.read))
     except CorruptError as error:
         raise ValueError(f"its answer is damaged: {error.message}") from error
     return _published(reply, asked, store)
@@ -134,18 +122,11 @@ def _checked_manifest(reply: Compiled, asked: Compile, key: str) -> Manifest:
     sealed = joined(manifest, manifest)
     if sealed is None or sealed.read != manifest.read:
         raise ValueError("its manifest has another digest than its sources")
-    if missing := certain_sources(asked.variant) - manifest.files.keys():
-        raise ValueError(f"its manifest leaves out {min(missing)}")
+    for entry in named_entries(asked.variant):
+        label = f"{'file' if entry.is_file else 'module'}:{entry.source}"
+        if label not in manifest.files:
+            raise ValueError(f"its manifest leaves out {label}")
     return manifest
-
-
-def _has_changed_here(change: SourceChange, place: Place, sent: SentSources) -> bool:
-    if not change.label:
-        return False
-    path = place.locate(change.label)
-    if path is None or str(path) not in sent.files:
-        return path is None
-    return not path.is_file() or path.read_bytes() != sent.files[str(path)]
 
 
 def _published(reply: Compiled, asked: Compile, store: Store) -> Compiled:
@@ -258,27 +239,13 @@ def sources_of(variants: Iterable[Variant], *, without: Sequence[str] = ()) -> S
     return result
 
 
-def certain_sources(variant: Variant) -> set[str]:
-    """Return labels, as in manifests, of the sources that every compilation of a variant reads.
-
-    These are its entry points, and the modules that import statements at the top level reach.
-    """
-    files = {f"file:{entry.source}" for entry in named_entries(variant) if entry.is_file}
-    return files | {f"module:{name}" for name, _ in reached_modules(variant, certainly=True)}
-
-
-def reached_modules(variant: Variant, *, certainly: bool = False) -> Iterator[tuple[str, Path]]:
-    """Yield the user's modules that the entry points of a variant import, and their files.
-
-    Args:
-        variant: the variant.
-        certainly: leave out imports that may not run: those in functions, branches, and `try`.
-    """
+def reached_modules(variant: Variant) -> Iterator[tuple[str, Path]]:
+    """Yield the user's modules that the entry points of a variant import, and their files."""
     folders, seen = place_of(variant).folders, set()
     pending: list[str] = []
     for entry in named_entries(variant):
         file = Path(variant.base_dir, entry.source).resolve()
-        pending += _imported(file, "", certainly) if entry.is_file else [entry.source]
+        pending += _imported(file, "") if entry.is_file else [entry.source]
     while pending:
         name = pending.pop()
         if name in seen or name.partition(".")[0] in (*COVERED, "pallasc"):
@@ -294,7 +261,7 @@ def reached_modules(variant: Variant, *, certainly: bool = False) -> Iterator[tu
         yield name, found
         parent = name.rpartition(".")[0]
         pending += [parent] if parent else []
-        pending += _imported(found, name if found.name == "__init__.py" else parent, certainly)
+        pending += _imported(found, name if found.name == "__init__.py" else parent)
 
 
 def _add_module(
@@ -310,17 +277,16 @@ def _add_module(
 
 
 @lru_cache(maxsize=1000)
-def _imported(file: Path, package: str, certainly: bool) -> tuple[str, ...]:
+def _imported(file: Path, package: str) -> tuple[str, ...]:
     """Return the names of the modules that a source file imports, or may import."""
     try:
         tree = ast.parse(read_held(str(file)))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ()
-    nodes = tree.body if certainly else ast.walk(tree)
-    return tuple(name for node in nodes for name in _named(node, package, certainly))
+    return tuple(name for node in ast.walk(tree) for name in _named(node, package))
 
 
-def _named(node: ast.AST, package: str, certainly: bool) -> Iterator[str]:
+def _named(node: ast.AST, package: str) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -328,5 +294,5 @@ def _named(node: ast.AST, package: str, certainly: bool) -> Iterator[str]:
         base = ".".join([*above, *filter(None, [node.module])])
         if base:
             yield base
-            if not certainly:  # a name may be a module, or an attribute
-                yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+            # A name may be a module, or an attribute.
+            yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")

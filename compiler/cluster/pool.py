@@ -1,7 +1,7 @@
 """A cluster with the interface of `workers/pool.Pool`, using dask's workers.
 
-dask schedules the variants, one task each, and repeats those whose worker died. A worker that does
-not reply, or whose replies the build rejects, gets no more variants after a few failures.
+dask schedules the variants, one task each, and repeats those whose worker died. A variant whose
+reply the build rejects goes to another worker. A worker that does not reply gets no more variants.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ _TICK_S = 0.5
 _AHEAD = 16
 """Variants sent ahead, plus four per thread: workers never wait, and a bad one gets few."""
 _MOST_FAILURES = 3
-"""Failures after which a worker gets no more variants, or a variant no more workers."""
+"""Number of workers that are tried for a variant."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,6 @@ class ClusterPool(ExitStack):
         self._done: SimpleQueue[Any] = SimpleQueue()
         self._workers: Mapping[str, int] = {}
         self._heard_s: dict[str, float] = {}
-        self._failures: Counter[str] = Counter()
         self._refused: dict[str, str] = {}
 
     def warm(self, count: int) -> None:
@@ -234,7 +233,7 @@ class ClusterPool(ExitStack):
             reply = self._reply(sent, future)
         except Exception as error:  # noqa: BLE001 - whatever dask makes of what was sent
             if sent.worker not in self._refused:
-                self._blame(sent, sent.worker, _text_of(error))
+                sent.failures[sent.worker] = _text_of(error)
             yield from self._send(sent)
         else:
             yield "done", sent.task, reply
@@ -271,13 +270,6 @@ class ClusterPool(ExitStack):
 
     # ---- workers
 
-    def _blame(self, sent: _Sent, worker: str, why: str) -> None:
-        """Note that a worker failed at a variant."""
-        sent.failures[worker] = why
-        self._failures[worker] += 1
-        if worker and self._failures[worker] >= _MOST_FAILURES:
-            self._refused[worker] = why
-
     def _look(self, now_s: float) -> Iterator[Event]:
         """Update the workers and their tasks; give up on a worker that does not reply."""
         self._workers = self._client.ncores()
@@ -292,7 +284,6 @@ class ClusterPool(ExitStack):
                 yield from self._started(sent)
                 if is_late:
                     self._refused[worker] = f"it gave no answer for {self._limit_s:g} s"
-                    sent.failures[worker] = self._refused[worker]
         for key, sent in list(self._sent.items()):
             is_gone = sent.allowed is not None and not {*sent.allowed} & {*self._workers}
             if is_gone or sent.worker in self._refused:

@@ -14,27 +14,18 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from distributed import WorkerPlugin, get_worker
-from msgspec import structs
+from msgspec.structs import replace
 
 from pallasc.cache.manifests import Trust
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.cluster.exchange import REFUSED, SentSources, reply_bytes
-from pallasc.compiler.lowering.kernel_output import pack, unpack
 from pallasc.compiler.toolchain.setup import compiler_variables, counted_values, prepare
-from pallasc.compiler.workers.messages import (
-    Compile,
-    Compiled,
-    Failed,
-    Group,
-    Introduction,
-    Reply,
-    Task,
-)
+from pallasc.compiler.workers.messages import Compile, Failed, Group, Introduction, Reply, Task
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, ToolError
 from pallasc.specs.lock import Component, differences
@@ -115,7 +106,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             if self._refused:
                 return _refusal(self._refused)
             reply = self._reply(self._task(group, request), is_wanted)
-            return reply_bytes(self._with_paths_there(reply), self._root)
+            return reply_bytes(replace(reply, task=None), self._root)
         finally:
             with self._lock:
                 self._users -= 1
@@ -185,7 +176,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         asked, (arch, folders, declared) = Compile.from_json(request), group
         base_dir = self._below(asked.variant.base_dir)
         here = os.pathsep.join(map(self._below, folders.split(os.pathsep)))
-        asked = replace(asked, variant=structs.replace(asked.variant, base_dir=base_dir))
+        asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))
         return Task(0, (arch, here, declared), asked)
 
     def _reply(self, task: Task, is_wanted: Callable[[], bool]) -> Reply:
@@ -225,11 +216,3 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             lasting=True,
         )
         return self._opened.enter_context(pool)
-
-    def _with_paths_there(self, reply: Reply) -> Reply:
-        """Return a reply whose packed output has the paths of the user's machine."""
-        if isinstance(reply, Compiled) and self._root in (shown := unpack(reply.printed)):
-            printed = pack(shown.replace(self._root, ""))
-            manifest = reply.manifest and {**reply.manifest, "printed": printed}
-            reply = replace(reply, printed=printed, manifest=manifest)
-        return replace(reply, task=None)

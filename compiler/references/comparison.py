@@ -13,7 +13,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -81,21 +81,19 @@ class Comparison:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared(Reply):
+class Compared(Reply, frozen=True, kw_only=True):
     """The comparison of each output."""
 
     outputs: tuple[Comparison, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compare(Request):
+class Compare(Request, frozen=True, kw_only=True):
     """Run the reference of a variant and compare; `env` has its declared variables."""
 
     reply: ClassVar[type[Reply]] = Compared
     variant: Variant
     launched: LaunchFiles
-    env: Mapping[str, str | None] = field(default_factory=dict)
+    env: Mapping[str, str | None] = {}
 
 
 PROGRAM = "pallasc.compiler.references.reference_worker"
@@ -311,15 +309,13 @@ _MOST_BYTES = 4 << 30
 """Maximum size of the inputs of a reference; JAX on the CPU needs a multiple of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled(Reply):
+class Sampled(Reply, frozen=True, kw_only=True):
     """The bytes of the reference values, as stored in a bundle."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample(Request):
+class Sample(Request, frozen=True, kw_only=True):
     """Call the reference of a variant; `env` has its declared variables."""
 
     reply: ClassVar[type[Reply]] = Sampled
@@ -327,7 +323,7 @@ class Sample(Request):
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
     seed: int
-    env: Mapping[str, str | None] = field(default_factory=dict)
+    env: Mapping[str, str | None] = {}
 
 
 class Samples(NamedTuple):

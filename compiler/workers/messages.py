@@ -15,13 +15,13 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from pallasc import errors
 from pallasc.compiler.inputs.manifest import Sources
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.setup import Context, Setup
 
 
-@dataclass(frozen=True, slots=True)
-class _ErrorText:
+class _ErrorText(Struct, frozen=True):
     """A `PallascError` as JSON; `type` is the name of the nearest public class."""
 
     type: str
@@ -71,12 +70,11 @@ class _ErrorText:
         return error
 
 
-_READERS: Mapping[object, Callable[[Any], object]] = {
-    Variant: variant_from_json,
-    Variant | None: lambda data: None if data is None else variant_from_json(data),
-    tuple[Spec, ...]: lambda data: tuple(map(spec_from_json, data)),
+_READERS: Mapping[str, Callable[[Any], object]] = {
+    "variant": lambda data: None if data is None else variant_from_json(data),
+    "specs": lambda data: tuple(map(spec_from_json, data)),
 }
-"""Readers for fields whose types have a special JSON form."""
+"""Readers for fields that have a special JSON form."""
 
 
 def plain(value: object) -> object:
@@ -88,32 +86,19 @@ def plain(value: object) -> object:
     return msgspec.to_builtins(value, enc_hook=_encode)
 
 
-def read_dataclass(kind: Any, data: object) -> Any:
-    """Return a dataclass from a JSON object; unknown fields are ignored.
+def read_object(kind: Any, data: Mapping[str, object]) -> Any:
+    """Return a struct or dataclass from a JSON object; unknown fields are ignored.
 
     Raises:
         ValueError: a field is missing or has another type.
     """
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{kind.__name__}: not an object")
-    values = {}
     try:
-        for name, hint in _hints(kind).items():
-            if name in data and (read := _READERS.get(hint)):
-                values[name] = read(data[name])
-            elif name in data:
-                values[name] = msgspec.convert(data[name], hint, dec_hook=_decode)
-        return kind(**values)
+        special = {name: read(data[name]) for name, read in _READERS.items() if name in data}
+        return msgspec.convert({**data, **special}, kind, dec_hook=_decode)
     except (
         AttributeError, LookupError, TypeError, RecursionError, PallascError, msgspec.MsgspecError
     ) as error:  # fmt: skip
         raise ValueError(f"{kind.__name__}: {error}") from error
-
-
-@cache
-def _hints(kind: Any) -> dict[str, object]:
-    hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
 
 
 def _encode(value: Any) -> object:
@@ -126,14 +111,13 @@ def _encode(value: Any) -> object:
 def _decode(kind: Any, value: Any) -> object:
     """Convert a value into a type that msgspec does not know."""
     if kind is PallascError:
-        return read_dataclass(_ErrorText, value).error()
+        return msgspec.convert(value, _ErrorText).error()
     if kind is Path:
         return Path(value)
     return value  # of type `object`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """The common part of requests and replies.
 
     Attributes:
@@ -144,7 +128,7 @@ class Message:
 
     def to_json(self) -> dict[str, object]:
         """Return the message as plain data."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        return {name: plain(getattr(self, name)) for name in self.__struct_fields__}
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Self:
@@ -153,7 +137,7 @@ class Message:
         Raises:
             ValueError: a field is missing or has the wrong type.
         """
-        message: Self = read_dataclass(cls, data)
+        message: Self = read_object(cls, data)
         return message
 
 
@@ -164,8 +148,7 @@ R = TypeVar("R", bound="Reply")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply(Message):
+class Reply(Message, frozen=True, kw_only=True):
     """A worker's reply to a request.
 
     Attributes:
@@ -173,14 +156,12 @@ class Reply(Message):
         tainted: whether user code changed the process permanently.
         diagnostics: warnings and output of the request.
         output: the end of the worker's output during the request; the build adds it.
-        stray_bytes: ignored bytes that came through the worker's channel; the build adds them.
     """
 
     ok: ClassVar[bool] = True
     tainted: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
     output: str = ""
-    stray_bytes: int = 0
 
     def __post_init__(self) -> None:
         if len(self.diagnostics) > MOST:
@@ -203,8 +184,7 @@ class Reply(Message):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(Reply):
+class Failed(Reply, frozen=True, kw_only=True):
     """The request failed, or its worker died or was stopped.
 
     Attributes:
@@ -222,7 +202,7 @@ class Failed(Reply):
     ok: ClassVar[bool] = False
     error: PallascError
     out_of_memory: bool = False
-    missed: Mapping[str, str] = field(default_factory=dict)
+    missed: Mapping[str, str] = {}
     compiling: bool = False
     repeat: bool = False
     died: bool = False
@@ -247,8 +227,7 @@ class Failed(Reply):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected(Reply):
+class Collected(Reply, frozen=True, kw_only=True):
     """The declarations of a Python spec file.
 
     Attributes:
@@ -267,8 +246,7 @@ class Collected(Reply):
         return self.sources.missed if self.sources else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled(Reply):
+class Compiled(Reply, frozen=True, kw_only=True):
     """An artifact, compiled now or found under the action key of the lowered module.
 
     Attributes:
@@ -300,8 +278,8 @@ class Compiled(Reply):
     conflict: str | None = None
     stored: bool = True
     record: Mapping[str, object] | None = None
-    blobs: Mapping[str, bytes] = field(default_factory=dict)
-    missed: Mapping[str, str] = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = {}
+    missed: Mapping[str, str] = {}
     manifest: Mapping[str, object] | None = None
     manifest_key: str = ""
 
@@ -314,15 +292,13 @@ class Compiled(Reply):
             raise ValueError(f"{self.seconds} seconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinesFound(Reply):
+class LinesFound(Reply, frozen=True, kw_only=True):
     """The tables of the user's lines, by the digest of the PTX."""
 
     tables: Mapping[str, LineTable]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PtxFound(Reply):
+class PtxFound(Reply, frozen=True, kw_only=True):
     """The PTX of XLA's kernels, by the digest of their cubin."""
 
     ptx: Mapping[str, str]
@@ -331,8 +307,7 @@ class PtxFound(Reply):
 # ---- requests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Message):
+class Request(Message, frozen=True, kw_only=True):
     """A request to a worker; `reply` is the class of the reply."""
 
     reply: ClassVar[type[Reply]] = Reply
@@ -356,18 +331,15 @@ class Request(Message):
         return reply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warm(Request):
+class Warm(Request, frozen=True, kw_only=True):
     """Import the compiler; there is no reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listen(Request):
+class Listen(Request, frozen=True, kw_only=True):
     """Report that Python has started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction(Request):
+class Introduction(Request, frozen=True, kw_only=True):
     """The toolchain and store of a build; the worker replies when it is ready to compile.
 
     Attributes:
@@ -390,7 +362,13 @@ class Introduction(Request):
     variables: Mapping[str, str]
     store: Path
     signing: bool
-    rehearsal: Target | None = field(default=None, compare=False)
+    rehearsal: Target | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Introduction) and self._compared() == other._compared()
+
+    def _compared(self) -> dict[str, object]:
+        return asdict(self) | {"rehearsal": None}
 
     @classmethod
     def of(cls, setup: Setup, context: Context, store: Store) -> Introduction:
@@ -411,8 +389,7 @@ class Introduction(Request):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collect(Request):
+class Collect(Request, frozen=True, kw_only=True):
     """Execute a Python spec file.
 
     Attributes:
@@ -422,11 +399,10 @@ class Collect(Request):
 
     reply: ClassVar[type[Reply]] = Collected
     path: str
-    env: Mapping[str, str | None] = field(default_factory=dict)
+    env: Mapping[str, str | None] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compile(Request):
+class Compile(Request, frozen=True, kw_only=True):
     """Compile a variant to an artifact, or find it in the store.
 
     Attributes:
@@ -447,8 +423,7 @@ class Compile(Request):
     trusted_records: Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindLines(Request):
+class FindLines(Request, frozen=True, kw_only=True):
     """Find the user's source lines of the PTX of a variant's kernels.
 
     Attributes:
@@ -463,11 +438,10 @@ class FindLines(Request):
     variant: Variant
     ptx: Mapping[str, str]
     env: Mapping[str, str | None]
-    code: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindPtx(Request):
+class FindPtx(Request, frozen=True, kw_only=True):
     """Find the PTX of the kernels that XLA made for a variant.
 
     Attributes:
@@ -486,8 +460,7 @@ Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
 """Architecture, the spec's folders in `PATH` notation, and the variables that the spec declares."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """A request to a worker of a group.
 
     Attributes:

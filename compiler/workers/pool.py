@@ -16,7 +16,7 @@ import re
 import select
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -45,8 +45,6 @@ from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
-_START_S = 2.0
-"""Assumed startup time of a worker in seconds; most of it is importing JAX."""
 _CHECK_S = 0.25
 """Interval between two checks of the workers."""
 _SHARE = 0.02
@@ -65,49 +63,23 @@ Event = (
 )
 
 
-def pays(waiting: int, serving_s: Sequence[float], task_s: float | None) -> bool:
-    """Return True if another worker for a group is worth its startup time.
-
-    It is worth it if tasks will still be waiting when the worker is ready, by the average time of
-    tasks so far. Tasks may take longer this time, so it is also worth it if no worker has become
-    free for as long as a startup takes: waiting has then cost as much as starting would have.
-
-    Args:
-        waiting: number of tasks of the group that have not started.
-        serving_s: how long each worker of the group has been busy with its task.
-        task_s: average time of a task, None before the first has ended.
-    """
-    if not serving_s or task_s is None:
-        return True
-    return waiting * task_s > len(serving_s) * _START_S or min(serving_s) > _START_S
-
-
 def next_group(
-    waiting: Mapping[Group, int],
-    idle: Sequence[Group | None],
-    serving: Sequence[tuple[Group | None, float]],
-    task_s: float | None,
-) -> Group | None:
-    """Choose the group to serve next, None if starting a worker is not worthwhile.
+    waiting: Mapping[Group, int], idle: Iterable[Group | None], busy: Iterable[Group | None]
+) -> Group:
+    """Choose the group to serve next.
 
     A group with an idle worker comes first, then the group with the most tasks per worker.
 
     Args:
-        waiting: number of waiting tasks, by group.
-        idle: the groups of idle workers, None for a worker that can serve any group.
-        serving: the groups of busy workers, and for how many seconds each has been busy.
-        task_s: average time of a task, None before the first has ended.
+        waiting: number of waiting tasks, by group; at least one.
+        idle: the groups of idle workers.
+        busy: the groups of busy workers.
     """
     for group in idle:
         if group is not None and group in waiting:
             return group
-    busy_s: dict[Group | None, list[float]] = {}
-    for serves, seconds in serving:
-        busy_s.setdefault(serves, []).append(seconds)
-    for group in sorted(waiting, key=lambda g: -waiting[g] / (1 + len(busy_s.get(g, ())))):
-        if None in idle or pays(waiting[group], busy_s.get(group, ()), task_s):
-            return group
-    return None
+    serving = Counter(busy)
+    return max(waiting, key=lambda group: waiting[group] / (1 + serving[group]))
 
 
 @dataclass(slots=True)
@@ -141,8 +113,6 @@ class Pool:
     _ending: list[Worker] = field(default_factory=list, init=False)
     _waiting: dict[Group, deque[Task]] = field(default_factory=dict, init=False)
     _repeated: set[int] = field(default_factory=set, init=False)
-    _tasks: int = field(default=0, init=False)
-    _tasks_s: float = field(default=0.0, init=False)
     _next_check_s: float = field(default_factory=time.monotonic, init=False)
 
     def __enter__(self) -> Pool:
@@ -229,15 +199,11 @@ class Pool:
     def _begin(self) -> Iterator[Event]:
         """Give tasks to workers as long as fewer than `jobs` are busy."""
         while self._waiting and len(self._busy) < self.jobs:
-            now_s = time.monotonic()
             group = next_group(
                 {group: len(tasks) for group, tasks in self._waiting.items()},
-                [w.group for w in self._workers if w.task is None and w.arch is None],
-                [(worker.group, now_s - worker.began_s) for worker in self._busy],
-                self._tasks_s / self._tasks if self._tasks else None,
+                [worker.group for worker in self._workers if worker.task is None],
+                [worker.group for worker in self._busy],
             )
-            if group is None:
-                return
             task = self._waiting[group].popleft()
             if not self._waiting[group]:
                 del self._waiting[group]
@@ -349,11 +315,9 @@ class Pool:
 
     def _settle(self, worker: Worker, reply: Reply) -> Iterator[Event]:
         """Settle a task, and decide whether its worker stays."""
-        task, seconds = worker.task, worker.seconds()
+        task = worker.task
         if task is None:
             return
-        self._tasks += 1
-        self._tasks_s += time.monotonic() - worker.began_s if seconds is None else seconds
         worker.task, worker.served = None, worker.served + 1
         if not self._is_kept(worker, reply):
             self._end(worker)

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
-from pallasc.compiler.workers.channel import Channel, read_token
+from pallasc.compiler.workers.channel import Channel
 
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+)", re.MULTILINE)
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+)", re.MULTILINE)
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> NoReturn:
     for _ in ("outer", "inner"):
         warden = _become_child_of_warden(warden, int(requests), int(answers), folder)
     _call_at_death_of(warden, signal.SIGKILL)
-    channel = Channel(int(answers), read_token(int(requests)))
+    channel = Channel(int(answers))
     _prepare(int(requests), int(answers), folder, int(data_bytes))
     _isolate(folder, module)
     channel.send({"pid": os.getpid()})

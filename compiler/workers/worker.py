@@ -8,17 +8,17 @@ The worker ends when the request pipe closes, or when the warden, which has set 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from pallasc.cache.manifests import About, Trust, set_name
 from pallasc.cache.stat_digest import FileDigests
@@ -280,7 +280,7 @@ class Session:
     def _job(self, variant: Variant) -> Job:
         within = partial(self.before.working_in, variant.base_dir)
         with within():
-            return replace(_job(variant), within=within)
+            return dataclasses.replace(_job(variant), within=within)
 
     def _compiled(self, request: Compile) -> Compiled:
         """Lower the variant, find or compile its artifact, and publish a manifest."""
@@ -358,7 +358,7 @@ class Session:
             return replace(made, uncached="a data file of its spec changed during compilation")
         if uncached := why_uncached(read):
             return replace(made, uncached=uncached)
-        manifest = structs.replace(
+        manifest = replace(
             make_manifest(made.action, read, self.digests),
             name=variant.name,
             variant=variant.id,

@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import resource
-import secrets
 import shutil
 import signal
 import subprocess
@@ -17,10 +16,11 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import IO
+
+from msgspec.structs import replace
 
 from pallasc.cache.format import size
 from pallasc.compiler.toolchain.toolkit import TOOLKIT
@@ -114,8 +114,6 @@ _HIGH, _ROOM = 700, 64
 _MOST_READS = 64
 """Maximum MB read at a time, so that a worker that never stops writing does not block the others.
 """
-_MOST_STRAY_BYTES = 256 << 20
-"""A worker that writes more stray bytes into its channel is stopped."""
 _STACK_S = 5.0
 """Time limit of writing a stack; only a process that hangs in the kernel takes this long."""
 _END_S = 15.0
@@ -167,8 +165,7 @@ class Worker:
         self.gone_s: float | None = None
         self.ready_s: float | None = None
         self.began_s = time.monotonic()
-        token = secrets.token_hex(16).encode()
-        self._unsent, self._messages = bytearray(token + b"\n"), Messages(token)
+        self._unsent, self._messages = bytearray(), Messages()
         self._replies: deque[Mapping[str, object]] = deque()
         with ExitStack() as opened, ExitStack() as lent:
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -190,7 +187,6 @@ class Worker:
             except OSError as error:
                 raise ToolError(f"a compiling process cannot be started: {error}") from error
             self._opened = opened.pop_all()
-        self._flush()
 
     # ---- messages
 
@@ -226,17 +222,16 @@ class Worker:
         task, request = self.task, self.request
         if task is None or request is None:
             return None
-        if self._replies or self._messages.stray_bytes > _MOST_STRAY_BYTES:
+        if self._replies:
             try:
-                reply = request.read_reply(self._replies.popleft() if self._replies else {})
+                reply = request.read_reply(self._replies.popleft())
             except ValueError:
                 text = (
                     f"the answer of {task.doing} was lost: something in it writes to file "
                     "descriptors that it did not open"
                 )
                 return self.failure(CompileError(text, kind="garbled"))
-            stray_bytes, self._messages.stray_bytes = self._messages.stray_bytes, 0
-            return replace(reply, output=self._written(TAIL_BYTES), stray_bytes=stray_bytes)
+            return replace(reply, output=self._written(TAIL_BYTES))
         if self.gone_s is None or not self.is_over():
             return None
         return self.failure(died(task.doing, self.ending(), self._written(TAIL_BYTES)))

@@ -16,6 +16,8 @@ import sass_text  # noqa: F401 - found here for the tests, which import it by it
 
 sys.path.pop(0)
 
+from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.analysis.sass.instructions import Code
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
@@ -53,6 +55,12 @@ def artifacts(library_store: Store) -> Mapping[str, Artifact]:
 def cubins(artifacts: Mapping[str, Artifact]) -> Mapping[str, bytes]:
     """Return the cubins of these artifacts by the same names."""
     return {name: artifact.cubin() for name, artifact in artifacts.items()}
+
+
+@pytest.fixture(scope="session")
+def together(cubins: Mapping[str, bytes]) -> Mapping[str, Mapping[str, Code]]:
+    """Return the code of these cubins, disassembled once."""
+    return disassemble_all(cubins)
 
 
 def _variant(file: str, begins: str, target: str) -> Any:

@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.sass import disassembly
 from pallasc.analysis.sass.disassembly import disassemble, disassemble_all, sass
 from pallasc.analysis.sass.instructions import INSTRUCTION_BYTES, Code
 from pallasc.analysis.sass.join import pieces_of
 from pallasc.compiler.toolchain import toolchain
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.cubin import parse_elf
-
-
-@pytest.fixture(scope="module")
-def together(cubins: Mapping[str, bytes]) -> Mapping[str, Mapping[str, Code]]:
-    return disassemble_all(cubins)
 
 
 def _text_section(cubin: bytes) -> bytes:
@@ -78,18 +72,6 @@ def test_live_registers_are_counted_and_no_more_than_a_thread_has(
         assert 1 < most <= artifact.kernels[0].registers
 
 
-def test_equal_kernels_are_disassembled_once(
-    cubins: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-    together = disassembly._together
-    monkeypatch.setattr(disassembly, "_together", lambda b: seen.append(len(b)) or together(b))
-    cubin = cubins["add"]
-    found = disassemble_all({"first": cubin, "second": cubin + bytes(8)})
-    assert seen == [1]
-    assert found["first"] == found["second"] == disassemble(cubin)
-
-
 @pytest.mark.parametrize("bad", [b"", b"no cubin at all", b"\x7fELF\x02\x01" + bytes(100)])
 def test_what_is_no_cubin_is_refused(bad: bytes) -> None:
     with pytest.raises(CorruptError):
@@ -103,13 +85,6 @@ def test_a_damaged_cubin_among_good_ones_is_named(cubins: Mapping[str, bytes]) -
     with pytest.raises(CorruptError, match=r"^bad: nvdisasm cannot read the cubin: ") as caught:
         disassemble_all({"good": good, "bad": bad}, jobs=1)
     assert "\n" not in caught.value.message
-
-
-def test_a_cubin_that_ends_early_is_refused_wherever_it_ends(cubins: Mapping[str, bytes]) -> None:
-    cubin = cubins["add"]
-    for size in range(0, len(cubin), len(cubin) // 20):
-        with pytest.raises(CorruptError):
-            disassemble_all({"cut": cubin[:size]})
 
 
 def test_a_missing_disassembler_says_how_to_get_it(

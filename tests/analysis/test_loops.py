@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
 from sass_text import code_of
 
-from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.analysis.sass.instructions import Code
 from pallasc.analysis.sass.loops import Loop, innermost, loops
 
@@ -38,41 +36,6 @@ def test_loops_are_nested() -> None:
     assert innermost(loops(code), 0) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("EXIT", []),
-        # ptxas ends every kernel with a branch to itself that nothing reaches.
-        ("EXIT\n.L_x_0:\nBRA `(.L_x_0)", []),
-        # A uniform predicate is an operand of the branch.
-        (".L_x_0:\nFADD R0, R0, R1\nBRA.U UP0, `(.L_x_0)\nEXIT", [(0, 1, None)]),
-        # Both sides of a branch meet at the convergence barrier, and nothing is repeated.
-        (
-            "BSSY B0, `(.L_x_1)\n@P0 BRA `(.L_x_0)\nFADD R0, R0, R1\n.L_x_0:\nBSYNC B0\n"
-            ".L_x_1:\nEXIT",
-            [],
-        ),
-        # A barrier that is left in a loop's middle.
-        (
-            ".L_x_2:\nBSSY B0, `(.L_x_1)\n@P0 BRA `(.L_x_0)\nFADD R0, R0, R1\n.L_x_0:\n"
-            "BSYNC B0\n.L_x_1:\n@P1 BRA `(.L_x_2)\nEXIT",
-            [(0, 1, None)],
-        ),
-        # A function that returns to the middle of the kernel closes no loop.
-        ("CALL.REL.NOINC `(k)\nEXIT\nRET.REL.NODEC R2 `(k)", []),
-        # An iteration whose middle lies behind the loop, as where a wait is not over at once.
-        (
-            ".L_x_0:\n@!P0 BRA `(.L_x_2)\n.L_x_1:\nFADD R0, R0, R1\n@P1 BRA `(.L_x_0)\nEXIT\n"
-            ".L_x_2:\nSYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R9+URZ], R8\n@!P0 BRA `(.L_x_2)\n"
-            "BRA `(.L_x_1)",
-            [(0, 1, None), (64, 2, 0)],
-        ),
-    ],
-)
-def test_which_branches_close_loops(text: str, expected: list[tuple[int, int, int | None]]) -> None:
-    assert _headers(code_of(text)) == expected
-
-
 def test_a_loop_that_only_polls_a_barrier_is_one_of_waiting() -> None:
     poll = ".L_x_0:\nSYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R9+URZ], R8\n@!P0 BRA `(.L_x_0)\nEXIT"
     work = poll.replace("SYNCS", "FADD R0, R0, R1\nSYNCS")
@@ -87,12 +50,8 @@ def _depths(found: tuple[Loop, ...], mnemonic: str) -> set[int]:
     return {loop.depth for loop in found if _has(loop, mnemonic)}
 
 
-def test_the_loops_of_real_kernels(cubins: Mapping[str, bytes]) -> None:
-    found = {
-        name: loops(code)
-        for name, codes in disassemble_all(cubins).items()
-        for code in codes.values()
-    }
+def test_the_loops_of_real_kernels(together: Mapping[str, Mapping[str, Code]]) -> None:
+    found = {name: loops(code) for name, codes in together.items() for code in codes.values()}
     # One warpgroup copies, the others multiply, each in loops of its own.
     attention = found["jax_attention"]
     copying = [loop for loop in attention if _has(loop, "UTMALDG")]

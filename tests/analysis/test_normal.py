@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sass_text import code_of
 
-from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.analysis.sass.instructions import Code
 from pallasc.analysis.sass.normal import normalised
 
 TEXT = """
@@ -56,9 +56,9 @@ def test_other_operations_constants_and_uses_are_other_code() -> None:
 
 
 def test_the_normal_form_of_real_code_has_a_line_for_each_instruction(
-    cubins: Mapping[str, bytes],
+    together: Mapping[str, Mapping[str, Code]],
 ) -> None:
-    for codes in disassemble_all(cubins).values():
+    for codes in together.values():
         for code in codes.values():
             lines = normalised(code)
             assert len(lines) == len(code.instructions)

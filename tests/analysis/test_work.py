@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.metrics.work import FIELDS, MOST_STEPS, Work, access_bytes, work_of
+from pallasc.analysis.metrics.work import FIELDS, MOST_STEPS, Work, work_of
 from pallasc.specs.artifacts.plan import Bytes, Dim3, Launch, TensorMap
 
 PTX = """.version 8.6
@@ -128,27 +128,10 @@ def test_a_loop_that_waits_for_data_and_counts_nothing_is_left() -> None:
     assert _work(wait + WGMMA).global_load_bytes is None
 
 
-def test_a_map_that_is_not_in_the_plan_is_said() -> None:
-    copy = TMA.format(guard="@%p1", base="%rd6")
-    work = _work(f"{MAPS}ld.param.u64 %rd6, [k_param_1];\n{copy}\n{WGMMA}")
-    assert work.tma_load_bytes is None
-    assert "tensor map in line" in work.reasons["tma_load_bytes"]
-    assert work.tensor_flops == {"f16": ONE}
-
-
 def test_all_lanes_load_and_those_that_are_not_elected_go_their_own_way() -> None:
     assert _work(LOAD).global_load_bytes == 128 * 16
     elected = f"elect.sync %r1|%p1, -1;\n@%p1 bra end;\n{LOAD}\nend:\n"
     assert _work(elected).global_load_bytes == 4 * 31 * 16
-
-
-def test_an_instruction_descriptor_has_the_shape() -> None:
-    descriptor = 128 // 8 << 17 | 256 // 16 << 24
-    body = f"""elect.sync %r1|%p1, -1;
-    mov.b32 %r2, {descriptor};
-    @%p1 tcgen05.mma.cta_group::2.kind::f16 [%r3], %rd1, %rd2, %r2, %p2;
-    """
-    assert _work(body, block=(32, 1, 1)).tensor_flops == {"f16": 2 * 256 * 128 * 16}
 
 
 READ = "ld.global.b32 %r9, [%rd1];"
@@ -170,26 +153,3 @@ def test_where_nothing_can_be_counted_it_says_why(body: str, why: str) -> None:
     assert (work.tensor_flops, work.tma_load_bytes, work.global_store_bytes) == (None, None, None)
     assert tuple(work.reasons) == FIELDS
     assert all(why in reason for reason in work.reasons.values())
-
-
-@pytest.mark.parametrize(
-    "body", ["no ptx {", "@%p1 bra", "bra nowhere;", "mov.b32;", "shfl.sync.idx.b32 %r1;"]
-)
-def test_ptx_that_cannot_be_read_is_said(body: str) -> None:
-    work = _work(body + f"\nsetp.eq.s32 %p1, %r1, 0;\n@%p1 {WGMMA}")
-    assert work.tensor_flops is None
-    assert work.reasons["tensor_flops"]
-
-
-@pytest.mark.parametrize(
-    ("opcode", "size"),
-    [
-        ("ld.global.b32", 4),
-        ("ld.global.v4.b32", 16),
-        ("st.global.v2.f64", 16),
-        ("ld.global.nc.L2::128B.v4.b16", 8),
-        ("ld.global", None),
-    ],
-)
-def test_bytes_of_loads_and_stores(opcode: str, size: int | None) -> None:
-    assert access_bytes(opcode) == size

@@ -49,6 +49,7 @@ KERNELS = {
 ENDINGS = {
     "exits": "the compiling process ended with exit code 3",
     "forks": "the compiling process ended with exit code 5",
+    "answers": "the answer of the compiling process was lost: something in it writes to file",
 }
 
 
@@ -65,11 +66,7 @@ def test_a_kernel_that_kills_its_process_fails_alone(hostile: Any, results: Any)
     report = hostile.build(jobs=2)
     found = results(report)
     statuses = {name: result.status for name, result in found.items()}
-    good = {"good_1", "good_2", "good_3", "rubbish", "answers"}
-    wrote = "bytes to file descriptors that it did not open; they were ignored"
-    assert [note.partition(" wrote ")[0] for note in report.notes if wrote in note] == [
-        "answers@h100-sxm"
-    ]
+    good = {"good_1", "good_2", "good_3", "rubbish"}
     assert statuses == {n: "compiled" if n in good else "failed" for n in KERNELS}
     for name, ending in ENDINGS.items():
         error = found[name].error

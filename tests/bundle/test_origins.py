@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_bundles import make_artifact
 
-from pallasc.compiler.builds.provenance import RECORD, origins, record_text
+from pallasc.compiler.builds.provenance import origins
 from pallasc.specs.bundle.manifest import Provenance, pack_provenance
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Spec
@@ -150,20 +150,6 @@ def test_the_bundle_itself_does_not_make_it_dirty(
     git(repository, "commit", "-qm", "two")
     bundle.write_text("new")
     assert _one(spec, ignore=(bundle,)).dirty is False
-    assert _one(spec).dirty is True
-
-
-@with_git
-def test_an_unpacked_sdist_says_the_same_as_the_clone(repository: Path, tmp_path: Path) -> None:
-    names = [f"specs/{name}" for name in ("kernels.yaml", "kernels.py", "table.bin", "other.bin")]
-    record = record_text(repository, names)
-    assert record is not None
-    unpacked = tmp_path / "unpacked"
-    spec = _write(unpacked / "specs")
-    assert _one(spec).commit is None
-    (unpacked / RECORD).write_bytes(record)
-    assert _one(spec) == _one(repository / "specs" / "kernels.yaml")
-    (unpacked / "specs" / "kernels.py").write_text("def softmax(x): return x\n")
     assert _one(spec).dirty is True
 
 

@@ -86,20 +86,6 @@ def test_a_file_that_is_not_tracked_counts_where_it_is_named(found: Repository) 
     }
 
 
-@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_an_edit_that_git_was_told_to_overlook_is_seen(
-    found: Repository, git: Git, flag: str
-) -> None:
-    git(found.root, "update-index", flag, "kernel.py")
-    assert found.differences([]) == Differences(False)
-    (found.root / "kernel.py").write_text("edited")
-    assert git(found.root, "status", "--short") == ""
-    assert found.differences([]) == Differences(True, ("kernel.py",))
-    (found.root / "kernel.py").unlink()
-    gone = Differences(False) if flag == "--skip-worktree" else Differences(True, ("kernel.py",))
-    assert found.differences([]) == gone  # a sparse checkout leaves files out
-
-
 def test_files_of_a_submodule_are_compared_with_its_own_commit(
     found: Repository, git: Git, tmp_path: Path
 ) -> None:

@@ -100,7 +100,7 @@ def test_a_record_that_was_put_away_is_missing_and_can_be_made_again(
     store.put_away(format.ARTIFACTS, KEY, "nobody vouches for it", None)
     for seen in (store, Store(store.root)):
         assert seen.get_artifact(KEY) is None
-        assert seen.get_blob(format.sha256(BLOBS["ptx"])) == BLOBS["ptx"]
+        assert seen.get_blob(format.sha256(BLOBS["ptx"])) is None
     assert store.put_artifact(KEY, {"target": "sm_80"}, BLOBS).stored
     for seen in (store, Store(store.root)):
         artifact = seen.get_artifact(KEY, verify=True)
@@ -157,9 +157,8 @@ def test_a_damaged_pack_that_arrives_again_is_whole(store: Store, variant: list[
     _damage_frame(the_pack(store))
     other = Store(store.root)
     assert other.get_artifact(KEY, verify=True) is None
-    assert len(list((store.folder / "packs").iterdir())) == 2
+    assert list((store.folder / "packs").iterdir()) == []
     publish_pack(other, pack_of(variant))
-    assert [path.suffix for path in (store.folder / "packs").iterdir()] == [""]
     for seen in (other, Store(store.root)):
         assert seen.get_artifact(KEY, verify=True) is not None
 

@@ -13,13 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.checks.artifact.execute import Element, policies
 from pallasc.checks.artifact.faults import fault_finding
 from pallasc.checks.artifact.rules import RULES
-from pallasc.checks.subject import Options
 from pallasc.emulator.machine.faults import Actor, Fault
 from pallasc.emulator.machine.machine import Machine
-from pallasc.specs.artifacts.plan import Binding
 
 NEW = not metadata.version("jax").startswith("0.10.")
 MORE = """
@@ -248,38 +245,6 @@ def test_a_bundle_is_executed_without_its_source(ran: Any, checking: Any) -> Non
         "name the spec instead",
         found["beside"]["reason"],
     )
-
-
-def test_schedules_begin_with_the_one_that_holds_everything_back() -> None:
-    first, second, third, _ = policies(4, 7)
-    assert (first.seed, first.eagerness, first.shuffle) == (7, 0.0, False)
-    assert (second.seed, second.eagerness, second.shuffle) == (8, 1.0, True)
-    assert (third.seed, third.eagerness, third.shuffle) == (9, 0.5, True)
-
-
-def test_a_default_check_tries_each_kind_of_schedule() -> None:
-    chosen = policies(Options().schedules, 0)
-    assert {policy.eagerness for policy in chosen} == {0.0, 0.5, 1.0}
-    assert {policy.shuffle for policy in chosen} == {False, True}
-    assert {policy.busy for policy in chosen} == {False, True}
-    assert chosen[0].busy
-
-
-@pytest.mark.parametrize(
-    ("dtype", "layout", "at", "expected"),
-    [
-        ("f32", None, (1, 2), (24, 28)),
-        ("i4", None, (1, 2), (3, 4)),
-        ("i4", None, (0, 1), (0, 1)),
-        ("f16", (0, 1), (1, 2), (10, 12)),
-    ],
-)
-def test_an_element_has_its_bytes(
-    dtype: str, layout: Any, at: tuple[int, ...], expected: tuple[int, int]
-) -> None:
-    """The arrays are 2 by 4; a layout names the dimensions from the fastest on."""
-    output = Binding(path="out", buffer=0, dtype=dtype, shape=(2, 4), layout=layout)
-    assert Element(0, output, at).bytes() == expected
 
 
 def test_every_fault_has_a_rule_of_the_level() -> None:

@@ -237,11 +237,6 @@ def test_a_deadlock_names_the_barrier_that_is_waited_for(results: Any) -> None:
 
 
 @needs_new
-def test_references_in_a_memory_space_are_interpreted_under_jit(results: Any) -> None:
-    assert {each["status"] for each in results["mapped"].values()} == {"passed"}, results["mapped"]
-
-
-@needs_new
 @pytest.mark.parametrize("level", LEVELS)
 def test_findings_in_a_backward_rule_have_the_line_of_the_kernel(level: str, results: Any) -> None:
     found = results["reads_past_the_end"][level]["findings"]

@@ -7,22 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 
-from pallasc.checks.findings import from_findings, not_checked
-from pallasc.checks.levels import LEVELS
-from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.worker import Session
-from pallasc.cli import check as command
-from pallasc.cli.arguments.compiled import whole_key
 from pallasc.cli.main import root
-from pallasc.errors import SpecError, ToolError
-
-OWN_FILES = ("kernels.py", "spec.yaml")
+from pallasc.errors import ToolError
 
 
 @pytest.mark.parametrize(
@@ -37,10 +29,6 @@ def test_what_executes_kernels_ends_by_itself_unless_told_otherwise(
     assert chosen is not None
     context = chosen.make_context(name, ["spec.yaml", *words], parent=above)
     assert context.params["timeout_s"] == limit_s
-
-
-def test_the_option_has_every_level() -> None:
-    assert (*LEVELS, "all") == command.LEVELS
 
 
 def test_another_seed_or_file_of_inputs_is_another_check(again: Path, checking: Any) -> None:
@@ -223,31 +211,10 @@ def _variants(ran: Any) -> dict[str, Any]:
     return {row["name"]: row for row in ran.report["variants"]}
 
 
-def test_digits_that_several_keys_begin_with_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = [SimpleNamespace(key=f"abcdef{digit}" + "0" * 57) for digit in "21"]
-    monkeypatch.setattr("pallasc.cache.inventory.artifacts", lambda _, key_prefix: listed)
-    store: Any = None
-    with pytest.raises(SpecError) as caught:
-        whole_key("abcdef", store)
-    assert "2 artifacts have an action key that begins with abcdef" in caught.value.message
-    assert caught.value.hint == "Give more digits."
-
-
 def test_a_key_that_the_store_lacks_says_so(project: Path, checking: Any) -> None:
     ran = checking.check(project, "0" * 64)
     assert ran.code == 3
     assert f"the store has no artifact {'0' * 64}" in ran.err
-
-
-def test_where_one_of_several_variants_was_checked_the_others_change_no_exit_code() -> None:
-    checked = VariantCheck("a", None, None, None, (from_findings("artifact", ()),))
-    other = VariantCheck("b", None, None, None, (not_checked("artifact", "it is another"),))
-    assert Report((checked, other), 1.0, ("artifact",)).exit_code == 0
-    nothing = Report((other, other), 1.0, ("artifact",))
-    assert nothing.exit_code == 4
-    assert nothing.unchecked is not None
-    assert "any of the 2 variants" in nothing.unchecked.message
-    assert Report((), 1.0, ("artifact",)).exit_code == 0
 
 
 def test_errors_of_small_sizes_name_them_and_where_they_come_from(

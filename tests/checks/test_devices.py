@@ -130,10 +130,6 @@ def test_each_device_has_its_own_numbers(name: str, results: Any) -> None:
     assert (results[name]["status"], results[name]["reason"]) == ("passed", ""), results[name]
 
 
-def test_nothing_is_wrong_with_a_gather_that_never_runs_one_of_its_lines(results: Any) -> None:
-    assert {f["rule"] for f in results["gather"]["findings"]} == {"not-executed"}, results["gather"]
-
-
 def test_a_device_that_does_not_wait_for_what_its_peer_writes_is_found(results: Any) -> None:
     (finding,) = results["not_awaited"]["findings"]
     assert finding["rule"] == "race"
@@ -223,13 +219,6 @@ def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> No
         "f32[128], and the kernel takes f32[2, 128].",
         "  Save an array of shape [2, 128] and of numpy's type float32.",
     ]
-
-
-def test_a_run_compares_all_devices(folder: Path, results: Any) -> None:
-    ran = emulate(folder, "spec.yaml", "-k", "kept")
-    assert ran.returncode == 1
-    assert "differs in 256 of 256 elements, first at [0, 0]: " in ran.stdout
-    assert ran.stderr == "error: kept@h100-sxm differs from its reference.\n"
 
 
 def test_a_run_of_a_bundle_takes_all_devices(folder: Path, results: Any) -> None:

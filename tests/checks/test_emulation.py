@@ -109,20 +109,6 @@ def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
 
 
-def test_another_target_is_chosen_by_its_name(project: Project) -> None:
-    ran = project.emulate("softmax", "--target", "sm_100a", "--all")
-    heads = [line for line in ran.stdout.splitlines() if line.startswith("softmax")]
-    assert heads == [f"softmax[m={m}]@b200 on an emulated GPU" for m in (8, 16)]
-    assert (ran.returncode, ran.stdout.count("matches the reference")) == (0, 2)
-
-
-def test_several_points_are_for_the_user_to_choose_from(project: Project) -> None:
-    ran = project.emulate("softmax")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "2 variants of softmax can be emulated:\n  softmax[m=8]@h100-sxm\n" in ran.stderr
-    assert 'Choose one, such as -k "m=8", or run all with --all.' in ran.stderr
-
-
 def test_what_xla_makes_around_a_kernel_runs_too(project: Project) -> None:
     ran = project.emulate("beside")
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -13,8 +13,6 @@ from pallasc.checks.findings import (
     LevelResult,
     Place,
     from_findings,
-    moved_from,
-    moved_to,
     not_checked,
     result_from_json,
     to_json,
@@ -67,23 +65,9 @@ def test_what_is_no_result_is_refused(change: dict[str, Any]) -> None:
         result_from_json(data)
 
 
-def test_files_are_relative_while_a_result_is_kept() -> None:
-    kept = moved_from(FOUND, "/specs")
-    (finding,) = kept.findings
-    assert finding.location == Location("k.py", 3, 4)
-    assert finding.places[0].location == Location("../lib/m.py", 9)
-    assert moved_to(kept, "/specs") == FOUND
-    assert moved_to(kept, "/a/b").findings[0].location == Location("/a/b/k.py", 3, 4)
-
-
 @pytest.mark.parametrize(
     ("result", "fails"),
     [*zip(RESULTS, (False, False, False, True, True), strict=True)],
 )
 def test_only_findings_and_stopped_checks_fail(result: LevelResult, fails: bool) -> None:
     assert result.fails is fails
-
-
-def test_a_note_alone_does_not_fail() -> None:
-    note = Finding(rule="banks", message="two ways", severity="note")
-    assert not from_findings("artifact", (note,)).fails

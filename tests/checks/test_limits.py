@@ -6,22 +6,14 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.checks import worker
-from pallasc.checks.findings import from_findings
-from pallasc.checks.levels import LEVELS
-from pallasc.checks.memory_limit import check_arrays_fit, out_of_memory
-from pallasc.checks.subject import Options
+from pallasc.checks.memory_limit import out_of_memory
 from pallasc.compiler.workers.messages import Failed
-from pallasc.errors import CheckError, CompileError
-from pallasc.specs.artifacts.plan import Binding
 
 MORE = """
 
@@ -83,49 +75,11 @@ def test_the_others_are_checked_all_the_same(ran: Any) -> None:
     assert ran.results["sound"]["status"] == "passed", ran.results["sound"]
 
 
-def subject(devices: int) -> Any:
-    x = Binding(path="x", buffer=0, dtype="f32", shape=(1024,), layout=None)
-    plan = SimpleNamespace(inputs=[x], outputs=[x], device_count=devices)
-    return SimpleNamespace(id="k[m=1]", plan=plan)
-
-
-@pytest.mark.parametrize(
-    ("devices", "limit", "fits"),
-    [(0, None, True), (0, 12_288, True), (1, 12_287, False), (2, 12_288, False), (2, 24_576, True)],
-)
-def test_inputs_take_their_size_twice_on_each_device(
-    devices: int, limit: int | None, fits: bool
-) -> None:
-    options = Options(memory_bytes=limit)
-    if fits:
-        check_arrays_fit(subject(devices), options)
-        return
-    with pytest.raises(CompileError, match=r"arrays of k\[m=1\].* at least") as caught:
-        check_arrays_fit(subject(devices), options)
-    assert caught.value.hint is not None
-    assert "--memory" in caught.value.hint
-
-
 def test_memory_that_runs_out_is_told_as_such() -> None:
     error = out_of_memory("k", MemoryError("Unable to allocate 4.00 GiB"))
     told = "not enough memory to execute k: Unable to allocate 4.00 GiB"
     assert error.message == told
     assert Failed.because_of(error).out_of_memory
-
-
-@pytest.mark.parametrize(("left_s", "passes"), [(None, True), (3600.0, True), (-1.0, False)])
-def test_a_level_that_ends_after_its_time_has_not_passed(
-    left_s: float | None, passes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = from_findings("interpreter", ())
-    monkeypatch.setattr(worker, "run_level", lambda *_: result)
-    deadline_s = None if left_s is None else time.monotonic() + left_s
-    options = Options(timeout_s=1e-9, deadline_s=deadline_s)
-    if passes:
-        assert worker._timed(LEVELS["interpreter"], subject(0), options).status == "passed"
-        return
-    with pytest.raises(CheckError, match=r"it took longer than 1e-09 s \(--timeout\)"):
-        worker._timed(LEVELS["interpreter"], subject(0), options)
 
 
 def test_an_interrupted_check_writes_whole_reports_of_what_it_did(folder: Path, ran: Any) -> None:

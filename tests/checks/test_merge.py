@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pallasc.checks.findings import CALLED, Finding, Place, from_findings
-from pallasc.checks.merge import distinct_findings, merged, pair_of
+from pallasc.checks.merge import distinct_findings, merged
 from pallasc.errors import Location
 
 READ, WRITE, WAIT, CALL = (Location("/k.py", line, 5) for line in (10, 20, 30, 40))
@@ -52,48 +52,6 @@ def test_what_differs_in_a_line_a_rule_or_a_severity_stays() -> None:
         race(READ, WRITE, severity="note"),
     ]
     assert merged(findings) == tuple(findings)
-
-
-def test_without_source_lines_of_ptx_tell_races_apart() -> None:
-    def of_ptx(second: int, first: int) -> Finding:
-        places = (Place("writes", ptx_line=first),)
-        return race(None, None, kernel="k", cubin="c", ptx_line=second, places=places)
-
-    findings = merged([of_ptx(3, 7), of_ptx(7, 3), of_ptx(3, 8)])
-    assert [finding.ptx_line for finding in findings] == [3, 3]
-    assert findings[0].message.endswith("; 1 more like it")
-
-
-def test_other_rules_are_merged_where_line_and_subject_are_the_same() -> None:
-    def unfinished(number: int, subject: str, at: Location | None = READ) -> Finding:
-        return Finding(
-            rule="unfinished-copy", message=f"copy {number}", location=at, subject=subject
-        )
-
-    findings = merged(
-        [unfinished(1, "in"), unfinished(2, "in"), unfinished(3, "out"), unfinished(4, "in", WAIT)]
-    )
-    told = ["copy 1; 1 more like it", "copy 3", "copy 4"]
-    assert [finding.message for finding in findings] == told
-    assert pair_of(findings[0]) is None
-    words = [unfinished(number, "in", None) for number in (1, 2, 2)]
-    assert [each.message for each in merged(words)] == ["copy 1", "copy 2; 1 more like it"]
-
-
-def test_without_source_lines_repeated_opcodes_are_merged() -> None:
-    def of_ptx(line: int, text: str) -> Finding:
-        return Finding(
-            rule="bank-conflict", message=f"at {line}", instruction=text, kernel="k", ptx_line=line
-        )
-
-    findings = merged(
-        [
-            of_ptx(3, "@%p1 ld.shared.b32 %r1, [%r2], PTX line 3"),
-            of_ptx(4, "ld.shared.b32, PTX line 4"),
-            of_ptx(5, "ld.shared.b64 %rd1, [%r2], PTX line 5"),
-        ]
-    )
-    assert [finding.ptx_line for finding in findings] == [3, 5]
 
 
 def test_a_race_that_several_levels_find_is_told_once_where_lines_are_marked() -> None:

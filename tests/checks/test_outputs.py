@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,7 +20,6 @@ from pallasc.cli.output.check_text import (
     events,
     finding_lines,
     interrupted_lines,
-    place_texts,
     result_lines,
     summary_line,
 )
@@ -77,10 +74,6 @@ def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     assert type(invocation["executionSuccessful"]) is bool
     results: list[dict[str, Any]] = run["results"]
     return results
-
-
-def _sarif(report: Report, root: Path) -> Any:
-    return json.loads(sarif(check_run(report), rules_of(LEVELS.values()), root, version="1"))
 
 
 def test_sarif_has_rules_with_help_and_places_in_the_repository(
@@ -245,28 +238,6 @@ def _report_of(*findings: Finding, origin: Location | None = None) -> Report:
     return Report((check,), 1.0, ("artifact",))
 
 
-def test_junit_has_one_failure_a_case_and_none_for_notes(tmp_path: Path) -> None:
-    note, *failures = _note_and_failures()
-    noted = ElementTree.fromstring(junit_xml(check_run(_report_of(note)), tmp_path))
-    assert noted.get("failures") == "0"
-    assert noted.find(".//failure") is None
-    (told,) = noted.findall(".//testcase/system-out")
-    assert told.text == "note: all are undefined [nothing-compared]"
-    top = ElementTree.fromstring(junit_xml(check_run(_report_of(note, *failures)), tmp_path))
-    assert top.get("failures") == "1"
-    (failure,) = top.findall(".//failure")
-    assert (failure.get("type"), failure.get("message")) == ("race", "two writes (and 1 more)")
-    assert failure.text == ("warning: two writes [race]\nerror: all wait [deadlock]\n  wait less")
-    assert top.find(".//system-out") is not None
-
-
-def test_the_summary_tells_notes_from_findings() -> None:
-    note, *failures = _note_and_failures()
-    assert summary_line(_report_of(note)) == "1 variant in 1.0 s: 1 passed; 1 note"
-    both = summary_line(_report_of(note, *failures))
-    assert both == "1 variant in 1.0 s: 1 found; 2 findings, 1 note"
-
-
 def test_findings_of_a_bundle_are_placed_at_it(tmp_path: Path) -> None:
     bundle = tmp_path / "kernels.pallasc"
     failure = _note_and_failures()[2]
@@ -287,18 +258,6 @@ def test_findings_of_a_bundle_are_placed_at_it(tmp_path: Path) -> None:
     assert (case.get("file"), case.get("line")) == ("kernels.pallasc", None)
 
 
-def test_findings_of_a_key_are_notifications(tmp_path: Path) -> None:
-    report = _report_of(*_note_and_failures()[1:])
-    (run,) = json.loads(sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1"))[
-        "runs"
-    ]
-    assert run["results"] == []
-    (invocation,) = run["invocations"]
-    assert invocation["executionSuccessful"] is True
-    notes = [note["message"]["text"] for note in invocation["toolExecutionNotifications"]]
-    assert notes == ["k@h100: race: two writes.", "k@h100: deadlock: all wait. wait less"]
-
-
 def test_a_place_without_a_source_line_is_told_once_with_its_ptx_lines() -> None:
     arrives = [Place("arrives: mbarrier.arrive", ptx_line=line) for line in (7, 9, 7)]
     places = (*arrives, Place("waits", ptx_line=12), Place("waits", Location("k.py", 3), 12))
@@ -310,17 +269,6 @@ def test_a_place_without_a_source_line_is_told_once_with_its_ptx_lines() -> None
         "    waits, PTX line 12",
         "    k.py:3: waits",
     ]
-
-
-def test_a_finding_without_a_line_is_at_its_kernel_in_the_spec(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    finding = Finding(rule="memory-limit", message="too much")
-    candidate = Candidate("k@h100", None, origin=Location("kernels.pallasc"))  # type: ignore[arg-type]
-    progress = Progress(Screen(io.StringIO()))
-    listeners = events(progress, levels=["artifact"], silent=False)
-    listeners.on_result(candidate, from_findings("artifact", (finding,)), False)
-    assert "\n  kernels.pallasc: error: too much [memory-limit]\n" in capsys.readouterr().out
 
 
 def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,14 +286,6 @@ def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixtu
     )
 
 
-def test_github_shows_notes_as_notices(tmp_path: Path) -> None:
-    report = _report_of(*_note_and_failures(), origin=Location(str(tmp_path / "spec.yaml"), 4))
-    lines = github_commands(check_run(report), tmp_path)
-    places = "file=spec.yaml,line=4,title="
-    assert [line.partition(places)[0] for line in lines] == ["::error ", "::warning ", "::notice "]
-    assert "all are undefined" in lines[2]
-
-
 def test_the_page_lists_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
     assert all(f"| `{name}` |" in page for name in rules_of(LEVELS.values()))
@@ -361,38 +301,3 @@ def test_an_error_of_several_variants_is_told_once_with_its_place() -> None:
     report = Report(tuple(stopped), 1.0, ("artifact", "interpreter"))
     told = "a: artifact and 2 other results: ref.py:3: the reference failed"
     assert [*error_lines(report)] == [told]
-
-
-def test_a_long_error_is_cut_in_text() -> None:
-    error = SpecError("\n".join(f"line {n}" for n in range(200)), location=Location("ref.py", 3))
-    stopped = VariantCheck("a", None, None, None, errors={"artifact": error})
-    lines = "\n".join(error_lines(Report((stopped,), 1.0, ("artifact",)))).splitlines()
-    assert lines[0].endswith("ref.py:3: line 0")
-    assert lines[-2:] == ["line 19", "  … 180 more lines (--json has all)"]
-
-
-def _waits(text: str, ptx_line: int) -> Place:
-    return Place(text, ptx_line=ptx_line, waits=True)
-
-
-def test_the_threads_that_the_message_names_are_not_told_twice() -> None:
-    places = (_waits("warp 0 waits", 7), _waits("warp 1 waits", 7), _waits("warp 2 waits", 9))
-    finding = Finding(rule="deadlock", message="warp 0 is waiting", ptx_line=7, places=places)
-    told = ["warp 1 waits, PTX line 7", "warp 2 waits, PTX line 9"]
-    assert [*place_texts(finding)] == told
-    elsewhere = replace(finding, ptx_line=3)
-    assert [*place_texts(elsewhere)] == ["warp 0 waits, PTX line 7", *told]
-
-
-def test_sarif_has_places_without_a_source_line_in_its_words(tmp_path: Path) -> None:
-    places = (Place("arrives", ptx_line=7), Place("stores", Location(str(tmp_path / "k.py"), 3)))
-    finding = Finding(rule="race", message="two writes", places=places)
-    report = _report_of(finding, origin=Location(str(tmp_path / "kernels.pallasc")))
-    (run,) = json.loads(sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1"))[
-        "runs"
-    ]
-    (result,) = run["results"]
-    text = "two writes.\n- arrives, PTX line 7\n\nVariants: k@h100"
-    assert result["message"]["text"] == text
-    (related,) = result["relatedLocations"]
-    assert related["message"]["text"] == "stores"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.checks.findings import CALLED, Finding, Place, from_findings
+from pallasc.checks.findings import Finding, Place, from_findings
 from pallasc.checks.locate import Locator, with_lines
 from pallasc.compiler.lowering.user_lines import LineTable, Part
 from pallasc.errors import CompileError, Location, PallascError, ToolError
@@ -30,13 +30,6 @@ def located(*places: Place, rule: str = "deadlock", message: str = "") -> Findin
     """Return a finding with its lines."""
     finding = Finding(rule=rule, message=message, kernel="k", cubin="c", places=places)
     return with_lines(finding, TABLES)
-
-
-def test_only_places_where_threads_wait_have_their_caller_and_their_loop() -> None:
-    found = located(Place("arrives", ptx_line=4), Place("holds", ptx_line=5, waits=True))
-    told = [(place.text, place.location) for place in found.places]
-    loop = ("a loop around these lines", LOOP)
-    assert told == [loop, ("arrives", STACK[0]), ("holds", STACK[0]), (CALLED, STACK[1])]
 
 
 @pytest.mark.parametrize(

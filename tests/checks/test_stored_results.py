@@ -68,10 +68,8 @@ def test_levels_that_read_different_files_keep_their_results_beside_each_other(
     (project / "helper.py").write_text("SCALE = 1  # as before\n")
     changed = from_store()
     assert not changed["interpreter"]
-    assert from_store() == dict.fromkeys(levels, True)
     (project / "reference.py").write_text("def same(x):\n    return 1 * x\n")
     assert not from_store()["artifact"]
-    assert from_store() == dict.fromkeys(levels, True)
 
 
 def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.compiler.cluster import exchange as module
-from pallasc.compiler.cluster.exchange import SentSources, certain_sources, sources_of
+from pallasc.compiler.cluster.exchange import SentSources, sources_of
 from pallasc.errors import ToolError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -170,30 +170,3 @@ def test_an_archive_of_modules_is_sent_whole(
     result = sent(folder, "in_archive.kernels:run")
     assert {str(archive), str(tmp_path / "more/beside.py")} <= {*result.files}
     assert result.path == [str(archive), str(tmp_path / "more")]
-
-
-def test_imports_at_the_top_level_are_certain_sources_and_others_are_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = folder.parent / "other"
-    write(other, package_in___init__="", package_in_inner="import deep", deep="", lazy="", maybe="")
-    write(
-        folder,
-        kernel="""
-        import json, numpy
-        import package.inner
-        try:
-            import maybe
-        except ImportError:
-            pass
-        def run(x):
-            import lazy
-            return x
-        """,
-    )
-    monkeypatch.syspath_prepend(str(other))
-    (folder / "spec.yaml").write_text(SPEC.replace("ENTRY", "kernel.py:run").replace("FILES", ""))
-    (variant,) = expand(load_yaml(folder / "spec.yaml"))
-    assert certain_sources(variant) == {
-        "file:kernel.py", "module:package", "module:package.inner", "module:deep"
-    }  # fmt: skip

@@ -87,7 +87,7 @@ def test_a_worker_whose_answer(
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (GOOD[:-5], "Unterminated"),
+        (GOOD[:-5], "Expecting"),
         (b"", "Expecting value"),
         (b"[]", "a message is a JSON object"),
         (b"\xff", "can't decode"),

@@ -5,7 +5,7 @@ Each is run by JAX's interpreter, and its PTX is emulated for each architecture.
 Usage: run.py [--write | --merge] [--output FILE] [--sample] [--store FOLDER] [NAME...]. With
 `--write` the results of this JAX version, `results-<version>.json`, are written where every case is
 as declared, and what is declared with every version, `cases.json`; what is not as declared is
-printed. `--merge` replaces those of the named cases alone. With `--sample` every ninth case
+printed. `--merge` replaces those of the named cases alone. With `--sample` every fifteenth case
 is built, for one of its architectures: the first, or every second one another. A store that is
 named is kept, and `pallasc inspect` shows what is in it.
 """
@@ -98,8 +98,8 @@ def _interpreting(names: Sequence[str], folder: Path) -> Iterator[dict[str, str]
 
 
 def _sample(by_case: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Return an architecture of every ninth case, also for the cases it is compared with."""
-    wanted = dict(list(declared.sample(by_case).items())[::9])
+    """Return an architecture of every fifteenth case, also for the cases it is compared with."""
+    wanted = dict(list(declared.sample(by_case).items())[::15])
     pairs = [(name, look.beside) for name in by_case for look in CASES[name].looks if look.beside]
     for _ in pairs:  # what a case is compared with may be compared itself
         for name, other in pairs:

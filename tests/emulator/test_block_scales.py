@@ -181,17 +181,6 @@ def test_each_quarter_of_the_lanes_uses_its_own_copy():
         assert (d[64:96] == 32 * factor).all()
 
 
-def test_the_descriptors_of_a_compiled_kernel_are_read():
-    """What Mosaic emitted for a scaled product of 128 × 128 × 128 in f8e4m3."""
-    kind = parse_mma("tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X")
-    decoded = [
-        decode_instruction(kind, idesc) for idesc in (144703488, 681574416, 1218445344, 1755316272)
-    ]
-    assert [(d.m, d.n, d.k) for d in decoded] == [(128, 128, 32)] * 4
-    assert [(d.a_scale, d.b_scale) for d in decoded] == [(0, 0), (1, 1), (2, 2), (3, 3)]
-    assert {(d.a.name, d.b.name, d.scales) for d in decoded} == {("e4m3", "e4m3", "ue8m0")}
-
-
 KIND = "tcgen05.mma.cta_group::1.kind::"
 
 

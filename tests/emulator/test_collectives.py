@@ -166,7 +166,7 @@ class Late(Machine):
 
 
 @pytest.mark.parametrize(
-    "variant", [v for v in VARIANTS if v.name == "all_gather_matmul"], ids=lambda v: v.id
+    "variant", [v for v in VARIANTS if v.id.startswith("all_gather_matmul[devices=3]")]
 )
 def test_a_late_block_makes_jaxs_all_gather_matmul_wrong_on_more_than_two_devices(
     variant: Variant, compiled: Compiled

@@ -227,7 +227,6 @@ def test_a_long_loop_that_ends_is_none_without_an_end() -> None:
 @pytest.mark.parametrize(
     ("load", "policy"),
     [
-        ("ld.volatile.global", POLICIES[0]),
         ("ld.acquire.gpu.global", POLICIES[1]),
         ("ld.global", POLICIES[1]),
     ],

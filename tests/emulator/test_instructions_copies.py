@@ -54,17 +54,6 @@ def test_a_copy_of_a_part_fills_up_with_zeros(more: str) -> None:
     assert found.tolist() == [int(row[:n].sum()) for row, n in zip(rows, lengths, strict=True)]
 
 
-def test_a_copy_of_nothing_may_have_any_source() -> None:
-    found = run(
-        PLACES
-        + "mov.b64 %rd1, 0; mov.u32 %r1, 0; cp.async.ca.shared.global [%r21], [%rd1], 8, %r1;"
-        "cp.async.wait_all; ld.shared.u32 %r1, [%r21+4]; st.global.u32 [%out], %r1;",
-        VALUES,
-        variables=S,
-    )
-    assert found.tolist() == [0] * 32
-
-
 def test_a_bulk_copy_out_is_read_when_a_wait_asks_for_its_reads() -> None:
     lines = (
         "mov.u32 %r20, s; mad.lo.u32 %r22, %t, 4, %r20; st.shared.u32 [%r22], %t; bar.sync 0;"
@@ -114,119 +103,6 @@ def test_a_bulk_copy_that_reaches_outside_is_a_fault(line: str, rule: str, words
     assert "cp.async.bulk" in caught.value.instruction.text  # type: ignore[union-attr]
 
 
-def test_what_is_fetched_and_prefetched_is_counted_for_each_block() -> None:
-    kernel = Run(
-        "mov.u32 %r20, s;" + FIRST + "setp.eq.and.u32 %p7, %b, 1, %p8;"
-        "@%p8 mbarrier.init.shared::cta.b64 [m], 1;"
-        "@%p8 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%r20], [%a0], 64, [m]; @%p7 cp.async.bulk.prefetch.L2.global [%a0], 256;",
-        VALUES,
-        blocks=2,
-        variables=S,
-    )
-    kernel.run()
-    assert kernel.machine.fetched == {(0, (0, 0, 0)): 64, (0, (1, 0, 0)): 320}
-    with pytest.raises(Fault, match="which has 512 bytes"):
-        run("cp.async.bulk.prefetch.L2.global [%a0], 1024;", VALUES)
-
-
-def neighbours(store: str, *, clears: bool = False) -> np.ndarray:
-    """Run a store into the other block's memory, which waits for 128 bytes there."""
-    kernel = Run(
-        "mov.u32 %r20, s; mov.u32 %r24, m; mad.lo.u32 %r22, %t, 4, %r20;" + FIRST
-        + ("mov.u32 %r1, 1000; st.shared.u32 [%r22], %r1;" if clears else "")
-        + "@%p8 mbarrier.init.shared::cta.b64 [m], 1;"
-        "@%p8 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 128;"
-        "barrier.cluster.arrive; barrier.cluster.wait; xor.b32 %r30, %b, 1;"
-        "mapa.shared::cluster.u32 %r31, %r22, %r30; mapa.shared::cluster.u32 %r32, %r24, %r30;"
-        "mad.lo.u32 %r1, %b, 100, %t;" + store + WAIT.format(name="TRY", parity=0)
-        + "ld.shared.u32 %r2, [%r22]; getctarank.shared::cluster.u32 %r3, %r31;"
-        "setp.ne.u32 %p1, %r3, %r30; @%p1 mov.u32 %r2, 77777; barrier.cluster.arrive;"
-        "barrier.cluster.wait; st.global.u32 [%out], %r2;",
-        blocks=2,
-        cluster=2,
-        variables=S,
-    )  # fmt: skip
-    return kernel.run()
-
-
-def test_a_store_into_another_block_signals_its_mbarrier() -> None:
-    found = neighbours(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r31], %r1, [%r32];"
-    )
-    assert found.tolist() == [*range(100, 132), *range(32)]
-
-
-def test_a_vector_may_be_stored_into_another_block() -> None:
-    found = neighbours(
-        "setp.lt.u32 %p2, %t, 16; add.u32 %r4, %r1, 500; mad.lo.u32 %r33, %t, 4, %r31;"
-        "@%p2 st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 "
-        "[%r33], {%r1, %r4}, [%r32];"
-    )
-    pairs = [n + more for n in range(16) for more in (0, 500)]
-    assert found.tolist() == [100 + n for n in pairs] + pairs
-
-
-def test_a_reduction_into_another_block() -> None:
-    found = neighbours(
-        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 "
-        "[%r31], %r1, [%r32];",
-        clears=True,
-    )
-    assert found.tolist() == [*range(1100, 1132), *range(1000, 1032)]
-
-
-def of_two_devices(lines: str, *members: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Run lines to which %a0 is an address that stands for both arrays."""
-    kernel = Run(lines, *members)
-    one, other = kernel.inputs
-    both = kernel.machine.memory.map_multicast((one.base, other.base), one.size)
-    kernel.inputs[0] = type(one)(both, one.size)
-    found = kernel.run()
-    return found, [region.data[: one.size].view(members[0].dtype) for region in (one, other)]
-
-
-TWO = (np.arange(32, dtype=np.float32), np.arange(32, dtype=np.float32)[::-1] * 2)
-AT = "mad.wide.u32 %rd1, %t, 4, %a0;"
-
-
-def test_one_address_stores_into_the_memory_of_both_devices() -> None:
-    _, arrays = of_two_devices(
-        AT + "mul.lo.u32 %r1, %t, 3; multimem.st.weak.global.b32 [%rd1], %r1;", *TWO
-    )
-    for array in arrays:
-        assert array.view(np.uint32).tolist() == [3 * n for n in range(32)]
-
-
-@pytest.mark.parametrize(("operation", "function"), [("add", np.add), ("max", np.maximum)])
-def test_one_address_loads_what_both_devices_have(operation: str, function: np.ufunc) -> None:
-    kind = "f32" if operation == "add" else "s32"
-    arrays = TWO if kind == "f32" else [array.astype(np.int32) for array in TWO]
-    found, _ = of_two_devices(
-        AT + f"multimem.ld_reduce.weak.global.{operation}.{kind} %r1, [%rd1];"
-        "st.global.u32 [%out], %r1;",
-        *arrays,
-    )
-    assert found.view(arrays[0].dtype).tolist() == function(*arrays).tolist()
-
-
-def test_halves_are_added_with_more_digits_where_that_is_asked_for() -> None:
-    halves = [np.array([2048, 1] * 32, np.float16), np.array([1, 1] * 32, np.float16)]
-    found, _ = of_two_devices(
-        AT + "multimem.ld_reduce.weak.global.add.acc::f32.f16x2 %r1, [%rd1];"
-        "st.global.u32 [%out], %r1;",
-        *halves,
-    )
-    assert found.view(np.float16).tolist() == [2048, 2] * 32
-
-
-def test_one_address_adds_to_the_memory_of_both_devices() -> None:
-    counts = [np.full(32, 5, np.uint32), np.full(32, 50, np.uint32)]
-    _, arrays = of_two_devices(AT + "multimem.red.release.sys.global.add.u32 [%rd1], %t;", *counts)
-    assert arrays[0].tolist() == [5 + n for n in range(32)]
-    assert arrays[1].tolist() == [50 + n for n in range(32)]
-
-
 def test_an_address_of_one_device_is_not_one_of_all() -> None:
     with pytest.raises(Fault, match="is not a multicast address"):
         run("multimem.st.weak.global.b32 [%a0], %t;", VALUES)
@@ -246,30 +122,12 @@ CANCEL = (
 )  # fmt: skip
 
 
-def test_where_all_blocks_run_at_once_there_is_none_to_take_over() -> None:
-    assert run(CANCEL, blocks=2, variables=S).tolist() == [55555] * 64
-
-
 def test_a_block_takes_over_the_last_of_those_that_wait_for_room() -> None:
     blocks = 148 + 2  # with so much shared memory one fits on a multiprocessor
     room = ".shared .align 16 .b8 room[200000];"
     found = run(CANCEL, blocks=blocks, variables=S + room).reshape(blocks, 32)[:, 0]
     assert found[:4].tolist() == [blocks - 1, blocks - 2, 55555, 55555]
     assert found[-2:].tolist() == [0, 0]  # they were never started
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [s], %r1;",
-        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [s], [%rd1], %r1, [m];",
-        "cp.async.bulk.prefetch.L2.global [%rd1], %r1;",
-    ],
-)
-def test_a_bulk_copy_of_no_bytes_may_be_past_the_end(lines: str) -> None:
-    run(f"add.u64 %rd1, %a0, 4096; mov.u32 %r1, 0; {lines}", VALUES, variables=S)
-    with pytest.raises(Fault, match="at offset 4096 of array 128"):
-        run(f"add.u64 %rd1, %a0, 4096; mov.u32 %r1, 16; {lines}", VALUES, variables=S)
 
 
 @pytest.mark.parametrize("leader", [0, 1])

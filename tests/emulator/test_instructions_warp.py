@@ -40,67 +40,10 @@ def test_shuffles_stay_within_their_segment(width: int) -> None:
     assert lanes == (LANES - place + 5).tolist()
 
 
-def test_a_shuffle_by_another_distance_in_each_lane() -> None:
-    lanes, _ = shuffled("idx", "%t; xor.b32 %r1, %r1, 31", 31)
-    assert lanes == (31 - LANES).tolist()
-
-
 def test_a_clamp_below_the_end_of_the_segment() -> None:
     lanes, inside = shuffled("down", "4", 15)
     assert inside == (LANES + 4 <= 15).tolist()
     assert lanes == np.where(LANES + 4 <= 15, LANES + 4, LANES).tolist()
-
-
-@pytest.mark.parametrize(
-    ("condition", "votes"),
-    [
-        ("ge.u32 %p1, %t, 0", LANES >= 0),
-        ("lt.u32 %p1, %t, 7", LANES < 7),
-        ("gt.u32 %p1, %t, 40", LANES > 40),
-    ],
-)
-def test_votes(condition: str, votes: np.ndarray) -> None:
-    found = run(
-        f"setp.{condition}; vote.sync.all.pred %p2, %p1, -1; vote.sync.any.pred %p3, %p1, -1;"
-        "vote.sync.uni.pred %p4, %p1, -1; vote.sync.ballot.b32 %r1, !%p1, -1;"
-        "selp.u32 %r2, 1, 0, %p2;"
-        "selp.u32 %r3, 2, 0, %p3; selp.u32 %r4, 4, 0, %p4; or.b32 %r2, %r2, %r3;"
-        "or.b32 %r2, %r2, %r4; setp.eq.u32 %p5, %t, 0; selp.u32 %r2, %r2, %r1, %p5;"
-        "st.global.u32 [%out], %r2;"
-    )
-    uniform = votes.all() or not votes.any()
-    ballot = sum(1 << lane for lane in range(32) if not votes[lane])
-    assert found[0] == votes.all() + 2 * votes.any() + 4 * uniform
-    assert set(found[1:].tolist()) == {ballot}
-
-
-@pytest.mark.parametrize(
-    ("operation", "kind", "expected"),
-    [
-        ("add", "u32", 496 - 32 * 16 & 0xFFFFFFFF),
-        ("min", "s32", -16 & 0xFFFFFFFF),
-        ("min", "u32", 0),
-        ("max", "s32", 15),
-        ("max", "u32", 0xFFFFFFFF),
-        ("and", "b32", 0),
-        ("or", "b32", 0xFFFFFFFF),
-        ("xor", "b32", 0),
-    ],
-)
-def test_reductions_of_a_warp(operation: str, kind: str, expected: int) -> None:
-    found = run(
-        f"sub.s32 %r1, %t, 16; redux.sync.{operation}.{kind} %r2, %r1, -1;"
-        "st.global.u32 [%out], %r2;"
-    )
-    assert found.tolist() == [expected] * 32
-
-
-def test_the_lowest_lane_is_elected() -> None:
-    found = run(
-        "elect.sync %r1|%p1, -1; selp.u32 %r2, 50, 10, %p1; add.u32 %r1, %r1, %r2;"
-        "st.global.u32 [%out], %r1;"
-    )
-    assert found.tolist() == [50] + [10] * 31
 
 
 UPPER = """
@@ -137,11 +80,6 @@ def test_a_mask_waits_for_the_lanes_that_it_names() -> None:
 def test_a_mask_without_the_lane_itself_is_a_fault() -> None:
     with pytest.raises(Fault, match="a mask that leaves the lane out"):
         run("shfl.sync.idx.b32 %r1, %t, 0, 31, 0xFF; st.global.u32 [%out], %r1;")
-
-
-def test_the_lanes_that_are_here() -> None:
-    found = run(UPPER.format(upper="activemask.b32 %r1;", lower="activemask.b32 %r1;"))
-    assert found.tolist() == [0xFF] * 8 + [0xFFFFFF00] * 24
 
 
 def test_lanes_go_round_a_loop_as_often_as_each_wants_and_join() -> None:

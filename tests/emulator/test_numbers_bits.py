@@ -46,14 +46,6 @@ def test_logic(width: int):
     check(f"cnot.b{width}", ones, lambda a: int(a == 0), width)
 
 
-def test_logic_of_predicates():
-    a, b = [0, 0, 1, 1], [0, 1, 0, 1]
-    assert raw(run("and.pred", a, b)) == [0, 0, 0, 1]
-    assert raw(run("or.pred", a, b)) == [0, 1, 1, 1]
-    assert raw(run("xor.pred", a, b)) == [0, 1, 1, 0]
-    assert raw(run("not.pred", a)) == [1, 1, 0, 0]
-
-
 def looked_up(a: int, b: int, c: int, table: int) -> int:
     value = 0
     for bit in range(32):
@@ -68,13 +60,6 @@ def test_lop3_with_every_table(table: int):
     a, b, c = [0xF0F0F0F0, 0x12345678], [0xCCCCCCCC, 0x9ABCDEF0], [0xAAAAAAAA, 0x0F1E2D3C]
     expected = [looked_up(x, y, z, table) for x, y, z in zip(a, b, c, strict=True)]
     assert raw(run("lop3.b32", a, b, c, [table, table])) == expected
-
-
-def test_lop3_with_a_predicate():
-    d, p = run("lop3.or.b32", [0, 3, 0], [0, 5, 0], [0, 6, 0], [0x80] * 3, [0, 0, 1])
-    assert (raw(d), raw(p)) == ([0, 0, 0], [0, 0, 1])
-    d, p = run("lop3.and.b32", [1, 3, 0], [1, 5, 0], [1, 6, 0], [0xFE] * 3, [1, 0, 1])
-    assert (raw(d), raw(p)) == ([1, 7, 0], [1, 0, 0])
 
 
 COUNTS = [*range(70), 127, 128, 255, 256, 257, 2**31 - 1, 2**31, 2**32 - 1]
@@ -161,19 +146,6 @@ def test_bit_fields(width: int):
     check(
         f"bfi.b{width}", rows(words(width, 10), words(width, 10), FIELDS, FIELDS), inserted, width
     )
-
-
-def test_the_nth_set_bit():
-    def nth(mask: int, base: int, offset: int) -> int:
-        offset -= (offset >> 31) << 32
-        if offset == 0:
-            return base if mask >> base & 1 else ALL
-        places = range(base, 32) if offset > 0 else range(base, -1, -1)
-        found = [place for place in places if mask >> place & 1]
-        return found[abs(offset) - 1] if len(found) >= abs(offset) else ALL
-
-    offsets = [n & ALL for n in (-33, -32, -5, -2, -1, 0, 1, 2, 3, 17, 32, 33, -(2**31))]
-    check("fns.b32", rows(words(32, 10), list(range(32)), offsets), nth, 32)
 
 
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])

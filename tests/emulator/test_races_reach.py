@@ -10,7 +10,7 @@ from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.races.findings import Finding
 from pallasc.emulator.races.observer import Races
 
-POLICIES = [Policy(), Policy(eagerness=1), Policy(seed=1, shuffle=True, eagerness=0.5)]
+POLICIES = [Policy(), Policy(seed=1, shuffle=True, eagerness=0.5)]
 VARIABLES = ".shared .align 16 .b8 s[64]; .shared .align 8 .b64 m;"
 TOGETHER = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
 IN_TIME = "barrier.cluster.arrive.relaxed; barrier.cluster.wait.acquire;"

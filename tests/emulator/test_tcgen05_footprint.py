@@ -39,16 +39,6 @@ def test_the_chunks_that_are_read_are_those_that_matter():
         assert (result(changed) != result(shared)).any()
 
 
-def test_the_cells_of_an_accumulator():
-    kind = parse_mma("tcgen05.mma.cta_group::2.kind::f16")
-    idesc = bw.instruction(128, 64, "f16", "f16", "f32")
-    results, operands = tcgen05.tensor_memory_cells(kind, idesc, 8)
-    (low, columns), (high, _) = results
-    assert (low.tolist(), high.tolist()) == (list(range(64)), list(range(64, 128)))
-    assert columns == range(8, 40)
-    assert operands == []
-
-
 class Recording(TensorMemory):
     """Tensor memory that knows which of its cells were read and written."""
 

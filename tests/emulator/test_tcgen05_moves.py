@@ -56,33 +56,6 @@ def test_a_store_is_undone_by_the_load(shape):
     assert not memory.written[64:].any()
 
 
-@pytest.mark.parametrize("shape", FIGURES)
-def test_packed_halves_come_from_adjacent_columns(shape):
-    move = moves.parse_move(f"tcgen05.ld.sync.aligned.{shape}.x2.pack::16b.b32")
-    registers = moves.load(full_memory(), 0, 0, move, split=128)
-    for register in range(len(registers)):
-        for thread in range(32):
-            lane, column = FIGURES[shape](thread, register)
-            first = lane * 1000 + 2 * column
-            assert registers[register, thread] == (first & 0xFFFF) | ((first + 1) & 0xFFFF) << 16
-
-
-def test_unpacked_halves_are_written_one_a_cell():
-    memory = TensorMemory()
-    memory.alloc(32)
-    store = moves.parse_move("tcgen05.st.sync.aligned.16x128b.x1.unpack::16b.b32")
-    registers = np.arange(64, dtype=np.uint32).reshape(2, 32) + 0x1234_0000
-    moves.store(memory, 0, 0, store, registers)
-    assert memory.words[3, :8].tolist() == [12, 0x1234, 13, 0x1234, 14, 0x1234, 15, 0x1234]
-    assert memory.words[11, :2].tolist() == [44, 0x1234]
-
-
-def test_an_address_with_the_lanes_of_the_warp_is_the_same():
-    move = moves.parse_move("tcgen05.ld.sync.aligned.32x32b.x1.b32")
-    memory = full_memory()
-    assert (moves.load(memory, 64 << 16, 2, move) == moves.load(memory, 0, 2, move)).all()
-
-
 @pytest.mark.parametrize(
     ("lane", "warp", "shape", "message"),
     [
@@ -149,17 +122,6 @@ def test_reductions_of_floats_order_zeros_and_skip_or_keep_nans(op, absolute, pr
             continue
         best = (min if op == "min" else max)(numbers, key=lambda v: (v, math.copysign(1, v)))
         assert result[thread] == np.float32(best).view(np.uint32)
-
-
-@pytest.mark.parametrize(("op", "type_"), [("min", "s32"), ("max", "s32"), ("max", "u32")])
-def test_reductions_of_integers_know_their_sign(op, type_):
-    move = moves.parse_move(f"tcgen05.ld.red.sync.aligned.32x32b.x8.{op}.{type_}")
-    values = np.random.default_rng(3).integers(0, 2**32, (8, 32), np.uint32)
-    for thread, got in enumerate(moves.reduce(move, values).tolist()):
-        column = [
-            int(v) - (2**32 if type_ == "s32" and v >= 2**31 else 0) for v in values[:, thread]
-        ]
-        assert got == (min(column) if op == "min" else max(column)) % 2**32
 
 
 def test_poison_is_a_nan_in_every_float_type_that_is_read_from_a_cell():

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import blackwell as bw
-import numpy as np
 import pytest
 from tcgen05_products import small
 
-from pallasc.emulator.tensors.tcgen05_copies import parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
-from pallasc.emulator.tensors.tcgen05_moves import parse_move
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
@@ -91,78 +88,3 @@ def test_weight_stationary_products_have_fewer_shapes():
             a=300,
             a_in_tensor_memory=True,
         )
-
-
-def test_collectors_make_no_difference():
-    kind = parse_mma("tcgen05.mma.sp.cta_group::2.kind::f16.collector::a::lastuse")
-    assert (kind.name, kind.group, kind.sparse, kind.scale_vector) == ("f16", 2, True, 0)
-
-
-def test_the_operands_of_these_tests_are_those_that_mosaic_emits():
-    """Numbers from the PTX of compiled kernels, whose shapes stand beside them."""
-    whole = np.zeros((128, 128), np.uint8)
-    scaled = bw.k_major(whole, 128)  # f8[128, 128]
-    assert [scaled.descriptor(0, i) for i in range(4)] == [
-        low | 1073741888 << 32 for low in (0, 2, 4, 6)
-    ]
-    sparse = bw.k_major(whole, 64)  # f16[128, 64], swizzled by 64 bytes
-    assert [sparse.descriptor(0, i) for i in range(4)] == [
-        low | 2147483712 << 32 for low in (0, 2, 32, 34)
-    ]
-    twice = bw.k_major(np.zeros((128, 256), np.uint8), 64, step_bytes=64)  # f16[128, 128]
-    assert [twice.descriptor(0, i) for i in range(4)] == [
-        low | 2147483776 << 32 for low in (0, 32, 64, 96)
-    ]
-    half = bw.mn_major(np.zeros((64, 64), np.float16), 128, step_k=16)  # f16[64, 64], N-major
-    assert [half.descriptor(0, i) for i in range(2)] == [
-        low | 1073741888 << 32 for low in (4194304, 4194432)
-    ]
-    wide = bw.mn_major(np.zeros((128, 64), np.float16), 128, step_k=16)  # f16[64, 128], N-major
-    assert [wide.descriptor(0, i) for i in range(3)] == [
-        low | 1073741952 << 32 for low in (4194304, 4194560, 4194816)
-    ]
-    assert [bw.scaled_instruction(128, 128, "e4m3", "e4m3", "ue8m0", i) for i in range(4)] == [
-        144703488,
-        681574416,
-        1218445344,
-        1755316272,
-    ]
-    assert [bw.instruction(128, 128, "f16", "f16", "f32", sparse=i) for i in range(2)] == [
-        136314900,
-        136314901,
-    ]
-    two_blocks = bw.instruction(256, 128, "f16", "f16", "f32", b_mn=True)
-    one_block = bw.instruction(128, 128, "f16", "f16", "f32", b_mn=True)
-    assert (two_blocks, one_block) == (270598160, 136380432)
-
-
-@pytest.mark.parametrize(
-    ("parse", "opcode"),
-    [
-        (parse_copy, "tcgen05.cp.cta_group::1.128x128b"),
-        (parse_copy, "tcgen05.cp.cta_group::1.128x256b"),
-        (parse_copy, "tcgen05.cp.cta_group::2.128x256b"),
-        (parse_copy, "tcgen05.cp.cta_group::1.32x128b.warpx4"),
-        (parse_copy, "tcgen05.cp.cta_group::2.64x128b.warpx2::01_23"),
-        (parse_move, "tcgen05.ld.sync.aligned.16x128b.x16.b32"),
-        (parse_move, "tcgen05.ld.sync.aligned.16x128b.x16.pack::16b.b32"),
-        (parse_move, "tcgen05.ld.sync.aligned.16x256b.x8.b32"),
-        (parse_move, "tcgen05.ld.sync.aligned.32x32b.x32.b32"),
-        (parse_move, "tcgen05.ld.red.sync.aligned.32x32b.x32.max.NaN.f32"),
-        (parse_move, "tcgen05.ld.red.sync.aligned.32x32b.x32.min.abs.NaN.f32"),
-        (parse_move, "tcgen05.ld.red.sync.aligned.32x32b.x32.max.u32"),
-        (parse_move, "tcgen05.st.sync.aligned.16x128b.x8.b32"),
-        (parse_move, "tcgen05.st.sync.aligned.16x128b.x8.unpack::16b.b32"),
-        (parse_move, "tcgen05.st.sync.aligned.16x256b.x8.b32"),
-        (parse_mma, "tcgen05.mma.cta_group::1.kind::f16"),
-        (parse_mma, "tcgen05.mma.cta_group::2.kind::f16"),
-        (parse_mma, "tcgen05.mma.cta_group::1.kind::i8"),
-        (parse_mma, "tcgen05.mma.cta_group::2.kind::f8f6f4"),
-        (parse_mma, "tcgen05.mma.sp.cta_group::1.kind::f16"),
-        (parse_mma, "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X"),
-        (parse_mma, "tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.scale_vec::2X"),
-        (parse_mma, "tcgen05.mma.sp.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X"),
-    ],
-)
-def test_the_mnemonics_that_mosaic_emits_are_read(parse, opcode):
-    assert parse(opcode).opcode == opcode

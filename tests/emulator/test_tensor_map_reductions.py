@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,32 +72,6 @@ def test_floats_are_added_and_rounded_to_even(dtype: str):
     assert result[0, 0] == 1
     assert result[0, 1] == 1 + 4 * one_and_half_step
     assert np.isnan(result[0, 2:4]).all()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("operation", "wanted"), [("min", [-2, 1, 5]), ("max", [3, 1, 5])])
-def test_floats_have_a_smallest_and_a_largest(dtype: str, operation: str, wanted: Any):
-    numpy_dtype = tensor_copies.NUMPY_TYPES[dtype]
-    old = np.array([[3, np.nan, 5] + [0] * 5], numpy_dtype)
-    new = np.array([[-2, 1, np.nan] + [0] * 5], numpy_dtype)
-    map = make_map(old, (8, 1), dtype=dtype)
-    memory = old.copy().view(np.uint8).reshape(-1)
-    box = tensor_maps.tiled(map, (0, 0), 0)
-    tensor_copies.reduce(map, box, memory, 0, new.view(np.uint8).reshape(-1), operation=operation)
-    assert memory.view(numpy_dtype)[:3].tolist() == wanted
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("operation", "negative"), [("min", True), ("max", False)])
-def test_a_negative_zero_is_smaller_than_a_positive_zero(
-    dtype: str, operation: str, negative: bool
-) -> None:
-    numpy_dtype = tensor_copies.NUMPY_TYPES[dtype]
-    old = np.array([0.0, -0.0, -0.0, 0.0], numpy_dtype)
-    new = np.array([-0.0, 0.0, -0.0, 0.0], numpy_dtype)
-    found = tensor_copies.combined(operation, old, new)
-    assert np.signbit(found).tolist() == [negative, negative, True, False]
-    assert found.dtype == numpy_dtype
 
 
 def test_sums_of_f32_alone_flush_subnormals() -> None:

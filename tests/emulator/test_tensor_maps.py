@@ -137,19 +137,6 @@ def test_a_store_writes_what_is_inside_and_nothing_else(shape: Any, box: Any, co
     assert memory[32:].tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
-def test_a_store_undoes_a_load(swizzle: int):
-    array = arange(40, 64, dtype=np.float32)
-    map = make_map(array, ((swizzle or 128) // 4, 24), swizzle=swizzle)
-    box = tensor_maps.tiled(map, (8, 20), 0x380)
-    shared = load(map, box, array)
-    back = np.zeros(array.nbytes, np.uint8)
-    tensor_copies.store(map, box, back, 0, shared)
-    part = np.zeros_like(array)
-    part[20:40, 8 : 8 + map.box[0]] = array[20:40, 8 : 8 + map.box[0]]
-    assert back.tobytes() == part.tobytes()
-
-
 @pytest.mark.parametrize(
     ("dtype", "bits"),
     [
@@ -213,44 +200,6 @@ def test_im2col_collects_the_pixels_of_a_convolution(
         assert unswizzled(load(map, box, images), 128, box.bytes, 0) == wanted.tobytes()
 
 
-@pytest.mark.parametrize("rank", [3, 5])
-def test_im2col_of_other_ranks(rank: int):
-    images = arange(*(2, 3, 4, 5)[: rank - 1], 8)
-    spatial = rank - 2
-    map = make_map(
-        images,
-        (),
-        im2col={
-            "lower": [-1] * spatial,
-            "upper": [-1] * spatial,
-            "channels_per_pixel": 8,
-            "pixels_per_column": 100,
-        },
-    )
-    padded = np.pad(images, [(0, 0), *[(1, 1)] * spatial, (0, 0)])
-    offsets = (2, 0, 1)[:spatial]
-    box = tensor_maps.im2col(map, (0, *[-1] * spatial, 0), offsets, 0)
-    sizes = images.shape[1:-1]
-    moved = tuple(slice(n, n + size) for n, size in zip(reversed(offsets), sizes, strict=True))
-    pixels = padded[(slice(None), *moved)].reshape(-1, 8)[:100]
-    wanted = np.zeros((100, 8), np.uint16)
-    wanted[: len(pixels)] = pixels
-    assert unswizzled(load(map, box, images), 0, box.bytes, 0) == wanted.tobytes()
-
-
-def test_im2col_without_offsets_stores_back():
-    images = arange(2, 4, 4, 8)
-    window = {"lower": [0, 0], "upper": [0, 0], "channels_per_pixel": 8, "pixels_per_column": 16}
-    map = make_map(images, (), im2col=window)
-    box = tensor_maps.im2col(map, (0, 0, 2, 1), (), 0)
-    shared = load(map, box, images)
-    assert (shared[: 8 * 16].view(np.uint16) == images[1, 2:].reshape(-1)).all()
-    memory = np.zeros(images.nbytes, np.uint8)
-    tensor_copies.store(map, box, memory, 0, shared)
-    assert (memory.view(np.uint16).reshape(images.shape)[1, 2:] == images[1, 2:]).all()
-    assert np.count_nonzero(memory.view(np.uint16)) == 8 * 8
-
-
 @pytest.mark.parametrize("swizzle", [0, 128])
 @pytest.mark.parametrize("rows", [(0, 1, 2, 3), (19, 0, 7, 7), (-1, 4, 20, 5), (30, 31, 32, 33)])
 @pytest.mark.parametrize("column", [0, 17, 32, -4])
@@ -312,12 +261,3 @@ def test_misuse_is_an_error_with_its_values():
         tensor_copies.load(map, box, memory[:2000], 0, np.zeros(4096, np.uint8))
     with pytest.raises(CheckError, match="leaves the 512 bytes of shared memory"):
         tensor_copies.load(map, box, memory, 0, np.zeros(512, np.uint8))
-
-
-def test_im2col_from_no_window_is_refused():
-    images = arange(1, 8, 8, 8)
-    window = {"lower": [0, 0], "upper": [0, 0], "channels_per_pixel": 8, "pixels_per_column": 16}
-    map = make_map(images, (), element_strides=(1, 2, 2, 1), im2col=window)
-    for coordinates in [(0, 1, 0, 0), (0, 8, 0, 0), (0, 0, -2, 0)]:
-        with pytest.raises(UnsupportedError, match="no window starts"):
-            tensor_maps.im2col(map, coordinates, (0, 0), 0)

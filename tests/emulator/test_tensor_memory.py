@@ -9,7 +9,6 @@ from pallasc.emulator.tensors.tensor_memory import (
     POISON,
     TensorCoreError,
     TensorMemory,
-    split_address,
 )
 
 
@@ -67,15 +66,6 @@ def test_cells_are_poison_until_written_and_again_once_freed():
     assert memory.words[5, 3] == POISON
 
 
-def test_cells_hold_another_word_where_that_is_asked_for():
-    memory = TensorMemory(0x3C3C3C3C)
-    memory.alloc(32)
-    memory.words[5, 3] = 1
-    assert memory.words[0, 0] == 0x3C3C3C3C
-    memory.dealloc(0, 32)
-    assert memory.words[5, 3] == 0x3C3C3C3C
-
-
 @pytest.mark.parametrize(
     ("lane", "column", "message"),
     [
@@ -92,7 +82,3 @@ def test_an_access_outside_of_the_allocations_is_an_error(lane, column, message)
         memory.read(*cell, "tcgen05.ld")
     with pytest.raises(TensorCoreError, match=message):
         memory.write(*cell, np.zeros(1, np.uint32), "tcgen05.st")
-
-
-def test_an_address_holds_lane_and_column():
-    assert split_address(0x0060_01F0) == (96, 496)

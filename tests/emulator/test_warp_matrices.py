@@ -79,15 +79,6 @@ def test_stmatrix_of_bytes(count: int):
     assert (shared == wanted).all()
 
 
-def test_addresses_of_other_lanes_do_not_matter():
-    move = warp_matrices.parse(opcode("ldmatrix", 1, ""))
-    shared = np.arange(SHARED_BYTES).astype(np.uint8)
-    addresses = np.full(32, 0xFFFFFFF1, np.uint32)
-    addresses[:8] = 16 * np.arange(8)
-    found = warp_matrices.ldmatrix(move, shared, addresses)
-    assert (found.reshape(-1) == shared[:128].view(np.uint32)).all()
-
-
 def test_a_bad_address_is_an_error_with_its_lane():
     shared = np.zeros(1000, np.uint8)
     addresses = np.zeros(32, np.uint32)

@@ -79,17 +79,6 @@ def test_large_tiles_with_k_contiguous(swizzle: int, dtype: str):
         assert (found == matrix[:, first : first + w.k].astype(np.float64)).all()
 
 
-def test_large_square_tiles_with_n_contiguous():
-    w = wgmma.parse(opcode(192, "f32", "f16"))
-    matrix = random_matrix(64, 192, "f16")
-    shared = np.full(1 << 16, 0xCC, np.uint8)
-    _, mn_stride = fill(shared, 1024, matrix, (64, 64), swizzle=128)
-    for first in range(0, 64, 16):
-        descriptor = encode(1024 + first * 128, mn_stride, 8 * 128, 128)
-        found = wgmma.read_operand(w, shared, descriptor, "b", transposed=True)
-        assert (found == matrix[first : first + 16].T.astype(np.float64)).all()
-
-
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("leading", "stride"), [(128, 256), (0x800, 128)])
 def test_no_swizzle_with_k_contiguous(dtype: str, leading: int, stride: int):
@@ -104,19 +93,6 @@ def test_no_swizzle_with_k_contiguous(dtype: str, leading: int, stride: int):
         at += column % per_piece * size + column // per_piece * leading
         put(shared, 0x210 + at, matrix[row, column], 0)
     found = wgmma.read_operand(w, shared, encode(0x210, leading, stride, 0), "a")
-    assert (found == matrix.astype(np.float64)).all()
-
-
-@pytest.mark.parametrize(("leading", "stride"), [(128, 256), (0x800, 128)])
-def test_no_swizzle_with_m_contiguous(leading: int, stride: int):
-    """CUTLASS: ((T, 1, m), (8, k)) : ((1, T, SBO), (1T, LBO))."""
-    w = wgmma.parse(opcode(8, "f32", "f16"))
-    matrix = random_matrix(64, 16, "f16")
-    shared = np.full(1 << 14, 0xCC, np.uint8)
-    for row, column in itertools.product(range(64), range(16)):
-        at = row % 8 * 2 + row // 8 * stride + column % 8 * 16 + column // 8 * leading
-        put(shared, 0x210 + at, matrix[row, column], 0)
-    found = wgmma.read_operand(w, shared, encode(0x210, leading, stride, 0), "a", transposed=True)
     assert (found == matrix.astype(np.float64)).all()
 
 

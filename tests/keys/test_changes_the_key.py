@@ -203,10 +203,6 @@ def python(name: str, value: object) -> Change:
     return lambda world: world.patch.setattr(sys, name, value)
 
 
-def absent(name: str) -> Change:
-    return lambda world: shutil.rmtree(world.site / name)
-
-
 def starts_with(name: str) -> Change:
     return lambda world: world.add(f"site/{name}", "import atexit\n")
 
@@ -424,7 +420,3 @@ def test_this_change_is_noticed(world: Any, baseline: Any, name: str) -> None:
     assert (now.request != before.request) == (kind in ("request", "both", "twice"))
     assert bool(now.changed) == (kind in ("manifest", "twice")), now.changed
     assert (now.action != before.action) == (kind in ("both", "action"))
-
-
-def test_the_table_is_as_long_as_it_should_be() -> None:
-    assert len(CHANGES) >= 60

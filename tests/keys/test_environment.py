@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pallasc.compiler.toolchain.setup import (
     compiler_variables,
@@ -124,19 +122,6 @@ def test_a_declared_variable_counts_by_a_digest(monkeypatch: pytest.MonkeyPatch)
     assert "secret" not in " ".join(found)
 
 
-@given(st.dictionaries(st.sampled_from([*COUNTED, *FIXED, *DROPPED, *PLACES, *WITHHELD]),
-                       st.text("ab1=- ", max_size=5)))  # fmt: skip
-def test_settling_twice_is_settling_once(environment: dict[str, str]) -> None:
-    once = settled(environment)
-    assert settled(once) == once
-    assert compiler_variables(once) == compiler_variables(settled(once))
-
-
-def test_path_begins_with_the_tools() -> None:
-    found = compiling_environment({"PATH": "/a:/b"}, Path("/tools"))["PATH"]
-    assert found == "/tools:/usr/local/bin:/usr/bin:/bin"
-
-
 def test_entries_of_pythonpath_are_absolute_and_never_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,11 +197,6 @@ def test_a_file_that_a_file_of_flags_names_counts_too(tmp_path: Path) -> None:
     before = variables(XLA_FLAGS=str(tmp_path / "flags"))
     (tmp_path / "results").write_text("2")
     assert variables(XLA_FLAGS=str(tmp_path / "flags")) != before
-
-
-def test_a_file_of_flags_that_names_itself_is_read_once(tmp_path: Path) -> None:
-    (tmp_path / "flags").write_text(str(tmp_path / "flags"))
-    assert len(variables(XLA_FLAGS=str(tmp_path / "flags"))) < 4
 
 
 def test_a_folder_that_a_flag_names_counts_by_content(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs.recorders import RecordingFunction, absolute
+from pallasc.compiler.inputs.recorders import absolute
 from pallasc.compiler.inputs.sources import digest_of
 from pallasc.errors import ToolError
 from pallasc.specs.loading.modules import shown_name
@@ -238,16 +238,6 @@ def test_a_path_keeps_its_links_but_those_in_front_of_two_dots(tmp_path: Path) -
     assert absolute(3) is None
 
 
-def test_up_from_a_link_is_where_the_link_leads(gallery: Gallery) -> None:
-    assert gallery.manifests["up"]["opened"] == {"is:notes.txt": "file"}
-
-
-def test_a_device_counts_by_its_being_there(gallery: Gallery) -> None:
-    found = gallery.manifests["a device"]
-    assert found["opened"] == {"is:/proc/self/status": "file", "is:/dev/none": None}
-    assert found["unseen"] == []
-
-
 def test_a_relative_question_is_about_the_specs_folder(gallery: Gallery, place: Any) -> None:
     assert gallery.manifests["relative"]["opened"] == {"is:later.txt": None}
     place.patch.chdir(place.root)
@@ -264,21 +254,6 @@ def test_a_folder_that_is_listed_by_its_descriptor_is_recorded(
     assert set(found["opened"]) == {"folder:parts", "is:parts"}
     place.add("specs/parts/two.part")
     assert len(place.ask(found).changed) == 1
-
-
-def test_who_goes_through_all_variables_sees_the_same_everywhere(
-    gallery: Gallery, place: Any
-) -> None:
-    found = gallery.manifests["all names"]
-    assert found["missed"] == {}
-    place.setenv("CHOICE_OF_TILE", "1")
-    place.setenv("TMPDIR", "/some/where")
-    assert place.ask(found).changed == ()
-
-
-def test_a_variable_that_is_looked_up_in_bytes_is_recorded(gallery: Gallery) -> None:
-    entry = gallery.entries["bytes"].removeprefix("_pallasc_spec_")
-    assert gallery.manifests["bytes"]["missed"] == {"CHOICE": f"{entry}.py:7"}
 
 
 def test_a_file_that_was_written_counts_where_somebody_else_reads_it(gallery: Gallery) -> None:
@@ -307,14 +282,6 @@ def test_a_question_that_cannot_be_recorded_is_said_and_does_no_harm(gallery: Ga
     assert gallery.manifests["fresh odd"]["unseen"] == [
         f"{who} queried something that cannot be recorded"
     ]
-
-
-def test_a_replaced_function_becomes_no_method() -> None:
-    asked = RecordingFunction(os.stat, lambda *arguments: None)
-    assert asked.__name__ == "stat"
-    assert asked.__doc__ == os.stat.__doc__
-    holder = type("Holder", (), {"stat": asked})
-    assert holder().stat(os.curdir).st_ino == os.stat(os.curdir).st_ino
 
 
 def test_an_unreadable_file_differs_from_a_missing_one(tmp_path: Path) -> None:

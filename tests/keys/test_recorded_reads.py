@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -17,15 +16,8 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.inputs.sources import (
-    FILE,
-    FOLDER,
-    IS,
-    LINK,
-    label_of,
     listing_digest,
-    path_of,
 )
-from pallasc.compiler.toolchain.modules import site_folders
 
 FAILING = "except (ImportError, OSError): pass"
 
@@ -151,11 +143,6 @@ def test_what_a_function_keeps_counts_for_all_that_reach_it(gallery: Gallery) ->
     assert gallery.manifests["kept and answered again"]["opened"] == NOTES
 
 
-def test_imports_alone_look_nothing_up_for_the_kernel(gallery: Gallery) -> None:
-    found = gallery.manifests["nothing"]
-    assert [found[key] for key in ("opened", "missed", "absent", "hidden")] == [{}, {}, [], []]
-
-
 def test_a_file_outside_the_folder_is_recorded_by_its_full_name(gallery: Gallery) -> None:
     outside = gallery.root.resolve() / "outside.txt"
     assert gallery.manifests["outside"]["opened"] == {f"file:{outside}": digest("far\n")}
@@ -220,10 +207,6 @@ def test_what_is_the_same_for_every_kernel_is_nobodys_question(
     assert place.ask(found).changed == ()
 
 
-def test_a_value_is_not_written_down(gallery: Gallery) -> None:
-    assert "secret value" not in json.dumps(gallery.manifests)
-
-
 @pytest.mark.parametrize("name", ["declared", "declared and not set"])
 def test_what_a_kernel_declares_it_does_not_miss(gallery: Gallery, name: str) -> None:
     assert gallery.manifests[name]["missed"] == {}
@@ -256,52 +239,6 @@ def test_a_file_that_already_hides_a_module_of_python_is_no_change(world: Any, t
     assert world.ask(found).changed == ()
     (world.project / "colorsys.py").unlink()
     assert len(world.ask(found).changed) == 2
-
-
-@pytest.mark.parametrize("kind", [FILE, FOLDER, IS, LINK])
-def test_labels_lead_back_to_their_paths(tmp_path: Path, kind: str) -> None:
-    base = tmp_path / "specs"
-    (base / "inner").mkdir(parents=True)
-    link = tmp_path / "link"
-    link.symlink_to(base)
-    site = Path(site_folders()[0])
-    for path in (base, base / "a", base / "site:a", link / "inner", Path("/etc"), site / "a/b"):
-        for shown in (str(base), str(link)):
-            found = path_of(label_of(kind, str(path), shown), shown)
-            assert found.resolve() == path.resolve()
-
-
-def test_labels_are_relative_to_what_may_move(tmp_path: Path) -> None:
-    base, link = tmp_path / "specs", tmp_path / "link"
-    base.mkdir()
-    link.symlink_to(base)
-    assert label_of(FILE, str(link / "a.txt"), str(base)) == "file:a.txt"
-    assert label_of(FOLDER, f"{base}/inner", str(link)) == "folder:inner"
-    assert label_of(IS, str(base / "site:a"), str(base)) == "is:./site:a"
-    site = site_folders()[0]
-    labels = [label_of(kind, f"{site}a/b", str(base)) for kind in (FILE, FOLDER, IS, LINK)]
-    assert labels == ["site:a/b", "site:a/b/", "is:site:a/b", "link:site:a/b"]
-    assert label_of(FILE, "/etc/hosts", str(base)) == "file:/etc/hosts"
-
-
-def test_a_link_below_the_folder_stays_in_a_label(tmp_path: Path) -> None:
-    (tmp_path / "v1").mkdir()
-    (tmp_path / "current").symlink_to("v1")
-    path = str(tmp_path / "current" / "a.txt")
-    assert label_of(FILE, path, str(tmp_path)) == "file:current/a.txt"
-
-
-def test_a_listing_has_no_bytecode_and_no_order(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        (tmp_path / name).touch()
-    before = listing_digest(tmp_path)
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "a.pyc").touch()
-    assert listing_digest(tmp_path) == before
-    (tmp_path / "c").touch()
-    assert listing_digest(tmp_path) != before
-    shutil.rmtree(tmp_path)
-    assert listing_digest(tmp_path) is None
 
 
 def test_this_process_records_nothing() -> None:

@@ -62,23 +62,6 @@ def _variants(browser: Browser, kernel: str) -> list[str]:
     return [f"#{slug}" for slug in browser.run(VISIBLE)]
 
 
-def test_an_address_that_is_no_code_of_a_page_shows_one_all_the_same(browser: Browser) -> None:
-    browser.run("location.hash = '#100%'")
-    browser.go("#overview")
-    assert browser.run("return document.querySelector('.page.open').id") == "overview"
-
-
-def test_the_page_that_was_asked_for_last_stays_open(browser: Browser) -> None:
-    last = _variants(browser, "add")[0]
-    browser.run(
-        "addEventListener('hashchange', () => { location.hash = 'overview'; }, {once: true});"
-        "location.hash = arguments[0]",
-        last,
-    )
-    browser.wait("return document.getElementById(arguments[0])", last.removeprefix("#"))
-    assert browser.run("return document.querySelector('.page.open').id") == "overview"
-
-
 def test_four_pages_at_two_widths_are_drawn_and_do_not_scroll_sideways(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -197,38 +180,6 @@ def test_pointing_at_sass_marks_its_ptx_and_back(browser: Browser) -> None:
     assert marked["sass"] >= 1
 
 
-def test_code_is_read_with_the_keyboard(browser: Browser) -> None:
-    browser.go(_variants(browser, "add")[0])
-    browser.run("document.querySelector('.page.open .lines.sass').focus({preventScroll: true})")
-    browser.type(Keys.HOME, *[Keys.ARROW_DOWN] * 20)
-    active = browser.run("return document.activeElement.getAttribute('aria-activedescendant')")
-    assert active.endswith("-sass-20")
-    browser.type(Keys.ENTER)
-    said = browser.run("return document.getElementById('say').textContent")
-    assert said == "Linked lines: 1 of PTX, 1 of SASS"
-    browser.type(Keys.ESCAPE)
-    assert browser.run(LINKED) == {"source": 0, "ptx": 0, "sass": 0}
-
-
-def test_the_keyboard_goes_on_from_the_line_that_was_clicked(browser: Browser) -> None:
-    browser.go(_variants(browser, "add")[0])
-    browser.point(".page.open .lines.sass [data-instruction='20']")
-    browser.run("document.querySelector('.page.open .sass [data-instruction=\"20\"]').click()")
-    browser.run("document.querySelector('.page.open .lines.sass').focus({preventScroll: true})")
-    browser.type(Keys.ARROW_DOWN)
-    active = browser.run("return document.activeElement.getAttribute('aria-activedescendant')")
-    assert active.endswith("-sass-21")
-
-
-def test_live_registers_are_drawn_beside_the_sass(browser: Browser) -> None:
-    browser.go(_variants(browser, "add")[0])
-    live = browser.run(
-        "return [...document.querySelectorAll('.page.open .live')].map(e => Number(e.dataset.live))"
-    )
-    registers = browser.run("return document.querySelector('.page.open .tile dd').textContent")
-    assert 4 < max(live) <= int(registers)
-
-
 def test_the_page_is_dark_where_the_reader_prefers_it_or_says_so(browser: Browser) -> None:
     paper = "return getComputedStyle(document.documentElement).backgroundColor"
     light = browser.run(paper)
@@ -239,27 +190,6 @@ def test_the_page_is_dark_where_the_reader_prefers_it_or_says_so(browser: Browse
         browser.run("document.getElementById('theme').click()")
         assert browser.run("return document.querySelector('#theme span').textContent") == theme
         assert browser.run(paper) == colour
-
-
-def test_the_first_tab_skips_to_the_content(browser: Browser) -> None:
-    browser.go("#overview")
-    browser.open(Path(browser.driver.current_url.removeprefix("file://").partition("#")[0]))
-    browser.type(Keys.TAB)
-    assert browser.run("return document.activeElement.className") == "skip"
-    browser.type(Keys.ENTER)
-    assert browser.run("return document.activeElement.id") == "content"
-    assert browser.run("return document.querySelector('.page.open').id") == "overview"
-
-
-def test_paper_gets_the_figures_without_buttons_and_code(browser: Browser) -> None:
-    browser.go(_variants(browser, "matmul")[0])
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    shown = [
-        browser.run("return document.querySelector(arguments[0]).checkVisibility()", each)
-        for each in (".open .tiles", ".open .map", "body > .top", ".open .panes")
-    ]
-    assert shown == [True, True, False, False]
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_a_page_without_records_is_whole(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from xml.etree import ElementTree
 
-from pallasc.reports.charts import Measure, Point, draw, varying
+from pallasc.reports.charts import Measure, Point, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 POINTS = [
@@ -25,11 +25,6 @@ def test_every_variant_is_a_link_with_its_name_and_value() -> None:
     assert "k[<m>=1]: 104" in titles
 
 
-def test_variants_that_spill_are_marked() -> None:
-    marked = [link.get("href") for link in _draw().iter(f"{SVG}a") if link.get("class") != "dot"]
-    assert marked == ["#v-4"]
-
-
 def test_variants_of_one_value_stand_side_by_side_and_higher_values_higher() -> None:
     circles = _draw().findall(f".//{SVG}circle")
     places = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in circles]
@@ -44,16 +39,6 @@ def test_a_plot_has_neither_scripts_nor_styles_nor_a_date() -> None:
     assert names <= {"svg", "g", "rect", "path", "text", "a", "title", "circle"}
     assert draw(Measure("Registers"), POINTS, "m") == draw(Measure("Registers"), POINTS, "m")
     assert "<!--" not in draw(Measure("Registers"), POINTS, "m")
-
-
-def test_variants_without_a_value_are_left_out() -> None:
-    unknown = [point._replace(value=None) for point in POINTS]
-    assert _draw([*POINTS[:2], *unknown[2:]]).findall(f".//{SVG}circle")[2:] == []
-    assert _draw(unknown).findall(f".//{SVG}circle") == []
-
-
-def test_parameters_with_one_value_are_no_axis() -> None:
-    assert varying([{"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "1"}]) == ["b"]
 
 
 def test_a_plot_leaves_no_finder_behind_that_python_warns_of() -> None:

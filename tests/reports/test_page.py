@@ -16,7 +16,6 @@ from report_case import HOSTILE, Built
 from pallasc.errors import ToolError
 from pallasc.reports.blocks import unpacked
 from pallasc.reports.content import Content, Entry, FindingRow, LevelRow, grouped
-from pallasc.reports.figures import Figures
 from pallasc.reports.page import Extras, render, require_packages
 
 ENTRY = Entry(
@@ -78,19 +77,6 @@ def test_hostile_texts_add_no_elements() -> None:
         assert not {tag for tag, _ in Reader(page).elements} & {"img", "iframe", "object"}
         assert not any(name.startswith("on") for _, a in Reader(page).elements for name in a)
         assert "&lt;/script&gt;" in page
-
-
-@pytest.mark.parametrize(
-    ("sizes", "shown"), [((40_000, 40_100), "39 KiB"), ((40_000, 50_000), "39 KiB–49 KiB")]
-)
-def test_a_range_that_reads_the_same_at_both_ends_is_one_figure(
-    sizes: tuple[int, int], shown: str
-) -> None:
-    entries = [
-        replace(ENTRY, slug=f"v-{size}", figures=Figures(cubin_bytes=size)) for size in sizes
-    ]
-    page = render(_of(*entries), Extras())
-    assert f'<td class="num" data-v="{sizes[1]}">{shown}</td>' in page
 
 
 def test_the_policy_names_the_scripts_of_the_page_and_forbids_requests(built: Built) -> None:

@@ -41,24 +41,12 @@ def test_a_swizzle_is_drawn_as_the_emulator_moves_its_pieces(swizzle: int) -> No
     assert [piece for row in rows for piece in row] == [int(each) % width for each in order]
 
 
-def test_no_swizzle_is_not_drawn() -> None:
-    assert swizzle_rows(0) == ()
-
-
 def test_a_box_is_drawn_in_the_dimensions_that_it_divides() -> None:
     (picture,) = draw_maps(LAUNCH)
     assert picture.axes == (0, 1)
     assert (picture.box_bytes, picture.boxes, picture.elements_per_piece) == (16384, 32, 8)
     assert picture.box_width == picture.width
     assert 0 < picture.box_height < picture.height
-
-
-def test_equal_tensor_maps_are_drawn_once() -> None:
-    twice = Bytes(256, "", ((0, MAP), (128, MAP)))
-    assert (
-        len(draw_maps(Launch("k", "c", *[(1, 1, 1)] * 1, None, (32, 1, 1), 0, False, (twice,))))
-        == 1
-    )
 
 
 def test_steps_touch_the_lanes_of_their_buffers() -> None:

@@ -13,9 +13,9 @@ import pytest
 from bundle_files import write_bundle
 
 import pallasc
-from pallasc.errors import ArgumentError, CorruptError, SelectionError, SpecError
+from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.runtime.bundles import Bundles
-from pallasc.runtime.device.devices import active, capabilities, get_device
+from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.discovery import BundleFile
 from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.opening import Kernels
@@ -99,20 +99,6 @@ def test_opening_and_asking_read_the_manifest_only(bundle: Path, watched: _Watch
     assert _blobs_read(kernels, watched) == set()
 
 
-def test_a_refusal_reads_the_manifest_only(
-    tmp_path: Path, framework: made.Framework, watched: _Watched
-) -> None:
-    kernels = pallasc.open_bundle(write_bundle(tmp_path / "k.pallasc", "b200", "a100-sxm"))
-    with pytest.raises(SelectionError) as caught:
-        kernels.preload(0)
-    assert _blobs_read(kernels, watched) == set()
-    assert caught.value.message.endswith(
-        "\nThere are variants for other architectures only:"
-        f"\n  sm_80, sm_100a from {tmp_path / 'k.pallasc'}"
-    )
-    assert caught.value.hint is None
-
-
 def test_a_launch_reads_its_own_record_and_cubin_only(
     tmp_path: Path, framework: made.Framework, watched: _Watched
 ) -> None:
@@ -134,18 +120,6 @@ def test_a_launch_reads_its_own_record_and_cubin_only(
         mine.id,
         first.id,
     }
-
-
-def test_likeness_of_models_is_known_before_cubins_are_read(
-    tmp_path: Path, framework: made.Framework, watched: _Watched
-) -> None:
-    kernels = pallasc.open_bundle(
-        write_bundle(tmp_path / "k.pallasc", "h200", "h100-sxm", "h100-pcie")
-    )
-    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
-    loaded = [candidate for candidate in kernels["add"].variants if candidate.target == "h100-sxm"]
-    cubins = {part for part in _own_blobs(kernels, *loaded) if part in watched.parts}
-    assert cubins == _own_blobs(kernels, *loaded)
 
 
 def test_names_and_variants_say_where_they_come_from(bundle: Path) -> None:
@@ -208,24 +182,6 @@ def test_each_gpu_gets_the_variant_of_its_architecture(
     }
 
 
-def test_a_gpu_that_nothing_is_for_is_refused_after_others_have_launched(
-    tmp_path: Path, framework: made.Framework, runtime: Any
-) -> None:
-    runtime.devices("9.0", "10.0")
-    kernels = pallasc.open_bundle(write_bundle(tmp_path / "k.pallasc", "h100-sxm", "a100-sxm"))
-    for _ in range(2):
-        _add(kernels, framework, 0)
-    with pytest.raises(SelectionError, match=r"fits GPU 1 .*sm_100") as caught:
-        _add(kernels, framework, 1)
-    assert "sm_90a from" in caught.value.message
-
-
-def test_capabilities_are_read_without_making_a_context(runtime: Any) -> None:
-    runtime.devices("9.0", "10.0", "9.0")
-    assert capabilities() == {(9, 0), (10, 0)}
-    assert runtime.count("cuDevicePrimaryCtxRetain") == 0
-
-
 def test_a_file_that_is_cut_off_while_open_is_an_error(
     bundle: Path, framework: made.Framework
 ) -> None:
@@ -236,17 +192,6 @@ def test_a_file_that_is_cut_off_while_open_is_an_error(
         kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
     with pytest.raises(CorruptError):
         _ = variants[0].artifact
-
-
-def test_a_file_that_is_overwritten_while_open_is_an_error(
-    bundle: Path, framework: made.Framework
-) -> None:
-    kernels = pallasc.open_bundle(bundle)
-    assert len(kernels["add"].variants) == 8
-    with bundle.open("r+b") as file:
-        file.write(bytes(bundle.stat().st_size))
-    with pytest.raises(CorruptError, match=r"kernels\.pallasc is damaged"):
-        kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
 
 
 @pytest.mark.parametrize("change", ["replaced", "removed"])
@@ -290,11 +235,6 @@ def test_after_close_what_is_loaded_runs_and_nothing_else(
     assert kernels["add"].into(a, b, out=other) is other
     with pytest.raises(SpecError, match=r"kernels\.pallasc is closed"):
         kernels["add"].prepare("f32[4, 128]", "f32[4, 128]")
-
-
-def test_a_kernel_keeps_its_bundle_open(bundle: Path, framework: made.Framework) -> None:
-    kernel = pallasc.open_bundle(bundle)["add"]
-    kernel.prepare("f32[4, 64]", "f32[4, 64]")
 
 
 def _descriptors() -> int:

@@ -127,13 +127,6 @@ def test_what_is_wrong_is_said_with_the_arguments_name(
         adds(right, foreign.CudaArray(tensor))
 
 
-@pytest.mark.parametrize("told", [None, 7, [1, 2]])
-def test_an_interface_that_is_no_mapping_is_refused(told: Any, adds: Any, framework: Any) -> None:
-    array = type("Odd", (), {"__cuda_array_interface__": told})()
-    with pytest.raises(ArgumentError, match=r"made: a: .* is an? \w+, not a mapping"):
-        adds(array, foreign.CudaArray(framework.tensor(TEXT)))
-
-
 def test_what_a_property_raises_is_put_into_words(adds: Any, framework: Any) -> None:
     class Odd:
         @property
@@ -151,14 +144,6 @@ def test_a_read_only_array_may_be_read_and_not_written(adds: Any, framework: Any
         adds.into(locked, foreign.CudaArray(b), out=foreign.CudaArray(a))
         with pytest.raises(ArgumentError, match="out may not be written, it is read-only"):
             adds.into(foreign.CudaArray(a), foreign.CudaArray(b), out=locked)
-
-
-def test_arrays_without_elements_may_lie_nowhere(runtime: Any, framework: Any) -> None:
-    inputs = {"a": "f32[0, 64]", "b": "f32[4, 64]"}
-    kernel = made.kernel(made.artifact(made.launch("two", 1, 2), inputs=inputs))
-    empty = foreign.CudaArray(framework.tensor("f32[0, 64]"), data=(0, False))
-    for _ in range(2):
-        assert kernel(empty, foreign.CudaArray(framework.tensor(TEXT))).shape == (4, 64)
 
 
 def test_an_array_with_one_element_has_no_dimensions(runtime: Any, framework: Any) -> None:

@@ -70,24 +70,6 @@ def test_arrays_of_cupy_are_checked_at_each_call(
             adds(a, gaps)
 
 
-def test_arrays_of_cupy_on_another_gpu_stay_there(
-    runtime: Any, cupy: foreign.Cupy, adds: Any
-) -> None:
-    runtime.devices("9.0", "9.0")
-    a, b, out = (cupy.array(TEXT, device=1) for _ in range(3))
-    for _ in range(3):
-        adds.into(a, b, out=out)
-    assert [launch.device for launch in runtime.launches] == [1, 1, 1]
-    with pytest.raises(ArgumentError, match="a is on GPU 1, but b is on GPU 0"):
-        adds(a, cupy.array(TEXT))
-
-
-def test_other_things_of_cupy_are_no_arrays(cupy: foreign.Cupy, adds: Any) -> None:
-    scalar = type("RawKernel", (), {"__module__": "cupy._core"})()
-    with pytest.raises(ArgumentError, match="made: a: a RawKernel is not an array"):
-        adds(scalar, cupy.array(TEXT))
-
-
 def test_frameworks_keep_their_fast_ways_and_meet_in_one_call(
     cupy: foreign.Cupy, adds: Any, framework: Any, slow: list[str]
 ) -> None:

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 import standin as control
 
-from pallasc.errors import ArgumentError, DriverError
+from pallasc.errors import ArgumentError
 from pallasc.runtime.availability import device_ordinal
 from pallasc.runtime.device.devices import (
     active,
-    current_context,
     current_device,
     device_count,
-    device_of,
     get_device,
-    is_open,
     outside_captures,
 )
 
@@ -32,27 +29,10 @@ def test_a_device_has_its_figures(runtime: Any) -> None:
     assert str(device) == "GPU 1 (Small, sm_100)"
 
 
-def test_a_device_is_read_once(runtime: Any) -> None:
-    assert get_device(0) is get_device(0)
-    assert runtime.count("cuDevicePrimaryCtxRetain") == 1
-    assert is_open(get_device(0))
-
-
 @pytest.mark.parametrize("ordinal", [-1, 1, 7])
 def test_a_device_that_is_not_there_is_refused(ordinal: int, runtime: Any) -> None:
     with pytest.raises(ArgumentError, match=f"there is no GPU {ordinal}: the driver counts 1"):
         get_device(ordinal)
-
-
-def test_the_current_device_is_that_of_the_current_context(runtime: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    assert current_device() == 0
-    with active(get_device(1)):
-        assert current_device() == 1
-        with active(get_device(0)):
-            assert current_device() == 0
-        assert current_device() == 1
-    assert current_device() == 0
 
 
 def test_the_context_is_given_back_after_an_error(runtime: Any) -> None:
@@ -61,14 +41,6 @@ def test_the_context_is_given_back_after_an_error(runtime: Any) -> None:
         with pytest.raises(KeyError), active(get_device(1)):
             raise KeyError
         assert current_device() == 0
-
-
-def test_no_context_is_current_behind_what_made_one_current(runtime: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    assert current_context() == 0
-    with active(get_device(1)):
-        assert current_context() == int(get_device(1).context)
-    assert current_context() == 0
 
 
 class _Like:
@@ -119,14 +91,3 @@ def test_captures_of_all_threads_survive_what_is_outside_them(runtime: Any) -> N
             address = driver.call("cuMemAlloc", 256, what="memory")
             driver.call("cuMemFree", address, what="memory")
         driver.call("cuStreamEndCapture", stream, what="a capture")
-
-
-def test_an_address_belongs_to_its_device(runtime: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    with active(get_device(1)) as driver:
-        address = int(driver.call("cuMemAlloc", 256, what="memory"))
-    assert device_of(address) == 1
-    assert device_of(address + 100) == 1
-    assert device_of(0) == 0
-    with pytest.raises(DriverError, match="no GPU has memory at 0x10"):
-        device_of(16)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import ArgumentError, SpecError, ToolError
-from pallasc.runtime.discovery import PATH, find_bundles, normalized
+from pallasc.runtime.discovery import PATH, find_bundles
 
 
 class Site:
@@ -74,17 +74,6 @@ def test_a_package_inside_another_is_found(site: Site) -> None:
     assert _found("group.mylib") == [("a.pallasc", "group.mylib")]
 
 
-def test_a_package_without_an_init_file_is_found_in_all_its_folders(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder, name in (("site", "a.pallasc"), ("second", "b.pallasc")):
-        place = tmp_path / folder / "spread"
-        place.mkdir(parents=True)
-        (place / name).touch()
-    monkeypatch.syspath_prepend(tmp_path / "second")
-    assert sorted(_found("spread")) == [("a.pallasc", "spread"), ("b.pallasc", "spread")]
-
-
 def test_a_package_can_ask_while_it_is_imported(site: Site, fresh_process: object) -> None:
     folder = site.package("mylib", "a.pallasc")
     (folder / "__init__.py").write_text(
@@ -120,22 +109,6 @@ def test_providers_add_to_a_package(site: Site, adds_to: str, value: str) -> Non
     assert "mylib_sm90" not in sys.modules
 
 
-def test_providers_may_be_all_there_is_and_come_in_the_order_of_their_names(site: Site) -> None:
-    site.package("mylib")
-    for arch in ("sm90", "sm100"):
-        site.package(f"mylib_{arch}", f"{arch}.pallasc")
-        site.provider(f"mylib-{arch}", "mylib", f"mylib_{arch}")
-    site.package("other_sm90", "x.pallasc")
-    site.provider("other-sm90", "other", "other_sm90")
-    assert _found() == [("sm100.pallasc", "mylib-sm100 1.0"), ("sm90.pallasc", "mylib-sm90 1.0")]
-
-
-def test_a_bundle_that_is_named_twice_is_found_once(site: Site) -> None:
-    site.package("mylib", "a.pallasc")
-    site.provider("mylib", "mylib", "mylib")
-    assert _found() == [("a.pallasc", "mylib")]
-
-
 @pytest.mark.parametrize(
     ("value", "bundles", "reason"),
     [
@@ -157,10 +130,6 @@ def test_a_provider_without_its_bundle_is_refused(
         find_bundles("mylib")
     assert reason in caught.value.message
     assert caught.value.hint == "Install it again, or remove it."
-
-
-def test_names_are_compared_as_distributions_are() -> None:
-    assert {normalized(name) for name in ("My_Lib", "my-lib", "my.lib", "my--lib")} == {"my-lib"}
 
 
 # ---- PALLASC_BUNDLE_PATH
@@ -203,16 +172,6 @@ def test_an_item_can_name_the_package_that_it_is_for(
     _develop(monkeypatch, f"mylib={tmp_path / 'k.pallasc'}", f"other={tmp_path}")
     assert _found() == [("k.pallasc", PATH)]
     assert _found("other") == [("k.pallasc", PATH), ("o.pallasc", "other")]
-
-
-def test_a_file_of_another_package_is_not_for_this_one(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.package("mylib", "kernels.pallasc")
-    site.package("other")
-    (tmp_path / "other-sm90.pallasc").touch()
-    _develop(monkeypatch, tmp_path / "other-sm90.pallasc")
-    assert _found() == [("kernels.pallasc", "mylib")]
 
 
 @pytest.mark.parametrize("item", ["absent.pallasc", "absent", "mylib=absent.pallasc"])
@@ -269,9 +228,3 @@ def test_a_package_that_is_not_installed_is_said_to_be_so(site: Site) -> None:
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="is not the name of a package"):
         find_bundles(name)
-
-
-def test_a_module_carries_no_bundles(site: Site) -> None:
-    (site.folder / "single.py").write_text("")
-    with pytest.raises(ToolError, match="single is a module"):
-        find_bundles("single")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import foreign
@@ -146,16 +145,6 @@ def test_later_calls_go_to_their_form_at_once(
     all_ways()
 
 
-def test_variants_are_prepared_and_listed(fused: Any) -> None:
-    fused.prepare("f32[4, 64]", None, "f32[4, 64]")
-    fused.prepare("f32[4, 64]", "f32[4, 64]", "f32[4, 64]")
-    fused.preload()
-    assert sorted(candidate.id for candidate in fused.variants) == [
-        "fused[bias=f32[4, 64]]@h100-sxm",
-        "fused[bias=null]@h100-sxm",
-    ]
-
-
 def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: Any) -> None:
     x = framework.tensor(TEXT)
     for _ in range(2):
@@ -170,20 +159,6 @@ def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: A
         assert "was given 4 arguments by position" in caught.value.message
         with pytest.raises(ArgumentError, match="y has shape"):
             fused(x, None, framework.tensor("f32[2, 64]"))
-
-
-def test_the_first_argument_may_be_the_one_that_is_left_out(launches: Any, framework: Any) -> None:
-    alone = made.artifact(
-        made.launch("three", 0, 1, 2),
-        inputs={"x": TEXT, "y": TEXT},
-        input_tree={"bias": None, "x": 0, "y": 1},
-        parameters=["bias", "x", "y"],
-    )
-    kernel = made.kernel(alone)
-    x, y = (framework.tensor(TEXT, values=value) for value in (1, 2))
-    for _ in range(2):
-        assert (kernel(None, x, y).numpy() == 3).all()
-        assert (kernel(x=x, y=y).numpy() == 3).all()
 
 
 def test_lists_of_different_lengths_and_mappings_of_other_keys(
@@ -293,23 +268,3 @@ def test_an_optional_tensor_at_the_end_may_be_left_out_of_an_operator(launches: 
     kernel = Kernels([("k", {"n": 0}, plans[0]), ("k", {"n": 1}, updating)])["k"]
     with pytest.raises(ArgumentError, match="gives other results, or updates other arrays, with y"):
         _Operator(kernel, kernel.forms)
-
-
-def test_a_name_that_is_no_word_of_python_can_be_optional(launches: Any, framework: Any) -> None:
-    with_array = made.artifact(made.launch("three", 0, 1, 2), inputs={"x": TEXT, "lambda": TEXT})
-    without = made.artifact(
-        made.launch("two", 0, 1), inputs={"x": TEXT}, input_tree={"x": 0, "lambda": None}
-    )
-    kernel = Kernels([("k", {"n": 0}, with_array), ("k", {"n": 1}, without)])["k"]
-    x, y = (framework.tensor(TEXT, values=value) for value in (1, 2))
-    for _ in range(2):
-        kernel(x)
-        kernel(x, None)
-        assert (kernel(x, y).numpy() == 3).all()
-        assert (kernel(x, **{"lambda": y}).numpy() == 3).all()
-
-
-def test_an_object_with_no_array_is_named(fused: Any, framework: Any) -> None:
-    x = framework.tensor(TEXT)
-    with pytest.raises(ArgumentError, match="bias must be an array, not a SimpleNamespace"):
-        fused(x, SimpleNamespace(), x)

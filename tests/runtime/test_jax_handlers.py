@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import pytest
 import pallasc
 from pallasc.errors import CorruptError, SelectionError, ToolError, UnsupportedError
 from pallasc.runtime.adapters import jax_handlers
-from pallasc.runtime.adapters.jax_rules import batched_form_of, like
 from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.native.library import FOLDER
@@ -74,11 +72,6 @@ def test_variants_that_differ_in_their_parameters_must_be_told_apart() -> None:
     assert ids(several.variant(tile=128)) == ["made[tile=128]@h100-sxm"]
 
 
-def test_parameters_may_differ_between_architectures() -> None:
-    each = kernel(({"tile": 64}, "h100-sxm"), ({"tile": 128}, "b200"))
-    assert ids(each) == ["made[tile=128]@b200", "made[tile=64]@h100-sxm"]
-
-
 def test_a_kernel_by_digest_has_small_plans_and_names_its_bundle_without_a_path() -> None:
     own = kernel(({}, "h100-sxm"))
     own.variants[0].origin = Origin("/somewhere/mylib/kernels.pallasc")
@@ -90,48 +83,6 @@ def test_a_kernel_by_digest_has_small_plans_and_names_its_bundle_without_a_path(
     assert repr(small) == f"<{len(small)} bytes>"
     own.variants[0].origin = Origin("/somewhere/kernels.pallasc", "mylib 1.0", "mylib")
     assert jax_handlers._attributes(own.by_digest, TYPES)["origin"] == "mylib 1.0"
-
-
-def test_what_stands_for_a_kernel_by_digest_is_by_digest_too() -> None:
-    own, other = kernel(({}, "h100-sxm")), kernel(({}, "h100-sxm"))
-    assert batched_form_of(own) is None
-    own.defvmap()
-    assert batched_form_of(own.by_digest) is own.by_digest
-    own.defvmap(other)
-    assert batched_form_of(own) is other
-    by_digest = batched_form_of(own.by_digest)
-    assert by_digest.variants == other.variants
-    assert by_digest.is_by_digest
-
-
-def test_what_stands_for_a_kernel_has_its_parameters_where_variants_do() -> None:
-    def with_tiles(*variants: tuple[int, str]) -> Any:
-        return kernel(*(({"tile": tile, "rows": 2}, target) for tile, target in variants))
-
-    h100, b200 = "h100-sxm", "b200"
-    own = kernel(({"tile": 64, "rows": 0}, h100), ({"tile": 128, "rows": 0}, h100))
-    other = with_tiles((128, h100), (64, h100), (32, b200))
-    own.defvmap(other)
-    assert batched_form_of(own) is other
-    chosen = batched_form_of(own.variant(tile=64))
-    assert chosen.variants == other.variants[1:]
-    assert not chosen.is_by_digest
-    # No variant for this GPU has the parameter, so all stay.
-    assert like(with_tiles((256, h100), (32, h100)), own.variant(tile=64)).variants[1:]
-    # 1 and True are two values.
-    flags = kernel(({"tile": True}, h100), ({"tile": 1}, h100))
-    (flag,) = like(flags, kernel(({"tile": 1}, h100))).variants
-    assert flag is flags.variants[1]
-
-
-def test_declarations_hold_for_what_is_made_of_a_kernel() -> None:
-    own = kernel(({"tile": 64}, "h100-sxm"))
-    made_before = own.variant(tile=64), own.unchecked, own.by_digest
-    own.defvjp(len)
-    made_of_it = *made_before, own.variant(tile=64).unchecked, own.by_digest.unchecked
-    assert all(other.rules.backward is len for other in made_of_it)
-    assert own.by_digest.unchecked.is_by_digest
-    assert not own.unchecked.by_digest.checks
 
 
 def test_blobs_are_found_in_open_kernels_only() -> None:
@@ -177,20 +128,6 @@ def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) ->
     other = Kernels([("damaged_here", {}, artifact)])
     assert known.find_blob(*names, digest) == artifact.blob(digest)
     del opened, other
-
-
-def test_what_was_given_to_c_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_handlers, "_given", {})
-    artifact = made.add()
-    opened = Kernels([("given_here", {}, artifact)])
-    asked = [b"given_here", b"given_here@h100-sxm", artifact.kernels[0].cubin.encode()]
-    passed = ctypes.c_void_p(), ctypes.c_size_t()
-    assert jax_handlers._find(*asked, *map(ctypes.pointer, passed)) == 0
-    assert list(jax_handlers._given) == [threading.get_ident()]
-    assert jax_handlers._find(None, None, None, None, None) == 0
-    assert jax_handlers._given == {}
-    assert jax_handlers._find(None, None, None, None, None) == 0
-    del opened
 
 
 def test_more_variants_than_a_call_takes_are_left_to_python(

@@ -58,20 +58,6 @@ def test_arrays_go_by_name_too(runtime: Any, framework: Any) -> None:
         assert [launch.pointer(n) for n in range(3)] == [a.pointer, b.pointer, out.pointer]
 
 
-def test_names_in_sorted_order_do_not_change_positions(runtime: Any, framework: Any) -> None:
-    artifact = made.artifact(
-        made.launch("three", 0, 1, 2),
-        inputs={"x": "f32[4, 64]", "b": "f32[4, 64]"},
-        input_tree={"b": 1, "none": None, "x": 0},
-    )
-    kernel = made.kernel(artifact)
-    x, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
-    for _ in range(2):
-        kernel.into(x, b, out=out)
-        kernel.into(x, b, None, out=out)
-    assert {launch.pointer(0) for launch in runtime.launches} == {x.pointer}
-
-
 def test_an_updated_input_comes_back_itself(runtime: Any, framework: Any) -> None:
     artifact = made.artifact(made.launch("two", 0, 1), outputs=["b"])
     kernel = made.kernel(artifact)
@@ -101,21 +87,6 @@ def test_several_results_come_as_a_tuple(runtime: Any, framework: Any) -> None:
         assert kernel.into(a, b, out=[c, d]) == [c, d]
     last = runtime.launches[-1]
     assert [last.pointer(n) for n in (2, 3)] == [c.pointer, d.pointer]
-
-
-def test_an_output_given_twice_is_one_array(runtime: Any, framework: Any) -> None:
-    plan = made.add()
-    record = dict(plan.record)
-    twice = {
-        **record["plan"],
-        "outputs": record["plan"]["outputs"] * 2,
-        "output_tree": {"tuple": [0, 1]},
-    }
-    kernel = made.kernel(made.Artifact({**record, "plan": twice}, plan.blob))
-    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
-    for _ in range(2):
-        first, second = kernel(a, b)
-        assert first is second
 
 
 def test_pytrees_go_in_and_out(runtime: Any, framework: Any) -> None:
@@ -164,35 +135,6 @@ def test_steps_run_in_order(runtime: Any, framework: Any) -> None:
         out = kernel(a, b)
         assert (out.numpy()[:2] == 110).all()
         assert (out.numpy()[2:] == 111).all()
-
-
-def test_constants_are_uploaded_once_for_a_device(runtime: Any, framework: Any) -> None:
-    data = np.arange(256, dtype=np.float32).tobytes()
-    artifact = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[data])
-    kernel = made.kernel(artifact)
-
-    @runtime.kernel("four")
-    def copy(launch: Any) -> None:
-        launch.array(2, "float32", (4, 64))[...] = launch.array(3, "float32", (4, 64))
-
-    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
-    for _ in range(3):
-        assert kernel(a, b).numpy().tobytes() == data
-    assert runtime.count("cuMemcpyHtoDAsync_v2") == 1
-
-
-def test_arrays_of_size_zero_may_lie_anywhere(runtime: Any, framework: Any) -> None:
-    artifact = made.artifact(
-        Fill(buffer=0, offset=0, size=0),
-        inputs={"a": "f32[0, 64]"},
-        outputs=["f32[0]"],
-    )
-    kernel = made.kernel(artifact)
-    a = framework.tensor("f32[0, 64]")
-    a.pointer = 3
-    for _ in range(2):
-        assert kernel(a).shape == (0,)
-    assert runtime.calls("cuMemsetD8Async") == []
 
 
 def _matmuls() -> Kernels:
@@ -303,19 +245,6 @@ def test_kernels_are_found_by_name(runtime: Any) -> None:
     assert isinstance(caught.value, KeyError)
 
 
-def test_a_kernel_shows_how_many_variants_it_has(runtime: Any) -> None:
-    kernel = _matmuls()["matmul"]
-    number = len(kernel.variants)
-    assert number > 1
-    assert repr(kernel) == f"<Kernel matmul with {number} variants>"
-    assert repr(open_artifact(made.add())) == "<Kernel three with 1 variant>"
-
-
-def test_an_artifact_is_called_as_its_first_kernel(runtime: Any) -> None:
-    assert open_artifact(made.add()).name == "three"
-    assert open_artifact(made.add(), name="sum").name == "sum"
-
-
 def test_an_entry_of_the_store_is_opened(runtime: Any, framework: Any, tmp_path: Path) -> None:
     first, key = made.add(), 32 * "ab"
     Store(tmp_path).put_artifact(key, first.record, first.blobs())
@@ -352,13 +281,3 @@ def test_what_is_updated_in_place_may_not_be_another_argument(runtime: Any, fram
         with pytest.raises(ArgumentError, match="b, which is updated in place, overlaps a"):
             kernel(a, a)
         kernel(a, b)
-
-
-def test_variants_that_differ_in_a_type_only_are_several(runtime: Any, framework: Any) -> None:
-    first, other = (made.kernel(made.add(), t=value).variants[0] for value in (1, True))
-    kernel = Kernel("made", [first, other])
-    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
-    with pytest.raises(SelectionError, match="2 variants of made fit") as caught:
-        kernel(a, b)
-    assert caught.value.hint == "Say which, by name: t=1."
-    kernel(a, b, t=True)

@@ -11,28 +11,13 @@ import pytest
 from pallasc.errors import DriverError
 from pallasc.runtime.device import memory, process_state
 from pallasc.runtime.device.devices import Device, get_device
-from pallasc.runtime.device.memory import align, temporary, upload
+from pallasc.runtime.device.memory import temporary, upload
 
 
 def _without_pools(device: Device) -> Device:
     from dataclasses import replace
 
     return replace(device, has_pools=False)
-
-
-def test_sizes_are_rounded_up_to_the_alignment_of_buffers() -> None:
-    assert [align(n) for n in (0, 1, 256, 257)] == [0, 256, 256, 512]
-
-
-def test_temporary_memory_is_freed_in_the_order_of_its_stream(runtime: Any) -> None:
-    device = get_device(0)
-    before = runtime.live()
-    with temporary(device, 1000, 0, "memory") as address:
-        assert runtime.allocation(address)
-    assert runtime.live() == before
-    assert [call.name for call in runtime.calls("cuMemAllocAsync", "cuMemFreeAsync")] == [
-        "cuMemAllocAsync", "cuMemFreeAsync",
-    ]  # fmt: skip
 
 
 def test_temporary_memory_is_freed_after_an_error(runtime: Any) -> None:
@@ -72,15 +57,6 @@ def test_a_workspace_that_cannot_grow_stays_as_it_was(runtime: Any) -> None:
         assert after == before
 
 
-def test_a_block_that_became_too_small_is_kept_for_graphs(runtime: Any) -> None:
-    device = _without_pools(get_device(0))
-    with temporary(device, 100, 0, "memory") as small:
-        pass
-    with temporary(device, 5000, 0, "memory") as large:
-        assert large != small
-    assert runtime.allocation(small)
-
-
 def test_without_pools_one_thread_at_a_time_has_the_workspace(runtime: Any) -> None:
     device = _without_pools(get_device(0))
     uses: list[str] = []
@@ -98,40 +74,6 @@ def test_without_pools_one_thread_at_a_time_has_the_workspace(runtime: Any) -> N
         uses.append("first")
     other.join()
     assert uses == ["first", "second"]
-
-
-def test_the_default_stream_of_each_thread_has_its_own_workspace(runtime: Any) -> None:
-    device = _without_pools(get_device(0))
-    found: list[int] = []
-
-    def use() -> None:
-        with temporary(device, 100, memory.THREAD_STREAM, "memory") as address:
-            found.append(address)
-
-    with temporary(device, 100, memory.THREAD_STREAM, "memory") as own:
-        other = threading.Thread(target=use)
-        other.start()
-        other.join()
-    assert found != [own]
-
-
-def test_uploaded_bytes_lie_on_the_device(runtime: Any) -> None:
-    import ctypes
-
-    address = upload(get_device(0), "digest", b"constant", "a constant")
-    names = ["cuStreamCreate", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"]
-    assert [call.name for call in runtime.calls(*names)] == names
-    assert ctypes.string_at(address, 8) == b"constant"
-    assert upload(get_device(0), "none", b"", "nothing")
-
-
-def test_equal_constants_lie_on_a_device_once(runtime: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    first, second = (get_device(n) for n in range(2))
-    found = [upload(device, "same", b"12", "a constant") for device in (first, second, first)]
-    assert found[0] == found[2] != found[1]
-    assert upload(first, "other", b"12", "a constant") not in found
-    assert runtime.live(0)[0] == 2
 
 
 def test_artifacts_share_their_constants(runtime: Any, framework: Any) -> None:

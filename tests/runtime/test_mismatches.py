@@ -103,12 +103,6 @@ def test_parameters_that_no_variant_has_name_the_values_that_there_are(
     assert str(caught.value).splitlines() == lines
 
 
-def test_a_kernel_without_parameters_says_so(runtime: Any) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        Kernel("sum", [Candidate("sum", {}, made.add())]).variant(m=1)
-    assert str(caught.value) == "sum has no parameter 'm'.\n  It has no parameters."
-
-
 def test_among_many_that_cannot_run_five_are_listed_and_counted(
     runtime: Any, framework: Any
 ) -> None:
@@ -119,11 +113,3 @@ def test_among_many_that_cannot_run_five_are_listed_and_counted(
     lines = caught.value.message.splitlines()
     assert [line[:16] for line in lines[1:6]] == [f"  sum[t={t}]@b200:" for t in range(5)]
     assert lines[6] == "  … and 95 more"
-
-
-def test_of_many_variants_that_fit_five_are_listed(runtime: Any, framework: Any) -> None:
-    candidates = [Candidate("sum", {"t": t}, made.add()) for t in range(100)]
-    x = framework.tensor("f32[4, 64]")
-    with pytest.raises(SelectionError, match="100 variants of sum fit") as caught:
-        Kernel("sum", candidates)(x, x)
-    assert caught.value.message.splitlines()[6:] == ["  … and 95 more"]

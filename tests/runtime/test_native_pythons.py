@@ -16,7 +16,7 @@ import standin
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "runtime" / "native"
 PROGRAM = Path(__file__).parent / "programs" / "native_threads.py"
-VERSIONS = ("3.11", "3.12", "3.13", "3.14", "3.14t")
+VERSIONS = ("3.11", "3.14", "3.14t")
 _ASK = (
     "import json, sys, sysconfig; print(json.dumps(['%d.%d' % sys.version_info[:2] + "
     "('t' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''), sysconfig.get_path('include')]))"
@@ -70,7 +70,7 @@ def test_eight_threads_launch_at_once(version: str, stable: Path, tmp_path: Path
             pytest.skip(f"Python {version} is here without its headers")
         extension = _build(tmp_path / "_native.so", headers)
     done = subprocess.run(
-        [command, "-I", PROGRAM, extension, "8", "2000"],
+        [command, "-I", PROGRAM, extension, "8", "500"],
         capture_output=True,
         text=True,
         check=False,
@@ -78,7 +78,7 @@ def test_eight_threads_launch_at_once(version: str, stable: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert report == {
-        "launches": 16_000,
+        "launches": 4_000,
         "wrong": [],
         "left": 0,
         "GIL": not version.endswith("t"),

@@ -112,19 +112,6 @@ def test_a_dimension_within_an_array_is_padded_row_by_row(
     assert not seen[0].reshape(2, 8, 8)[:, 6:].any()
 
 
-@pytest.mark.parametrize("way", ["checked", "unchecked"])
-def test_later_calls_with_shorter_arrays_are_padded_too(
-    framework: Any, seen: list[Any], tmp_path: Path, way: str
-) -> None:
-    tuned = _tuned(tmp_path, 4)
-    called = tuned if way == "checked" else tuned.unchecked
-    whole, short = ([framework.tensor(f"f32[{m}, 64]", values=1) for _ in range(2)] for m in (4, 3))
-    for arrays in (whole, whole, whole, short, short, whole):
-        result = called(*arrays)
-        assert result.shape == arrays[0].shape
-        assert (result.numpy() == 3).all()
-
-
 def test_arrays_of_the_host_are_padded_there(seen: list[Any], tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, 4)
     a, b = _values(3), _values(3, 5)
@@ -146,14 +133,6 @@ def test_what_is_updated_in_place_is_not_padded(
     tuned = kernel(tmp_path, [Item("add", {"m": 4}, artifact, tuning=tuning)])
     with pytest.raises(ArgumentError, match="a is updated in place, and would have to be padded"):
         tuned(framework.tensor("f32[3, 64]"), framework.tensor("f32[3, 1]"))
-
-
-def test_programs_of_jax_are_told_that_they_have_to_pad(seen: list[Any], tmp_path: Path) -> None:
-    tuned = _tuned(tmp_path, 4)
-    for ask in (tuned.signature_for, tuned.check_types):
-        with pytest.raises(ArgumentError, match=r"no variant for f32\[3, 64\]") as caught:
-            ask((("f32", (3, 64)),) * 2)
-        assert str(caught.value.hint).startswith("Arrays of JAX, and those of an operator of torch")
 
 
 def test_a_launch_that_is_captured_pads_in_the_graph(

@@ -8,22 +8,18 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import CorruptError, SelectionError
+from pallasc.errors import SelectionError
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import (
     arch_refusal,
-    device_refusal,
     fitting_candidates,
     refusal,
     select,
 )
-from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.occupancy import blocks_per_sm
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.gpus import MODELS
-
-_NAMES = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h100-pcie": "NVIDIA H100 PCIe"}
 
 
 def _device(model: str = "h100-sxm", *, driver: int = 13000, **changes: Any) -> Device:
@@ -130,10 +126,6 @@ def test_an_older_driver_is_refused(driver: int, fits: bool) -> None:
     assert (refusal(_candidate(), _device(driver=driver), None, {}) is None) == fits
 
 
-def test_a_record_without_a_minimum_driver_is_taken() -> None:
-    assert refusal(_candidate(minimum_driver=None), _device(driver=12000), None, {}) is None
-
-
 @pytest.mark.parametrize(
     ("grid", "smem", "sms", "fits"),
     [
@@ -179,24 +171,6 @@ def test_blocks_of_a_multiprocessor_are_counted(
     assert blocks_per_sm(launch, kernel, whole.target) == blocks
 
 
-@pytest.mark.parametrize("name", ["sm_count", "threads_per_sm", "smem_per_sm_bytes"])
-def test_a_model_without_a_number_is_told(name: str) -> None:
-    own = made.add(code=b"none")
-    artifact = Artifact({**own.record, "target": {**own.target, name: "x"}}, own.blob)
-    with pytest.raises(CorruptError, match=f"the artifact's target gives 'x' as its {name}"):
-        device_refusal(Candidate("sum", {}, artifact), _device())
-
-
-@pytest.mark.parametrize(
-    ("target", "blocks"), [("h100-sxm", 32), ("a6000", 16), ("l40s", 24), ("rtx-pro-6000", 24)]
-)
-def test_each_architecture_has_its_most_blocks(target: str, blocks: int) -> None:
-    whole = made.artifact(
-        made.launch("three", 0, 1, 2, block=(32, 1, 1)), code=b"none", target=target
-    )
-    assert blocks_per_sm(whole.plan.launches[0], whole.kernels[0], whole.target) == blocks
-
-
 def test_parameters_pick_by_value_and_type() -> None:
     candidates = [_candidate(params={"n": value}) for value in (1, True, "1")]
     for candidate, value in zip(candidates, (1, True, "1"), strict=True):
@@ -205,12 +179,6 @@ def test_parameters_pick_by_value_and_type() -> None:
         select(candidates, _device(), params={"n": 1.0})
     with pytest.raises(SelectionError, match="it has no parameter m"):
         select(candidates, _device(), params={"m": 1})
-
-
-def test_variants_that_cannot_run_here_leave_no_doubt() -> None:
-    here, elsewhere = _candidate(params={"n": 1}), _candidate("b200", params={"n": 2})
-    assert select([here, elsewhere], _device()) is here
-    assert fitting_candidates([here, elsewhere], _device()) == [here]
 
 
 def test_each_point_has_one_fitting_candidate() -> None:
@@ -247,29 +215,3 @@ def test_each_candidate_has_a_reason_of_its_own() -> None:
         "  sum[n=4]@h100-sxm: b starts at 0x2010, misaligned by 16 bytes: the kernel requires "
         "multiples of 256",
     ]
-
-
-def test_where_the_likely_variants_are_known_messages_are_the_same() -> None:
-    types = [("f32", (4, 64))] * 2
-    longer = _candidate(params={"n": 1}, inputs={"a": "f32[8, 64]", "b": "f32[8, 64]"})
-    likely = [_candidate("b200", {"n": 2}), _candidate(params={"n": 2}), _candidate("h200")]
-    assert select([longer, *likely[:2]], _device(), types, likely=likely[:2]) is likely[1]
-    for addresses, message in (([0, 16], "  sum[n=1]@h100-sxm: a is f32[8"), (None, "2 variants")):
-        told = []
-        for known in (None, likely):
-            with pytest.raises(SelectionError) as caught:
-                select([longer, *likely], _device(), types, addresses=addresses, likely=known)
-            told.append(str(caught.value))
-        assert message in told[0]
-        assert told[0] == told[1]
-
-
-def test_an_array_without_elements_may_start_anywhere() -> None:
-    empty = _candidate(inputs={"a": "f32[0, 64]", "b": "f32[4, 64]"})
-    assert refusal(empty, _device(), None, {}, [0x1004, 0x2000]) is None
-    assert refusal(empty, _device(), None, {}, [0x1000, 0x2004])
-
-
-def test_another_number_of_arrays_is_a_reason() -> None:
-    with pytest.raises(SelectionError, match="it takes 2 arrays, not 1"):
-        select([_candidate()], _device(), [("f32", (4, 64))])

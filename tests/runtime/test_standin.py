@@ -1,13 +1,12 @@
-"""The stand-in driver through cuda.bindings: devices, contexts, memory, results, faults, log."""
+"""The stand-in driver does what a real one does, where the tests of the runtime depend on it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import re
+import struct
 import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import standin as control
-from rig import NO_PARAMETERS, Rig, code_of, cubin, ptxas, value_of
-from standin import Device, Standin
+from rig import Rig, attribute, code_of, cubin, pointer, ptxas, value_of
+from standin import Device, Launch, Standin
+
+from pallasc.specs.artifacts.cubin import parse_cubin
+
+SHARED, LOCAL, REGISTERS = 1, 3, 4
+CLUSTER, PDL = 4, 6
+GLOBAL = 0
+NONE, ACTIVE, INVALIDATED = 0, 1, 2
+
+FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -28,29 +36,6 @@ def driver(standin: Standin) -> Any:
     return driver
 
 
-def test_one_that_is_built_already_is_used_without_a_compiler(
-    standin: Standin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = (
-        "import pytest, sys; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1]]))"
-    )
-    test = f"{__file__}::{test_nothing_works_before_init.__name__}"
-
-    def summary(**changes: str) -> str:
-        environment = {**os.environ, "PATH": "/nowhere", **changes}
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program, test],
-            env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        return done.stdout.splitlines()[-1]
-
-    library = str(control.build())
-    monkeypatch.delenv("STANDIN_LIBRARY", raising=False)
-    assert summary().startswith("1 skipped")
-    assert summary(STANDIN_LIBRARY=library).startswith("1 passed")
-
-
 def test_nothing_works_before_init(standin: Standin) -> None:
     from cuda.bindings import driver
 
@@ -60,103 +45,6 @@ def test_nothing_works_before_init(standin: Standin) -> None:
     assert code_of(driver.cuInit(1)) == 1
     assert code_of(driver.cuInit(0)) == 0
     assert value_of(driver.cuDeviceGetCount()) == 1
-
-
-@pytest.mark.parametrize("code", [100, 803, 804, 999])
-def test_init_answers_what_it_was_told(standin: Standin, code: int) -> None:
-    from cuda.bindings import driver
-
-    standin.configure(init_code=code)
-    assert code_of(driver.cuInit(0)) == code
-    assert code_of(driver.cuDeviceGetCount()) == 3
-
-
-def test_a_machine_without_devices_says_so(standin: Standin) -> None:
-    from cuda.bindings import driver
-
-    standin.devices()
-    assert code_of(driver.cuInit(0)) == 100
-
-
-def test_every_result_has_the_name_of_the_binding(driver: Any) -> None:
-    known = [result for result in driver.CUresult if driver.cuGetErrorName(result)[1]]
-    assert len(known) > 50
-    for result in known:
-        assert driver.cuGetErrorName(result)[1] == result.name.encode()
-        assert value_of(driver.cuGetErrorString(result))
-    assert value_of(driver.cuGetErrorString(driver.CUresult(700))) == (
-        b"an illegal memory access was encountered"
-    )
-    assert code_of(driver.cuGetErrorName(driver.CUresult(915))) == 1
-
-
-def test_devices_are_as_configured(standin: Standin) -> None:
-    from cuda.bindings import driver
-
-    standin.devices("8.0", Device("9.0", name="H200", memory_bytes=1 << 30, sms=7))
-    assert code_of(driver.cuInit(0)) == 0
-    assert value_of(driver.cuDeviceGetCount()) == 2
-    names = [value_of(driver.cuDeviceGetName(64, i)).partition(b"\0")[0] for i in range(2)]
-    assert names == [b"Stand-in A100", b"H200"]
-    assert value_of(driver.cuDeviceTotalMem(1)) == 1 << 30
-    assert code_of(driver.cuDeviceGet(2)) == 101
-    assert code_of(driver.cuDeviceGetName(64, -1)) == 101
-
-
-# attribute of a device, what 8.0 and 9.0 answer
-ATTRIBUTES = {
-    "MAX_THREADS_PER_BLOCK": (1024, 1024),
-    "MAX_SHARED_MEMORY_PER_BLOCK": (49152, 49152),
-    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": (166912, 232448),
-    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": (167936, 233472),
-    "RESERVED_SHARED_MEMORY_PER_BLOCK": (1024, 1024),
-    "MULTIPROCESSOR_COUNT": (108, 132),
-    "MAX_THREADS_PER_MULTIPROCESSOR": (2048, 2048),
-    "MAX_REGISTERS_PER_BLOCK": (65536, 65536),
-    "WARP_SIZE": (32, 32),
-    "COMPUTE_CAPABILITY_MAJOR": (8, 9),
-    "COMPUTE_CAPABILITY_MINOR": (0, 0),
-    "CLUSTER_LAUNCH": (0, 1),
-    "TENSOR_MAP_ACCESS_SUPPORTED": (0, 1),
-    "MEMORY_POOLS_SUPPORTED": (1, 1),
-    "CLOCK_RATE": (1410000, 1980000),
-    "MEMORY_CLOCK_RATE": (1215000, 2619000),
-    "GLOBAL_MEMORY_BUS_WIDTH": (5120, 5120),
-    "L2_CACHE_SIZE": (41943040, 52428800),
-    "PCI_BUS_ID": (1, 2),
-}
-
-
-def test_attributes_are_those_of_the_chip(standin: Standin) -> None:
-    from cuda.bindings import driver
-
-    standin.devices("8.0", "9.0")
-    assert code_of(driver.cuInit(0)) == 0
-    for name, expected in ATTRIBUTES.items():
-        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        found = tuple(value_of(driver.cuDeviceGetAttribute(attribute, i)) for i in range(2))
-        assert found == expected, name
-    if NO_PARAMETERS:  # the enumeration of CUDA 12 lacks this number
-        assert code_of(driver.cuDeviceGetAttribute(driver.CUdevice_attribute(162), 0)) == 1
-
-
-def test_contexts_are_a_stack_of_each_thread(standin: Standin) -> None:
-    standin.devices("9.0", "9.0")
-    driver = Rig(standin, cubin("sm_90a")).start().driver
-    first = value_of(driver.cuCtxGetCurrent())
-    second = value_of(driver.cuDevicePrimaryCtxRetain(1))
-    assert code_of(driver.cuCtxPushCurrent(second)) == 0
-    assert int(value_of(driver.cuCtxGetDevice())) == 1
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(driver.cuCtxGetCurrent()))
-    thread.start()
-    thread.join()
-    assert int(value_of(seen[0])) == 0
-    assert int(value_of(driver.cuCtxPopCurrent())) == int(second)
-    assert int(value_of(driver.cuCtxGetCurrent())) == int(first)
-    assert code_of(driver.cuCtxPopCurrent()) == 0
-    assert code_of(driver.cuCtxPopCurrent()) == 201
-    assert code_of(driver.cuCtxPushCurrent(0x1234)) == 201
 
 
 def test_a_call_without_a_context_is_refused(driver: Any) -> None:
@@ -193,63 +81,6 @@ def test_memory_is_limited_and_counted(standin: Standin) -> None:
     assert standin.live() == (0, 0)
 
 
-def test_fresh_memory_holds_a_pattern(rig: Rig) -> None:
-    assert _bytes(rig, rig.allocate(64), 64) == b"\xa5" * 64
-
-
-def _bytes(rig: Rig, address: int, size: int) -> bytes:
-    data = ctypes.create_string_buffer(size)
-    assert code_of(rig.driver.cuMemcpyDtoH(ctypes.addressof(data), address, size)) == 0
-    return data.raw
-
-
-def test_copies_and_fills_move_the_bytes(rig: Rig) -> None:
-    driver, a, b = rig.driver, rig.allocate(64), rig.allocate(64)
-    source = bytes(range(64))
-    stream = value_of(driver.cuStreamCreate(1))
-    assert code_of(driver.cuMemcpyHtoDAsync(a, source, 64, stream)) == 0
-    assert code_of(driver.cuMemcpyDtoDAsync(b, a + 16, 32, stream)) == 0
-    assert _bytes(rig, b, 32) == source[16:48]
-    assert code_of(driver.cuMemsetD8(a, 7, 3)) == 0
-    assert code_of(driver.cuMemsetD32Async(a + 8, 0x01020304, 2, stream)) == 0
-    assert _bytes(rig, a, 16) == b"\7\7\7" + source[3:8] + b"\4\3\2\1" * 2
-
-
-def _rows(driver: Any, target: int, source: int, **changes: int) -> Any:
-    """Return two rows of 8 bytes, 16 apart in the source and 12 in the target."""
-    rows = driver.CUDA_MEMCPY2D()
-    rows.srcDevice, rows.dstDevice = source, target
-    values = {"srcPitch": 16, "dstPitch": 12, "WidthInBytes": 8, "Height": 2, **changes}
-    kinds = {"srcMemoryType": 2, "dstMemoryType": 2}
-    for name in kinds:
-        setattr(rows, name, driver.CUmemorytype(values.pop(name, kinds[name])))
-    for name, value in values.items():
-        setattr(rows, name, value)
-    return rows
-
-
-def test_rows_are_copied_between_two_pitches(rig: Rig) -> None:
-    driver, a, b = rig.driver, rig.allocate(64), rig.allocate(64)
-    assert code_of(driver.cuMemcpyHtoD(a, bytes(range(64)), 64)) == 0
-    assert code_of(driver.cuMemsetD8(b, 0, 64)) == 0
-    assert code_of(driver.cuMemcpy2DAsync(_rows(driver, b, a, srcXInBytes=1, dstY=1), 0)) == 0
-    first, second = bytes(range(1, 9)), bytes(range(17, 25))
-    assert _bytes(rig, b, 36) == bytes(12) + first + bytes(4) + second + bytes(4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"dstPitch": 7}, 1), ({"srcXInBytes": 9}, 1), ({"Height": 5}, 1), ({"srcPitch": 2**31}, 1),
-        ({"srcMemoryType": 1}, 801),
-    ],
-)  # fmt: skip
-def test_rows_that_do_not_fit_are_refused(rig: Rig, changes: dict[str, int], code: int) -> None:
-    a, b = rig.allocate(64), rig.allocate(64)
-    rows = _rows(rig.driver, b, a, **changes)
-    assert code_of(rig.driver.cuMemcpy2DAsync(rows, 0)) == code
-
-
 BAD_RANGES: dict[str, Callable[[Any, int, int], Any]] = {
     "to the host's memory": lambda d, a, h: d.cuMemcpyHtoD(h, h, 8),
     "behind the end": lambda d, a, h: d.cuMemcpyHtoD(a + 60, h, 8),
@@ -271,27 +102,6 @@ def test_a_range_outside_live_memory_is_refused(
     host = np.zeros(8, np.uint8)
     assert code_of(call(rig.driver, rig.allocate(64), host.ctypes.data)) == 1
     assert rig.synchronize() == 0
-
-
-def test_pointers_tell_where_they_lie(rig: Rig) -> None:
-    driver, attributes = rig.driver, rig.driver.CUpointer_attribute
-    address = rig.allocate(100)
-    names = ("MEMORY_TYPE", "DEVICE_ORDINAL", "RANGE_START_ADDR", "RANGE_SIZE", "DEVICE_POINTER")
-    asked = [getattr(attributes, f"CU_POINTER_ATTRIBUTE_{name}") for name in names]
-    found = [value_of(driver.cuPointerGetAttribute(name, address + 50)) for name in asked]
-    assert [int(value) for value in found] == [2, 0, address, 100, address + 50]
-    pinned = int(value_of(driver.cuMemHostAlloc(100, 0)))
-    assert int(value_of(driver.cuPointerGetAttribute(asked[0], pinned))) == 1
-    assert code_of(driver.cuMemFreeHost(pinned)) == 0
-    assert code_of(driver.cuMemFreeHost(pinned)) == 1
-    host = np.zeros(8)
-    assert code_of(driver.cuPointerGetAttribute(asked[0], host.ctypes.data)) == 1
-
-
-def test_a_sticky_fault_stays(standin: Standin, rig: Rig) -> None:
-    standin.fault("cuCtxSynchronize", 719, sticky=True)
-    assert [rig.synchronize(), rig.synchronize(), rig.launch("none")] == [719] * 3
-    assert value_of(rig.driver.cuDriverGetVersion()) == 13000
 
 
 def test_an_earlier_failure_appears_at_the_next_wait(standin: Standin, rig: Rig) -> None:
@@ -328,3 +138,371 @@ def test_structures_and_numbers_are_those_of_the_toolkit(tmp_path: Path) -> None
     source = tmp_path / "abi.c"
     source.write_text("\n".join(checks))
     subprocess.run([control.compiler(), "-fsyntax-only", f"-I{include}", source], check=True)
+
+
+# architecture of the cubin, compute capability of a device that runs it
+ARCHITECTURES = {
+    "sm_80": "8.0",
+    "sm_89": "8.9",
+    "sm_90": "9.0",
+    "sm_90a": "9.0",
+    "sm_100a": "10.0",
+    "sm_100f": "10.0",
+    "sm_103a": "10.3",
+    "sm_120a": "12.0",
+}
+
+
+@pytest.mark.parametrize(("arch", "capability"), ARCHITECTURES.items())
+def test_cubins_are_read_as_specs_reads_them(standin: Standin, arch: str, capability: str) -> None:
+    standin.devices(capability)
+    rig = Rig(standin, cubin(arch)).start()
+    driver = rig.driver
+    for name, expected in parse_cubin(cubin(arch)).kernels.items():
+        kernel = rig.kernel(name)
+        numbers = [
+            value_of(driver.cuKernelGetAttribute(driver.CUfunction_attribute(number), kernel, 0))
+            for number in (REGISTERS, LOCAL, SHARED)
+        ]
+        assert numbers == [expected.registers, expected.stack_bytes, expected.static_smem_bytes]
+        for index, parameter in enumerate(expected.parameters):
+            found = value_of(driver.cuKernelGetParamInfo(kernel, index))
+            assert tuple(map(int, found)) == (parameter.offset, parameter.size)
+        end = len(expected.parameters)
+        assert code_of(driver.cuKernelGetParamInfo(kernel, end)) == 1
+
+
+# architecture of the cubin, compute capability of the device, whether it runs there
+ARCH_TABLE = (
+    ("sm_80", "8.6", True),
+    ("sm_80", "9.0", False),
+    ("sm_90a", "9.0", True),
+    ("sm_90a", "10.0", False),
+    ("sm_100a", "10.3", False),
+    ("sm_100f", "10.0", True),
+    ("sm_100f", "10.3", True),
+    ("sm_120a", "12.1", False),
+)
+
+
+@pytest.mark.parametrize(("arch", "capability", "runs"), ARCH_TABLE)
+def test_a_cubin_runs_only_where_its_architecture_says(
+    standin: Standin, arch: str, capability: str, runs: bool
+) -> None:
+    standin.devices(capability)
+    rig = Rig(standin, cubin(arch)).start()
+    kernel = rig.kernel("none")
+    assert code_of(rig.driver.cuKernelGetFunction(kernel)) == (0 if runs else 209)
+    assert rig.launch("none") == (0 if runs else 209)
+
+
+def _plain(rig: Rig) -> tuple[bytes, bytes, bytes]:
+    return pointer(rig.allocate()), bytes(range(128)), struct.pack("<I", 0xDEADBEEF)
+
+
+def test_every_parameter_byte_is_recorded(standin: Standin, rig: Rig) -> None:
+    parameters = _plain(rig)
+    stream = value_of(rig.driver.cuStreamCreate(1))
+    attributes = [attribute(CLUSTER, 2, 1, 1), attribute(PDL, 1)]
+    shape = {"grid": (4, 3, 2), "block": (64, 2, 1), "smem_bytes": 1000, "stream": stream}
+    assert rig.launch("plain", parameters, attributes=attributes, **shape) == 0
+    [launch] = standin.launches
+    assert launch.kernel == "plain"
+    assert launch.parameters == parameters
+    assert launch.offsets == (0, 48, 176)
+    assert (launch.grid, launch.block, launch.cluster) == ((4, 3, 2), (64, 2, 1), (2, 1, 1))
+    assert (launch.smem_bytes, launch.stream, launch.device) == (1000, int(stream), 0)
+    assert [id_ for id_, _ in launch.attributes] == [CLUSTER, PDL]
+    assert launch.pdl
+
+
+def _cluster(grid: tuple[int, int, int], *cluster: int) -> dict[str, Any]:
+    return {"grid": grid, "attributes": [(CLUSTER, *cluster)]}
+
+
+# kernel, what to change in the launch, result code
+REFUSALS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "no blocks": ("none", {"grid": (0, 1, 1)}, 1),
+    "a grid too deep": ("none", {"grid": (1, 1, 65536)}, 1),
+    "a block too wide": ("none", {"block": (1025, 1, 1)}, 1),
+    "too many threads": ("none", {"block": (512, 2, 2)}, 1),
+    "more threads than .maxntid": ("bounded", {"block": (512, 1, 1)}, 701),
+    "other threads than .reqntid": ("exact", {"block": (32, 1, 1)}, 1),
+    "48 kB of shared memory": ("none", {"smem_bytes": 49152}, 0),
+    "more shared memory than was allowed": ("none", {"smem_bytes": 49153}, 1),
+    "a cluster": ("none", _cluster((8, 1, 1), 8, 1, 1), 0),
+    "a grid of part clusters": ("none", _cluster((9, 1, 1), 2, 1, 1), 1),
+    "a cluster that is not portable": ("none", _cluster((16, 1, 1), 16, 1, 1), 912),
+    "no cluster where one is needed": ("ranked", {}, 912),
+    "above .maxclusterrank": ("ranked", _cluster((8, 1, 1), 8, 1, 1), 912),
+    "another cluster than the kernel's": ("clustered", _cluster((8, 8, 1), 2, 1, 1), 912),
+    "the kernel's cluster": ("clustered", _cluster((8, 8, 1), 4, 2, 1), 0),
+    "an unknown stream": ("none", {"stream": 0x1234}, 400),
+}
+
+
+@pytest.mark.parametrize(("kernel", "changes", "code"), REFUSALS.values(), ids=REFUSALS)
+def test_a_launch_is_checked(rig: Rig, kernel: str, changes: dict[str, Any], code: int) -> None:
+    made = {**changes, "attributes": [attribute(*row) for row in changes.get("attributes", ())]}
+    assert rig.launch(kernel, **made) == code
+    assert rig.synchronize() == 0
+
+
+def test_an_exception_in_the_kernel_is_a_launch_failure(standin: Standin, rig: Rig) -> None:
+    @standin.kernel()
+    def fail(launch: Launch) -> None:
+        raise ZeroDivisionError("in the kernel")
+
+    assert rig.launch("none") == 0
+    assert rig.synchronize() == 719
+    with pytest.raises(ZeroDivisionError, match="in the kernel"):
+        standin.check()
+
+
+def _freed(rig: Rig) -> int:
+    address = rig.allocate()
+    assert code_of(rig.driver.cuMemFree(address)) == 0
+    return address
+
+
+def _elsewhere(rig: Rig) -> int:
+    rig.use(1)
+    address = rig.allocate()
+    rig.use(0)
+    return address
+
+
+BAD_ADDRESSES: dict[str, Callable[[Rig], int]] = {
+    "null": lambda rig: 0,
+    "host memory": lambda rig: int(np.zeros(64).ctypes.data),
+    "behind the end": lambda rig: rig.allocate(4096) + 4096,
+    "before the start": lambda rig: rig.allocate(4096) - 1,
+    "freed": _freed,
+    "of another device": _elsewhere,
+}
+
+
+@pytest.mark.parametrize("address", BAD_ADDRESSES.values(), ids=BAD_ADDRESSES)
+def test_a_pointer_outside_live_memory_breaks_the_context(
+    standin: Standin, address: Callable[[Rig], int]
+) -> None:
+    standin.devices("9.0", "9.0")
+    rig = Rig(standin, cubin("sm_90a")).start()
+    good, bad = rig.allocate(), address(rig)
+    ran = []
+    standin.kernel()(ran.append)
+    assert rig.launch("four", [pointer(p) for p in (good, good, good, bad)]) == 0
+    assert rig.synchronize() == 700
+    assert code_of(rig.driver.cuStreamSynchronize(0)) == 700
+    assert rig.launch("none") == 700
+    assert not ran
+
+
+def _mode(rig: Rig, number: int) -> Any:
+    return rig.driver.CUstreamCaptureMode(number)
+
+
+def _status(rig: Rig, stream: Any) -> int:
+    return int(value_of(rig.driver.cuStreamIsCapturing(stream)))
+
+
+def _stream(rig: Rig, flags: int = 1) -> Any:
+    return value_of(rig.driver.cuStreamCreate(flags))
+
+
+def _begin(rig: Rig, stream: Any, mode: int = GLOBAL) -> None:
+    assert code_of(rig.driver.cuStreamBeginCapture(stream, _mode(rig, mode))) == 0
+
+
+def test_a_graph_runs_what_was_captured_each_time_it_is_launched(
+    standin: Standin, rig: Rig
+) -> None:
+    driver, address = rig.driver, rig.allocate(64)
+    numbers = []
+
+    @standin.kernel("four")
+    def count(launch: Launch) -> None:
+        value = launch.array(0, "int32", (1,))
+        numbers.append(int(value[0]))
+        value[0] += 1
+
+    stream = _stream(rig)
+    _begin(rig, stream)
+    assert _status(rig, stream) == ACTIVE
+    assert code_of(driver.cuMemsetD32Async(address, 5, 1, stream)) == 0
+    for _ in range(2):
+        assert rig.launch("four", [pointer(address)] * 4, stream=stream) == 0
+    assert (numbers, standin.launches) == ([], [])
+    graph = value_of(driver.cuStreamEndCapture(stream))
+    assert _status(rig, stream) == NONE
+    assert value_of(driver.cuGraphGetNodes(graph))[1] == 3
+    executable = value_of(driver.cuGraphInstantiate(graph, 0))
+    for _ in range(2):
+        assert code_of(driver.cuGraphLaunch(executable, stream)) == 0
+    assert numbers == [5, 6, 5, 6]
+    assert all(launch.replayed for launch in standin.launches)
+    assert code_of(driver.cuGraphExecDestroy(executable)) == 0
+    assert code_of(driver.cuGraphLaunch(executable, stream)) == 1
+
+
+# What must not happen while a stream captures, with its result; each ends the capture.
+FORBIDDEN: dict[str, tuple[Callable[[Any, Any, int], Any], int]] = {
+    "allocate": (lambda d, s, a: d.cuMemAlloc(16), 900),
+    "free": (lambda d, s, a: d.cuMemFree(a), 900),
+    "copy and wait": (lambda d, s, a: d.cuMemcpyHtoD(a, bytes(8), 8), 900),
+    "fill and wait": (lambda d, s, a: d.cuMemsetD8(a, 0, 8), 900),
+    "wait for the context": (lambda d, s, a: d.cuCtxSynchronize(), 900),
+    "wait for the stream": (lambda d, s, a: d.cuStreamSynchronize(s), 900),
+    "ask the stream": (lambda d, s, a: d.cuStreamQuery(s), 900),
+}
+
+
+@pytest.mark.parametrize(("call", "code"), FORBIDDEN.values(), ids=FORBIDDEN)
+def test_an_unsafe_call_ends_a_capture(
+    rig: Rig, call: Callable[[Any, Any, int], Any], code: int
+) -> None:
+    address, stream = rig.allocate(64), _stream(rig)
+    _begin(rig, stream)
+    assert code_of(call(rig.driver, stream, address)) == code
+    assert _status(rig, stream) == INVALIDATED
+    assert rig.launch("none", stream=stream) == 901
+    assert code_of(rig.driver.cuStreamEndCapture(stream)) == 901
+    assert _status(rig, stream) == NONE
+    assert code_of(call(rig.driver, stream, address)) == 0
+
+
+def test_a_capture_depends_on_nothing_outside_of_it(rig: Rig) -> None:
+    driver = rig.driver
+    first, second, other = _stream(rig), _stream(rig), _stream(rig)
+    event = value_of(driver.cuEventCreate(2))
+    _begin(rig, first)
+    assert code_of(driver.cuStreamWaitEvent(first, event, 0)) == 0  # never recorded: no work
+    assert code_of(driver.cuEventRecord(event, other)) == 0
+    assert code_of(driver.cuStreamWaitEvent(first, event, 0)) == 905
+    assert code_of(driver.cuStreamEndCapture(first)) == 901
+    _begin(rig, first)
+    _begin(rig, second)
+    assert code_of(driver.cuEventRecord(event, first)) == 0
+    assert code_of(driver.cuStreamWaitEvent(second, event, 0)) == 902
+    assert code_of(driver.cuStreamEndCapture(second)) == 901
+
+
+TILED: dict[str, Any] = {
+    "type": 6,
+    "address": 0,
+    "dims": (256, 128, 64),
+    "strides": (512, 65536),
+    "box": (64, 8, 2),
+    "element_strides": (1, 1, 1),
+    "interleave": 0,
+    "swizzle": 3,
+}
+
+# What to change in a good map of f16, and whether the driver takes it.
+MAPS: dict[str, tuple[dict[str, Any], bool]] = {
+    "as it is": ({}, True),
+    "address not 16-byte aligned": ({"address": 8}, False),
+    "dimension 0": ({"dims": (256, 0, 64)}, False),
+    "dimension of 2^32": ({"dims": (256, 128, 1 << 32)}, True),
+    "stride not a multiple of 16": ({"strides": (520, 65536)}, False),
+    "stride of 2^40": ({"strides": (512, 1 << 40)}, False),
+    "box of 256": ({"box": (64, 256, 1)}, True),
+    "box above 256": ({"box": (64, 257, 2)}, False),
+    "inner box not a multiple of 16 bytes": ({"box": (60, 8, 2)}, False),
+    "inner box above a swizzle of 128": ({"box": (72, 8, 2)}, False),
+    "inner box above a swizzle of 64": ({"swizzle": 2}, False),
+    "no swizzle": ({"swizzle": 0, "box": (256, 8, 2)}, True),
+    "element stride 9": ({"element_strides": (1, 9, 1)}, False),
+    "interleave 32 with another swizzle": ({"interleave": 2, "swizzle": 3}, False),
+    "packed, odd dimension": ({"type": 13, "dims": (255, 128, 64), "box": (128, 8, 2)}, False),
+    "padded, other box": ({"type": 14, "box": (64, 8, 2)}, False),
+    "padded": ({"type": 15, "box": (128, 8, 2)}, True),
+}
+
+
+def _encode(rig: Rig, base: int, changes: dict[str, Any]) -> tuple[int, bytes]:
+    """Return the driver's answer and the map, which must be aligned: bindings do not see to it."""
+    made = {**TILED, **changes}
+    rank = len(made["dims"])
+    _, function, _ = rig.driver.cuGetProcAddress(b"cuTensorMapEncodeTiled", 12000, 0)
+    block = ctypes.create_string_buffer(256)
+    place = -(-ctypes.addressof(block) // 128) * 128
+    code = ctypes.CFUNCTYPE(ctypes.c_int)(function)(
+        ctypes.c_void_p(place),
+        made["type"],
+        rank,
+        ctypes.c_uint64(base + made["address"]),
+        (ctypes.c_uint64 * rank)(*made["dims"]),
+        (ctypes.c_uint64 * rank)(*made["strides"]),
+        (ctypes.c_uint32 * rank)(*made["box"]),
+        (ctypes.c_uint32 * rank)(*made["element_strides"]),
+        *(made["interleave"], made["swizzle"], 2, 0),
+    )
+    return int(code), ctypes.string_at(place, 128)
+
+
+def test_the_rules_of_tensor_maps_are_checked(rig: Rig) -> None:
+    base = rig.allocate(1 << 23)
+    taken = {name: _encode(rig, base, changes)[0] for name, (changes, _) in MAPS.items()}
+    assert taken == {name: int(not good) for name, (_, good) in MAPS.items()}
+
+
+def test_maps_in_a_parameter_are_read_back_and_show_the_memory(standin: Standin, rig: Rig) -> None:
+    base = rig.allocate(1 << 23)
+    seen = []
+
+    @standin.kernel("maps")
+    def fill(launch: Launch) -> None:
+        [(first, source), (second, _)] = launch.maps(0)
+        seen.append((first, second, source.dims, source.box, source.swizzle))
+        source.array()[1, 2, 3] = 5
+
+    _, encoded = _encode(rig, base, {})
+    assert rig.launch("maps", [encoded * 2, pointer(base)]) == 0
+    assert rig.synchronize() == 0
+    standin.check()
+    assert seen == [(0, 128, (256, 128, 64), (64, 8, 2), 128)]
+    found = np.empty(1, np.float16)
+    at = base + 65536 + 2 * 512 + 3 * 2
+    assert code_of(rig.driver.cuMemcpyDtoH(found.ctypes.data, at, 2)) == 0
+    assert found[0] == 5
+
+
+_MISSING = """
+from cuda.bindings import driver
+driver.cuInit(0)
+calls = {"cuKernelGetParamInfo": (0, 0), "cuStreamGetId": (0,), "cuKernelGetFunction": (0,)}
+for name, arguments in calls.items():
+    try:
+        getattr(driver, name)(*arguments)
+        print(name, "is there")
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_an_old_driver_lacks_newer_functions(fresh_process: FreshProcess) -> None:
+    done = fresh_process(_MISSING, driver=12030)
+    missing, *there = done.stdout.splitlines()
+    assert "cuKernelGetParamInfo" in missing
+    assert "not found" in missing
+    assert there == ["cuStreamGetId is there", "cuKernelGetFunction is there"]
+
+
+def _in_child(work: Callable[[], int]) -> int:
+    child = os.fork()
+    if not child:
+        code = 99
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_of_a_started_process_has_no_driver(rig: Rig) -> None:
+    driver, kernel = rig.driver, rig.kernel("none")
+    assert _in_child(lambda: code_of(driver.cuInit(0))) == 3
+    assert _in_child(lambda: code_of(driver.cuMemAlloc(16))) == 3
+    assert _in_child(lambda: rig.launch(kernel)) == 3
+    assert rig.launch("none") == 0

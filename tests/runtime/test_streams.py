@@ -97,15 +97,6 @@ def test_out_of_another_stream_is_ordered_on_both_sides(
     assert runtime.count("cuEventDestroy_v2") == 4
 
 
-def test_a_given_stream_waits_for_all_producers(runtime: Any, framework: Any) -> None:
-    first, mine = made.stream(), made.stream()
-    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
-    kernel = made.kernel(made.add())
-    kernel.into(_Interface(a, first), _Interface(b, mine), out=_Interface(out, None), stream=mine)
-    assert [launch.stream for launch in runtime.launches] == [mine]
-    assert [call.stream for call in runtime.calls("cuStreamWaitEvent")] == [mine, first]
-
-
 def test_device_arrays_keep_the_order_of_their_streams(runtime: Any) -> None:
     runtime.configure(asynchronous=1)
     first, second = made.stream(), made.stream()

@@ -14,9 +14,6 @@ from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.timing import time_launches
-from pallasc.specs.artifacts.plan import Copy
-
-FLUSH = "cuMemsetD8Async"
 
 
 def _time(artifact: Any, **options: Any) -> list[float]:
@@ -50,19 +47,6 @@ def test_a_warm_launch_has_another_one_in_front(runtime: Any) -> None:
     assert _order(runtime) == [
         "wait", *(["flush", "launch", "event", "launch", "event"] * 3), "wait"
     ]  # fmt: skip
-
-
-def test_the_flush_writes_more_than_the_cache_holds(runtime: Any) -> None:
-    _time(made.add())
-    l2_bytes = 50 << 20
-    assert [call.values[2] for call in runtime.calls(FLUSH)] == [2 * l2_bytes] * 3
-
-
-def test_a_plan_of_many_steps_is_kept_waiting_for_longer(runtime: Any) -> None:
-    steps = [Copy(source=3, source_offset=0, target=2, target_offset=0, size=1024)] * 8
-    artifact = made.artifact(*steps, temporaries=[1024])
-    assert len(_time(artifact, repeats=2, warmup=0, cold=True)) == 2
-    assert len(runtime.calls(FLUSH)) == 2 * 3
 
 
 def test_nothing_is_left_behind(runtime: Any) -> None:

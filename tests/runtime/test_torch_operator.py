@@ -24,20 +24,6 @@ def test_an_operator_returns_what_its_schema_says(runtime: Any, framework: Any) 
     assert operator.launch(a, b).shape == (4, 64)
 
 
-def test_results_come_without_the_inputs_that_are_updated(runtime: Any, framework: Any) -> None:
-    text = "f32[4, 64]"
-    step = made.launch("four", 0, 1, 2, 3)
-    kernel = made.kernel(made.artifact(step, outputs=[text, "b", "f32[8, 32]"]))
-    operator = _Operator(kernel, kernel.forms)
-    a, b = (framework.tensor(text) for _ in range(2))
-    for _ in range(3):
-        first, second = operator.launch(a, b)
-        assert (first.shape, second.shape) == ((4, 64), (8, 32))
-        last = runtime.launches[-1]
-        assert [last.pointer(n) for n in range(2)] == [a.pointer, b.pointer]
-        assert {last.pointer(2), last.pointer(3)} == {first.pointer, second.pointer}
-
-
 def test_later_calls_of_an_operator_are_fast(slow: list[str], runtime: Any, framework: Any) -> None:
     kernel = made.kernel(made.add())
     operator = _Operator(kernel, kernel.forms)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.specs.artifacts.trees import children_of, flatten, is_flat, unflatten
+from pallasc.specs.artifacts.trees import flatten, unflatten
 
 _PAIR = {"namedtuple": "Pair", "fields": {"left": 1, "right": 0}}
 _NODE = {"node": "Mine", "children": [0, {"tuple": [1]}]}
@@ -97,41 +97,6 @@ def test_fields_of_a_named_tuple_come_in_their_order() -> None:
     }  # fmt: skip
     assert tuple(unflatten(between, "xy")) == ("x", None, "y")
     assert dict(flatten(between, ("x", None, "y"), "p")) == {0: "x", 1: "y"}
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"namedtuple": "P", "fields": {"a": 0}, "order": ["b"]},
-        {"namedtuple": "P", "fields": {"a": 0}, "order": 3},
-        {"node": "Q", "children": [0], "keys": []},
-        {"node": "Q", "children": [0], "keys": "a"},
-    ],
-)
-def test_names_that_are_not_those_of_a_tree_are_damage(tree: Any) -> None:
-    with pytest.raises(CorruptError, match="of a plan has"):
-        unflatten(tree, "x")
-
-
-@pytest.mark.parametrize(
-    ("tree", "flat"),
-    [
-        (0, True),
-        ([0, 1], True),
-        ({"tuple": [1, 0]}, True),
-        ([0, None], False),
-        ([[0]], False),
-        ({"dict": {"a": 0}}, False),
-        (_PAIR, False),
-        (None, False),
-    ],
-)
-def test_one_array_and_rows_of_arrays_are_flat(tree: Any, flat: bool) -> None:
-    assert is_flat(tree) == flat
-
-
-def test_children_keep_their_order() -> None:
-    assert children_of({"tuple": [1, 0]}) == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def _of_add(launch: Any) -> tuple[list[int], list[int]]:
     return [launch.pointer(0), launch.pointer(1)], [launch.pointer(2)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("handles", ["new", "used again"])
 def test_no_two_uses_of_an_array_race(handles: str, seed: int, runtime: Any) -> None:
     runtime.configure(asynchronous=1, reuse_streams=handles == "used again")
@@ -100,22 +100,6 @@ def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_it(runtime: Any) -
     assert runtime.count("cuStreamWaitEvent") == before + 1
 
 
-def test_what_failed_in_its_second_step_counts_as_a_use(runtime: Any) -> None:
-    runtime.configure(asynchronous=1)
-    steps = (made.launch("two", 0, 1), made.launch("one", 0))
-    kernel = made.kernel(made.artifact(*steps, outputs=["b"]))
-    a, b = _arrays(2)
-    first, second = made.stream(), made.stream()
-    for _ in range(2):
-        runtime.fault("cuLaunchKernelEx", 701, nth=2)
-        with pytest.raises(Exception, match="step 1 of"):
-            kernel(a, b, stream=first)
-        before = runtime.count("cuStreamWaitEvent")
-        kernel(a, b, stream=second)
-        assert runtime.count("cuStreamWaitEvent") > before
-        kernel(a, b, stream=first)
-
-
 def test_reads_that_are_over_are_forgotten(runtime: Any) -> None:
     kernel, (a, b) = made.adder(runtime), _arrays(2)
     for _ in range(50):
@@ -125,17 +109,6 @@ def test_reads_that_are_over_are_forgotten(runtime: Any) -> None:
     assert len(a.uses._reads) <= 16
     gc.collect()
     assert runtime.count("cuEventCreate") <= 20
-
-
-def test_one_launch_is_noted_once_for_an_array_that_it_reads_and_writes(runtime: Any) -> None:
-    from pallasc.runtime.device.uses import Moment, Uses
-
-    uses, moment = Uses(), Moment(get_device(0), 3, object(), [])
-    for writes in (False, True, False):
-        uses.note(moment, writes=writes)
-    assert uses._write is moment
-    assert uses._reads == {}
-    assert uses.before(3, writes=True) == []
 
 
 def _names(runtime: Any, work: Callable[[], Any]) -> list[str]:
@@ -198,10 +171,17 @@ def _exports(runtime: Any) -> None:
     assert out.__cuda_array_interface__["shape"] == (4, 64)
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
-@pytest.mark.parametrize("flags", [0, 1], ids=["blocking", "non-blocking"])
-@pytest.mark.parametrize("work", [_numpy, _fills, _reads, _exports])
+@pytest.mark.parametrize(
+    ("work", "flags", "mode", "is_first"),
+    [
+        (_numpy, 0, GLOBAL, True),
+        (_fills, 1, THREAD_LOCAL, False),
+        (_reads, 0, RELAXED, False),
+        (_exports, 1, GLOBAL, True),
+        (_numpy, 1, THREAD_LOCAL, False),
+        (_exports, 0, RELAXED, False),
+    ],
+)
 def test_captures_of_other_threads_go_on(
     work: Any, flags: int, mode: int, is_first: bool, runtime: Any
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from environments import Environment, bundles_in, tree, wheel_in
 
-PLACE = "fused_ops/kernels.pallasc"
 BACKENDS = {
     "setuptools": "[build-system]\n"
     'requires = ["setuptools>=77", "pallasc"]\n'
@@ -140,27 +139,6 @@ def test_what_is_missing_in_a_frozen_build_is_told_and_nothing_is_left(
     assert "Traceback" not in done.stdout
     left = [*tree(project), *tree(tmp_path / "dist")] if (tmp_path / "dist").exists() else []
     assert [name for name in left if "kernels" in name and name.endswith(".pallasc")] == []
-
-
-def test_a_damaged_bundle_is_refused(
-    make_project: Make, builder: Environment, tmp_path: Path, ready: bytes
-) -> None:
-    project = make_project("setuptools", '"mylib/kernels.pallasc" = "ready.pallasc"')
-    middle = len(ready) // 2
-    (project / "ready.pallasc").write_bytes(ready[:middle] + b"\0" * 8 + ready[middle + 8 :])
-    done = builder.build(project, tmp_path / "dist", "--wheel")
-    assert done.returncode != 0
-    assert "error: pyproject.toml:8: " in done.stdout
-    assert not list((tmp_path / "dist").glob("*"))
-
-
-def test_hatchling_is_told_that_its_table_has_no_bundles(
-    make_project: Make, builder: Environment, tmp_path: Path
-) -> None:
-    project = make_project("hatchling", "")
-    done = builder.build(project, tmp_path / "dist", "--wheel")
-    assert done.returncode != 0
-    assert "tool.hatch.build.hooks.pallasc is set, but no bundle is declared." in done.stdout
 
 
 def test_a_project_that_asks_for_nothing_is_left_alone(

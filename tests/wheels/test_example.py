@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import Environment, bundles_in, tree
+from environments import Environment, bundles_in
 from launching import check_launched, launch
 
 from pallasc.specs.bundle.bundle import open_bundle
@@ -38,34 +36,12 @@ def test_the_wheel_is_pure_and_has_the_bundle_and_no_sources_of_kernels(
     assert names == {"fused_ops/__init__.py", PLACE}
 
 
-def test_building_a_wheel_writes_into_the_build_folder_alone(
-    example_wheel: Path, copy_example: Callable[..., Path]
-) -> None:
-    left = (example_wheel.parent / "left").read_text().splitlines()
-    new = set(left) - tree(copy_example("fused_ops"))
-    assert {name.split("/")[0] for name in new} <= {"build", "src"}
-    assert {name.split("/")[1] for name in new if name.startswith("src/")} == {"fused_ops.egg-info"}
-
-
-def test_the_build_says_what_it_made(example_wheel: Path) -> None:
-    output = (example_wheel.parent / "output").read_text()
-    assert f"pallasc: {PLACE}: 12 variants for sm_100a, sm_90a, " in output
-
-
 def test_the_wheel_from_the_sdist_has_the_same_bundle_and_launches_it(
     wheel_from_sdist: Path, example_wheel: Path, user: Environment, standin: Any
 ) -> None:
     assert bundles_in(wheel_from_sdist) == bundles_in(example_wheel)
     user.install(wheel_from_sdist)
     check_launched(launch(user, standin, "fused_ops", "sm_90a", "9.0"), KERNELS, "h100-sxm")
-
-
-def test_the_sdist_has_kernels_and_specs_and_no_bundle(wheel_from_sdist: Path) -> None:
-    (sdist,) = wheel_from_sdist.parent.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {f"kernels/{name}" for name in ("kernels.yaml", "rows.py", "linear.py")} <= names
-    assert not [name for name in names if name.endswith((".pallasc", ".pyc"))]
 
 
 def test_the_bundle_is_whole_and_stripped(example_wheel: Path) -> None:

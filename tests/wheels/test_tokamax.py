@@ -24,7 +24,6 @@ from environments import (
     PROGRAMS,
     ROOT,
     Environment,
-    bundles_in,
     linked_folders,
     make_environment,
     wheel_in,
@@ -177,12 +176,6 @@ def test_the_key_of_every_kernel_is_that_of_the_call_that_its_spec_makes(
     assert json.loads(printed.splitlines()[-1]) == {"same": 800, "other": []}
 
 
-def test_the_wheel_has_the_package_and_the_bundle_alone(built: Path) -> None:
-    wheel = wheel_in(built / "dist")
-    assert wheel.name == "tokamax_prebuilt-0.1.0-py3-none-any.whl"
-    assert list(bundles_in(wheel)) == ["tokamax_prebuilt/kernels.pallasc"]
-
-
 @pytest.mark.parametrize(
     ("what", "launches", "error"),
     [
@@ -233,20 +226,6 @@ def test_the_warning_says_why_and_of_what_once(report: Any) -> None:
     assert "jax.vmap makes 2 of it." in told
     (told,) = report["other: version"]["warnings"]
     assert "kernels are of Tokamax 0.0.17, and this is 0.0.1. It is attention(" in told
-
-
-def test_the_context_counts_for_its_thread_and_for_functions_that_were_traced_before(
-    report: Any,
-) -> None:
-    where = ("outside", "inside", "thread", "outside again")
-    assert [report[what]["launches"] for what in where] == [0, 1, 0, 0]
-
-
-def test_tokamaxs_own_choice_is_the_prebuilt_kernel_and_a_program_has_its_launch(
-    report: Any,
-) -> None:
-    assert report["default"]["launches"] == 1
-    assert report["program"]
 
 
 def test_on_another_gpu_what_was_not_compiled_for_it_is_left_to_tokamax(

@@ -57,14 +57,6 @@ def test_a_message_says_error_and_ends_with_2(case: str) -> None:
     assert len(said) <= 3
 
 
-def test_every_spec_is_used_and_there_are_many() -> None:
-    commands = "".join(path.read_text("utf-8") for path in FOLDER.glob("*.txt"))
-    for path in FOLDER.iterdir():
-        if path.suffix == ".yaml" or path.name.startswith("python_"):
-            assert path.name in commands or path.stem in commands
-    assert len(CASES) >= 15
-
-
 def write_transcripts(store: str) -> None:
     """Write all transcripts again."""
 

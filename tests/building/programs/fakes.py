@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,19 +21,16 @@ BEGUN = "open(__file__ + '.begun', 'w').close()"
 """What a file executes where it begins to take too long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done(Reply):
+class Done(Reply, frozen=True, kw_only=True):
     value: object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Do(Request):
+class Do(Request, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = Done
     code: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare(Do):
+class Prepare(Do, frozen=True, kw_only=True):
     code: str = ""
 
 

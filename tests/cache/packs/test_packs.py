@@ -21,7 +21,6 @@ from pallasc.cache.packs import (
     Footer,
     Frame,
     Pack,
-    PackFault,
     Place,
     open_pack,
     packed_name,
@@ -57,8 +56,12 @@ def names(pack: Pack) -> dict[tuple[str, str], Place]:
     return {format.unpacked_name(packed): pack.place(packed) for packed in pack.names}
 
 
-def faults(pack: Pack) -> list[PackFault]:
-    return [part for part in pack.check() if isinstance(part, PackFault)]
+def fault(pack: Pack) -> str:
+    try:
+        assert len(list(pack.check())) == len(pack)
+    except CorruptError as error:
+        return error.message
+    return ""
 
 
 GROUPS = [group(number) for number in range(5)]
@@ -70,7 +73,7 @@ def test_a_pack_gives_every_file_back() -> None:
     wanted = {(entry.area, entry.name): entry.data for group in GROUPS for entry in group}
     assert {key: pack.read(*key) for key in names(pack)} == wanted
     assert len(pack) == len(wanted) == 5 + 5 + 6
-    assert faults(pack) == []
+    assert fault(pack) == ""
 
 
 def test_the_summary_is_what_a_reader_sees() -> None:
@@ -84,7 +87,7 @@ def test_a_pack_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "pack").write_bytes(DATA)
     pack = open_pack(tmp_path / "pack", digest=SUMMARY.digest)
     assert pack.read("man", name("request 3")) == b"manifest 3"
-    assert faults(pack) == []
+    assert fault(pack) == ""
 
 
 def test_a_file_that_is_not_there_is_none() -> None:
@@ -187,9 +190,7 @@ def test_a_frame_that_is_damaged_leaves_the_others_readable() -> None:
     damaged = bytearray(data)
     damaged[open_pack(data).frames[1].offset + 1000] ^= 1
     pack = open_pack(bytes(damaged), digest=summary.digest)
-    ((number, reason),) = faults(pack)
-    assert number == 1
-    assert "frame 1 is damaged: its SHA-256 is" in reason
+    assert "frame 1 is damaged: its SHA-256 is" in fault(pack)
     lost = {format.unpacked_name(packed) for packed in pack.names_in(1)}
     for key in names(pack):
         if key in lost:
@@ -246,7 +247,7 @@ CONTENT = b"." * 72 + b"abc"
 def test_forged_packs_are_made_as_real_ones() -> None:
     pack = open_pack(forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}))
     assert pack.read("cas", "a" * 64) == b"abc"
-    assert faults(pack) == []
+    assert fault(pack) == ""
 
 
 def test_a_frame_that_would_unpack_to_gigabytes_is_refused_unread() -> None:
@@ -280,7 +281,7 @@ def test_what_compresses_too_well_is_stored_as_it_is() -> None:
     ids=["frame", "behind", "far", "overlap"],
 )
 def test_an_index_that_contradicts_its_frames_is_a_fault(data: bytes) -> None:
-    assert faults(open_pack(data)) != []
+    assert fault(open_pack(data))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +326,7 @@ def test_a_copied_frame_leaves_files_out_of_the_index() -> None:
     copied = open_pack(out.getvalue())
     assert copied.read("ac", name("action 1")) is None
     assert names(pack).keys() - names(copied).keys() == {("ac", name("action 1"))}
-    assert faults(copied) == []
+    assert fault(copied) == ""
 
 
 def test_a_damaged_frame_is_not_copied() -> None:

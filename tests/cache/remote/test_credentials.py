@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from pallasc.cache.remote.session import (
     Failure,
     RemoteError,
     authorization,
-    gcs_options,
-    s3_options,
 )
 from pallasc.cache.remote.settings import parse_address, read_settings
 from pallasc.cache.store import Store
@@ -29,34 +26,11 @@ def _basic(text: str) -> str:
     return f"Basic {base64.b64encode(text.encode()).decode()}"
 
 
-def test_the_url_counts_before_a_token_before_netrc(tmp_path: Path) -> None:
-    netrc = tmp_path / ".netrc"
-    netrc.write_text("machine host login n password p\nmachine other login x password y\n")
-    netrc.chmod(0o600)
-    environ = {"HOME": str(tmp_path), "PALLASC_REMOTE_TOKEN": "abc"}
+def test_the_url_counts_before_a_token() -> None:
+    environ = {"PALLASC_REMOTE_TOKEN": "abc"}
     assert authorization(parse_address("https://u:w@host"), environ) == _basic("u:w")
     assert authorization(parse_address("https://host"), environ) == "Bearer abc"
-    del environ["PALLASC_REMOTE_TOKEN"]
-    assert authorization(parse_address("https://host:8080/x"), environ) == _basic("n:p")
-    assert authorization(parse_address("https://third"), environ) is None
-    assert authorization(parse_address("https://host"), {"HOME": "/nonexistent"}) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "message"),
-    [
-        (f"machine host login n password {SECRET}", 0o644, "other users can read it"),
-        (f"machine host login n {SECRET}", 0o600, "line 1 is not understood"),
-    ],
-)
-def test_a_netrc_that_cannot_be_used_is_named_and_not_quoted(
-    tmp_path: Path, text: str, mode: int, message: str
-) -> None:
-    (tmp_path / ".netrc").write_text(text)
-    (tmp_path / ".netrc").chmod(mode)
-    with pytest.raises(RemoteError, match=message) as caught:
-        authorization(parse_address("https://host"), {"HOME": str(tmp_path)})
-    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert authorization(parse_address("https://host"), {}) is None
 
 
 def test_a_token_that_no_header_may_have_is_refused() -> None:
@@ -65,84 +39,17 @@ def test_a_token_that_no_header_may_have_is_refused() -> None:
     assert SECRET not in str(caught.value)
 
 
-PROFILES = f"""
-[default]
-aws_access_key_id = AKDEFAULT
-aws_secret_access_key = {SECRET}
-[ci]
-aws_access_key_id = AKCI
-aws_secret_access_key = {SECRET}
-aws_session_token = T
-"""
-CONFIG = """
-[default]
-region = eu-west-1
-[profile ci]
-region = eu-north-1
-endpoint_url = http://127.0.0.1:1
-[profile sso]
-sso_session = company
-"""
-
-
-@pytest.fixture
-def aws(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / ".aws").mkdir()
-    (tmp_path / ".aws" / "credentials").write_text(PROFILES)
-    (tmp_path / ".aws" / "config").write_text(CONFIG)
-    return {"HOME": str(tmp_path)}
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        (
-            {},
-            {
-                "access_key_id": "AKDEFAULT",
-                "secret_access_key": SECRET,
-                "region": "eu-west-1",
-            },
-        ),
-        (
-            {"AWS_PROFILE": "ci"},
-            {
-                "access_key_id": "AKCI",
-                "secret_access_key": SECRET,
-                "session_token": "T",
-                "region": "eu-north-1",
-                "endpoint": "http://127.0.0.1:1",
-            },
-        ),
-        ({"AWS_ACCESS_KEY_ID": "A", "AWS_PROFILE": "ci"}, {"region": "us-east-1"}),
-        ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token", "AWS_REGION": "x"}, {}),
-    ],
-)
-def test_profiles_of_aws(
-    aws: dict[str, str], environ: Mapping[str, str], expected: Mapping[str, str]
+def test_a_file_of_google_that_cannot_be_read_is_not_quoted(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert s3_options({**aws, **environ}) == expected
-
-
-def test_a_profile_that_does_not_exist_is_named(aws: dict[str, str]) -> None:
-    with pytest.raises(RemoteError, match="the profile nobody of AWS has no entry"):
-        s3_options({**aws, "AWS_PROFILE": "nobody"})
-
-
-def test_a_profile_without_keys_says_what_to_set(aws: dict[str, str]) -> None:
-    with pytest.raises(RemoteError, match="the profile sso of AWS has no keys") as caught:
-        s3_options({**aws, "AWS_PROFILE": "sso"})
-    assert "export-credentials" in str(caught.value)
-
-
-def test_a_file_of_google_that_cannot_be_read_is_named_and_not_quoted(tmp_path: Path) -> None:
     file = tmp_path / "key.json"
     file.write_text(f'{{"private_key": "{SECRET}"')
-    with pytest.raises(RemoteError, match="names no readable file of JSON") as caught:
-        gcs_options({"GOOGLE_APPLICATION_CREDENTIALS": str(file)})
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    settings = read_settings({}, url="gs://kernels", write=True)
+    assert settings is not None
+    with pytest.raises(RemoteError, match="the environment has no complete settings") as caught:
+        push(settings, store, {"5e" * 32: fill(store, range(1))})
     assert SECRET not in "".join(traceback.format_exception(caught.value))
-    file.write_text('{"type": "service_account"}')
-    assert gcs_options({"GOOGLE_APPLICATION_CREDENTIALS": str(file)}) == {}
 
 
 def _everything(error: BaseException) -> str:

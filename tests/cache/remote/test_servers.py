@@ -45,10 +45,7 @@ def start(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
                 return _settings("az://kernels/team/a")
             if kind == "webdav of rclone":
                 place = stack.enter_context(servers.webdav_of_rclone(folder))
-                netrc = f"machine 127.0.0.1 login {servers.USER} password {servers.PASSWORD}\n"
-                (home / ".netrc").write_text(netrc)
-                (home / ".netrc").chmod(0o600)
-                return _settings(f"http://{place}/kernels")
+                return _settings(f"http://{servers.USER}:{servers.PASSWORD}@{place}/kernels")
             return _settings(f"file://{folder}")
 
         yield start
@@ -139,27 +136,10 @@ def test_writers_at_once_where_none_sees_the_others(
     assert verify(settings, [NAMESPACE]) == []
 
 
-def test_s3_with_a_profile_of_aws(
-    store: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profile = (
-        f"aws_access_key_id = {servers.ACCESS_KEY}\naws_secret_access_key = {servers.SECRET_KEY}"
-    )
-    with servers.s3_of_rclone(tmp_path / "server") as endpoint:
-        (home / ".aws").mkdir()
-        (home / ".aws" / "config").write_text(
-            f"[profile ci]\n{profile}\nregion = eu-west-1\nendpoint_url = {endpoint}\n"
-        )
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_PROFILE", "ci")
-        stats = upload(_settings("s3://kernels"), store, fill(store, range(2)))
-    assert (stats.offered, stats.tripped) == (2, "")
-
-
 def test_a_server_without_the_folder_of_the_address_says_so(start: Start, store: Store) -> None:
     settings = start("webdav of rclone")
-    missing = _settings(f"{settings.address.text}-other/deep")
+    place = settings.address.text.removeprefix("http://")
+    missing = _settings(f"http://{servers.USER}:{servers.PASSWORD}@{place}-other/deep")
     stats = upload(missing, store, fill(store, range(1)))
     assert "the server answers 409" in stats.tripped
 

@@ -163,17 +163,6 @@ def test_other_arrays_are_refused(
     )
 
 
-def test_strides_that_are_row_major_are_taken(
-    export: Export, arrays: Callable[..., list[Tensor]]
-) -> None:
-    assert export.launch("add", *arrays(strides=(64, 1))) == CUDA_SUCCESS, export.error
-
-
-def test_one_array_too_few_is_refused(export: Export, arrays: Callable[..., list[Tensor]]) -> None:
-    assert export.launch("add", *arrays()[:2]) == ARGUMENT
-    assert "none of 6 variants takes f32[4, 64], f32[4, 64]." in export.error
-
-
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_gpu_that_no_variant_is_for_is_refused_each_time(
     export: Export, standin: control.Standin, arrays: Callable[..., list[Tensor]], times: int
@@ -184,15 +173,6 @@ def test_a_gpu_that_no_variant_is_for_is_refused_each_time(
         assert export.launch("add", *taken) == DEVICE
     assert "runs on exactly sm_" in export.error
     assert "and this GPU is sm_80." in export.error
-
-
-def test_a_gpu_that_is_not_there_is_refused(
-    export: Export, arrays: Callable[..., list[Tensor]]
-) -> None:
-    taken = arrays()
-    for device in (-1, 1, 1000):
-        assert export.launch("add", *taken, device=device) == ARGUMENT
-        assert f"there is no GPU {device}: the driver counts 1." in export.error
 
 
 def test_eight_threads_may_begin_at_once(

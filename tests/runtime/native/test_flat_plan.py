@@ -12,7 +12,7 @@ import pytest
 from native_plans import PAIR, PLANS, WINDOW, matrices
 
 from pallasc.errors import CorruptError, NotCachedError, UnsupportedError
-from pallasc.runtime.native.library import Library, NativeArray
+from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, plan_to_json
@@ -49,107 +49,6 @@ def data() -> bytes:
 def test_equal_artifacts_give_equal_bytes(data: bytes) -> None:
     assert flat_plan(_everything(), name="made@h100") == data
     assert flat_plan(_everything(), name="other") != data
-
-
-def test_the_header_says_where_every_table_lies(data: bytes) -> None:
-    magic, version, header_bytes, total, _ = flat.HEADER.unpack_from(data)
-    assert (magic, version, total) == (b"PALLASC\n", 1, len(data))
-    assert header_bytes == flat.HEADER.size + 16 * flat.TABLE.size
-    end = header_bytes
-    for name in flat.NAMES:
-        start, count, size = flat.place(data, name)
-        assert start == -(-end // 16) * 16
-        end = start + count * size
-    assert end == len(data)
-    assert flat.sealed(data) == data
-
-
-def test_facts_name_the_artifact_and_what_it_needs(data: bytes) -> None:
-    (facts,) = flat.rows(data, "facts")
-    name, arch, driver, package, sm_count, inputs, artifact = facts
-    assert (flat.text(data, name), flat.text(data, arch)) == ("made@h100", "sm_90a")
-    assert (driver, flat.text(data, package), sm_count, inputs) == (13000, "580.65.06", 132, 2)
-    assert artifact == bytes.fromhex(_everything().digest)
-
-
-def test_buffers_steps_and_launches_are_those_of_the_plan(data: bytes) -> None:
-    none = 0xFFFFFFFF
-    assert flat.rows(data, "buffers") == [
-        (8192, 256, 0, none, 0),
-        (8192, 256, 0, none, 0),
-        (8192, 256, 1, none, 0),
-        (100, 256, 3, none, 0),
-        (24, 256, 2, 0, 0),
-    ]
-    assert flat.rows(data, "steps") == [
-        (0, 2, 0, 1, 0, 0, 64, 7),
-        (2, 0, 0, 0, 0, 0, 0, 0),
-        (2, 1, 0, 0, 0, 0, 0, 0),
-        (2, 2, 0, 0, 0, 0, 0, 0),
-        (1, 2, 0, 0, 256, 0, 128, 0),
-    ]
-    first, second, third = flat.rows(data, "launches")
-    assert first[:14] == (0, 4, 2, 1, 2, 1, 1, 128, 1, 1, 64, 1, 0, 2)
-    assert second[:14] == (1, 1, 1, 1, 0, 0, 0, 128, 1, 1, 0, 0, 2, 2)
-    assert third[0] == 0
-
-
-def test_parameters_point_pass_bytes_or_zeros_with_maps(data: bytes) -> None:
-    assert flat.rows(data, "parameters") == [
-        (0, 2, 0, 8, 0, 0, 0),
-        (2, 0, 0, 512, 0, 2, 0),
-        (1, 0, 0, 4, 2, 0, 0),
-        (0, 4, 0, 8, 2, 0, 0),
-        (0, 1, 0, 8, 2, 0, 0),
-        (2, 0, 0, 512, 2, 1, 0),
-    ]
-    assert flat.raw(data, "values") == bytes([1, 2, 3, 4])
-
-
-def test_maps_are_the_arguments_of_the_driver(data: bytes) -> None:
-    tiled, _, window = flat.rows(data, "maps")
-    assert tiled == (
-        *(0, 0, 0, 64, 32, 0, 0, 0, 128, 0, 0, 0, 8, 8, 0, 0, 0, 1, 1, 0, 0, 0),
-        *(0, 0, 0, 0, 0, 0, 0, 0, 6, 2, 0, 0, 0, 0, 0, 0),
-    )
-    assert window == (
-        *(0, 0, 0, 64, 8, 4, 2, 0, 128, 1024, 4096, 0, 0, 0, 0, 0, 0, 1, 1, 2, 1, 0),
-        *(-1, -2, 0, 1, 2, 0, 64, 32, 6, 4, 3, 0, 3, 1, 1, 0),
-    )
-
-
-def test_cubins_and_constants_lie_inside_or_are_named(data: bytes) -> None:
-    artifact = _everything()
-    outside = flat_plan(artifact, name="made@h100", inside=False)
-    constant, cubin = flat.rows(data, "blobs")
-    assert constant[0] == bytes.fromhex(digest(b"x" * 24))
-    assert flat.raw(data, "data")[: constant[2]] == b"x" * 24
-    assert flat.raw(data, "data")[cubin[1] :] == made.cubin()
-    assert flat.raw(outside, "data") == b""
-    assert [row[2:] for row in flat.rows(outside, "blobs")] == [
-        (24, 0, 0),
-        (len(made.cubin()), 0, 0),
-    ]
-
-
-def test_a_kernel_launched_twice_stands_there_once(data: bytes) -> None:
-    kernels = flat.rows(data, "kernels")
-    assert [flat.text(data, int(row[0])) for row in kernels] == ["mapped", "valued"]
-    assert flat.rows(data, "sizes") == [(8,), (512,), (4,), (8,)]
-
-
-def test_layouts_are_strides() -> None:
-    artifact = made.add()
-    record = {**artifact.record, "plan": plan_to_json(_transposed(artifact))}
-    data = flat_plan(Artifact(record, artifact.blob), name="made")
-    first, count, _ = flat.rows(data, "arrays")[0][4], flat.rows(data, "arrays")[0][3], 0
-    numbers = [row[0] for row in flat.rows(data, "numbers")]
-    assert numbers[int(first) : int(first) + 2 * int(count)] == [4, 64, 1, 4]
-
-
-def _transposed(artifact: Artifact) -> Any:
-    plan = artifact.plan
-    return replace(plan, inputs=(replace(plan.inputs[0], layout=(0, 1)), *plan.inputs[1:]))
 
 
 def test_a_plan_for_several_devices_is_refused() -> None:
@@ -209,32 +108,6 @@ def test_names_that_no_text_has_are_refused(sign: str, message: str) -> None:
             flat_plan(artifact, name="made")
 
 
-@pytest.mark.parametrize("name", ["sm_count", "threads_per_sm", "smem_per_sm_bytes"])
-@pytest.mark.parametrize("figure", [None, "132", -1, True])
-def test_a_model_without_a_number_is_refused(name: str, figure: object) -> None:
-    own = made.add()
-    artifact = Artifact({**own.record, "target": {**own.target, name: figure}}, own.blob)
-    message = f"made: the artifact's target gives {figure!r} as its {name}"
-    with pytest.raises(CorruptError, match=message):
-        flat_plan(artifact, name="made")
-
-
-def test_a_constant_that_the_artifact_does_not_name_is_refused() -> None:
-    own = made.artifact(made.launch("three", 0, 1, 3), constants=(b"x" * 8,))
-    plan = own.plan
-    buffers = (*plan.buffers[:3], replace(plan.buffers[3], digest=""))
-    record = {**own.record, "plan": plan_to_json(replace(plan, buffers=buffers))}
-    for inside in (True, False):
-        with pytest.raises(CorruptError, match="made: the artifact names no blob "):
-            flat_plan(Artifact(record, own.blob), name="made", inside=inside)
-
-
-def test_a_version_of_the_driver_that_is_no_number_is_left_out() -> None:
-    for version in ("9" * 5000 + ".0", "13", "x.y"):
-        data = flat_plan(made.add(minimum_driver={"cuda": version, "linux": "x"}), name="made")
-        assert flat.rows(data, "facts")[0][2:4] == (0, 0xFFFFFFFF)
-
-
 def test_arrays_in_one_buffer_are_refused() -> None:
     artifact = made.add()
     plan = artifact.plan
@@ -253,17 +126,6 @@ def test_maps_over_each_other_are_refused() -> None:
         flat_plan(artifact, name="made")
 
 
-def test_maps_stand_in_the_order_of_their_places(native: Library) -> None:
-    turned = Bytes(512, "", tuple(reversed(PAIR.tensor_maps)))
-    plain, other = (
-        flat_plan(made.artifact(made.launch("mapped", 2, maps), inputs=matrices()), name="made")
-        for maps in (PAIR, turned)
-    )
-    assert flat.raw(plain, "data") == flat.raw(other, "data")
-    assert flat.rows(plain, "maps") == flat.rows(other, "maps")
-    native.open(other)
-
-
 @pytest.mark.parametrize("step", [Fill(3, 0, 8), Copy(0, 0, 3, 0, 8)])
 def test_steps_that_write_to_constants_are_refused(step: Fill | Copy) -> None:
     artifact = made.artifact(made.launch("three", 0, 1, 2), step, constants=(b"x" * 8,))
@@ -278,16 +140,6 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
 
 
 # ---- the reader
-
-
-def test_an_open_plan_tells_what_it_takes(native: Library, data: bytes) -> None:
-    plan = native.open(data)
-    assert (plan.name, plan.arch, plan.workspace_bytes) == ("made@h100", "sm_90a", 256)
-    a = NativeArray("a", "f16", (64, 64), (64, 1), 16, 8192, 256, 0, 1)
-    b = replace(a, path="b", buffer=1, flags=5)
-    out = replace(a, path="out.0", buffer=2, flags=2)
-    assert plan.buffers == [a, b, out]
-    assert plan.outputs == [out, replace(b, path="out.1")]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -438,17 +290,6 @@ def test_a_blob_or_cubin_that_stands_there_twice_is_refused(native: Library, dat
         with pytest.raises(CorruptError, match=f"{table[:-1]} {len(rows)}"):
             native.open(twice)
     assert flat.with_tables(data) == data
-
-
-def test_a_digest_that_stands_there_twice_is_asked_for_once_or_never(native: Library) -> None:
-    artifact, asked = _everything(), []
-    data = flat_plan(artifact, name="made", inside=False)
-    row = flat.rows(data, "blobs")[0]
-    with pytest.raises(CorruptError):
-        native.open(flat.with_tables(data, blobs=flat.packed("blobs", *[row] * 4000)), asked.append)
-    with pytest.raises(CorruptError, match="it has 4097 blobs"):
-        native.open(flat.with_tables(data, blobs=flat.packed("blobs", *[row] * 4097)))
-    assert asked == []
 
 
 def test_parameters_by_value_are_bounded_by_what_is_passed(native: Library, data: bytes) -> None:

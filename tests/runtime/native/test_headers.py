@@ -12,9 +12,9 @@ NATIVE = Path(__file__).resolve().parents[3] / "runtime" / "native"
 
 
 @pytest.mark.parametrize(
-    ("compiler", "language", "standard"), [("cc", "c", "c11"), ("c++", "c++", "c++11")]
+    ("compiler", "language", "standard", "header"),
+    [("cc", "c", "c11", "flat_plan.h"), ("c++", "c++", "c++11", "include/pallasc.h")],
 )
-@pytest.mark.parametrize("header", ["include/pallasc.h", "flat_plan.h"])
 def test_a_header_compiles_alone(compiler: str, language: str, standard: str, header: str) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} on the PATH")

@@ -23,7 +23,6 @@ from pallasc.runtime.device import answers
 from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.flat_plan import flat_plan
 
-MOST_BYTES = 200_000
 THREADS, LAUNCHES = 8, 200
 OUTSIDE = {*native_build.OF_PYTHON, "host.c", "xla.c"}
 """Sources that launches from C do not go through."""
@@ -88,47 +87,6 @@ def test_threads_launch_one_plan_at_once_without_a_mix_up(
         (at, one), (other_at, two) = launch.maps(1)[:2]
         assert (at, one.address, other_at, two.address) == (0, first, 128, first + (1 << 22) + 64)
     assert runtime.count("cuTensorMapEncodeTiled") >= 2
-
-
-def test_threads_prepare_one_plan_once(native: Library, runtime: control.Standin) -> None:
-    plan = native.open(flat_plan(PLANS["constants"](), name="made"))
-    threads = [threading.Thread(target=plan.prepare, args=(0,)) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert runtime.count("cuLibraryLoadData") == 1
-    assert runtime.count("cuMemAlloc_v2") == 2
-
-
-def test_plans_share_cubins_and_constants(native: Library, runtime: control.Standin) -> None:
-    artifact = PLANS["constants"]()
-    data = flat_plan(artifact, name="made")
-    for _ in range(3):
-        plan = native.open(data)
-        plan.prepare(0)
-        plan.close()
-    assert runtime.count("cuLibraryLoadData") == 1
-    assert runtime.count("cuMemAlloc_v2") == 2
-    native.forget()
-    native.open(data).prepare(0)
-    assert runtime.count("cuLibraryLoadData") == 2
-    assert runtime.count("cuMemAlloc_v2") == 4
-
-
-def test_two_devices_have_their_own(native: Library, runtime: control.Standin) -> None:
-    runtime.devices("9.0", "9.0")
-    plan = native.open(flat_plan(made.add(), name="made"))
-    plan.prepare(1)
-    assert runtime.count("cuDevicePrimaryCtxRetain") == 1
-    with pytest.raises(ArgumentError, match="not prepared on GPU 0"):
-        plan.launch([0, 0, 0])
-    plan.prepare(0)
-    runtime.configure(check_pointers=0)
-    for device in (0, 1):
-        plan.launch([1 << 20, 2 << 20, 3 << 20], device=device)
-    assert [launch.device for launch in runtime.launches] == [0, 1]
-    assert runtime.count("cuLibraryLoadData") == 1
 
 
 def test_a_launch_can_be_captured(native: Library, runtime: control.Standin) -> None:
@@ -288,22 +246,6 @@ def test_only_its_own_functions_are_visible_and_nothing_of_cuda_is_linked(
     assert "libpython" not in needed
 
 
-@pytest.mark.skipif(shutil.which("strip") is None, reason="no strip on the PATH")
-def test_it_is_small(native_file: Path, tmp_path: Path) -> None:
-    stripped = tmp_path / "stripped.so"
-    subprocess.run(["strip", "-o", stripped, native_file], check=True)
-    assert stripped.stat().st_size <= MOST_BYTES
-
-
-def test_a_library_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
-    from pallasc.errors import ToolError
-    from pallasc.runtime.native.library import open_library
-
-    (tmp_path / "libpallasc.so").write_text("nothing")
-    with pytest.raises(ToolError, match="the C library cannot be loaded: "):
-        open_library(tmp_path / "libpallasc.so")
-
-
 def test_a_library_of_another_version_is_refused(
     native_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,28 +261,6 @@ def test_a_library_of_another_version_is_refused(
     assert caught.value.hint == "Unset PALLASC_NATIVE, or let it name a library of this version."
     monkeypatch.setattr(library, "installed_version", lambda: library.UNKNOWN)
     assert library.open_library.__wrapped__(native_file).version == version
-
-
-def test_the_module_names_no_place_of_a_library_that_cannot_be_used(
-    native_file: Path, tmp_path: Path
-) -> None:
-    def ask(file: Path, *options: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "pallasc.runtime.native", *options],
-            env={**os.environ, "PALLASC_NATIVE": str(file)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    assert ask(native_file, "--library") == (0, f"{native_file}\n", "")
-    broken = tmp_path / "libpallasc.so"
-    broken.write_text("nothing")
-    for option in ([], ["--library"], ["--include"]):
-        code, out, told = ask(broken, *option)
-        assert (code, out) == (4, "")
-        assert told.startswith("error: the C library cannot be loaded: ")
 
 
 def test_a_library_older_than_the_sources_beside_it_is_not_used(

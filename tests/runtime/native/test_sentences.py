@@ -181,28 +181,6 @@ def test_wrong_addresses_are_refused_in_the_same_words(
     assert runtime.launches == []
 
 
-@pytest.mark.parametrize(
-    "addresses",
-    [
-        [1 << 20, 1 << 20, 2 << 20],
-        [1 << 20, (1 << 20) + 256, 2 << 20],
-        [1 << 20, 2 << 20, (1 << 20) + 1024],
-        [1 << 20, 2 << 20, (1 << 20) - 1024],
-    ],
-)
-def test_arrays_that_touch_or_are_only_read_are_taken(
-    addresses: list[int], native: Library, runtime: control.Standin
-) -> None:
-    native_comparison.memory().adopt(runtime, 1 << 24)
-    runtime.configure(check_pointers=0)
-    _by_c(native, made.add(), lambda _: _at(*addresses))
-    (launch,) = runtime.launches
-    assert [launch.pointer(n) for n in range(3)] == _at(*addresses)
-
-
-ARCHS = sorted(row.name for row in ARCHITECTURES.values())
-
-
 @pytest.mark.parametrize("suffix", ["", "a", "f"])
 def test_c_runs_code_where_python_does(
     suffix: str, native: Library, runtime: control.Standin
@@ -264,22 +242,6 @@ def test_what_selection_refuses_is_refused_with_its_reason(
     assert message == (f"made@h100-sxm cannot run on GPU 0 (Stand-in H100, sm_90): {reason}.")
 
 
-def test_more_shared_memory_than_there_is_is_told(
-    native: Library, runtime: control.Standin
-) -> None:
-    runtime.devices(control.Device("9.0", smem_optin_bytes=100_000))
-    said = _said(lambda: _by_c(native, _shared(), _apart))
-    assert said == _said(lambda: _by_python(_shared(), _apart))
-    assert said[0] is DeviceError
-
-
-def test_a_gpu_that_is_not_there_is_told(native: Library, runtime: control.Standin) -> None:
-    plan = _open(native, made.add())
-    for number in (-1, 1, 64, 1 << 30):
-        c = _said(lambda number=number: plan.prepare(number))
-        assert c == _said(lambda number=number: get_device(number))  # type: ignore[misc]
-
-
 def test_a_launch_before_it_is_prepared_is_told(native: Library, runtime: control.Standin) -> None:
     plan = _open(native, made.add())
     for device in (0, -1, 64):
@@ -328,45 +290,3 @@ def test_a_launch_goes_on_at_the_step_that_failed(
     plan.launch(_apart(3), first_step=2)
     names = [call.name for call in runtime.calls() if "Ctx" not in call.name]
     assert names == ["cuMemcpyDtoDAsync_v2"]
-
-
-def test_a_failed_preparation_can_be_repeated(native: Library, runtime: control.Standin) -> None:
-    plan = _open(native, _constants())
-    runtime.fault("cuMemAlloc_v2", 2)
-    with pytest.raises(OutOfMemoryError):
-        plan.prepare(0)
-    with pytest.raises(ArgumentError, match="is not prepared"):
-        plan.launch(_apart(3))
-    runtime.clear_log()
-    plan.prepare(0)
-    assert not runtime.calls("cuLibraryLoadData")
-    plan.prepare(0)
-    assert len(runtime.calls("cuMemAlloc_v2")) == 1
-
-
-def test_a_message_that_is_too_long_is_cut_at_a_character(native: Library) -> None:
-    data = flat_plan(made.add(), name="é" * 5000)
-    plan = native.open(data)
-    with pytest.raises(ArgumentError) as caught:
-        plan.launch([])
-    assert set(caught.value.message) == {"é"}
-    assert caught.value.hint == "Call pallasc_prepare for this device before."
-
-
-def test_a_hint_is_shown_without_what_a_terminal_obeys(
-    native: Library, runtime: control.Standin
-) -> None:
-    needed = {"cuda": "13.9", "linux": "\x1b[31m" + "é" * 40}
-    plan = _open(native, made.add(minimum_driver=needed))
-    kind, message, hint, _ = _said(lambda: plan.prepare(0))
-    shown = "?[31m" + "é" * 29 + "?"  # cut within a character
-    assert kind is DeviceError
-    assert f"a driver for CUDA 13.9, {shown} or newer" in message
-    assert hint == f"Install NVIDIA driver {shown} or newer."
-
-
-def test_all_is_well_at_first(native: Library, runtime: control.Standin) -> None:
-    plan = _open(native, made.add())
-    native_comparison.use_model(runtime, made.add())
-    plan.prepare(0)
-    assert native.version.count(".") == 2

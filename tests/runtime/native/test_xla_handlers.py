@@ -67,10 +67,6 @@ def test_handlers_ask_for_the_oldest_version_and_may_be_captured(site: Site, sta
     assert site.describe(stage) == ([0, 3], 1, None)
 
 
-def test_another_major_version_is_left_to_xla(site: Site) -> None:
-    assert site.describe("instantiate", api_major=1) == ([0, 3], 1, None)
-
-
 def test_execute_launches_into_the_stream_with_the_buffers_of_xla(
     site: Site, runtime: control.Standin, framework: made.Framework
 ) -> None:
@@ -112,12 +108,6 @@ def test_a_program_without_the_alias_of_an_input_updated_in_place_is_refused(
         INVALID, "made: b is updated in place, and the program gives its result other memory."
     )
     assert runtime.launches == []
-
-
-def test_names_of_strangers_are_shown_without_what_a_terminal_obeys(site: Site) -> None:
-    refused = site.instantiate({"000x": b"PALLASC\n"}, kernel="a\x1b[31m\x07" + "é" * 3000)
-    assert refused is not None
-    assert refused.message.startswith("a?[31m?é")
 
 
 def test_prepare_loads_on_every_gpu_in_use_and_execute_loads_nothing(
@@ -217,60 +207,6 @@ def test_a_damaged_bundle_is_told_as_damaged(site: Site) -> None:
     )
 
 
-def test_a_damaged_bundle_for_another_gpu_is_told_where_none_fits(
-    site: Site, runtime: control.Standin, framework: made.Framework
-) -> None:
-    def find(*_: str) -> bytes:
-        raise CorruptError("b200.pallasc is damaged.")
-
-    site.find_with(find)
-    by_digest = plan(made.add(target="b200"), inside=False)
-    given = {"000made@b200": by_digest, "001made@h100-sxm": plan(made.add())}
-    assert site.instantiate(given) is None
-    runtime.devices("10.0")
-    answer = site.run(EXECUTE, tensors(framework, TEXT, TEXT), tensors(framework, TEXT))
-    assert answer is not None
-    assert answer.message.endswith("\nNot read from an open bundle:\n  b200.pallasc is damaged.")
-
-
-@pytest.mark.parametrize(
-    ("size", "minor", "has_state"),
-    [(0, 9, False), (8, 9, False), (32, 9, False), (36, 2, False), (36, 3, True)],
-)
-@pytest.mark.parametrize("stage", ["instantiate", "prepare", "execute"])
-def test_metadata_of_an_older_xla_are_filled_as_far_as_they_go(
-    site: Site, stage: str, size: int, minor: int, has_state: bool
-) -> None:
-    """JAX 0.10 to 0.12 say that metadata end before the state, and take it."""
-    assert site.describe_shorter(stage, size, minor) == (has_state, 0)
-
-
-def test_a_call_has_at_most_256_plans(site: Site) -> None:
-    answer = site.instantiate({f"{n:03}": b"" for n in range(257)})
-    assert answer == fake_xla.Refused(DATA_LOSS, "a call of pallasc needs 1 to 256 plans.")
-    answer = site.instantiate({f"{n:03}": b"" for n in range(256)})
-    assert answer == fake_xla.Refused(DATA_LOSS, "made: these 0 bytes are not a flat plan.")
-
-
-def test_one_of_two_bundles_is_enough(
-    site: Site, runtime: control.Standin, framework: made.Framework
-) -> None:
-    missing, here = made.add(target="b200"), made.add()
-    a, b, out = tensors(framework, TEXT, TEXT, TEXT)
-    by_digest = plan(missing, inside=False)
-    assert site.instantiate({"000made@b200": by_digest, "001made@h100-sxm": plan(here)}) is None
-    assert site.run(EXECUTE, [a, b], [out]) is None
-    runtime.devices("10.0")
-    assert len(runtime.launches) == 1
-
-
-@pytest.mark.parametrize("given", [{}, {f"{n:03}": b"" for n in range(1)}])
-def test_a_call_without_plans_is_refused(site: Site, given: dict[str, bytes]) -> None:
-    answer = site.instantiate(given)
-    assert answer is not None
-    assert answer.code == DATA_LOSS
-
-
 def test_plans_for_other_arrays_are_refused(site: Site) -> None:
     other = made.add(inputs={"a": "f32[4, 64]", "b": "f32[8, 64]"})
     answer = site.instantiate(plans(made.add(), other))
@@ -318,25 +254,6 @@ def test_too_little_memory_for_temporaries_is_refused(
         assert answer == fake_xla.Refused(INVALID, message)
 
 
-@pytest.mark.parametrize("shape", [(-4, -64), (256, 2**56 + 1)])
-def test_sizes_that_no_array_has_are_refused(
-    shape: tuple[int, ...], site: Site, framework: made.Framework
-) -> None:
-    assert site.instantiate(plans(made.add())) is None
-    a, b = tensors(framework, TEXT, TEXT)
-    given = [a, replace(b, shape=shape)], tensors(framework, TEXT)
-    assert "elements f32 in the program, and the kernel takes 256 f32" in str(
-        site.run(EXECUTE, *given)
-    )
-
-
-def test_a_device_that_is_not_there_is_refused(site: Site, framework: made.Framework) -> None:
-    given = tensors(framework, TEXT, TEXT), tensors(framework, TEXT)
-    assert site.instantiate(plans(made.add())) is None
-    assert "there is no GPU 7" in str(site.run(EXECUTE, *given, device=7))
-    assert "GPU 64 is beyond the 64" in str(site.run(EXECUTE, *given, device=64))
-
-
 def test_a_launch_that_the_driver_refuses_says_so(
     site: Site, runtime: control.Standin, framework: made.Framework
 ) -> None:
@@ -347,32 +264,6 @@ def test_a_launch_that_the_driver_refuses_says_so(
     answer = site.run(EXECUTE, *given)
     assert answer is not None
     assert answer.message.startswith("made@h100-sxm cannot be launched: cuLaunchKernelEx answers")
-
-
-def test_packed_elements_are_refused_on_the_host(
-    native: Library, framework: made.Framework
-) -> None:
-    call = Site(native.functions, "host")
-    call.describe("instantiate")
-    artifact = made.artifact(made.launch("two", 0, 1), inputs={"a": "i4[4, 64]"})
-    assert call.instantiate(plans(artifact)) is None
-    answer = call.run(EXECUTE, tensors(framework, "i4[4, 64]"), tensors(framework, TEXT))
-    assert answer is not None
-    assert "a is i4, of which the CPU stores one per byte" in answer.message
-    assert call.end() == 0
-
-
-def test_what_was_forgotten_is_loaded_again(
-    site: Site, native: Library, runtime: control.Standin, framework: made.Framework
-) -> None:
-    given = tensors(framework, TEXT, TEXT), tensors(framework, TEXT)
-    assert site.instantiate(plans(made.add())) is None
-    assert site.run(EXECUTE, *given) is None
-    native.forget()
-    assert site.run(PREPARE) is None
-    assert site.run(EXECUTE, *given) is None
-    assert runtime.count("cuLibraryLoadData") == 2
-    assert len(runtime.launches) == 2
 
 
 def test_a_plan_whose_elements_are_wider_than_those_of_xla_is_refused(
