@@ -25,11 +25,10 @@ from pathlib import Path
 
 from harness import Figure, run_benchmark
 
-from pallasc.analysis.compare.code import compare_code, normal_hunks
-from pallasc.analysis.compare.comparison import DEPTHS, Comparison, compare
-from pallasc.analysis.compare.sides import Side, built_side, store_side
-from pallasc.analysis.sass.disassembly import disassemble_all
-from pallasc.analysis.sass.instructions import Code, Instruction
+from pallasc.analysis.compare import DEPTHS, Comparison, compare, compare_code, normal_hunks
+from pallasc.analysis.nvdisasm import disassemble_all
+from pallasc.analysis.sass import Code, Instruction
+from pallasc.analysis.sides import Side, built_side, store_side
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader

@@ -20,7 +20,7 @@ from typing import Any
 import tune_pruning_case
 from tune_pruning import RECORDS
 
-from pallasc.analysis.metrics.kernel_metrics import all_metrics
+from pallasc.analysis.metrics import all_metrics
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pallasc.analysis.compare.comparison import Comparison, Difference
+from pallasc.analysis.compare import Comparison, Difference
 from pallasc.reports.content import Content
 from pallasc.reports.words import number
 from pallasc.specs.plain_text import one_line

@@ -20,8 +20,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.analysis.metrics.kernel_metrics import Codes
-from pallasc.analysis.sass.classes import CLASSES, classify
+from pallasc.analysis.sass import CLASSES, Codes, classify
 from pallasc.reports.blocks import Blocks
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import parse_elf
@@ -29,7 +28,7 @@ from pallasc.specs.artifacts.source_lines import lines_of_code, ptx_rows
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
-    from pallasc.analysis.sass.instructions import Code
+    from pallasc.analysis.sass import Code
     from pallasc.specs.artifacts.source_lines import KernelLines, SourceLines
 
 

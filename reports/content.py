@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
+from pallasc.analysis.metrics import KernelMetrics
 from pallasc.reports.figures import Figures
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.plain_text import one_line

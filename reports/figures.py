@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, Occupancy
+from pallasc.analysis.metrics import KernelMetrics, Occupancy
 from pallasc.specs.artifacts.artifact import Artifact
 
 

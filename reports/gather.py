@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pallasc.analysis.metrics.kernel_metrics import Codes, KernelMetrics, artifact_metrics
+from pallasc.analysis.metrics import KernelMetrics, artifact_metrics
+from pallasc.analysis.sass import Codes
 from pallasc.errors import Location, PallascError
 from pallasc.reports.content import (
     Content,

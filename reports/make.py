@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pallasc.analysis.metrics.kernel_metrics import Codes
+from pallasc.analysis.sass import Codes
 from pallasc.errors import CorruptError, ToolError
 from pallasc.reports.content import Entry
 from pallasc.reports.gather import gather
 from pallasc.reports.page import Extras, render
 
 if TYPE_CHECKING:
-    from pallasc.analysis.compare.comparison import Comparison
-    from pallasc.analysis.compare.sides import Side
+    from pallasc.analysis.compare import Comparison
+    from pallasc.analysis.sides import Side
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
     from pallasc.compiler.builds.report import Report
@@ -54,8 +54,8 @@ def make_report(
 
 def _compared(baseline: Side, report: Report, *, has_code: bool) -> Comparison:
     """Return the changes; instructions are counted only if there is a disassembler."""
-    from pallasc.analysis.compare.comparison import compare
-    from pallasc.analysis.compare.sides import built_side
+    from pallasc.analysis.compare import compare
+    from pallasc.analysis.sides import built_side
 
     depth = "mix" if has_code else "resources"
     return compare(baseline, built_side("this report", report.results), depth=depth)
@@ -63,7 +63,7 @@ def _compared(baseline: Side, report: Report, *, has_code: bool) -> Comparison:
 
 def disassembled(report: Report) -> Codes | None:
     """Return the SASS of all variants, None if there is no disassembler."""
-    from pallasc.analysis.sass.disassembly import disassemble_all
+    from pallasc.analysis.nvdisasm import disassemble_all
 
     cubins = {
         kernel.cubin: result.artifact.blob(kernel.cubin)
@@ -81,7 +81,7 @@ def disassembled(report: Report) -> Codes | None:
 
 def _one_by_one(cubins: Mapping[str, bytes]) -> Codes:
     """Return the SASS of those cubins that can be disassembled."""
-    from pallasc.analysis.sass.disassembly import disassemble
+    from pallasc.analysis.nvdisasm import disassemble
 
     found = {}
     for digest, cubin in cubins.items():
@@ -94,7 +94,7 @@ def _one_by_one(cubins: Mapping[str, bytes]) -> Codes:
 
 def _lines_of(entry: Entry, store: Store) -> SourceLines | None:
     """Return the source lines of a variant, None if the store has none that match."""
-    from pallasc.analysis.lines.stored import read_source_lines
+    from pallasc.analysis.lines import read_source_lines
 
     if not entry.action_key:
         return None

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pallasc.analysis.compare.comparison import Comparison
-from pallasc.analysis.metrics.kernel_metrics import Codes
+from pallasc.analysis.compare import Comparison
+from pallasc.analysis.sass import Codes
 from pallasc.errors import ToolError
 from pallasc.reports import words
 from pallasc.reports.blocks import Blocks

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallasc.analysis.metrics.kernel_metrics import Occupancy
+from pallasc.analysis.metrics import Occupancy
 from pallasc.reports.code import CodeSheet, lines_of
 from pallasc.reports.columns import COLUMNS
 from pallasc.reports.content import Entry

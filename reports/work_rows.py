@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, LoopMetrics
-from pallasc.analysis.sass.classes import Class
+from pallasc.analysis.metrics import KernelMetrics, LoopMetrics
+from pallasc.analysis.sass import Class
 from pallasc.reports.words import number, short_time, size
 
 _BOUND_BY = {"tensor": "tensor cores", "memory": "memory"}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 from sass_text import code_of
 
-from pallasc.analysis.sass.classes import CLASSES, classify
-from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.analysis.nvdisasm import disassemble_all
+from pallasc.analysis.sass import CLASSES, classify
 
 
 def test_no_instruction_of_the_library_is_unknown(cubins: Mapping[str, bytes]) -> None:

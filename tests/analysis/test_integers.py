@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.analysis.metrics.integers import operation
+from pallasc.analysis.threads import operation
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.metrics.kernel_metrics import (
+from pallasc.analysis.metrics import (
     KernelMetrics,
     all_metrics,
     artifact_metrics,
@@ -16,7 +16,7 @@ from pallasc.analysis.metrics.kernel_metrics import (
     metrics_json,
     occupancy_of,
 )
-from pallasc.analysis.metrics.peaks import peak_operations_per_s
+from pallasc.analysis.roofline import peak_operations_per_s
 from pallasc.compiler.toolchain import toolchain
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
@@ -139,7 +139,7 @@ def test_without_a_disassembler_the_rest_is_there(
     artifacts: Mapping[str, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "find_package", lambda name: None)
-    (found,) = artifact_metrics(artifacts["hopper_matmul"])
+    (found,) = next(iter(all_metrics([artifacts["hopper_matmul"]]).values()))
     assert (found.instructions, found.mix, found.loops) == (None, None, None)
     assert "nvdisasm is not installed" in found.reasons["mix"]
     assert found.tensor_flops == 2 * M * N * K
@@ -180,7 +180,7 @@ def test_a_damaged_cubin_is_refused(artifacts: Mapping[str, Artifact]) -> None:
     key = artifact.kernels[0].cubin
     damaged.blob = lambda k: artifact.blob(k)[:3000] if k == key else artifact.blob(k)  # type: ignore[method-assign]
     with pytest.raises(CorruptError, match=key):
-        artifact_metrics(damaged)
+        all_metrics([damaged])
 
 
 def test_every_model_that_has_tensor_cores_in_the_table_is_one_of_ours() -> None:

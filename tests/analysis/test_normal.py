@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from sass_text import code_of
 
-from pallasc.analysis.sass.disassembly import disassemble_all
-from pallasc.analysis.sass.normal import normalised
+from pallasc.analysis.compare import normalised
+from pallasc.analysis.nvdisasm import disassemble_all
 
 TEXT = """
     LDC R7, c[0x0][0x28]

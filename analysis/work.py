@@ -1,6 +1,6 @@
 """The work of a launch: tensor-core operations, bytes moved by TMA, and by loads and stores.
 
-Counted along the paths of threads through the PTX (`thread.py`), for every block whose path
+Counted along the paths of threads through the PTX (`threads.py`), for every block whose path
 differs. Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction descriptor of
 `tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). Boxes are
 in the plan's tensor maps.
@@ -15,15 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pallasc.analysis.metrics.lanes import by_single_lanes
-from pallasc.analysis.metrics.program import (
-    Event,
-    Program,
-    UnknownWayError,
-    parameter_offset,
-    program_of,
-)
-from pallasc.analysis.metrics.thread import Walk
+from pallasc.analysis.threads import Event, UnknownWayError, Walk, parameter_offset
 from pallasc.emulator.ptx.parse import read
 from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, Operand
 from pallasc.errors import UnsupportedError
@@ -88,10 +80,7 @@ def work_of(launch: Launch, ptx: str, kernel: str) -> Work:
     """Return the work of a launch, from the PTX of its kernel."""
     try:
         entry = read(ptx).kernel(kernel)
-        program = program_of(entry, _wanted)
-        if by_single_lanes(entry, launch.block, program.decisive):
-            raise UnknownWayError("what single lanes of a warp do is not followed")
-        counts = _counts(launch, program)
+        counts = _counts(launch, Walk(entry, _wanted, MOST_STEPS))
     except UnknownWayError as error:
         return unknown_work(str(error))
     except (UnsupportedError, KeyError) as error:
@@ -117,13 +106,17 @@ def _wanted(each: Instruction) -> Operand | bool:
     return False
 
 
-def _counts(launch: Launch, program: Program) -> Counter[Event]:
-    """Return how many times the threads of a launch execute each counted instruction."""
-    walk = Walk(program, MOST_STEPS)
+def _counts(launch: Launch, walk: Walk) -> Counter[Event]:
+    """Return how many times the threads of a launch execute each counted instruction.
+
+    The first lane of each warp is followed, and one that is not elected.
+    """
+    if walk.is_split(launch.block):
+        raise UnknownWayError("what single lanes of a warp do is not followed")
     total: Counter[Event] = Counter()
-    lanes = ((1, 1), (0, _WARP - 1)) if "elect" in program.depends else ((1, _WARP),)
+    lanes = ((1, 1), (0, _WARP - 1)) if "elect" in walk.depends else ((1, _WARP),)
     warps = list(_warps(launch))
-    for block, blocks in _blocks(launch, program.depends).items():
+    for block, blocks in _blocks(launch, walk.depends).items():
         for warp in warps:
             for elected, threads in lanes:
                 specials = {**dict(block), **warp, "elect": elected}
