@@ -117,14 +117,8 @@ def _named(key: str, function: Callable[[bytes], _Found], cubin: bytes) -> _Foun
         raise CorruptError(f"{key}: {error.message}") from error
 
 
-class _Function(NamedTuple):
-    """A symbol in a kernel's code; `info` and `other` as in ELF."""
-
-    name: str
-    info: int
-    other: int
-    address: int
-    size: int
+_Function = tuple[str, int, int, int, int]
+"""A symbol in a kernel's code: its name, `info` and `other` as in ELF, its address and size."""
 
 
 class _Piece(NamedTuple):
@@ -151,7 +145,7 @@ def _pieces(cubin: bytes) -> list[_Piece]:
     functions: dict[int, list[_Function]] = {}
     for symbol, (_, info, other, section, *place) in zip(elf.symbols(), rows, strict=False):
         if info & 15 != 3:  # not a section symbol
-            functions.setdefault(section, []).append(_Function(symbol.name, info, other, *place))
+            functions.setdefault(section, []).append((symbol.name, info, other, *place))
     return [
         _Piece(kernel, section.content, _attributes(elf, kernel), own, bytes(header))
         for number, section in enumerate(elf.sections)

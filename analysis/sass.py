@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
 
 from pallasc.specs.artifacts.source_lines import INSTRUCTION_BYTES
 
@@ -152,29 +151,8 @@ def _instructions(
         )
 
 
-Class = Literal[
-    "tensor",
-    "tensor_memory",
-    "tma",
-    "load_global",
-    "store_global",
-    "atomic",
-    "local",
-    "shared",
-    "constant",
-    "barrier",
-    "floating",
-    "integer",
-    "conversion",
-    "warp",
-    "move",
-    "uniform",
-    "control",
-    "other",
-]
-"""Kinds of work in display order; `other` is for instructions unknown to this module."""
-
-CLASSES: tuple[Class, ...] = get_args(Class)
+Class = str
+"""A kind of work, such as "tensor"; see `CLASSES`."""
 
 # From the tables "Instruction Set" in NVIDIA's CUDA Binary Utilities, chapters Ampere to Blackwell.
 _NAMES: Mapping[Class, str] = MappingProxyType(
@@ -201,10 +179,14 @@ _NAMES: Mapping[Class, str] = MappingProxyType(
         "warp": "SHFL VOTE VOTEU MATCH ELECT REDUX CREDUX WARPSYNC ENDCOLLECTIVE",
         "move": "MOV MOV32I MOVM PRMT PLOP3 PSETP P2R R2P R2UR S2R S2UR CS2R CS2UR UP2UR UR2UP "
         "LEPC GETLMEMBASE SETLMEMBASE",
+        "uniform": "",
         "control": "BRA BRX BRXU JMP JMX JMXU CALL RET EXIT BSSY BSYNC BREAK BMOV BPT KILL NOP "
         "NANOSLEEP YIELD RPCMOV PMTRIG SETCTAID USETMAXREG UGETNEXTWORKID UVIRTCOUNT QSPC",
     }
 )
+
+CLASSES: tuple[Class, ...] = (*_NAMES, "other")
+"""In display order; `other` is for instructions unknown to this module."""
 
 _CLASS_OF: Mapping[str, Class] = MappingProxyType(
     {name: kind for kind, names in _NAMES.items() for name in names.split()}
