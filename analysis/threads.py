@@ -143,7 +143,10 @@ class Walk:
         compiler = _Compiler(kernel, watch)
         self._blocks = compiler.blocks()
         self._loops = _loops(self._blocks)
-        self._constants = compiler.constants
+        ops = [op for block in self._blocks for op in block.body]
+        names = {name for op in ops for name in (*op.reads, *op.targets)}
+        names |= {block.guard.name for block in self._blocks if block.guard is not None}
+        self._initial: _Registers = dict.fromkeys(names) | compiler.constants
         self.depends = frozenset(compiler.specials)
         self._decisive = compiler.decisive
         self._kernel = kernel
@@ -158,8 +161,7 @@ class Walk:
         Raises:
             UnknownWayError: a branch depends on unknown data, or the path is too long.
         """
-        registers: _Registers = {name: specials.get(name) for name in self.depends}
-        registers.update(self._constants)
+        registers: _Registers = {**self._initial, **specials}
         found: Counter[Event] = Counter()
         self._walk(0 if self._blocks else None, None, registers, found, 0)
         return found
@@ -207,7 +209,7 @@ class Walk:
         if depth > _MOST_DEPTH:
             raise UnknownWayError(f"loops are nested more than {_MOST_DEPTH} deep")
         loop = self._loops[header]
-        key = (header, *[registers.get(name) for name in loop.reads])
+        key = (header, *[registers[name] for name in loop.reads])
         if key not in self._known:
             own: Counter[Event] = Counter()
             try:
@@ -218,21 +220,20 @@ class Walk:
                     raise
                 after = loop.way_out
                 registers.update(dict.fromkeys(loop.writes))
-            self._known[key] = after, {name: registers.get(name) for name in loop.writes}, own
+            self._known[key] = after, {name: registers[name] for name in loop.writes}, own
         after, values, own = self._known[key]
         registers.update(values)
         found.update(own)
         return after
 
     def _block(self, block: _Block, registers: _Registers, found: Counter[Event]) -> int | None:
-        for op in block.body:
-            _execute(op, registers, found)
+        _execute(block.body, registers, found)
         self._steps += len(block.body) + 1
         if self._steps > self._most_steps:
             raise UnknownWayError(f"it takes more than {self._most_steps:,} steps to follow")
         if block.guard is None:
             return block.taken
-        held = registers.get(block.guard.name)
+        held = registers[block.guard.name]
         if held is None:
             raise _DataError(
                 f"a trip count depends on data: the branch in line {block.line} of the PTX"
@@ -240,28 +241,29 @@ class Walk:
         return block.taken if bool(held) != block.guard.negated else block.other
 
 
-def _execute(op: _Op, registers: _Registers, found: Counter[Event]) -> None:
-    if op.guard is not None:
-        held = registers.get(op.guard.name)
-        if held is None and op.counted is not None:
-            raise UnknownWayError(f"whether line {op.line} of the PTX is executed depends on data")
-        if held is None:
-            registers.update(dict.fromkeys(op.targets))
-            return
-        if bool(held) == op.guard.negated:
-            return
-    values = [registers.get(source) for source in op.sources]
-    if op.counted is not None:
-        found[Event(op.counted, values[0] if values else None)] += 1
-        return
-    value = None
-    if op.compute is not None and None not in values:
-        try:
-            value = op.compute(*values)
-        except ZeroDivisionError as error:
-            raise UnknownWayError(f"line {op.line} of the PTX divides by zero") from error
-    for target in op.targets:
-        registers[target] = value
+def _execute(body: list[_Op], registers: _Registers, found: Counter[Event]) -> None:
+    for targets, compute, sources, guard, line, counted in body:
+        if guard is not None:
+            held = registers[guard.name]
+            if held is None and counted is not None:
+                raise UnknownWayError(f"whether line {line} of the PTX is executed depends on data")
+            if held is None:
+                registers.update(dict.fromkeys(targets))
+                continue
+            if bool(held) == guard.negated:
+                continue
+        values = [registers[source] for source in sources]
+        if counted is not None:
+            found[Event(counted, values[0] if values else None)] += 1
+            continue
+        value = None
+        if compute is not None and None not in values:
+            try:
+                value = compute(*values)
+            except ZeroDivisionError as error:
+                raise UnknownWayError(f"line {line} of the PTX divides by zero") from error
+        for target in targets:
+            registers[target] = value
 
 
 def _is_of_lane(each: Instruction, own: set[str], *, whole_warps: bool) -> bool:
@@ -287,10 +289,10 @@ class _Compiler:
     def __init__(self, kernel: Kernel, watch: Watch) -> None:
         self.constants: _Registers = {}
         self.specials: set[str] = set()
-        self._instructions = kernel.instructions
+        self._instructions = list(kernel.instructions)
         self._watched = {
             number: found
-            for number, each in enumerate(kernel.instructions)
+            for number, each in enumerate(self._instructions)
             if (found := watch(each)) is not False
         }
         self._offsets = _offsets(kernel)
@@ -400,7 +402,7 @@ class _Compiler:
 def parameter_offset(kernel: Kernel, address: int) -> tuple[int, int] | None:
     """Return the number of the parameter that contains an address, and the offset, or None."""
     for number, parameter in enumerate(kernel.parameters):
-        offset = address - _PARAMETERS - _offsets(kernel)[parameter.name]
+        offset = address - _PARAMETERS - (number << 32)
         if 0 <= offset < max(parameter.size, 1):
             return number, offset
     return None
@@ -477,7 +479,8 @@ def _live(blocks: list[_Block]) -> list[set[str]]:
             if block.guard is not None:
                 now.add(block.guard.name)
             for op in reversed(block.body):
-                now = (now - {*op.targets}) | op.reads
+                now.difference_update(op.targets)
+                now |= op.reads
             if now != live[number]:
                 live[number], changed = now, True
     return live
@@ -522,7 +525,10 @@ def operation(opcode: str) -> _Operation | None:
         return _comparison(modes, value)
     if name == "cvt":
         target = _TYPE.fullmatch(modes[0]) if len(modes) == 1 else None
-        return _masked(value, int(target[2])) if target else None
+        if target is None:
+            return None
+        mask = (1 << int(target[2])) - 1
+        return lambda a: value(a) & mask
     if name in ("mul", "mad"):
         return _product(name, modes, bits, value)
     return _plain(bits, value).get(name) if not modes else None
@@ -536,27 +542,24 @@ def _value(kind: re.Match[str]) -> Callable[[int], int]:
     return lambda a: a & mask
 
 
-def _masked(compute: _Operation, bits: int) -> _Operation:
-    mask = (1 << bits) - 1
-    return lambda *operands: compute(*operands) & mask
-
-
 def _plain(bits: int, value: Callable[[int], int]) -> dict[str, _Operation]:
-    table: dict[str, _Operation] = {
-        "add": operator.add,
-        "sub": operator.sub,
-        "neg": operator.neg,
-        "not": operator.invert,
-        "abs": lambda a: abs(value(a)),
-        **_BOOLEANS,
-        "min": lambda a, b: min(value(a), value(b)),
-        "max": lambda a, b: max(value(a), value(b)),
-        "shl": lambda a, b: a << b if b < bits else 0,
-        "shr": lambda a, b: value(a) >> min(b, bits),
-        "div": lambda a, b: _quotient(value(a), value(b)),
-        "rem": lambda a, b: value(a) - value(b) * _quotient(value(a), value(b)),
+    mask = (1 << bits) - 1
+    return {
+        "add": lambda a, b: (a + b) & mask,
+        "sub": lambda a, b: (a - b) & mask,
+        "neg": lambda a: -a & mask,
+        "not": lambda a: ~a & mask,
+        "abs": lambda a: abs(value(a)) & mask,
+        "and": lambda a, b: a & b & mask,
+        "or": lambda a, b: (a | b) & mask,
+        "xor": lambda a, b: (a ^ b) & mask,
+        "min": lambda a, b: min(value(a), value(b)) & mask,
+        "max": lambda a, b: max(value(a), value(b)) & mask,
+        "shl": lambda a, b: (a << b) & mask if b < bits else 0,
+        "shr": lambda a, b: (value(a) >> min(b, bits)) & mask,
+        "div": lambda a, b: _quotient(value(a), value(b)) & mask,
+        "rem": lambda a, b: (value(a) - value(b) * _quotient(value(a), value(b))) & mask,
     }
-    return {name: _masked(compute, bits) for name, compute in table.items()}
 
 
 def _quotient(a: int, b: int) -> int:
@@ -570,10 +573,10 @@ def _product(
     if modes not in (["lo"], ["hi"], ["wide"]):
         return None
     shift = bits if modes == ["hi"] else 0
-    most = 2 * bits if modes == ["wide"] else bits
+    mask = (1 << (2 * bits if modes == ["wide"] else bits)) - 1
     if name == "mul":
-        return _masked(lambda a, b: value(a) * value(b) >> shift, most)
-    return _masked(lambda a, b, c: (value(a) * value(b) >> shift) + c, most)
+        return lambda a, b: (value(a) * value(b) >> shift) & mask
+    return lambda a, b, c: ((value(a) * value(b) >> shift) + c) & mask
 
 
 def _comparison(modes: list[str], value: Callable[[int], int]) -> _Operation | None:
