@@ -374,9 +374,9 @@ class _Compiler:
             self.specials.add("elect")
             targets, compute, sources = targets[1:], _same, ("elect",)
         elif "try_wait" in each.parts or "test_wait" in each.parts:
-            compute = lambda: 1  # noqa: E731
+            compute, sources = _same, (self._name(Immediate(1)),)
         elif "is_canceled" in each.parts:
-            compute = lambda: 0  # noqa: E731
+            compute, sources = _same, (self._name(Immediate(0)),)
         elif len(targets) == 1 and (compute := _operation(each)) is not None:
             operands = each.operands[1:2] if each.parts[0] == "shfl" else each.operands[1:]
             sources = tuple(map(self._name, operands))
