@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 from pallasc.analysis.threads import Event, UnknownWayError, Walk, parameter_offset
 from pallasc.emulator.ptx.parse import read
@@ -188,8 +188,18 @@ def _total(launch: Launch, kernel: Kernel, counts: Mapping[Event, int]) -> Work:
             reasons[name] = reason
         else:
             moved[name] += size * count
-    work = Work(dict(flops), *(moved[name] for name in FIELDS[1:]), reasons)
-    return replace(work, **dict.fromkeys(reasons))
+
+    def known(name: str) -> int | None:
+        return None if name in reasons else moved[name]
+
+    return Work(
+        tensor_flops=None if "tensor_flops" in reasons else dict(flops),
+        tma_load_bytes=known("tma_load_bytes"),
+        tma_store_bytes=known("tma_store_bytes"),
+        global_load_bytes=known("global_load_bytes"),
+        global_store_bytes=known("global_store_bytes"),
+        reasons=reasons,
+    )
 
 
 def _product(each: Instruction, descriptor: int | None) -> tuple[str, int | None]:
