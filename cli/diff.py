@@ -25,10 +25,14 @@ from pallasc.specs.plain_text import one_line
 from pallasc.specs.resources import WORDS, Resources
 
 if TYPE_CHECKING:
-    from pallasc.analysis.compare.code import CodeDifference
-    from pallasc.analysis.compare.comparison import Comparison, Difference, KernelDifference
-    from pallasc.analysis.compare.numbers import Change
-    from pallasc.analysis.compare.sides import Side, Subject
+    from pallasc.analysis.compare import (
+        Change,
+        CodeDifference,
+        Comparison,
+        Difference,
+        KernelDifference,
+    )
+    from pallasc.analysis.sides import Side, Subject
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
@@ -135,7 +139,7 @@ def command(
                    removed, added, mix, loops; null if only bytes were compared), lines (place,
                    before, after), no_lines (why there are none), diff (lines of a unified diff))
     """
-    from pallasc.analysis.compare.comparison import compare
+    from pallasc.analysis.compare import compare
     from pallasc.cli.arguments.selection import open_store
 
     if as_json and as_markdown:
@@ -148,7 +152,7 @@ def command(
         opened, code = _opened(named, opener)
 
         def with_lines(difference: Difference) -> Difference:
-            from pallasc.analysis.compare.by_line import add_lines
+            from pallasc.analysis.compare import add_lines
 
             return add_lines(difference, store)
 
@@ -237,7 +241,7 @@ class Opener:
             SpecError: the argument names nothing, or `expression` and the targets select nothing.
             PallascError: reading or building failed.
         """
-        from pallasc.analysis.compare.revisions import (
+        from pallasc.analysis.sides import (
             checked_out,
             split_revision,
             taken_from_elsewhere,
@@ -256,7 +260,7 @@ class Opener:
 
     def _compiled(self, text: str) -> Side | None:
         """Return an already compiled side, None for specs."""
-        from pallasc.analysis.compare.sides import bundle_side, lock_side, store_side
+        from pallasc.analysis.sides import bundle_side, lock_side, store_side
         from pallasc.cli.arguments.selection import open_store
         from pallasc.specs.bundle.format import is_bundle
 
@@ -275,7 +279,7 @@ class Opener:
         return self._of_key(text) if is_key(text) else None
 
     def _of_key(self, text: str) -> Side:
-        from pallasc.analysis.compare.sides import side_of, subject_of
+        from pallasc.analysis.sides import side_of, subject_of
 
         variant, artifact, key = stored(text, self.store)
         name = str(key)[:12] if variant.name == key else variant.name
@@ -320,8 +324,8 @@ class Opener:
 
     def _find_lines(self, report: Report) -> None:
         """Find the source lines of built variants. The printed table reports missing ones."""
-        from pallasc.analysis.lines.find import Compiled, find_source_lines
-        from pallasc.analysis.lines.stored import read_source_lines
+        from pallasc.analysis.find_lines import Compiled, find_source_lines
+        from pallasc.analysis.lines import read_source_lines
         from pallasc.compiler.toolchain.setup import prepare
 
         missing = [
@@ -347,7 +351,7 @@ def _is_store(path: Path) -> bool:
 
 def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
     """Return the side of a build, and the build's exit code."""
-    from pallasc.analysis.compare.sides import built_side
+    from pallasc.analysis.sides import built_side
 
     failed = report.failed
     lost = [f"{name}: {len(failed):,} of its variants cannot be built"] if failed else []

@@ -32,7 +32,7 @@ from pallasc.cli.output.source_text import (
 from pallasc.cli.output.text import count, echo, json_text, write_text
 
 if TYPE_CHECKING:
-    from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
+    from pallasc.analysis.metrics import KernelMetrics
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
@@ -243,7 +243,7 @@ def is_folder(path: str) -> bool:
 
 def _metrics(results: list[VariantResult]) -> Metrics:
     """Return the metrics of launches; report on stderr, once, if some are missing."""
-    from pallasc.analysis.metrics.kernel_metrics import all_metrics
+    from pallasc.analysis.metrics import all_metrics
 
     metrics = all_metrics(result.artifact for result in results if result.artifact is not None)
     reasons = (launch.reasons.get("mix") for launches in metrics.values() for launch in launches)
@@ -308,7 +308,7 @@ class Document(NamedTuple):
         if lines:
             record["lines"] = lines_record(artifact, self.lines.get(result.variant.id))
         if self.metrics:
-            from pallasc.analysis.metrics.kernel_metrics import metrics_json
+            from pallasc.analysis.metrics import metrics_json
 
             record["metrics"] = [metrics_json(each) for each in self.metrics[artifact.digest]]
         return record

@@ -84,8 +84,7 @@ def command(
     from pallasc.cli.arguments.compiled import read_compiled, report_of
     from pallasc.cli.arguments.selection import build_specs, open_store
     from pallasc.cli.diff import Opener
-    from pallasc.reports.make import make_report
-    from pallasc.reports.page import require_packages
+    from pallasc.reports.page import make_report, require_packages
     from pallasc.specs.user_files import replace_file
 
     require_packages()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.analysis.metrics.kernel_metrics import all_metrics
+from pallasc.analysis.metrics import all_metrics
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.bundling import WrittenBundle
 from pallasc.compiler.builds.options import Options

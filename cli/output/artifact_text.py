@@ -53,8 +53,8 @@ from pallasc.specs.artifacts.plan import (
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
-    from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, LoopMetrics
-    from pallasc.analysis.sass.classes import Class
+    from pallasc.analysis.metrics import KernelMetrics, LoopMetrics
+    from pallasc.analysis.sass import Class
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
 
@@ -191,7 +191,7 @@ def sass_text(artifact: Artifact) -> str:
     Raises:
         ToolError: nvdisasm is not installed.
     """
-    from pallasc.analysis.sass.disassembly import sass
+    from pallasc.analysis.nvdisasm import sass
 
     kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     parts = [sass(artifact.blob(cubin), kernel=name).rstrip("\n") for cubin, name in kernels]

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pallasc.analysis.lines.joined import COUNTED, LineCosts, LocatedKernel, located_kernels
+from pallasc.analysis.lines import COUNTED, LineCosts, LocatedKernel, located_kernels
 from pallasc.cli.output.text import count, echo, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
@@ -131,11 +131,11 @@ def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
 
 def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
     """Return the PTX of every kernel, interleaved with its source lines."""
-    from pallasc.analysis.lines.joined import fitting
+    from pallasc.analysis.lines import lines_of
 
     parts = []
     for kernel in artifact.kernels:
-        known = fitting(artifact.blob(kernel.cubin), kernel.name, lines)
+        known = lines_of(artifact, kernel, lines)
         if kernel.ptx is None and kernel.origin == "mosaic":
             parts.append(f"// {kernel.name}: the bundle has no PTX")
         elif kernel.ptx is None:
@@ -244,8 +244,7 @@ def found_lines(
     Raises:
         ToolError: the compiler is missing, or a compiling process cannot be started.
     """
-    from pallasc.analysis.lines.find import Compiled
-    from pallasc.analysis.lines.obtain import obtain_source_lines
+    from pallasc.analysis.find_lines import Compiled, obtain_source_lines
 
     compiled = [
         Compiled(result.variant, result.artifact, result.action_key)
@@ -262,7 +261,7 @@ def held_lines(
     compiled: Iterable[tuple[Variant, Artifact, str | None]], store: Store
 ) -> FoundLines:
     """Return the stored or bundled source lines of artifacts that come without source."""
-    from pallasc.analysis.lines.stored import read_source_lines
+    from pallasc.analysis.lines import read_source_lines
 
     found: dict[str, Found] = {}
     for variant, artifact, action_key in compiled:

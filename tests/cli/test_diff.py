@@ -156,7 +156,7 @@ def test_what_cannot_be_compared_is_refused(
 def test_without_nvdisasm_the_first_depth_works_and_deeper_ones_say_what_to_install(
     here: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallasc.analysis.sass.disassembly.find_disassembler", lambda: None)
+    monkeypatch.setattr("pallasc.analysis.nvdisasm.find_disassembler", lambda: None)
     arguments = ("diff", "kernels.yaml", "-k", "dtype=f32", "-k", "dtype=bf16")
     assert run(*arguments).code == 0
     refused = run(*arguments, "--depth", "mix")

@@ -1,6 +1,6 @@
 """The work of a launch: tensor-core operations, bytes moved by TMA, and by loads and stores.
 
-Counted along the paths of threads through the PTX (`thread.py`), for every block whose path
+Counted along the paths of threads through the PTX (`threads.py`), for every block whose path
 differs. Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction descriptor of
 `tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). Boxes are
 in the plan's tensor maps.
@@ -13,17 +13,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from pallasc.analysis.metrics.lanes import by_single_lanes
-from pallasc.analysis.metrics.program import (
-    Event,
-    Program,
-    UnknownWayError,
-    parameter_offset,
-    program_of,
-)
-from pallasc.analysis.metrics.thread import Walk
+from pallasc.analysis.threads import Event, UnknownWayError, Walk, parameter_offset
 from pallasc.emulator.ptx.parse import read
 from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, Operand
 from pallasc.errors import UnsupportedError
@@ -70,13 +62,7 @@ class Work:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-FIELDS = (
-    "tensor_flops",
-    "tma_load_bytes",
-    "tma_store_bytes",
-    "global_load_bytes",
-    "global_store_bytes",
-)
+FIELDS = tuple(each.name for each in fields(Work) if each.name != "reasons")
 
 
 def unknown_work(reason: str) -> Work:
@@ -88,10 +74,7 @@ def work_of(launch: Launch, ptx: str, kernel: str) -> Work:
     """Return the work of a launch, from the PTX of its kernel."""
     try:
         entry = read(ptx).kernel(kernel)
-        program = program_of(entry, _wanted)
-        if by_single_lanes(entry, launch.block, program.decisive):
-            raise UnknownWayError("what single lanes of a warp do is not followed")
-        counts = _counts(launch, program)
+        counts = _counts(launch, Walk(entry, _wanted, MOST_STEPS))
     except UnknownWayError as error:
         return unknown_work(str(error))
     except (UnsupportedError, KeyError) as error:
@@ -117,13 +100,17 @@ def _wanted(each: Instruction) -> Operand | bool:
     return False
 
 
-def _counts(launch: Launch, program: Program) -> Counter[Event]:
-    """Return how many times the threads of a launch execute each counted instruction."""
-    walk = Walk(program, MOST_STEPS)
+def _counts(launch: Launch, walk: Walk) -> Counter[Event]:
+    """Return how many times the threads of a launch execute each counted instruction.
+
+    The first lane of each warp is followed, and one that is not elected.
+    """
+    if walk.is_split(launch.block):
+        raise UnknownWayError("what single lanes of a warp do is not followed")
     total: Counter[Event] = Counter()
-    lanes = ((1, 1), (0, _WARP - 1)) if "elect" in program.depends else ((1, _WARP),)
+    lanes = ((1, 1), (0, _WARP - 1)) if "elect" in walk.depends else ((1, _WARP),)
     warps = list(_warps(launch))
-    for block, blocks in _blocks(launch, program.depends).items():
+    for block, blocks in _blocks(launch, walk.depends).items():
         for warp in warps:
             for elected, threads in lanes:
                 specials = {**dict(block), **warp, "elect": elected}
@@ -177,63 +164,77 @@ def _named(name: str, values: tuple[int, ...] | list[int]) -> dict[str, int]:
 
 
 def _total(launch: Launch, kernel: Kernel, counts: Mapping[Event, int]) -> Work:
-    work = Work({}, 0, 0, 0, 0)
+    flops: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
     for event, count in counts.items():
         each = kernel.instructions[event.number]
         if "mma" in each.opcode and each.parts[0] != "multimem":
-            _add_product(work, each, event.value, count)
-        elif "tensor" in each.parts:
-            _add_tensor(work, launch, kernel, each, event.value, count)
+            kind, operations = _product(each, event.value)
+            if operations is None:
+                reasons["tensor_flops"] = f"the shape of {each.opcode} is not known"
+            else:
+                # Every lane counted it, but a warpgroup or a warp executes it together.
+                lanes = {"wgmma": 4 * _WARP, "mma": _WARP}.get(each.parts[0], 1)
+                flops[kind] += operations * count // lanes
+            continue
+        if "tensor" in each.parts:
+            name, size = _tensor_copy(launch, kernel, each, event.value)
+            reason = f"the tensor map in line {each.line} is not one of the plan's"
         else:
-            _add_access(work, each, event.value, count)
-    for name in work.reasons:
-        setattr(work, name, None)
-    return work
+            name, size = _access(each, event.value)
+            reason = f"how much {each.opcode} moves is not known"
+        if size is None:
+            reasons[name] = reason
+        else:
+            moved[name] += size * count
+
+    def known(name: str) -> int | None:
+        return None if name in reasons else moved[name]
+
+    return Work(
+        tensor_flops=None if "tensor_flops" in reasons else dict(flops),
+        tma_load_bytes=known("tma_load_bytes"),
+        tma_store_bytes=known("tma_store_bytes"),
+        global_load_bytes=known("global_load_bytes"),
+        global_store_bytes=known("global_store_bytes"),
+        reasons=reasons,
+    )
 
 
-def _add_product(work: Work, each: Instruction, descriptor: int | None, count: int) -> None:
-    flops = _of_descriptor(each, descriptor) if each.parts[0] == "tcgen05" else _of_shape(each)
-    if flops is None:
-        work.reasons["tensor_flops"] = f"the shape of {each.opcode} is not known"
-    elif work.tensor_flops is not None:
-        kind, operations = flops
-        # Every lane counted it, but a warpgroup or a warp executes it together.
-        lanes = {"wgmma": 4 * _WARP, "mma": _WARP}.get(each.parts[0], 1)
-        work.tensor_flops[kind] = work.tensor_flops.get(kind, 0) + operations * count // lanes
+def _product(each: Instruction, descriptor: int | None) -> tuple[str, int | None]:
+    """Return type and operations of a product of matrices; None if its shape is unknown."""
+    return _of_descriptor(each, descriptor) if each.parts[0] == "tcgen05" else _of_shape(each)
 
 
-def _of_shape(each: Instruction) -> tuple[str, int] | None:
-    """Return type and operations of a `wgmma` or `mma`."""
+def _of_shape(each: Instruction) -> tuple[str, int | None]:
     shape = next(filter(None, map(_SHAPE.fullmatch, each.parts)), None)
     types = [_TYPES[part] for part in each.parts if part in _TYPES]
     if shape is None or not types or "sp" in each.parts:
-        return None
+        return "", None
     kind = types[-1] if each.parts[0] == "wgmma" else types[min(1, len(types) - 1)]
     return kind, 2 * math.prod(map(int, shape.groups()))
 
 
-def _of_descriptor(each: Instruction, value: int | None) -> tuple[str, int] | None:
+def _of_descriptor(each: Instruction, value: int | None) -> tuple[str, int | None]:
     kind = next((part[6:] for part in each.parts if part.startswith("kind::")), "")
     if value is None or kind not in _KINDS:
-        return None
+        return "", None
     name, depth = _KINDS[kind]
     columns, rows = (value >> 17 & 63) << 3, (value >> 24 & 31) << 4
     return name, 2 * rows * columns * depth
 
 
-def _add_tensor(
-    work: Work, launch: Launch, kernel: Kernel, each: Instruction, address: int | None, count: int
-) -> None:
+def _tensor_copy(
+    launch: Launch, kernel: Kernel, each: Instruction, address: int | None
+) -> tuple[str, int | None]:
     tensor_map = None if address is None else _tensor_map(launch, kernel, address)
     # `….shared::cta.global…` loads, `….global.shared::cta…` stores.
     spaces = [part.partition("::")[0] for part in each.parts]
     name = "tma_store_bytes"
     if "global" in spaces and "shared" in spaces[: spaces.index("global")]:
         name = "tma_load_bytes"
-    if tensor_map is None:
-        work.reasons[name] = f"the tensor map in line {each.line} is not one of the plan's"
-    else:
-        _add(work, name, box_bytes(tensor_map) * count)
+    return name, None if tensor_map is None else box_bytes(tensor_map)
 
 
 def _tensor_map(launch: Launch, kernel: Kernel, address: int) -> TensorMap | None:
@@ -254,26 +255,16 @@ def box_bytes(tensor_map: TensorMap) -> int:
     return size * math.prod(-(-length // step) for length, step in steps)
 
 
-def _add_access(work: Work, each: Instruction, value: int | None, count: int) -> None:
+def _access(each: Instruction, value: int | None) -> tuple[str, int | None]:
     is_bulk = each.parts[0] == "cp" and "bulk" in each.parts
     if each.parts[0] == "cp":
         loads, size = not is_bulk or "global" not in each.parts[:4], value
     else:
         loads, size = each.parts[0] == "ld", access_bytes(each.opcode)
-    if each.parts[0] != "cp" and "global" not in each.parts:
-        size = None  # a generic address, which may be in shared memory
+        if "global" not in each.parts:
+            size = None  # a generic address, which may be in shared memory
     kind = "tma" if is_bulk else "global"
-    name = f"{kind}_{'load' if loads else 'store'}_bytes"
-    if size is None:
-        work.reasons[name] = f"how much {each.opcode} moves is not known"
-    else:
-        _add(work, name, size * count)
-
-
-def _add(work: Work, name: str, size: int) -> None:
-    known = getattr(work, name)
-    if known is not None:
-        setattr(work, name, known + size)
+    return f"{kind}_{'load' if loads else 'store'}_bytes", size
 
 
 def access_bytes(opcode: str) -> int | None:

@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pallasc.analysis.metrics.roofline import Roofline, roofline_of
-from pallasc.analysis.metrics.work import FIELDS, Work, unknown_work, work_of
-from pallasc.analysis.sass.classes import CLASSES, Class, classify
-from pallasc.analysis.sass.disassembly import disassemble_all
-from pallasc.analysis.sass.instructions import Code, Instruction
-from pallasc.analysis.sass.loops import loops
+from pallasc.analysis.loops import Loop, loops
+from pallasc.analysis.nvdisasm import disassemble_all
+from pallasc.analysis.roofline import Roofline, roofline_of
+from pallasc.analysis.sass import Class, Code, Codes, Instruction, classify, mix_of
+from pallasc.analysis.work import Work, unknown_work, work_of
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import (
-    blocks_by_limit,
-    model_figure,
-    warps_of_block,
-)
+from pallasc.specs.artifacts.occupancy import blocks_by_limit, model_figure, warps_of_block
 from pallasc.specs.artifacts.plan import Launch
-
-Codes = Mapping[str, Mapping[str, Code]]
-"""The code of kernels by cubin digest and kernel name."""
 
 _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
 
@@ -54,6 +45,11 @@ class Occupancy:
     most_warps_per_sm: int
     limited_by: tuple[str, ...]
     waves: float
+
+    @property
+    def part(self) -> float:
+        """The resident warps as a fraction of the maximum."""
+        return self.warps_per_sm / max(1, self.most_warps_per_sm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,75 +93,56 @@ class KernelMetrics:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def waves(self) -> float:
-        """The number of times the grid fills all multiprocessors."""
-        return self.occupancy.waves
-
-    @property
     def tensor_flops(self) -> int | None:
         """Tensor-core operations of all types."""
         flops = self.work.tensor_flops
         return None if flops is None else sum(flops.values())
 
 
+def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics, ...]]:
+    """Return the metrics of the launches of many artifacts, by digest.
+
+    Raises:
+        CorruptError: a cubin, a plan or a record is damaged.
+    """
+    several = list({artifact.digest: artifact for artifact in artifacts}.values())
+    found: dict[str, tuple[KernelMetrics, ...]] = {}
+    for start in range(0, len(several), _TOGETHER):
+        some = several[start : start + _TOGETHER]
+        cubins = {kernel.cubin: each.blob(kernel.cubin) for each in some for kernel in each.kernels}
+        codes: Codes = {}
+        reason = ""
+        try:
+            codes = disassemble_all(cubins)
+        except ToolError as error:
+            reason = error.message
+        found |= {each.digest: artifact_metrics(each, codes=codes, reason=reason) for each in some}
+    return found
+
+
 def artifact_metrics(
-    artifact: Artifact, *, codes: Codes | None = None, reason: str = ""
+    artifact: Artifact, *, codes: Codes, reason: str = ""
 ) -> tuple[KernelMetrics, ...]:
     """Return the metrics of each launch of an artifact.
 
     Args:
         artifact: the artifact.
-        codes: the code of its kernels, if already known.
+        codes: the code of its kernels.
         reason: why `codes` is incomplete.
 
     Raises:
-        CorruptError: a cubin, the plan or the record is damaged.
+        CorruptError: the plan or the record is damaged.
     """
-    if codes is None:
-        codes, reason = codes_of([artifact])
     return tuple(
-        _metrics(number, launch, artifact.kernel_of(launch), artifact, codes, reason)
+        _metrics(number, launch, artifact, codes, reason)
         for number, launch in enumerate(artifact.plan.launches)
     )
 
 
-def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics, ...]]:
-    """Return the metrics of many artifacts by digest, disassembling their kernels together.
-
-    Raises:
-        CorruptError: a cubin, a plan or a record is damaged.
-    """
-    found: dict[str, tuple[KernelMetrics, ...]] = {}
-    several = {artifact.digest: artifact for artifact in artifacts}.values()
-    for start in range(0, len(several), _TOGETHER):
-        some = list(several)[start : start + _TOGETHER]
-        codes, reason = codes_of(some)
-        for artifact in some:
-            found[artifact.digest] = artifact_metrics(artifact, codes=codes, reason=reason)
-    return found
-
-
-def codes_of(artifacts: Iterable[Artifact]) -> tuple[Codes, str]:
-    """Return the code of artifacts' kernels; without nvdisasm, no code and the reason.
-
-    Raises:
-        CorruptError: a cubin is damaged.
-    """
-    cubins = {k.cubin: artifact for artifact in artifacts for k in artifact.kernels}
-    try:
-        return disassemble_all({key: found.blob(key) for key, found in cubins.items()}), ""
-    except ToolError as error:
-        return {}, error.message
-
-
 def _metrics(
-    number: int,
-    launch: Launch,
-    kernel: KernelResources,
-    artifact: Artifact,
-    codes: Codes,
-    reason: str,
+    number: int, launch: Launch, artifact: Artifact, codes: Codes, reason: str
 ) -> KernelMetrics:
+    kernel = artifact.kernel_of(launch)
     work = _work(launch, kernel, artifact)
     code = codes.get(launch.cubin, {}).get(launch.kernel)
     reasons = dict(work.reasons)
@@ -199,7 +176,6 @@ def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
 
 def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
     """Return the occupancy of a launch on the model that it was compiled for."""
-    threads = model_figure(target, "threads_per_sm")
     limits = blocks_by_limit(launch, kernel, target)
     blocks = max(1, min(limits.values()))
     together = math.prod(launch.cluster or (1, 1, 1))
@@ -207,32 +183,22 @@ def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, A
     return Occupancy(
         blocks_per_sm=blocks,
         warps_per_sm=blocks * warps_of_block(launch),
-        most_warps_per_sm=threads // 32,
+        most_warps_per_sm=model_figure(target, "threads_per_sm") // 32,
         limited_by=tuple(name for name, limit in limits.items() if limit <= blocks),
         waves=math.prod(launch.grid) / together / max(1, resident),
     )
 
 
-def mix_of(instructions: Iterable[Instruction]) -> dict[Class, int]:
-    """Count the instructions of each class, in the order of the classes."""
-    counts = Counter(map(classify, instructions))
-    return {name: counts[name] for name in CLASSES if counts[name]}
-
-
 def _loops(code: Code) -> tuple[LoopMetrics, ...]:
     found = loops(code)
     around = {loop.parent for loop in found if not loop.is_wait}
-    return tuple(
-        LoopMetrics(
-            header=loop.header,
-            depth=loop.depth,
-            parent=loop.parent,
-            is_wait=loop.is_wait,
-            mix=mix_of(loop.body),
-            tensor_flops=None if loop.header in around else flops_of(loop.body),
-        )
-        for loop in found
-    )
+    return tuple(_loop(loop, has_inner=loop.header in around) for loop in found)
+
+
+def _loop(loop: Loop, *, has_inner: bool) -> LoopMetrics:
+    flops = None if has_inner else flops_of(loop.body)
+    mix = mix_of(loop.body)
+    return LoopMetrics(loop.header, loop.depth, loop.parent, loop.is_wait, mix, flops)
 
 
 def flops_of(instructions: Iterable[Instruction]) -> int | None:
@@ -252,42 +218,9 @@ def flops_of(instructions: Iterable[Instruction]) -> int | None:
 
 def metrics_json(metrics: KernelMetrics) -> dict[str, Any]:
     """Return the metrics of a launch as JSON; unknown values are null, explained in `reasons`."""
-    occupancy, roofline, work = metrics.occupancy, metrics.roofline, metrics.work
-    return {
-        "launch": metrics.launch,
-        "kernel": metrics.kernel,
-        "origin": metrics.origin,
-        "grid": list(metrics.grid),
-        "block": list(metrics.block),
-        "cluster": None if metrics.cluster is None else list(metrics.cluster),
-        "occupancy": {
-            "blocks_per_sm": occupancy.blocks_per_sm,
-            "warps_per_sm": occupancy.warps_per_sm,
-            "most_warps_per_sm": occupancy.most_warps_per_sm,
-            "limited_by": list(occupancy.limited_by),
-            "waves": round(occupancy.waves, 4),
-        },
-        "instructions": metrics.instructions,
-        "mix": None if metrics.mix is None else dict(metrics.mix),
-        "loops": None if metrics.loops is None else [_loop_json(x) for x in metrics.loops],
-        **{name: getattr(work, name) for name in FIELDS},
-        "roofline": {
-            "least_bytes": roofline.least_bytes,
-            "seconds_of_bytes": roofline.seconds_of_bytes,
-            "seconds_of_flops": roofline.seconds_of_flops,
-            "bound_s": roofline.bound_s,
-            "limited_by": roofline.limited_by,
-        },
-        "reasons": {**metrics.reasons, **roofline.reasons},
-    }
-
-
-def _loop_json(loop: LoopMetrics) -> dict[str, Any]:
-    return {
-        "header": loop.header,
-        "depth": loop.depth,
-        "parent": loop.parent,
-        "is_wait": loop.is_wait,
-        "mix": dict(loop.mix),
-        "tensor_flops": loop.tensor_flops,
-    }
+    data = asdict(metrics)
+    data["occupancy"]["waves"] = round(metrics.occupancy.waves, 4)
+    reasons = {**data.pop("reasons"), **data["roofline"].pop("reasons")}
+    work, roofline = data.pop("work"), data.pop("roofline")
+    del work["reasons"]
+    return {**data, **work, "roofline": roofline, "reasons": reasons}

@@ -1,22 +1,33 @@
-"""One side of a comparison: compiled variants by id, from any source."""
+"""One side of a comparison: compiled variants by id, from any source.
+
+A side can be a spec at another git revision: `kernels.yaml@main`. The files of the revision are
+written to a temporary folder, using a separate index. Neither the working tree nor the repository's
+index changes, and uncommitted changes are ignored. Submodules are not written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.errors import NotCachedError
+from pallasc.compiler.builds.provenance import Repository, find_repository
+from pallasc.errors import NotCachedError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import resources_of
 from pallasc.specs.canonical import plain, variant_id
 from pallasc.specs.resources import Resources
+from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.lock import Lock
+
+_SHORT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +159,13 @@ def store_side(store: Store, name: str) -> Side:
     subjects: dict[str, Subject] = {}
     older = set()
     for listed in artifacts(store):
-        artifact = artifact_of_action(store, listed.key) if listed.variants else None
-        for about in listed.variants if artifact is not None else ():
-            if not about.name or artifact is None:
-                continue
-            subject = subject_of(
-                artifact,
-                about.name,
-                about.params.items(),
-                target=about.target,
-                action_key=listed.key,
-            )
+        named = [about for about in listed.variants if about.name]
+        artifact = artifact_of_action(store, listed.key) if named else None
+        if artifact is None:
+            continue
+        for about in named:
+            params, target = about.params.items(), about.target
+            subject = subject_of(artifact, about.name, params, target=target, action_key=listed.key)
             if subjects.setdefault(subject.id, subject).digest != subject.digest:
                 older.add(subject.id)
     if not subjects:
@@ -188,13 +195,11 @@ def lock_side(lock: Lock, name: str, store: Store) -> Side:
             Subject(key, kernel, params, target, resources, artifact, entry.action, entry.artifact)
         )
     lost = sum(subject.artifact is None for subject in subjects)
-    notes = []
-    if lost:
-        notes.append(
-            f"the store has no artifact of {lost:,} of {name}'s {len(subjects):,} variants: only "
-            "the resources in the lock are compared"
-        )
-    return side_of(name, subjects, notes)
+    notes = (
+        f"the store has no artifact of {lost:,} of {name}'s {len(subjects):,} variants: only "
+        "the resources in the lock are compared",
+    )
+    return side_of(name, subjects, notes if lost else ())
 
 
 def _parts(key: str) -> tuple[str, dict[str, str], str]:
@@ -212,3 +217,113 @@ def _parts(key: str) -> tuple[str, dict[str, str], str]:
         elif last:  # a comma within a value
             pairs[last] += f",{part}"
     return kernel, pairs, target
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOut:
+    """Specs of a revision.
+
+    Attributes:
+        paths: their paths, in a temporary folder.
+        commit: the commit.
+        repository: the user's repository.
+    """
+
+    paths: tuple[str, ...]
+    commit: str
+    repository: Repository
+
+
+def split_revision(text: str) -> tuple[str, str]:
+    """Return path and revision of `kernels.yaml@main`; an existing path has no revision."""
+    path, sign, revision = text.rpartition("@")
+    return (
+        (path, revision) if sign and path and revision and not Path(text).exists() else (text, "")
+    )
+
+
+@contextmanager
+def checked_out(paths: Sequence[str], revision: str) -> Iterator[CheckedOut]:
+    """Write all files of a revision to a folder that is removed at the end of the block.
+
+    Args:
+        paths: the specs, in one repository; they need not exist in the working tree.
+        revision: any revision that git accepts.
+
+    Raises:
+        SpecError: the specs are not in a repository, the revision does not exist, or it lacks a
+            spec.
+        ToolError: git cannot write the files.
+    """
+    repository = _repository(paths[0], revision)
+    commit = repository.commit_of(revision)
+    if commit is None:
+        raise SpecError(
+            f"{revision} is no revision of {repository.root}.",
+            hint="Name a branch, tag or commit. A shallow clone lacks most of them: fetch it with "
+            f"'git fetch origin {revision}', and name FETCH_HEAD.",
+        )
+    with tempfile.TemporaryDirectory(prefix="pallasc-revision-") as folder:
+        top = Path(folder).resolve() / "tree"
+        if not repository.write_commit(commit, top):
+            raise ToolError(
+                f"git cannot write the files of {revision} into {folder}.",
+                hint="Look at what git says: git checkout-index needs space and all objects.",
+            )
+        names = [_name(path, repository) for path in paths]
+        for name in names:
+            if not (top / name).exists():
+                raise SpecError(
+                    f"{name} is not in {revision} ({commit[:_SHORT]}).",
+                    hint="It may have had another name there, or is not committed yet.",
+                )
+        yield CheckedOut(tuple(str(top / name) for name in names), commit, repository)
+
+
+def _repository(path: str, revision: str) -> Repository:
+    folder = Path(path).absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    repository = find_repository(folder)
+    if repository is None:
+        raise SpecError(
+            f"{path}@{revision}: {folder} is in no git repository that git can read.",
+            hint="Name a store, a bundle or a lock of that revision, or run this in the clone.",
+        )
+    return repository
+
+
+def _name(path: str, repository: Repository) -> Path:
+    place = Path(path).absolute()
+    resolved = place.parent.resolve() / place.name
+    if not resolved.is_relative_to(repository.root):
+        raise SpecError(f"{path} is not in the repository {repository.root}.")
+    return resolved.relative_to(repository.root)
+
+
+def taken_from_elsewhere(variants: Iterable[Variant], checked: CheckedOut) -> list[str]:
+    """Return notes on entries whose code comes from the working tree instead of the revision.
+
+    This happens with a package installed from the working tree, such as an editable install, unless
+    the package is also next to the spec.
+    """
+    from importlib.util import find_spec
+
+    notes = {}
+    for variant in variants:
+        module = variant.entry.partition(":")[0]
+        top = module.partition(".")[0]
+        base = Path(variant.base_dir)
+        if module.endswith(".py") or (base / top).exists() or (base / f"{top}.py").exists():
+            continue
+        try:
+            found = find_spec(top)
+        except (ImportError, ValueError):
+            continue
+        places = [found.origin or "", *(found.submodule_search_locations or ())] if found else []
+        if any(Path(p).resolve().is_relative_to(checked.repository.root) for p in places if p):
+            notes[top] = (
+                f"{top} is installed from the working tree: its code is the one of today, not that "
+                f"of {checked.commit[:_SHORT]}"
+            )
+    return list(notes.values())
