@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -217,184 +217,69 @@ def reserved_smem_bytes(sm: int) -> int:
     return older[-1].reserved_smem_bytes if older else 0
 
 
-_A100 = Target(
-    name="a100-sxm",
-    arch="sm_80",
-    sm_count=108,
-    smem_optin_bytes=166912,
-    smem_per_sm_bytes=167936,
-    threads_per_sm=2048,
-    fpus_per_sm=64,
-    memory_bandwidth_bytes_per_s=2_039_040_000_000,
-    l2_bytes=41943040,
-    clock_ghz=1.41,
-    memory_bytes=85100068864,
-    description="NVIDIA A100-SXM4-80GB",
-)
-_A6000 = Target(
-    name="a6000",
-    arch="sm_86",
-    sm_count=84,
-    smem_optin_bytes=101376,
-    smem_per_sm_bytes=102400,
-    threads_per_sm=1536,
-    fpus_per_sm=128,
-    memory_bandwidth_bytes_per_s=768_096_000_000,
-    l2_bytes=6291456,
-    clock_ghz=1.8,
-    memory_bytes=51041271808,
-    description="NVIDIA RTX A6000",
-)
-_H100 = Target(
-    name="h100-sxm",
-    arch="sm_90a",
-    sm_count=132,
-    smem_optin_bytes=232448,
-    smem_per_sm_bytes=233472,
-    threads_per_sm=2048,
-    fpus_per_sm=128,
-    memory_bandwidth_bytes_per_s=3_352_320_000_000,
-    l2_bytes=52428800,
-    clock_ghz=1.98,
-    memory_bytes=84942979072,
-    description="NVIDIA H100 80GB HBM3",
-)
-_B200 = replace(
-    _H100,
-    name="b200",
-    arch="sm_100a",
-    sm_count=148,
-    memory_bandwidth_bytes_per_s=7_672_320_000_000,
-    l2_bytes=132644864,
-    clock_ghz=1.965,
-    memory_bytes=191514411008,
-    description="NVIDIA B200",
-)
-_B300 = replace(
-    _B200,
-    name="b300",
-    arch="sm_103a",
-    sm_count=158,
-    memory_bandwidth_bytes_per_s=7_936_000_000_000,
-    l2_bytes=135528448,
-    memory_bytes=297021865984,
-    description="NVIDIA B300",
-)
-
+# Figures of each architecture's multiprocessor: `smem_optin_bytes`, `smem_per_sm_bytes`,
+# `threads_per_sm`, `fpus_per_sm`.
+_MULTIPROCESSORS = {
+    "sm_80": (166912, 167936, 2048, 64),
+    "sm_86": (101376, 102400, 1536, 128),
+    "sm_89": (101376, 102400, 1536, 128),
+    "sm_90a": (232448, 233472, 2048, 128),
+    "sm_100a": (232448, 233472, 2048, 128),
+    "sm_103a": (232448, 233472, 2048, 128),
+    "sm_110a": (232448, 233472, 1536, 128),
+    "sm_120a": (101376, 131072, 1536, 128),
+    "sm_121a": (101376, 102400, 1536, 128),
+}
 _BUILT_IN = (
-    _A100,
-    replace(
-        _A100,
-        name="a100-sxm-40gb",
-        memory_bandwidth_bytes_per_s=1_555_200_000_000,
-        memory_bytes=42331013120,
-        description="NVIDIA A100-SXM4-40GB",
-    ),
-    replace(
-        _A100,
-        name="a100-pcie",
-        memory_bandwidth_bytes_per_s=2_039_000_000_000,
-        clock_ghz=1.1105,
-        memory_bytes=79050250240,
-        description="NVIDIA A100 80GB PCIe",
-    ),
-    _A6000,
-    replace(
-        _A6000,
-        name="l40s",
-        arch="sm_89",
-        sm_count=142,
-        memory_bandwidth_bytes_per_s=864_000_000_000,
-        l2_bytes=100663296,
-        clock_ghz=2.52,
-        memory_bytes=48_000_000_000,
-        description="NVIDIA L40S",
-    ),
-    _H100,
-    replace(
-        _H100,
-        name="h100-pcie",
-        sm_count=114,
-        memory_bandwidth_bytes_per_s=2_039_040_000_000,
-        clock_ghz=1.755,
-        description="NVIDIA H100 PCIe",
-    ),
-    replace(
-        _H100,
-        name="h200",
-        memory_bandwidth_bytes_per_s=4_800_000_000_000,
-        memory_bytes=151397597184,
-        description="NVIDIA H200 141GB HBM3e",
-    ),
-    replace(
-        _H100,
-        name="gh200",
-        memory_bandwidth_bytes_per_s=4_000_000_000_000,
-        memory_bytes=96_000_000_000,
-        description="NVIDIA GH200 96GB HBM3",
-    ),
-    _B200,
-    replace(
-        _B200,
-        name="gb200",
-        sm_count=152,
-        memory_bandwidth_bytes_per_s=7_928_064_000_000,
-        l2_bytes=135528448,
-        clock_ghz=2.062,
-        memory_bytes=197897748480,
-        description="NVIDIA GB200",
-    ),
-    _B300,
-    replace(
-        _B300,
-        name="gb300",
-        sm_count=152,
-        memory_bandwidth_bytes_per_s=7_928_064_000_000,
-        clock_ghz=2.07,
-        memory_bytes=297021079552,
-        description="NVIDIA GB300",
-    ),
-    replace(
-        _B200,
-        name="thor",
-        arch="sm_110a",
-        sm_count=20,
-        threads_per_sm=1536,
-        memory_bandwidth_bytes_per_s=273_000_000_000,
-        l2_bytes=33554432,
-        clock_ghz=1.575,
-        memory_bytes=128_000_000_000,
-        description="NVIDIA Thor",
-    ),
-    Target(
-        name="rtx-pro-6000",
-        arch="sm_120a",
-        sm_count=188,
-        smem_optin_bytes=101376,
-        smem_per_sm_bytes=131072,
-        threads_per_sm=1536,
-        fpus_per_sm=128,
-        memory_bandwidth_bytes_per_s=1_792_000_000_000,
-        l2_bytes=134217728,
-        clock_ghz=2.6,
-        memory_bytes=103079215104,
-        description="NVIDIA RTX PRO 6000 Blackwell",
-    ),
-    Target(
-        name="gb10",
-        arch="sm_121a",
-        sm_count=48,
-        smem_optin_bytes=101376,
-        smem_per_sm_bytes=102400,
-        threads_per_sm=1536,
-        fpus_per_sm=128,
-        memory_bandwidth_bytes_per_s=273_000_000_000,
-        l2_bytes=25165824,
-        clock_ghz=2.418,
-        memory_bytes=128_000_000_000,
-        description="NVIDIA GB10",
-    ),
-)
+    # name, architecture, description; multiprocessors, memory bandwidth, L2 cache, clock, memory
+    ("a100-sxm", "sm_80", "NVIDIA A100-SXM4-80GB",
+     108, 2_039_040_000_000, 41943040, 1.41, 85100068864),
+    ("a100-sxm-40gb", "sm_80", "NVIDIA A100-SXM4-40GB",
+     108, 1_555_200_000_000, 41943040, 1.41, 42331013120),
+    ("a100-pcie", "sm_80", "NVIDIA A100 80GB PCIe",
+     108, 2_039_000_000_000, 41943040, 1.1105, 79050250240),
+    ("a6000", "sm_86", "NVIDIA RTX A6000",
+     84, 768_096_000_000, 6291456, 1.8, 51041271808),
+    ("l40s", "sm_89", "NVIDIA L40S",
+     142, 864_000_000_000, 100663296, 2.52, 48_000_000_000),
+    ("h100-sxm", "sm_90a", "NVIDIA H100 80GB HBM3",
+     132, 3_352_320_000_000, 52428800, 1.98, 84942979072),
+    ("h100-pcie", "sm_90a", "NVIDIA H100 PCIe",
+     114, 2_039_040_000_000, 52428800, 1.755, 84942979072),
+    ("h200", "sm_90a", "NVIDIA H200 141GB HBM3e",
+     132, 4_800_000_000_000, 52428800, 1.98, 151397597184),
+    ("gh200", "sm_90a", "NVIDIA GH200 96GB HBM3",
+     132, 4_000_000_000_000, 52428800, 1.98, 96_000_000_000),
+    ("b200", "sm_100a", "NVIDIA B200",
+     148, 7_672_320_000_000, 132644864, 1.965, 191514411008),
+    ("gb200", "sm_100a", "NVIDIA GB200",
+     152, 7_928_064_000_000, 135528448, 2.062, 197897748480),
+    ("b300", "sm_103a", "NVIDIA B300",
+     158, 7_936_000_000_000, 135528448, 1.965, 297021865984),
+    ("gb300", "sm_103a", "NVIDIA GB300",
+     152, 7_928_064_000_000, 135528448, 2.07, 297021079552),
+    ("thor", "sm_110a", "NVIDIA Thor",
+     20, 273_000_000_000, 33554432, 1.575, 128_000_000_000),
+    ("rtx-pro-6000", "sm_120a", "NVIDIA RTX PRO 6000 Blackwell",
+     188, 1_792_000_000_000, 134217728, 2.6, 103079215104),
+    ("gb10", "sm_121a", "NVIDIA GB10",
+     48, 273_000_000_000, 25165824, 2.418, 128_000_000_000),
+)  # fmt: skip
+
+
+def _built_in(
+    name: str,
+    arch: str,
+    description: str,
+    sm_count: int,
+    memory_bandwidth_bytes_per_s: int,
+    l2_bytes: int,
+    clock_ghz: float,
+    memory_bytes: int,
+) -> Target:
+    device = memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes
+    return Target(name, arch, sm_count, *_MULTIPROCESSORS[arch], *device, description)
+
 
 ARCHITECTURES: Mapping[tuple[int, int], Architecture] = MappingProxyType(
     {row.capability: row for row in _ROWS}
@@ -409,7 +294,7 @@ DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
 )
 """The architectures that pallasc compiles for, and the model that each bare name means."""
 
-MODELS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _BUILT_IN})
+MODELS: Mapping[str, Target] = MappingProxyType({row[0]: _built_in(*row) for row in _BUILT_IN})
 """Every built-in model by name, older architectures first."""
 
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
