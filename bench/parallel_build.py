@@ -32,7 +32,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
-from pallasc.specs.wire import variant_to_json
+from pallasc.specs.spec import variant_to_json
 
 MEASURED = """
 import json, resource, sys

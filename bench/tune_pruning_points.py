@@ -24,7 +24,7 @@ from pallasc.analysis.metrics.kernel_metrics import all_metrics
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import DTYPES
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.tuning.rules import Facts, facts_of

@@ -33,7 +33,7 @@ from pallasc.cache.transfer import export_file, import_file
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
-from pallasc.specs.wire import variant_to_json
+from pallasc.specs.spec import variant_to_json
 
 BASELINE = [sys.executable, "-c", "import click, yaml, sqlite3"]
 FEW = 24

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.hooks.settings import Setting
 from pallasc.hooks.sources import lock_file
-from pallasc.specs.plain_text import printable
+from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.bundling import BundleResult

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pallasc.analysis.compare.comparison import Comparison, Difference
 from pallasc.reports.content import Content
 from pallasc.reports.words import number
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 _MOST_ROWS = 40
 _ORDER = {"worse": 0, "mixed": 1, "better": 2, "": 3}

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
 from pallasc.reports.figures import Figures
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 _SLUG_DIGITS = 12
 _INSTALLED = "site-packages"

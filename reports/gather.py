@@ -22,7 +22,7 @@ from pallasc.reports.content import (
 )
 from pallasc.reports.figures import Figures, figures_of
 from pallasc.specs.canonical import plain
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pallasc.reports.tensor_pictures import MapPicture, draw_maps
 from pallasc.reports.words import by, counted, number, percent, size
 from pallasc.reports.work_rows import LoopRow, MixPart, loop_row, mix_parts, work_rows
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import blocks_by_limit, model_figure
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure
 from pallasc.specs.artifacts.source_lines import SharedMemory, SourceLines
 
 _RESERVED_BYTES = 1024

@@ -23,8 +23,8 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Variant
+from pallasc.specs.spelling import one_line
 from pallasc.specs.tuning import Tuning, key_text
 from pallasc.specs.user_files import replace_file
 from pallasc.tuning.rules import DEFAULT_SHARE, KINDS, Key, Kind, Point, facts_of, prune

@@ -20,12 +20,12 @@ from pallasc.analysis.sass.instructions import Code, Instruction
 from pallasc.analysis.sass.loops import loops
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import (
+from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.resources import (
     blocks_by_limit,
     model_figure,
     warps_of_block,
 )
-from pallasc.specs.artifacts.plan import Launch
 
 Codes = Mapping[str, Mapping[str, Code]]
 """The code of kernels by cubin digest and kernel name."""

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from pallasc.analysis.metrics.peaks import peak_operations_per_s
 from pallasc.analysis.metrics.work import Work
-from pallasc.specs.artifacts.occupancy import model_figure
 from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, Pointer
+from pallasc.specs.artifacts.resources import model_figure
 
 Limit = Literal["memory", "tensor"]
 

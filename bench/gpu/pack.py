@@ -70,7 +70,7 @@ def _row(variant: Any, digest: str) -> dict[str, Any]:
     """Return what the GPU's machine must know of a variant."""
     from math import prod
 
-    from pallasc.specs.wire import variant_to_json
+    from pallasc.specs.spec import variant_to_json
 
     data = variant_to_json(variant)
     return {

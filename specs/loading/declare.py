@@ -11,13 +11,12 @@ from msgspec import Struct, field
 from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import PathParts, Place
-from pallasc.specs.gpus import Target
+from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.parameter_fields import FILE_KEY, Matrix, Table
 from pallasc.specs.loading.schema import KERNEL_FIELDS, PARTIAL_KERNEL
 from pallasc.specs.loading.tune_fields import given_values, made_tune
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
-from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import Value
 
 if TYPE_CHECKING:

@@ -19,12 +19,11 @@ from pallasc.errors import SpecError
 from pallasc.specs.arrays import without_layout
 from pallasc.specs.canonical import plain
 from pallasc.specs.fields import Place
-from pallasc.specs.gpus import Target
+from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.filling import Filling
 from pallasc.specs.loading.parameter_fields import ARGS_KEY, FILE_KEY, TOLERANCE_KEY
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import (
     Choice,
     Point,

@@ -10,9 +10,7 @@ import json
 from typing import NamedTuple
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import looks_like_array, parse_array
-from pallasc.specs.budget_rules import parse_rule, rules_for
-from pallasc.specs.dtypes import ALIASES, DTYPES
+from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
 from pallasc.specs.fields import (
     Field,
     ListOf,
@@ -40,7 +38,7 @@ from pallasc.specs.loading.parameter_fields import (
     ParameterKind,
 )
 from pallasc.specs.loading.tune_fields import TUNE
-from pallasc.specs.resources import MORE_IS_BETTER
+from pallasc.specs.resources import MORE_IS_BETTER, parse_rule, rules_for
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared

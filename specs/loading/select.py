@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.spelling import nearest, shortened, values_text
-from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import Scalar
 
 

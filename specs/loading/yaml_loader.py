@@ -27,15 +27,14 @@ from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.fields import Place
-from pallasc.specs.gpus import Target
+from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
 from pallasc.specs.loading.declare import SpecFile, check_targets, declare, kernel_place
 from pallasc.specs.loading.schema import FILE, FILE_FIELDS, VARIABLES_KIND
 from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
-from pallasc.specs.settings.build_settings import project_table
+from pallasc.specs.settings import project_table
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, suggestion
-from pallasc.specs.targets import check_arch, make_model, resolve_target
 from pallasc.specs.user_files import check_regular
 
 YAML_SUFFIXES = (".yaml", ".yml")

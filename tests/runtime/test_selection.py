@@ -19,8 +19,8 @@ from pallasc.runtime.matching.selection import (
     select,
 )
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.occupancy import blocks_per_sm
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.resources import blocks_per_sm
 from pallasc.specs.gpus import MODELS
 
 _NAMES = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h100-pcie": "NVIDIA H100 PCIe"}
