@@ -283,14 +283,6 @@ def _parse_layout(order: str | None, rank: int, notation: str) -> tuple[int, ...
     return layout
 
 
-def without_layout(text: str) -> str:
-    """Return array notation without its layout; a layout's braces hold no parameters."""
-    match = _ARRAY.fullmatch(text)
-    if match is None or match["layout"] is None:
-        return text
-    return text[: match.start("layout") - 1]
-
-
 def looks_like_array(text: str) -> bool:
     """Return True if the text has the form of an array; dtype and dimensions are not checked."""
     return _ARRAY.fullmatch(text) is not None

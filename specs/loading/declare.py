@@ -12,8 +12,8 @@ from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.gpus import Target, resolve_target
-from pallasc.specs.loading.parameter_fields import FILE_KEY, Matrix, Table
 from pallasc.specs.loading.schema import KERNEL_FIELDS, PARTIAL_KERNEL
+from pallasc.specs.loading.tables import FILE_KEY, Matrix, Table, read_rows
 from pallasc.specs.loading.tune_fields import given_values, made_tune
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
@@ -101,8 +101,6 @@ def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
         return {"matrix": matrix.axes}
     at = at.child(table.named)
     if id(table) not in known:
-        from pallasc.specs.loading.tables import read_rows
-
         known[id(table)] = (table, read_rows(table, at, file.base_dir, file.documents))
     rows = known[id(table)][1]
     for name in matrix.axes:

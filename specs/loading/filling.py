@@ -8,10 +8,17 @@ from typing import Any, NamedTuple
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_tree, looks_like_array, parse_array, resolve_array
 from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.fields import NODES, PathParts, Place
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.parameter_fields import ARGS_KEY, NODES, SEED_KEY, TOLERANCE_KEY
-from pallasc.specs.loading.schema import AXIS_SIZE, DIFFERENCE, LIMITS, is_parameter
+from pallasc.specs.loading.schema import (
+    ARGS_KEY,
+    AXIS_SIZE,
+    DIFFERENCE,
+    LIMITS,
+    SEED_KEY,
+    TOLERANCE_KEY,
+    is_parameter,
+)
 from pallasc.specs.spec import (
     Budget,
     Check,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from pallasc.specs.canonical import plain
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.filling import Filling
-from pallasc.specs.loading.parameter_fields import FILE_KEY
+from pallasc.specs.loading.tables import FILE_KEY, VARIABLE, most_variants
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import (
@@ -36,9 +35,6 @@ from pallasc.specs.templates import (
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_points import TunedPoints
 
-VARIABLE = "PALLASC_MAX_VARIANTS"
-MOST_VARIANTS = 100_000
-"""Limit for the variants of all specs, unless `$PALLASC_MAX_VARIANTS` sets another."""
 _Ranks = tuple[int, ...]
 """Number of dimensions of each array of a variant."""
 
@@ -300,20 +296,6 @@ def _source_of(spec: Spec, name: str, at: Place) -> Place:
     if name in spec.matrix:
         return at.child("matrix").child(name)
     return at.child("matrix").child(FILE_KEY) if spec.rows else at.child("include").child(name)
-
-
-def most_variants() -> int:
-    """Return the maximum number of variants that specs may expand to.
-
-    Raises:
-        SpecError: `$PALLASC_MAX_VARIANTS` is not a positive whole number.
-    """
-    text = os.environ.get(VARIABLE, "")
-    if not text:
-        return MOST_VARIANTS
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
-        raise SpecError(f"{VARIABLE} must be a whole number from 1 to 999999999, got {text!r}.")
-    return int(text)
 
 
 def _check_expansion(specs: Iterable[Spec]) -> None:
