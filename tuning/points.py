@@ -23,10 +23,10 @@ from pallasc.runtime.matching.selection import arch_refusal
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.canonical import as_list, as_whole
 from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, key_text
-from pallasc.specs.untrusted_json import as_list, as_whole
 from pallasc.tuning.point_process import NO_ROOM, decode, encode
 from pallasc.tuning.referee import OutputReferee
 from pallasc.tuning.results import ContestKey, contest_key

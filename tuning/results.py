@@ -46,18 +46,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import canonical_json
-from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Measured, as_number, as_scalar
-from pallasc.specs.untrusted_json import (
+from pallasc.specs.canonical import (
     as_flag,
     as_list,
     as_object,
     as_text,
     as_whole,
+    canonical_json,
     fault,
     parse_json,
 )
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Measured, as_number, as_scalar
 from pallasc.specs.user_files import read_regular
 
 RESULTS_SCHEMA = 1

@@ -21,7 +21,7 @@ from typing import Any
 from pallasc.errors import SpecError, summary_of
 from pallasc.specs.arrays import DTYPES, ArraySpec, parse_dtype, settled_layout
 from pallasc.specs.artifacts.plan import Binding, tree_leaves
-from pallasc.specs.artifacts.trees import static_text
+from pallasc.specs.artifacts.signature import static_text
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.loading.modules import load_module
 from pallasc.specs.spec import Args

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypedDict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
-from pallasc.specs.untrusted_json import Positive, as_object, fault, read
+from pallasc.specs.canonical import Positive, as_object, fault, read
 
 Dim3 = tuple[Positive, Positive, Positive]
 Role = Literal["input", "output", "constant", "temporary"]
