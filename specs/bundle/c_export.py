@@ -34,9 +34,9 @@ from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import ARCH, device_names
-from pallasc.specs.made_folder import replace_folder
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import How, chosen_by, is_for, names_of
+from pallasc.specs.user_files import replace_folder
 
 DEFAULT_MOST_BYTES = 4 << 30
 
