@@ -225,12 +225,12 @@ class _Reader:
         self._document = Document(file)
         self._most_values = self._left = most_values
         self._anchors: dict[str, int] = {}
-        self._open: list[int] = []
+        self._open: list[Any] = []
 
     def read(self) -> Document:
         """Return the only document."""
         self._take()
-        if not self._is_next("DocumentStart"):
+        if self._peek() != "DocumentStartEvent":
             raise SpecError(
                 "the file is empty.",
                 location=Location(self._document.file),
@@ -239,24 +239,30 @@ class _Reader:
         self._take()
         self._document.data = self._value(())
         self._take()
-        if self._is_next("DocumentStart"):
+        if self._peek() == "DocumentStartEvent":
             message = "a file must be one document; a second one begins here."
             raise self._error(self._take(), message)
         return self._document
 
-    def _is_next(self, kind: str) -> bool:
+    def _peek(self) -> str:
+        """Return the kind of the next event, such as `ScalarEvent`."""
         if self._next == len(self._taken):
             self._taken.append(next(self._events))
-        return type(self._taken[self._next]).__name__ == f"{kind}Event"
+        return type(self._taken[self._next]).__name__
 
     def _take(self) -> Any:
         if self._next == len(self._taken):
             self._taken.append(next(self._events))
+        event = self._taken[self._next]
         self._next += 1
-        return self._taken[self._next - 1]
+        if not self._anchors and getattr(event, "anchor", None) is None:
+            self._taken.clear()  # only the events of anchors are read again
+            self._next = 0
+        return event
 
     def _value(self, path: PathParts) -> Any:
-        if self._is_next("Alias"):
+        kind = self._peek()
+        if kind == "AliasEvent":
             return self._replayed(partial(self._value, path))
         start = self._next
         event = self._take()
@@ -266,17 +272,16 @@ class _Reader:
             raise self._error(event, f"more than {self._most_values} values, aliases counted.")
         if event.anchor and self._anchors.setdefault(event.anchor, start) != start:
             raise self._error(event, f"anchor {event.anchor!r} is defined twice.")
-        if type(event).__name__ == "ScalarEvent":
+        if kind == "ScalarEvent":
             return self._scalar(event)
         if event.tag not in (*_UNTAGGED, _LIST, _MAPPING):
             raise self._tag_error(event)
-        if start in self._open:
+        if any(event is other for other in self._open):
             raise self._error(event, "an alias refers to what contains it.")
         if len(self._open) > _DEEPEST:
             raise self._error(event, "lists and mappings are nested too deeply.")
-        self._open.append(start)
-        is_list = type(event).__name__ == "SequenceStartEvent"
-        data = self._sequence(path) if is_list else self._mapping(event, path)
+        self._open.append(event)
+        data = self._sequence(path) if kind == "SequenceStartEvent" else self._mapping(event, path)
         self._open.pop()
         return data
 
@@ -292,7 +297,7 @@ class _Reader:
 
     def _sequence(self, path: PathParts) -> list[Any]:
         items: list[Any] = []
-        while not self._is_next("SequenceEnd"):
+        while self._peek() != "SequenceEndEvent":
             items.append(self._value((*path, len(items))))
         self._take()
         return items
@@ -301,9 +306,9 @@ class _Reader:
         data: dict[str, object] = {}
         sources: list[dict[str, object]] = []
         value_event: Any = None
-        while not self._is_next("MappingEnd"):
+        while (kind := self._peek()) != "MappingEndEvent":
             event = self._take()
-            if type(event).__name__ == "ScalarEvent" and event.value == "<<" and _is_plain(event):
+            if kind == "ScalarEvent" and event.value == "<<" and _is_plain(event):
                 sources += self._merged(path)
                 continue
             key = self._key(event)
@@ -312,7 +317,7 @@ class _Reader:
                 message = f"key {show(key)} is given twice, first at {first}."
                 raise self._error(event, message, "Remove one of them.")
             self._document.keys[(*path, key)] = self._where(event)
-            value_event = None if self._is_next("Alias") else self._taken[self._next]
+            value_event = None if self._peek() == "AliasEvent" else self._taken[self._next]
             data[key] = self._value((*path, key))
         self._take()
         if (
@@ -342,23 +347,23 @@ class _Reader:
         return sources
 
     def _sources(self, path: PathParts) -> list[dict[str, object]]:
-        if self._is_next("Alias"):
+        if self._peek() == "AliasEvent":
             sources: list[dict[str, object]] = self._replayed(partial(self._sources, path))
             return sources
-        if not self._is_next("SequenceStart"):
+        if self._peek() != "SequenceStartEvent":
             return [self._source(path)]
         self._take()
         sources = []
-        while not self._is_next("SequenceEnd"):
+        while self._peek() != "SequenceEndEvent":
             sources.append(self._source(path))
         self._take()
         return sources
 
     def _source(self, path: PathParts) -> dict[str, object]:
-        start = self._next
         source = self._value(path)
         if not isinstance(source, dict):
-            raise self._error(self._taken[start], "'<<' takes a mapping.", "Write <<: *anchor.")
+            where = self._document.values[path]
+            raise SpecError("'<<' takes a mapping.", location=where, hint="Write <<: *anchor.")
         return source
 
     def _key(self, event: Any) -> str:
