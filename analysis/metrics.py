@@ -18,8 +18,8 @@ from pallasc.analysis.sass import Class, Code, Codes, Instruction, classify, mix
 from pallasc.analysis.work import Work, unknown_work, work_of
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import blocks_by_limit, model_figure, warps_of_block
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure, warps_of_block
 
 _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
 

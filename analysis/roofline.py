@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pallasc.analysis.work import Work
-from pallasc.specs.artifacts.occupancy import model_figure
 from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, Pointer
+from pallasc.specs.artifacts.resources import model_figure
 
 _H100 = {"f16": 989.4, "tf32": 494.7, "f8": 1978.9, "i8": 1978.9, "f64": 66.9}
 _B200 = {"f16": 2250.0, "tf32": 1125.0, "f8": 4500.0, "i8": 4500.0}

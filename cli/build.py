@@ -226,7 +226,7 @@ def _watch(
 
 def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
     from pallasc.cli.output.build_text import failure_lines
-    from pallasc.specs.plain_text import one_line
+    from pallasc.specs.spelling import one_line
 
     for result in reproduction.results:
         if quiet and result.outcome == "same":

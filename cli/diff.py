@@ -21,8 +21,8 @@ from pallasc.cli.arguments.options import (
 )
 from pallasc.cli.output.text import count, echo, json_text
 from pallasc.errors import SpecError
-from pallasc.specs.plain_text import one_line
 from pallasc.specs.resources import WORDS, Resources
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.analysis.compare import (

@@ -316,7 +316,7 @@ class Document(NamedTuple):
 
 def _warnings(result: VariantResult) -> str:
     """Return a variant's compile warnings, to append to its summary."""
-    from pallasc.specs.plain_text import printable
+    from pallasc.specs.spelling import printable
 
     if not result.diagnostics:
         return ""

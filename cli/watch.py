@@ -13,7 +13,7 @@ from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.progress import Reading, store_progress
 from pallasc.cli.output.text import count, cut, echo, first_of, shorten, width
 from pallasc.errors import PallascError, SpecError
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store

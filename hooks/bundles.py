@@ -34,8 +34,7 @@ from pallasc.specs.bundle.signature import (
     parse_private_key,
     read_policy,
 )
-from pallasc.specs.plain_text import printable
-from pallasc.specs.spelling import nearest, show
+from pallasc.specs.spelling import nearest, printable, show
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings

@@ -23,7 +23,7 @@ from pallasc.errors import Location, PallascError
 from pallasc.reports.words import counted, duration, number, percent, short_time, size
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import plain
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:

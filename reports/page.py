@@ -27,7 +27,7 @@ from pallasc.reports.content import COLUMNS, Column, Content, Entry, Group, colu
 from pallasc.reports.drawings import Point, draw, varying
 from pallasc.reports.variant import Blocks, Data, variant_data
 from pallasc.specs.artifacts.source_lines import SourceLines
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from pallasc.reports.drawings import draw_maps, draw_plan
 from pallasc.reports.words import by, counted, number, percent, short_time, size
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import parse_elf
-from pallasc.specs.artifacts.occupancy import blocks_by_limit, model_figure
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure
 from pallasc.specs.artifacts.source_lines import SourceLines, lines_of_code, ptx_rows
 
 if TYPE_CHECKING:

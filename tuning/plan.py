@@ -24,8 +24,8 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Variant
+from pallasc.specs.spelling import one_line
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, use_text
 from pallasc.specs.user_files import replace_file

@@ -372,7 +372,7 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
     if ctx.resilient_parsing:
         return None
     if text is None:
-        from pallasc.specs.settings.build_settings import build_settings
+        from pallasc.specs.settings import build_settings
 
         text = build_settings().executor or None
     if not text:

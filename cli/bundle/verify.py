@@ -192,8 +192,7 @@ def _checked(targets: Sequence[str]) -> tuple[str, ...]:
     Raises:
         SpecError: an architecture does not exist.
     """
-    from pallasc.specs.gpus import DEFAULT_MODELS
-    from pallasc.specs.targets import resolve_target
+    from pallasc.specs.gpus import DEFAULT_MODELS, resolve_target
 
     for name in targets:
         if name.startswith("sm_") and name not in DEFAULT_MODELS:

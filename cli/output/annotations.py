@@ -19,7 +19,7 @@ from pallasc.cli.output.exits import error_line
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import count, first_of, relative_file
 from pallasc.errors import BudgetError
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Found, Outcome, Run

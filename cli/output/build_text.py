@@ -22,7 +22,7 @@ from pallasc.cli.output.text import (
     width,
 )
 from pallasc.compiler.builds.report import NOT_COMPILED
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store

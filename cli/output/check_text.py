@@ -12,7 +12,7 @@ from pallasc.cli.output.build_text import compiled_wrongly
 from pallasc.cli.output.exits import error_line, error_text
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
 from pallasc.cli.output.text import count, echo
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pallasc.cli.output.exits import error_line
 from pallasc.cli.output.text import ELLIPSIS, count, cut, duration, shorten, width
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult

@@ -37,8 +37,8 @@ from pallasc.cli.output.json import junit_properties
 from pallasc.cli.output.outcome import Outcome, grouped
 from pallasc.cli.output.text import relative_file
 from pallasc.errors import BudgetError
-from pallasc.specs.plain_text import printable
 from pallasc.specs.spec import Budget
+from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Run

@@ -23,7 +23,7 @@ from pallasc.cli.output.check_text import place_texts
 from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, grouped
 from pallasc.cli.output.text import relative_file
 from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.plain_text import printable
+from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, Place, Rule

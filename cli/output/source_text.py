@@ -13,7 +13,7 @@ from pallasc.analysis.lines import COUNTED, LineCosts, LocatedKernel, located_ke
 from pallasc.cli.output.text import count, echo, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store

@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 import click
 
 from pallasc.errors import SpecError
-from pallasc.specs.plain_text import UNDECODED, one_line, printable
+from pallasc.specs.spelling import UNDECODED, one_line, printable
 
 JSON_SCHEMA = 1
 """Schema version of `--json`; increased when the meaning of a field changes."""

@@ -10,8 +10,7 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_arrays import element_strides, numpy_dtype, short_dtype
 from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, NewArray, no_array
-from pallasc.specs.arrays import strides_of
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import DTYPES, strides_of
 
 
 class CupyAdapter(Adapter):

@@ -22,8 +22,7 @@ from pallasc.runtime.matching.arrays import (
     NewArray,
     no_array,
 )
-from pallasc.specs.arrays import strides_of
-from pallasc.specs.dtypes import ALIASES, DTYPES
+from pallasc.specs.arrays import ALIASES, DTYPES, strides_of
 
 _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}
 

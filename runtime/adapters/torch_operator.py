@@ -18,8 +18,7 @@ from pallasc.runtime.calls.native_path import make_operator
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of
-from pallasc.specs.artifacts.signature import input_names
-from pallasc.specs.artifacts.trees import children_of, is_flat
+from pallasc.specs.artifacts.signature import children_of, input_names, is_flat
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 

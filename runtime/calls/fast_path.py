@@ -27,8 +27,7 @@ from pallasc.runtime.device.uses import Uses, note_uses, number_of
 from pallasc.runtime.matching.arrays import Dialect, NewArray
 from pallasc.specs.arrays import strides_of
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import input_names
-from pallasc.specs.artifacts.trees import children_of, is_flat
+from pallasc.specs.artifacts.signature import children_of, input_names, is_flat
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pallasc.cache.store import Store
 from pallasc.cli.launching import Request
 from pallasc.errors import ArgumentError, Location, SpecError
 from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Budget, Variant
-from pallasc.specs.targets import resolve_target
 
 ARRAY = ArraySpec("f32", (4,))
 

@@ -39,7 +39,7 @@ from pallasc.specs.artifacts.plan import (
     plan_to_json,
 )
 from pallasc.specs.canonical import digest
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 
 _ENTRIES = """
 .visible .entry one(.param .u64 p0) { ret; }
@@ -284,7 +284,7 @@ class Framework(Adapter):
 
     def exchange(self) -> Exchange:
         from pallasc.runtime.device.devices import current_device
-        from pallasc.specs.dtypes import DTYPES
+        from pallasc.specs.arrays import DTYPES
 
         return Exchange(
             kinds=(Tensor,),
@@ -298,7 +298,7 @@ class Framework(Adapter):
 
     def dialect(self) -> Dialect:
         from pallasc.runtime.device.devices import current_device
-        from pallasc.specs.dtypes import DTYPES
+        from pallasc.specs.arrays import DTYPES
 
         return Dialect(
             kind=Tensor,
