@@ -226,6 +226,7 @@ def _watch(
 
 def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
     from pallasc.cli.output.build_text import failure_lines
+    from pallasc.cli.output.outcome import built
     from pallasc.specs.plain_text import one_line
 
     for result in reproduction.results:
@@ -233,5 +234,5 @@ def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bo
             continue
         echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)
     for failed in report.results:
-        for line in failure_lines(failed):
+        for line in failure_lines(built(failed)):
             echo(line, err=True)

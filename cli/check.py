@@ -177,8 +177,7 @@ def command(
         store = open_store(store_root)
         compiled, share = _read_compiled(specs, store, shard, selection), None
         with store_progress(store, hits=False, quiet=quiet) as progress:
-            names = [level.name for level in levels]
-            listeners = events(progress, levels=names, silent=outputs.prints_report)
+            listeners = events(progress, silent=outputs.prints_report)
             settings: _Settings = {
                 "store": store, "options": options, "limits": how, "events": listeners,
             }  # fmt: skip

@@ -21,7 +21,6 @@ from pallasc.cli.output.source_text import (
     JSON_LINES,
     SOURCE_VIEWS,
     FoundLines,
-    fitting,
     found_lines,
     held_lines,
     lines_record,
@@ -233,7 +232,7 @@ def show(report: Report, views: list[str], output: str | None, lines: FoundLines
     elif output is not None:
         write_text(Path(output), document.text(shown, views))
     elif shown:
-        echo(fitting(document.text(shown, views), views), nl=False)
+        echo(document.text(shown, views), nl=False)
 
 
 def is_folder(path: str) -> bool:

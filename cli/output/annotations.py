@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pallasc.cli.output.build_text import holds_no_kernel, names, output_tail, spill_bytes
+from pallasc.cli.output.build_text import names, output_tail
 from pallasc.cli.output.check_text import finding_lines
 from pallasc.cli.output.exits import error_line
 from pallasc.cli.output.outcome import grouped
@@ -23,7 +23,6 @@ from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Found, Outcome, Run
-    from pallasc.compiler.builds.report import VariantResult
     from pallasc.errors import Location, PallascError
 
 Kind = Literal["error", "warning", "notice"]
@@ -112,7 +111,7 @@ def _failure(group: Sequence[Outcome]) -> Annotation:
     first, others = group[0], group[1:]
     error = first.error
     title = f"{first.id} failed"
-    parts = [str(error or ""), *(output_tail(first.result) if first.result else [])]
+    parts = [str(error or ""), *output_tail(first)]
     if others:
         title += f" and {len(others):,} more"
         if isinstance(error, BudgetError):
@@ -135,41 +134,41 @@ def _line(name: str, error: PallascError) -> str:
 
 def _warnings(run: Run) -> Iterator[Annotation]:
     """Yield spills that no budget allows, variants without a Pallas kernel, warnings, and notes."""
-
-    def place_of(result: VariantResult) -> Location:
-        return result.variant.location
-
-    results = [outcome.result for outcome in run.outcomes if outcome.result is not None]
-    spilling = [
-        result
-        for result in results
-        if result.status == "compiled"
-        and spill_bytes(result)
-        and result.variant.budget.spill_bytes is None
-    ]
-    for group in grouped(spilling, place_of):
-        worst = max(map(spill_bytes, group))
-        kernel = group[0].variant
+    for group in grouped(filter(_unexpected_spills, run.outcomes), lambda outcome: outcome.place):
         yield Annotation(
             "warning",
-            f"{kernel.name} spills registers",
-            f"up to {count(worst, 'byte')} a thread: {names(group)}\n"
+            f"{group[0].suite} spills registers",
+            f"up to {count(max(map(_unexpected_spills, group)), 'byte')} a thread: {names(group)}\n"
             "If that is intended, allow it in the spec with a budget for spill_bytes.",
-            [kernel.location],
+            [group[0].place],
         )
-    for group in grouped(filter(holds_no_kernel, results), place_of):
-        kernel = group[0].variant
-        title = f"{kernel.name} holds no Pallas Mosaic GPU kernel"
+    without_kernel = [outcome for outcome in run.outcomes if outcome.holds_no_kernel]
+    for group in grouped(without_kernel, lambda outcome: outcome.place):
+        title = f"{group[0].suite} holds no Pallas Mosaic GPU kernel"
         message = f"XLA wrote the code of: {names(group)}"
-        yield Annotation("warning", title, message, [kernel.location])
-    told = [(w, r) for r in results if r.status != "failed" for w in r.diagnostics]
-    for pairs in grouped(told, lambda p: (p[0].kind, p[0].source, p[0].text, place_of(p[1]))):
-        warning, kernel = pairs[0][0], pairs[0][1].variant
-        message = f"{warning.text}\nVariants: {names([result for _, result in pairs])}"
-        places = [warning.place(kernel.base_dir), kernel.location]
-        yield Annotation("warning", f"{kernel.name}: {warning.kind}", message, places)
-    for note in run.notes if run.command == "build" else ():
+        yield Annotation("warning", title, message, [group[0].place])
+    told = [
+        (warning, outcome)
+        for outcome in run.outcomes
+        if outcome.result is not None and not outcome.problem
+        for warning in outcome.result.diagnostics
+    ]
+    for pairs in grouped(told, lambda p: (p[0].kind, p[0].source, p[0].text, p[1].place)):
+        warning, first = pairs[0]
+        message = f"{warning.text}\nVariants: {names([outcome for _, outcome in pairs])}"
+        base = first.result.variant.base_dir if first.result else ""
+        places = [warning.place(base), first.place]
+        yield Annotation("warning", f"{first.suite}: {warning.kind}", message, places)
+    for note in run.report.notes if run.command == "build" else ():
         yield Annotation("warning", "pallasc", note)
+
+
+def _unexpected_spills(outcome: Outcome) -> int:
+    """Return the spills of a newly compiled variant that has no budget for them."""
+    result, figures = outcome.result, outcome.figures
+    if result is None or figures is None or outcome.status != "compiled":
+        return 0
+    return figures.spill_bytes if result.variant.budget.spill_bytes is None else 0
 
 
 def _finding(group: Sequence[Found]) -> Annotation:

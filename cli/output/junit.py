@@ -66,7 +66,7 @@ def junit_xml(run: Run, root: Path) -> bytes:
         totals = _totals(f"{name}{of_shard}", cases, seconds)
         ElementTree.SubElement(top, "testsuite", totals).extend(cases)
     name = f"pallasc {run.command}{of_shard}"
-    top.attrib.update(_totals(name, list(top.iter("testcase")), run.seconds))
+    top.attrib.update(_totals(name, list(top.iter("testcase")), run.report.seconds))
     ElementTree.indent(top)
     text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -97,21 +97,19 @@ def _case(outcome: Outcome, root: Path) -> ElementTree.Element:
         case.set("file", clean(relative_file(place.file, root) or place.file))
         if place.line:
             case.set("line", str(place.line))
-    result, output, warnings = outcome.result, outcome.output, ""
+    result, output, warnings = outcome.result, _findings_text(outcome, notes=True), ""
     if result is not None:
+        output = "" if _is_over_budget(outcome) else result.output
         properties = ElementTree.SubElement(case, "properties")
-        for name, value in junit_properties(result).items():
+        for name, value in junit_properties(outcome, result).items():
             ElementTree.SubElement(properties, "property", name=name, value=clean(value))
         warnings = "\n".join(map(str, result.diagnostics))
-    if _is_over_budget(outcome):
-        output = ""  # the budget's case has the output
-    elif outcome.problem:
+    if outcome.problem and not _is_over_budget(outcome):
         element = ElementTree.SubElement(case, outcome.problem, message=clean(outcome.message))
         kind, text = _details(outcome)
         if kind:
             element.set("type", clean(kind))
         element.text = clean(text) or None
-    output = output or _findings_text(outcome, notes=True)
     for tag, text in (("system-out", output), ("system-err", warnings)):
         if (text := clean(text)).strip():
             ElementTree.SubElement(case, tag).text = text
@@ -149,7 +147,7 @@ def _is_over_budget(outcome: Outcome) -> bool:
 def _budget(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
     """Yield the budget case of a kernel; nothing if the kernel has no budget."""
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    over = list(filter(_is_over_budget, outcomes))
+    over = [outcome for outcome in outcomes if _is_over_budget(outcome)]
     if not over and all(result.variant.budget == _UNLIMITED for result in results):
         return
     kernel = outcomes[0].suite

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -305,16 +303,3 @@ def lines_record(artifact: Artifact, lines: Found | None) -> object:
     if lines is None or isinstance(lines, PallascError):
         return None
     return lines_json(artifact, lines)
-
-
-def fitting(text: str, views: Iterable[str]) -> str:
-    """Cut the lines of source views to the terminal's width; leave other views and files whole."""
-    if not all(view in SOURCE_VIEWS for view in views) or not sys.stdout.isatty():
-        return text
-    from pallasc.cli.output.text import ELLIPSIS, cut, width
-
-    columns = os.get_terminal_size(sys.stdout.fileno()).columns
-    return "".join(
-        line if width(line.rstrip("\n")) <= columns else f"{cut(line, columns - 1)}{ELLIPSIS}\n"
-        for line in text.splitlines(keepends=True)
-    )

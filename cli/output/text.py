@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,6 @@ STATUS_COLOURS = {
     "skipped": "yellow",
 }
 
-ELLIPSIS = "…"
 _ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
 
 
@@ -107,12 +105,6 @@ class Screen(NamedTuple):
 
         return shutil.get_terminal_size()  # from COLUMNS and LINES, if set
 
-    @property
-    def line_columns(self) -> int | None:
-        """Number of columns that fit without wrapping; None if lines are not shortened."""
-        # Some terminals wrap as soon as the last column is filled.
-        return self.size()[0] - 1 if self.live else None
-
     def paint(self, text: str, colour: str | None) -> str:
         """Return text in a color, if the screen has colors."""
         return click.style(text, fg=colour) if self.colour and colour else text
@@ -155,38 +147,13 @@ def stderr_screen() -> Screen:
     )
 
 
-def width(text: str) -> int:
-    """Return the width of a line in columns: wide characters take two, combining ones none."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
-
-
 def cut(text: str, columns: int) -> str:
     """Return the longest beginning of a line that fits into a number of columns."""
-    if width(text) <= columns:
-        return text
-    taken = 0
-    for index, character in enumerate(text):
-        taken += _columns(character)
-        if taken > columns:
-            return text[:index]
-    return text
+    from rich.text import Text
 
-
-def shorten(text: str, columns: int) -> str:
-    """Shorten a line by cutting its middle, because an id ends with its target."""
-    if width(text) <= columns:
-        return text
-    if columns < 1:
-        return ""
-    tail = (columns - 1) // 2
-    return cut(text, columns - 1 - tail) + ELLIPSIS + cut(text[::-1], tail)[::-1]
-
-
-def _columns(character: str) -> int:
-    # Combining marks and invisible controls take no column.
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+    line = Text(text)
+    line.truncate(columns)
+    return line.plain.rstrip()
 
 
 def table(
