@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    selection_options,
-    specs_argument,
-)
 from pallasc.cli.output.source_text import (
     JSON_LINES,
     SOURCE_VIEWS,
@@ -73,7 +68,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 
 
 @click.command("inspect", cls=Command, short_help="Show launch plans, PTX, SASS, and resources.")
-@specs_argument()
+@options.specs_argument()
 @_view("plan", "Show the launch plan: buffers, launches, their parameters, and tensor maps.")
 @_view("ptx", "Show the PTX.")
 @_view("sass", "Show the machine code, disassembled with nvdisasm.")
@@ -99,15 +94,15 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     help="Write to this file, or, for a folder (exists or ends in /), one file per variant and "
     "view.",
 )
-@selection_options
-@build_options()
+@options.selection_options
+@options.build_options()
 def command(
     specs: tuple[str, ...],
     source: bool,
     output: str | None,
     store_root: Path | None,
     how: Options,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Show the compiled variants of SPECS; without a view option, a summary.
 
@@ -178,7 +173,7 @@ def command(
     return report.exit_code or tell_missing(lines)
 
 
-def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int:
+def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection) -> int:
     """Unpack the selected variants of bundles into files."""
     from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.cli.output.artifact_text import unpack

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    ProcessLimits,
-    Selection,
-    json_option,
-    reading_options,
-    selection_options,
-    specs_argument,
-    store_option,
-)
 from pallasc.cli.output.text import echo, json_text, table
 
 if TYPE_CHECKING:
@@ -24,17 +16,17 @@ if TYPE_CHECKING:
 
 
 @click.command("list", cls=Command, short_help="List the variants of specs or bundles.")
-@specs_argument()
-@selection_options
-@reading_options
-@store_option
-@json_option("the variants")
+@options.specs_argument()
+@options.selection_options
+@options.reading_options
+@options.store_option
+@options.json_option("the variants")
 def command(
     specs: tuple[str, ...],
     store_root: Path | None,
     as_json: bool,
-    selection: Selection,
-    **limits: Unpack[ProcessLimits],
+    selection: options.Selection,
+    **limits: Unpack[options.ProcessLimits],
 ) -> None:
     """List the variants of SPECS: one for each point of the matrix and each target.
 

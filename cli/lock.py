@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    fail_on_warning_option,
-    json_option,
-    lock_option,
-    quiet_option,
-    selection_options,
-    specs_argument,
-)
 from pallasc.cli.output.text import echo, json_text
 from pallasc.errors import NotCachedError
 
@@ -33,14 +24,14 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 
 
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
-@specs_argument()
+@options.specs_argument()
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
-@lock_option("Path of the lock file")
-@selection_options
-@build_options()
-@fail_on_warning_option
-@quiet_option
-@json_option("the differences")
+@options.lock_option("Path of the lock file")
+@options.selection_options
+@options.build_options()
+@options.fail_on_warning_option
+@options.quiet_option
+@options.json_option("the differences")
 def command(
     specs: tuple[str, ...],
     update: bool,
@@ -49,7 +40,7 @@ def command(
     quiet: bool,
     as_json: bool,
     how: Options,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Compare the variants of SPECS with the lock file, or update the file with --update.
 

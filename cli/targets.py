@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    json_option,
-    specs_argument,
-    store_option,
-)
 from pallasc.cli.output.text import print_result, table
 
 if TYPE_CHECKING:
@@ -28,9 +24,9 @@ FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
 @click.command(
     "targets", cls=Command, short_help="List the GPU models and architectures to compile for."
 )
-@specs_argument(required=False)
-@store_option
-@json_option("the models with all their properties")
+@options.specs_argument(required=False)
+@options.store_option
+@options.json_option("the models with all their properties")
 def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> None:
     """List the GPU models that kernels can be compiled for, including models declared in SPECS.
 

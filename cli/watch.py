@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+from click.core import ParameterSource
+
 from pallasc.cli.output.build_text import print_end, print_notes, result_line
 from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import build_run, built
@@ -107,6 +110,29 @@ def _seconds(outcome: Outcome, before: Outcome) -> str:
 
 def _both(before: int, now: int, unit: str) -> str:
     return f"{now:,} {unit}" if before == now else f"{before:,} → {now:,} {unit}"
+
+
+_UNWATCHABLE = (
+    "frozen", "dry_run", "locked", "lock", "shard", "reproduce", "executor", "junit",
+    "annotations", "as_json",
+)  # fmt: skip
+"""Options that make no sense in a watch: they compile nothing, or report the end of a build."""
+
+
+def refuse_unwatchable(ctx: click.Context) -> None:
+    """Check that no option conflicts with `--watch`.
+
+    A cluster that is set in the environment is not an error: a watch ignores it and compiles
+    locally.
+
+    Raises:
+        click.UsageError: an option conflicts.
+    """
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in _UNWATCHABLE and is_given:
+            raise click.UsageError(f"--watch cannot be used with {parameter.opts[0]}.")
 
 
 _MOST_NAMED = 3

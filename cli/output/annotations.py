@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pallasc.cli.output.build_text import names, output_tail
 from pallasc.cli.output.check_text import finding_lines
-from pallasc.cli.output.exits import error_line
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import count, first_of, relative_file
-from pallasc.errors import BudgetError
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Found, Outcome, Run
-    from pallasc.errors import Location, PallascError
+    from pallasc.errors import Location
 
 Kind = Literal["error", "warning", "notice"]
 
@@ -65,9 +63,8 @@ def github_commands(run: Run, root: Path) -> list[str]:
 
     The order is: errors that ended the command, failures, findings, spills, warnings, notes.
     Variants that fail at the same place for the same reason share an annotation, even if their
-    messages contain different variants, digests or numbers, such as messages about locks and
-    budgets. Variants with the same finding also share one. Spills that the variant's budget allows
-    are omitted.
+    messages contain different variants, digests or numbers, such as messages about locks. Variants
+    with the same finding also share one. Spills that the variant's budget allows are omitted.
     """
     ended = [Annotation("error", "pallasc", str(e), [e.location]) for e in run.errors]
     failed = [o for o in run.outcomes if o.result is not None and o.problem == "failure"]
@@ -94,42 +91,26 @@ def _most(annotations: Sequence[Annotation]) -> Iterator[Annotation]:
 
 
 def _cause(outcome: Outcome) -> object:
-    """Return a key shared by failures with one reason; exceeded budgets are one reason."""
+    """Return a key shared by failures with one reason at one place."""
     error = outcome.error
-    if error is None:
-        return outcome.place
-    reason = "" if isinstance(error, BudgetError) else error.kind or _reason(error)
-    return error.location, type(error), reason
-
-
-def _reason(error: PallascError) -> str:
-    """Return the error message without the variant's name."""
-    return error.reason or error.message
+    return error and (error.location, type(error), error.kind or error.reason or error.message)
 
 
 def _failure(group: Sequence[Outcome]) -> Annotation:
     first, others = group[0], group[1:]
     error = first.error
-    title = f"{first.id} failed"
+    title = f"{first.id} failed{f' and {len(others):,} more' if others else ''}"
     parts = [str(error or ""), *output_tail(first)]
-    if others:
-        title += f" and {len(others):,} more"
-        if isinstance(error, BudgetError):
-            title = f"{first.suite}: {len(group):,} variants are over their budget"
-        if len({_reason(each.error) for each in group if each.error}) > 1:
-            parts += [_line(each.id, each.error) for each in others[:_NAMED] if each.error]
-            parts += [f"and {len(others) - _NAMED:,} more"] if len(others) > _NAMED else []
-        else:
-            parts.append(f"Variants: {first_of([one_line(each.id) for each in group], _NAMED)}")
+    if (
+        others
+        and len({each.error.reason or each.error.message for each in group if each.error}) > 1
+    ):
+        parts += [f"{each.id}: {each.message}" for each in others[:_NAMED]]
+        parts += [f"and {len(others) - _NAMED:,} more"] if len(others) > _NAMED else []
+    elif others:
+        parts.append(f"Variants: {names(group)}")
     places = [error.location if error else None, first.place]
     return Annotation("error", title, "\n".join(parts), places)
-
-
-def _line(name: str, error: PallascError) -> str:
-    message = error_line(error)
-    if isinstance(error, BudgetError):
-        message = error.message.replace("\n", ", ")
-    return message if error.reason else f"{name}: {message}"
 
 
 def _warnings(run: Run) -> Iterator[Annotation]:

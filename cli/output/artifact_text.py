@@ -15,7 +15,6 @@ two names differ only in case, the first digits of a digest are appended.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -28,10 +27,9 @@ from typing import TYPE_CHECKING
 
 from pallasc.cli.output.outcome import figures_of
 from pallasc.cli.output.text import count, table
-from pallasc.errors import CorruptError, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.cubin import tools_of
 from pallasc.specs.artifacts.plan import (
     MULTICAST,
     Binding,
@@ -90,30 +88,16 @@ def _facts(artifact: Artifact, plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     driver = artifact.record.get("minimum_driver", {})
     yield "artifact", artifact.digest
     yield "target", f"{artifact.target['name']} ({artifact.target['arch']})"
-    yield "toolchain", f"jax {artifact.versions.get('jax')}, {_assembler(artifact)}"
+    yield (
+        "toolchain",
+        f"jax {artifact.versions.get('jax')}, ptxas {artifact.toolchain.get('ptxas')}",
+    )
     yield "driver", f"CUDA {driver.get('cuda')}, Linux {driver.get('linux')} or newer"
     yield "inputs", _arrays(plan.inputs)
     yield "outputs", _arrays(plan.outputs)
     yield "buffers", _buffers(plan)
     yield "steps", _steps(plan)
     yield "kernels", _kernels(artifact)
-
-
-def _assembler(artifact: Artifact) -> str:
-    """Return the recorded assembler, and the number of cubins that do not name their assembler."""
-    cubins = {kernel.cubin for kernel in artifact.kernels}
-    unnamed = sum(not _names_its_tools(artifact.blob(cubin)) for cubin in cubins)
-    text = f"ptxas {artifact.toolchain.get('ptxas')}"
-    if not unnamed:
-        return text
-    verb = "names" if unnamed == 1 else "name"
-    return f"{text} (not checked: {count(unnamed, 'cubin')} {verb} no assembler)"
-
-
-def _names_its_tools(cubin: bytes) -> bool:
-    with contextlib.suppress(CorruptError):
-        return bool(tools_of(cubin))
-    return False
 
 
 def _kernels(artifact: Artifact) -> str:
@@ -371,12 +355,12 @@ def metrics_text(metrics: KernelMetrics) -> str:
 
 
 def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
-    occupancy = metrics.occupancy
+    occupancy, limits = metrics.occupancy, " and ".join(metrics.occupancy.limited_by)
     yield "grid", _grid(metrics)
     yield (
         "occupancy",
         f"{count(occupancy.blocks_per_sm, 'block')}, {occupancy.warps_per_sm} of "
-        f"{occupancy.most_warps_per_sm} warps an SM; limited by {_and(occupancy.limited_by)}",
+        f"{occupancy.most_warps_per_sm} warps an SM; limited by {limits}",
     )
     yield "waves", f"{occupancy.waves:.3g}"
     yield from _work(metrics)
@@ -451,10 +435,6 @@ def amount(number: float) -> str:
 def _time(seconds: float) -> str:
     unit, factor = next(each for each in _TIMES if seconds < each[2])[:2]
     return f"{seconds * factor:.4g} {unit}"
-
-
-def _and(names: tuple[str, ...]) -> str:
-    return " and ".join(names)
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")

@@ -30,6 +30,7 @@ STATUS_COLOURS = {
     "skipped": "yellow",
 }
 
+_MOST_WARNINGS = 5
 _ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
 
 
@@ -71,6 +72,15 @@ def json_text(data: Mapping[str, object]) -> str:
 def print_result(data: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
     """Print a result on stdout, as JSON or as lines for people."""
     echo(json_text(data) if as_json else "\n".join(lines))
+
+
+def print_warnings(warnings: Sequence[str], number: int | None = None) -> None:
+    """Print the first few warnings, and the number of the others."""
+    for warning in warnings[:_MOST_WARNINGS]:
+        echo(f"warning: {warning}", err=True)
+    left = (len(warnings) if number is None else number) - _MOST_WARNINGS
+    if left > 0:
+        echo(f"warning: and {left:,} more, which --json lists", err=True)
 
 
 class Screen(NamedTuple):
@@ -235,15 +245,9 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         SpecError: the file cannot be written.
     """
-    try:
+    with refusing(path, hint="Give --output another path."):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        file = next((parent for parent in path.parents if os.path.isfile(parent)), None)
-        reason = error.strerror if file is None else f"{file} is a file, not a folder"
-        raise SpecError(
-            f"{path} cannot be written: {reason}.", hint="Give --output another path."
-        ) from error
     echo(f"wrote {path}", err=True)
 
 

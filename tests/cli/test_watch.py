@@ -204,7 +204,7 @@ def test_options_that_a_watch_has_no_use_for_are_refused(
 ) -> None:
     result = run("build", spec, "--watch", *more)
     assert result.code == 2
-    assert result.err.startswith(f"error: --watch cannot be used with {more[0]}, which ")
+    assert result.err.startswith(f"error: --watch cannot be used with {more[0]}.")
 
 
 def test_the_first_build_of_a_missing_spec_ends_the_watch(run: RunCommand) -> None:
