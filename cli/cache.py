@@ -107,6 +107,7 @@ def stats_command(
     rows = [
         ("folder", figures.folder),
         ("artifacts", f"{figures.entries}"),
+        *([("packs", f"{figures.packs}")] if figures.packs else []),
         ("bytes", f"{figures.bytes:,} {limit}"),
         ("hits", f"{totals.hits}{rate}"),
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
@@ -181,7 +182,9 @@ def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     """
     from pallasc.cache.verify import verify
 
-    verified = verify(open_store(store_root, check_folders=False), repair=repair)
+    store = open_store(store_root, check_folders=False)
+    any(store.folders.refused())  # raises an error if this is not a store
+    verified = verify(store, repair=repair)
     print_result(verified.to_json(), _verified_lines(verified), as_json=as_json)
     return 0 if all(finding.repaired for finding in verified.findings) else 5
 

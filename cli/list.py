@@ -50,7 +50,7 @@ def command(
     """
     from pallasc.cli.arguments.compiled import bundle_files
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.bundle.show import list_bundles
+    from pallasc.cli.bundle_show import list_bundles
     from pallasc.compiler.builds.collect import SpecReader
 
     if bundles := bundle_files(specs):

@@ -37,7 +37,7 @@ COMMANDS = (
 """All commands, in the order of the help. The command is `pallasc.cli.<name>.command`; commands
 with subcommands are in `GROUPS`."""
 
-GROUPS = {name: f"{name}.group" for name in ("tune", "bundle")}
+GROUPS = {"tune": "tune.group"}
 """Modules of commands with one file per subcommand."""
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))

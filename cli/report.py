@@ -74,9 +74,8 @@ def command(
     The report includes variants that fail to compile. The exit code is the same as for
     `pallasc build`.
     """
-    from pallasc.cli.arguments.compiled import read_compiled, report_of
+    from pallasc.cli.arguments.compiled import Opener, read_compiled, report_of
     from pallasc.cli.arguments.selection import build_specs, open_store
-    from pallasc.cli.diff import Opener
     from pallasc.reports.make import make_report
     from pallasc.reports.page import require_packages
     from pallasc.specs.user_files import replace_file

@@ -1,4 +1,4 @@
-"""`pallasc bundle create`, `merge` and `export`: write bundles, and C sources from bundles."""
+"""`pallasc bundle`: many compiled variants in one file; create, merge, and export bundles."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pallasc.cli import bundle_show, bundle_verify
 from pallasc.cli.arguments import options
-from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.output.text import count, echo, json_text
 from pallasc.errors import CorruptError, PallascError, SpecError
 
@@ -23,6 +24,28 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
 
+
+@click.group(
+    "bundle",
+    cls=Group,
+    short_help="Pack compiled variants into one file; sign and verify it.",
+)
+def command() -> None:
+    """Pack compiled variants into one file to ship.
+
+    A bundle contains cubins and launch plans, compressed, deduplicated, and checksummed. The same
+    variants give the same bytes, regardless of the build order. Nothing in a bundle is executed
+    before a launch, so it is safe to inspect a bundle from an untrusted source.
+
+    Examples:
+      pallasc bundle create specs/ -o kernels.pallasc
+      pallasc bundle show kernels.pallasc
+      pallasc bundle sign kernels.pallasc --key release.key
+      pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
+      pallasc bundle verify kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
+    """
+
+
 _MOST_NAMED = 10
 
 Chosen = tuple["Bundle", "Sequence[Entry]"]
@@ -32,7 +55,7 @@ bundle_option = options.output_option(
 )
 
 
-@click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
+@command.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
 @options.specs_argument()
 @bundle_option
 @click.option(
@@ -177,7 +200,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
     }
 
 
-@click.command("merge", cls=Command, short_help="Merge several bundles into one.")
+@command.command("merge", cls=Command, short_help="Merge several bundles into one.")
 @options.files_argument
 @bundle_option
 @options.bundle_selection_options
@@ -292,7 +315,7 @@ def _write(output: Path, data: bytes, *, as_json: bool) -> None:
     echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)
 
 
-@click.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
+@command.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
 @options.file_argument
 @click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
 @options.output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
@@ -386,3 +409,12 @@ def export_command(
     variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")
     echo(f"wrote {count(len(kernels), 'kernel')} with {variants} to {output}", err=True)
     return 0
+
+
+for _command in (
+    bundle_show.command,
+    bundle_verify.keygen_command,
+    bundle_verify.sign_command,
+    bundle_verify.verify_command,
+):
+    command.add_command(_command)
