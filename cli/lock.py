@@ -74,14 +74,11 @@ def command(
                  before and after (each with action, artifact, and request, or null)
       tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
-    from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.cli.arguments.selection import open_store, read_variants
     from pallasc.specs.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
-    with store_progress(store, hits=False, quiet=quiet) as progress:
-        reader = Reading(progress, keep_going=False).reader(store, how)
-        variants = reader.select(specs, **selection._asdict()).variants
+    variants = read_variants(specs, selection, store, how, quiet=quiet)
     path = lock or LOCK_FILE
     whole = not selection.targets and selection.expression is None
     if update:
@@ -90,24 +87,22 @@ def command(
         code, found = _check(variants, path, store, how, whole=whole)
     if found is None:
         return code
-    totals = dict.fromkeys(map(str, _MARKS), 0) | {"same": len(variants)}
-    for change in found.changes:
-        totals[change.kind] += 1
-        totals["same"] -= change.kind != "dropped"
+    kinds = [change.kind for change in found.changes]
+    totals: dict[str, int] = {kind: kinds.count(kind) for kind in _MARKS}
+    same = len(variants) - len(kinds) + totals["dropped"]
     if not quiet or (code and not update):
-        _summarize(path, found, totals)
+        _summarize(path, found, {**totals, "same": same})
     if code:
         # Variants that are not in the store cannot be compared; they must be built before an
         # update.
-        unknown = [change.kind == "unknown" for change in found.changes]
         remedy = f"If that is intended: {update_command(path)}"
-        if unknown and all(unknown):
+        if {*kinds} == {"unknown"}:
             remedy = "Build them first: pallasc build SPECS"
         echo(f"  {remedy}", err=True)
     if as_json:
         changes = [_change_json(change) for change in found.changes]
-        data = {"lock": str(path), "totals": totals, **found._asdict(), "changes": changes}
-        echo(json_text(data))
+        data = {**found._asdict(), "lock": str(path), "totals": {**totals, "same": same}}
+        echo(json_text({**data, "changes": changes}))
     elif not (quiet and update):
         for change in found.changes:
             reason = f": {change.reason}" if change.reason else ""

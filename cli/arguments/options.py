@@ -404,18 +404,14 @@ def _seconds(text: str) -> float | None:
 
 
 def _process_limits(
-    slow: str,
-    process: str,
-    memory: str = "its share of the machine's memory",
-    seconds: int | None = None,
+    what: str, *, seconds: int | None = None, memory: str = "its share of the machine's memory"
 ) -> Callable[[F], F]:
     """Return the `--timeout` and `--memory` options.
 
     Args:
-        slow: what `--timeout` stops.
-        process: what `--memory` stops.
-        memory: default memory limit, for the help.
+        what: what they stop.
         seconds: default time limit, None for no limit.
+        memory: default memory limit, for the help.
     """
     end = ". Default: no limit" if seconds is None else "; 0 or none for no limit"
     return together(
@@ -426,32 +422,28 @@ def _process_limits(
             metavar="SECONDS",
             default=None if seconds is None else str(seconds),
             show_default=seconds is not None,
-            help=f"Stop {slow} after this many seconds{end}.",
+            help=f"Stop {what} after this many seconds{end}.",
         ),
         click.option(
             "--memory",
             "memory_bytes",
             callback=read_by(_memory_bytes),
             metavar="SIZE",
-            help=f"Stop {process} above this much memory, e.g. 4GiB. Default: {memory}.",
+            help=f"Stop {what} above this much memory, e.g. 4GiB. Default: {memory}.",
         ),
     )
 
 
-supervision_options = _process_limits("a variant", "a compiling process")
+supervision_options = _process_limits("a variant")
 """Limits for compiling a variant; there is no default time limit."""
 
-reading_options = _process_limits("a Python spec", "a Python spec", "all memory")
+reading_options = _process_limits("a Python spec", memory="all memory")
 """Limits for executing a Python spec in a command that compiles nothing."""
 
-launching_options = _process_limits(
-    "a compilation or an emulation", "a compiling or emulating process", seconds=EXECUTION_S
-)
+launching_options = _process_limits("a compilation or an emulation", seconds=EXECUTION_S)
 """Limits for compiling and emulating a variant; launches on the GPU are not limited."""
 
-checking_options = _process_limits(
-    "a level or a compilation", "a compiling or checking process", seconds=EXECUTION_S
-)
+checking_options = _process_limits("a level or a compilation", seconds=EXECUTION_S)
 """Limits for compiling and checking a variant."""
 
 

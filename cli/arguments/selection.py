@@ -53,12 +53,23 @@ def build_specs(
     Raises:
         PallascError: see `SpecReader.select` and `build`.
     """
+    variants = read_variants(paths, selection, store, how, quiet=quiet)
+    return build_variants(variants, store, how, quiet=quiet)
+
+
+def read_variants(
+    paths: Sequence[str], selection: Selection, store: Store, how: Options, *, quiet: bool
+) -> Sequence[Variant]:
+    """Return the selected variants of specs, with progress on stderr.
+
+    Raises:
+        PallascError: see `SpecReader.select`.
+    """
     from pallasc.cli.output.progress import Reading, store_progress
 
     with store_progress(store, hits=False, quiet=quiet) as progress:
         reader = Reading(progress, keep_going=False).reader(store, how)
-        variants = reader.select(paths, **selection._asdict()).variants
-    return build_variants(variants, store, how, quiet=quiet)
+        return reader.select(paths, **selection._asdict()).variants
 
 
 def build_variants(
