@@ -146,10 +146,10 @@ def _warnings(run: Run) -> Iterator[Annotation]:
 
 def _unexpected_spills(outcome: Outcome) -> int:
     """Return the spills of a newly compiled variant that has no budget for them."""
-    result, figures = outcome.result, outcome.figures
-    if result is None or figures is None or outcome.status != "compiled":
+    result, artifact = outcome.result, outcome.artifact
+    if result is None or artifact is None or outcome.status != "compiled":
         return 0
-    return figures.spill_bytes if result.variant.budget.spill_bytes is None else 0
+    return artifact.spill_bytes if result.variant.budget.spill_bytes is None else 0
 
 
 def _finding(group: Sequence[Found]) -> Annotation:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.cli.output.outcome import figures_of
+from pallasc.cli.output.outcome import xla_kernels
 from pallasc.cli.output.text import count, table
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_text
@@ -87,7 +87,7 @@ def _kernels(artifact: Artifact) -> str:
     """Return the number of Pallas kernels, and the names of the kernels that XLA added."""
     own = len({kernel.name for kernel in artifact.kernels if kernel.origin == "mosaic"})
     first = f"{own} of Pallas Mosaic GPU" if own else "none of Pallas Mosaic GPU"
-    added = figures_of(artifact).xla_kernels
+    added = xla_kernels(artifact)
     return f"{first}, {len(added)} of XLA: {', '.join(added)}" if added else first
 
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pallasc.cli.output.exits import error_text
-from pallasc.cli.output.outcome import build_run, grouped
+from pallasc.cli.output.outcome import build_run, built, grouped, has_remarks, xla_kernels
 from pallasc.cli.output.text import STATUS_COLOURS, count, duration, echo, first_of
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.cli.output.outcome import Outcome, Run
+    from pallasc.cli.output.outcome import Outcome
     from pallasc.cli.output.text import Screen
     from pallasc.compiler.builds.report import Report
 
@@ -41,17 +41,18 @@ def result_line(outcome: Outcome) -> str:
 
 
 def _facts(outcome: Outcome) -> list[str]:
-    result, figures = outcome.result, outcome.figures
+    result, artifact = outcome.result, outcome.artifact
     if outcome.status == "missing" and result is not None and result.reason:
         return [one_line(result.reason)]
-    if figures is None or outcome.problem:
+    if artifact is None or outcome.problem:
         return []
     facts = []
     if outcome.status == "compiled":
-        facts = [f"{outcome.seconds:.2f} s", count(figures.cubin_bytes, "byte")]
-        facts += [f"{figures.registers} registers"] if figures.registers else []
-    if figures.spill_bytes:
-        facts.append(f"spills {count(figures.spill_bytes, 'byte')}")
+        facts = [f"{outcome.seconds:.2f} s", count(artifact.cubin_bytes, "byte")]
+        registers = max((kernel.registers for kernel in artifact.kernels), default=0)
+        facts += [f"{registers} registers"] if registers else []
+    if spills := artifact.spill_bytes:
+        facts.append(f"spills {count(spills, 'byte')}")
     return [*facts, *outcome.notes]
 
 
@@ -119,12 +120,12 @@ def _without_kernel(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _added(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the kernels that XLA added, one line per Pallas kernel."""
-    adding = [
-        (outcome.suite, outcome.figures.xla_kernels)
+    added = [
+        (outcome.suite, xla_kernels(outcome.artifact))
         for outcome in outcomes
-        if outcome.figures and outcome.figures.xla_kernels and not outcome.holds_no_kernel
+        if outcome.artifact is not None and not outcome.holds_no_kernel
     ]
-    groups = grouped(adding, lambda pair: pair)
+    groups = grouped(filter(lambda pair: pair[1], added), lambda pair: pair)
     lines = [
         f"  {one_line(pairs[0][0])} ({count(len(pairs), 'variant')}): "
         f"{', '.join(map(one_line, pairs[0][1]))}"
@@ -176,17 +177,16 @@ def summary(report: Report, screen: Screen | None = None, *, quiet: bool = False
     """
     if quiet and not report.exit_code:
         return ""
-    run = build_run(report)
     lines: list[str] = []
     if len(report.hits) < len(report.results):
         from pallasc.cli.output.highlights import highlights
 
-        lines += highlights(run, failures=quiet)
+        lines += highlights(build_run(report), failures=quiet)
     if not quiet:
-        lines += remarks(run.outcomes)
+        lines += remarks([built(result) for result in report.results if has_remarks(result)])
         if report.remote is not None and report.remote.requests:
             lines.append(str(report.remote))
-    return "\n".join([*map(printable, lines), _totals_line(run, report, screen)])
+    return "\n".join([*map(printable, lines), _totals_line(report, screen)])
 
 
 def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
@@ -202,7 +202,8 @@ def print_remarks(report: Report, store: Store, screen: Screen, *, quiet: bool) 
     if report.exit_code:
         screen.write(f"{summary(report, screen, quiet=quiet)}\n")
     elif not quiet:
-        for line in remarks(build_run(report).outcomes, added=False):
+        outcomes = [built(result) for result in report.results if has_remarks(result)]
+        for line in remarks(outcomes, added=False):
             echo(line, err=True)
 
 
@@ -213,9 +214,12 @@ def print_notes(report: Report, store: Store) -> None:
             echo(f"warning: {note}", err=True)
 
 
-def _totals_line(run: Run, report: Report, screen: Screen | None) -> str:
+def _totals_line(report: Report, screen: Screen | None) -> str:
     took = f"{report.seconds:.1f} s" if report.seconds < 120 else duration(report.seconds)
-    parts = _totals_words(run.totals(STATUS_COLOURS))
+    counts = dict.fromkeys(STATUS_COLOURS, 0)
+    for result in report.results:
+        counts[result.status] += 1
+    parts = _totals_words(counts)
     if screen:
         parts = {
             status: screen.paint(text, STATUS_COLOURS[status]) for status, text in parts.items()

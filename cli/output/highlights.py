@@ -77,11 +77,11 @@ def _most(outcomes: Iterable[Outcome], measure: Callable[[Outcome], float]) -> l
 
 
 def _cubin_bytes(outcome: Outcome) -> int:
-    return outcome.figures.cubin_bytes if outcome.figures else 0
+    return outcome.artifact.cubin_bytes if outcome.artifact else 0
 
 
 def _spill_bytes(outcome: Outcome) -> int:
-    return outcome.figures.spill_bytes if outcome.figures else 0
+    return outcome.artifact.spill_bytes if outcome.artifact else 0
 
 
 def _bytes(number: int) -> str:

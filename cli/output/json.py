@@ -48,8 +48,8 @@ def report_json(
         "hit_rate": round(totals["hit"] / finished, 4) if finished else None,
         "saved_s": round(sum(result.saved_s for result in report.hits), 3),
         "slowest": _top(compiled, lambda outcome: outcome.seconds)[:_TOP],
-        "largest": _top(compiled, lambda o: o.figures.cubin_bytes if o.figures else 0)[:_TOP],
-        "spilling": _top(run.outcomes, lambda o: o.figures.spill_bytes if o.figures else 0),
+        "largest": _top(compiled, lambda o: o.artifact.cubin_bytes if o.artifact else 0)[:_TOP],
+        "spilling": _top(run.outcomes, lambda o: o.artifact.spill_bytes if o.artifact else 0),
         "variants": [
             _variant_row(outcome, outcome.result) for outcome in run.outcomes if outcome.result
         ],

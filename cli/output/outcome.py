@@ -62,7 +62,6 @@ class Outcome(NamedTuple):
         notes: remarks in a few words, such as "2 warnings".
         findings: findings of a level.
         from_store: whether the result of a level was stored.
-        figures: figures of the artifact of a build, if there is one.
         result: result of a build.
     """
 
@@ -77,13 +76,22 @@ class Outcome(NamedTuple):
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     from_store: bool = False
-    figures: Figures | None = None
     result: VariantResult | None = None
+
+    @property
+    def artifact(self) -> Artifact | None:
+        """Artifact of a build, None without one."""
+        return self.result.artifact if self.result is not None else None
+
+    @property
+    def figures(self) -> Figures | None:
+        """Figures of the artifact of a build, None without one."""
+        return None if self.artifact is None else figures_of(self.artifact)
 
     @property
     def holds_no_kernel(self) -> bool:
         """True if the variant was compiled but contains no Mosaic GPU kernel."""
-        return self.figures is not None and not self.figures.pallas_kernels
+        return self.artifact is not None and _holds_no_kernel(self.artifact)
 
 
 class Found(NamedTuple):
@@ -153,28 +161,40 @@ def check_run(
 def built(result: VariantResult) -> Outcome:
     """Return the outcome of a variant in a build."""
     variant, status = result.variant, result.status
-    figures = None if result.artifact is None else figures_of(result.artifact)
-    notes = ["no Mosaic kernel"] if figures is not None and not figures.pallas_kernels else []
-    if number := sum(warning.count for warning in result.diagnostics):
-        notes.append("1 warning" if number == 1 else f"{number:,} warnings")
+    notes: tuple[str, ...] = ()
+    if result.artifact is not None and _holds_no_kernel(result.artifact):
+        notes += ("no Mosaic kernel",)
+    if result.diagnostics:
+        number = sum(warning.count for warning in result.diagnostics)
+        notes += ("1 warning" if number == 1 else f"{number:,} warnings",)
     if result.remote:
-        notes.append("from the remote store")
+        notes += ("from the remote store",)
+    place, seconds, error = variant.location, result.seconds, result.error
     outcome = Outcome(
-        variant.id,
-        variant.name,
-        variant.location,
-        status,
-        result.seconds,
-        error=result.error,
-        notes=tuple(notes),
-        figures=figures,
-        result=result,
+        variant.id, variant.name, place, status, seconds, error=error, notes=notes, result=result
     )
     if status == "failed":
         return outcome._replace(problem="failure", message=error_line(result.error))
     if status in _NOT_DONE:
         return outcome._replace(problem="skipped", message=_NOT_DONE[status])
     return outcome
+
+
+def has_remarks(result: VariantResult) -> bool:
+    """Return True if a variant has warnings, or kernels of XLA; few do in a build of hits."""
+    if result.diagnostics or result.artifact is None:
+        return bool(result.diagnostics)
+    kernels = result.artifact.kernels
+    return not kernels or any(kernel.origin != "mosaic" for kernel in kernels)
+
+
+def _holds_no_kernel(artifact: Artifact) -> bool:
+    return all(kernel.origin != "mosaic" for kernel in artifact.kernels)
+
+
+def xla_kernels(artifact: Artifact) -> tuple[str, ...]:
+    """Return the names of the kernels that XLA generated, in order of first launch."""
+    return tuple(dict.fromkeys(k.name for k in artifact.kernels if k.origin != "mosaic"))
 
 
 def figures_of(artifact: Artifact) -> Figures:
@@ -187,7 +207,7 @@ def figures_of(artifact: Artifact) -> Figures:
         artifact.spill_bytes,
         max((kernel.smem_bytes for kernel in kernels), default=0),
         sum(kernel.origin == "mosaic" for kernel in kernels),
-        tuple(dict.fromkeys(kernel.name for kernel in kernels if kernel.origin != "mosaic")),
+        xla_kernels(artifact),
     )
 
 

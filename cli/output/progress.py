@@ -164,7 +164,8 @@ class Progress:
 
     def _hold_hit(self, event: Event, result: VariantResult) -> None:
         """Buffer a hit's line: a build without changes prints thousands of them."""
-        self._held.append(f"{self._finished_text(event, result)}\n")
+        line = self.screen.paint_status(self.line(built(result)), "hit")
+        self._held.append(f"{counter(event.done, event.total)} {line}\n")
         if len(self._held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
             self.end()
 
