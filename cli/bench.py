@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from pallasc.cli import launching
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.launching import (
-    Operands,
-    check_single,
-    collect,
-    device_json,
-    launch_options,
-    make_inputs,
-    model_of,
-    naming,
-    read_request,
-)
 from pallasc.cli.output.text import print_result, table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
@@ -46,7 +36,7 @@ if TYPE_CHECKING:
     metavar="N",
     help='Operations per launch: a number, or a product of parameters: "{2 * m * n * k}".',
 )
-@launch_options
+@launching.launch_options
 @options.selection_options
 @options.build_options(options.together())
 @options.json_option("the measurements")
@@ -99,14 +89,14 @@ def command(
 
     refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
-    request = read_request(specs, store_root, selection, files)
+    request = launching.read_request(specs, store_root, selection, files)
     if flops is not None:
         for variant in request.variants:
             parse_flop(flops, dict(variant.params))
     device = get_device(ordinal)
-    chosen = collect(request, device, every=every, how=how)
-    check_single(files, chosen)
-    model = model_of(device, [own.variant.target for own in chosen])
+    chosen = launching.collect(request, device, every=every, how=how)
+    launching.check_single(files, chosen)
+    model = launching.model_of(device, [own.variant.target for own in chosen])
     limits = None if model is None else limits_of(model)
     measured = []
     for own in chosen:
@@ -118,7 +108,7 @@ def command(
         figures = Figures.of(times_us, moved_bytes=moved, flop=flop, limits=limits, cold=cold)
         measured.append(Measured(own, times_us, figures))
     data = {
-        "device": device_json(device),
+        "device": launching.device_json(device),
         "limits": None if limits is None else asdict(limits),
         "cold": cold,
         "repeats": repeats,
@@ -127,7 +117,7 @@ def command(
         "results": [_result_json(row) for row in measured],
     }
     cache = "the L2 cache emptied before each" if cold else "the L2 cache warm"
-    driver = device_json(device)["driver"]
+    driver = launching.device_json(device)["driver"]
     lines = [
         f"{device}, driver for CUDA {driver}; {repeats:,} launches, {cache}",
         _table(measured, with_flops=flops is not None),
@@ -168,9 +158,9 @@ def measure(
     from pallasc.runtime.timing import time_launches
 
     signature, name = chosen.route.signature, chosen.variant.id
-    inputs = make_inputs(signature, seed=seed, files=files, name=name)
-    with naming(chosen.variant):
-        operands = Operands(signature, inputs, device)
+    inputs = launching.make_inputs(signature, seed=seed, files=files, name=name)
+    with launching.naming(chosen.variant):
+        operands = launching.Operands(signature, inputs, device)
         return time_launches(
             chosen.route, device, operands.pointers, repeats=repeats, warmup=warmup, cold=cold
         )

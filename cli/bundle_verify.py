@@ -15,7 +15,7 @@ import click
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import count, echo, json_text, print_result, refusing, table
-from pallasc.errors import NotCachedError, SpecError
+from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -141,14 +141,24 @@ def verify_command(
       totals    number of findings by severity
       findings  list, each with: severity (error, warning, note), kind, subject, message
     """
+    from pallasc.cli.arguments.selection import read_existing_lock
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.verify import SEVERITIES, Rules, audit, sort_findings, verify
+    from pallasc.specs.bundle.verify import (
+        SEVERITIES,
+        Rules,
+        audit,
+        compare_with_lock,
+        sort_findings,
+        verify,
+    )
 
     rules = Rules(targets=_checked(targets), **limits)
     with open_bundle(file) as bundle:
         verify(bundle)
         signers = _signers(bundle, keys, require=require_signature)
-        differences = [] if lock is None else _compare(bundle, lock)
+        differences = []
+        if lock is not None:
+            differences = compare_with_lock(bundle.entries(), read_existing_lock(lock))
         findings = sort_findings([*differences, *audit(bundle, rules)])
         size, number, digest = bundle.size, len(bundle), bundle.digest
     totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
@@ -202,22 +212,6 @@ def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[Publ
     signers = [*bundle.check_signatures(_read_keys(keys))] if keys else []
     signers += bundle.check_policy(policy)
     return sorted({key.id: key for key in signers}.values(), key=lambda key: key.id)
-
-
-def _compare(bundle: Bundle, path: Path) -> list[Finding]:
-    """Return the differences between a bundle and a lock file.
-
-    Raises:
-        NotCachedError: the lock file does not exist.
-    """
-    from pallasc.specs.bundle.verify import compare_with_lock
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
-
-    lock = read_lock(path)
-    if lock is None:
-        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
-    return compare_with_lock(bundle.entries(), lock)
 
 
 def _verified_lines(

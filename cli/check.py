@@ -204,13 +204,4 @@ def _read_compiled(
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard works with specs, not with bundles or action keys.")
     found = read_compiled(specs, store, selection)
-    if found is None:
-        return None
-    from pallasc.checks.candidate import Candidate
-
-    return [
-        Candidate(key, artifact, key)
-        if key is not None
-        else Candidate(variant.id, artifact, origin=variant.location)
-        for variant, artifact, key in found
-    ]
+    return None if found is None else [each.candidate() for each in found]

@@ -11,7 +11,6 @@ import click
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import echo, json_text
-from pallasc.errors import NotCachedError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -127,13 +126,10 @@ def _check(
     Raises:
         NotCachedError: the lock file does not exist.
     """
+    from pallasc.cli.arguments.selection import read_existing_lock
     from pallasc.compiler.builds.relock import check_lock
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
 
-    lock = read_lock(path)
-    if lock is None:
-        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
+    lock = read_existing_lock(path)
     checked = check_lock(variants, path, lock, whole=whole, store=store, ptxas=how.ptxas)
     for note in checked.notes:
         echo(f"warning: {note}", err=True)

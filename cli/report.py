@@ -117,7 +117,6 @@ def _stored_checks(
     """
     from msgspec.structs import replace
 
-    from pallasc.checks.candidate import Candidate
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.run import check_built, check_candidates, demands
     from pallasc.checks.subject import Options as CheckOptions
@@ -125,7 +124,7 @@ def _stored_checks(
 
     levels, checking = tuple(LEVELS.values()), CheckOptions()
     if compiled is not None:
-        found = [Candidate(key or own.id, artifact, key or "") for own, artifact, key in compiled]
+        found = [each.candidate() for each in compiled]
         return check_candidates(
             found, levels, store=store, options=checking, limits=how, only_stored=True
         )

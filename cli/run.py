@@ -11,20 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pallasc.cli import launching
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.launching import (
-    Operands,
-    Value,
-    check_single,
-    collect,
-    collect_emulated,
-    device_json,
-    launch_options,
-    make_inputs,
-    naming,
-    read_request,
-)
 from pallasc.cli.output.text import echo, print_result, refusing
 from pallasc.cli.profile import TraceFile
 from pallasc.errors import CheckError, DeviceError
@@ -48,7 +37,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
     is_flag=True,
     help="Execute the PTX on the CPU; no GPU is needed.",
 )
-@launch_options
+@launching.launch_options
 @options.output_option(
     "FOLDER",
     "Write each output to this folder, as a .npy file.",
@@ -129,22 +118,22 @@ def command(
         if emulated and given:
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
     refuse_keys(specs, "run --emulate" if emulated else "run")
-    request = read_request(specs, store_root, selection, files)
+    request = launching.read_request(specs, store_root, selection, files)
     device, traces = None, None if profile is None else TraceFile(profile)
     execute: Execute
     if emulated:
-        chosen, execute = collect_emulated(request, every=every, how=how)
+        chosen, execute = launching.collect_emulated(request, every=every, how=how)
     else:
         device = _device(ordinal)
-        chosen = collect(request, device, every=every, how=how)
+        chosen = launching.collect(request, device, every=every, how=how)
         execute = OnGpu(device, traces)
-    check_single(files, chosen)
+    launching.check_single(files, chosen)
     launcher = Launcher(execute, seed, files, output, many=len(chosen) > 1)
     outcomes = launch_all(chosen, launcher)
     if traces is not None:
         traces.write()
     data = {
-        "device": device_json(device) if device else None,
+        "device": launching.device_json(device) if device else None,
         "emulated": emulated,
         "results": [outcome_json(outcome, seed) for outcome in outcomes],
     }
@@ -184,7 +173,7 @@ class LaunchOutput:
         compared: comparison with the reference's output, None without a reference.
     """
 
-    value: Value
+    value: launching.Value
     digest: str
     file: Path | None = None
     compared: Comparison | None = None
@@ -200,7 +189,7 @@ class LaunchResult:
     """
 
     chosen: Chosen
-    inputs: list[Value]
+    inputs: list[launching.Value]
     outputs: list[LaunchOutput]
 
     @property
@@ -216,7 +205,7 @@ class LaunchResult:
             value.data = b""
 
 
-Execute = Callable[["Chosen", list[Value]], list[Value]]
+Execute = Callable[["Chosen", list[launching.Value]], list[launching.Value]]
 """Runs a variant on inputs, and returns its outputs."""
 
 
@@ -248,7 +237,7 @@ class Launcher:
         """
         signature, name = chosen.route.signature, chosen.variant.id
         devices = chosen.artifact.plan.device_count
-        inputs = make_inputs(
+        inputs = launching.make_inputs(
             signature, seed=self.seed, files=self.files, name=name, devices=devices
         )
         outputs = [
@@ -264,7 +253,7 @@ class Launcher:
         return LaunchResult(chosen, inputs, outputs)
 
 
-def _write(folder: Path, value: Value) -> Path:
+def _write(folder: Path, value: launching.Value) -> Path:
     """Write an output as a .npy file.
 
     Raises:
@@ -316,7 +305,7 @@ def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the comparing process, replacing the previous launch's files."""
     from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
-    def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
+    def write(kind: str, values: Iterable[launching.Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):
             (folder / f"{kind}{number}").write_bytes(value.data)
             yield ArrayFile(value.binding, f"{kind}{number}")
@@ -417,14 +406,14 @@ class OnGpu:
     device: Device
     traces: TraceFile | None = None
 
-    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
+    def __call__(self, chosen: Chosen, inputs: list[launching.Value]) -> list[launching.Value]:
         """Launch a variant, and wait for its outputs.
 
         Raises:
             DeviceError: the launch failed.
         """
-        with naming(chosen.variant):
-            operands = Operands(chosen.route.signature, inputs, self.device)
+        with launching.naming(chosen.variant):
+            operands = launching.Operands(chosen.route.signature, inputs, self.device)
             if self.traces is None:
                 chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
             else:

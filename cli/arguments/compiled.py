@@ -17,6 +17,7 @@ from pallasc.errors import Location, NotCachedError, SpecError
 if TYPE_CHECKING:
     from pallasc.analysis.compare.sides import Side
     from pallasc.cache.store import Store
+    from pallasc.checks.candidate import Candidate
     from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
@@ -141,6 +142,14 @@ class Compiled(NamedTuple):
     variant: Variant
     artifact: Artifact
     action_key: str | None = None
+
+    def candidate(self) -> Candidate:
+        """Return this variant for a check without source."""
+        from pallasc.checks.candidate import Candidate
+
+        if self.action_key is not None:
+            return Candidate(self.action_key, self.artifact, self.action_key)
+        return Candidate(self.variant.id, self.artifact, origin=self.variant.location)
 
 
 def read_bundled(files: Sequence[Path], selection: Selection) -> list[Compiled]:
@@ -344,17 +353,15 @@ class Opener:
             SpecError: the argument names nothing, or `expression` and the targets select nothing.
             PallascError: reading or building failed.
         """
-        from pallasc.analysis.compare.revisions import (
-            checked_out,
-            split_revision,
-            taken_from_elsewhere,
-        )
+        from pallasc.analysis.compare import revisions
 
-        path, revision = split_revision(text)
+        path, revision = revisions.split_revision(text)
         if revision:
-            checked = self.stack.enter_context(checked_out([path], revision))
+            checked = self.stack.enter_context(revisions.checked_out([path], revision))
             report = self._build(checked.paths, expression)
-            notes = taken_from_elsewhere([result.variant for result in report.results], checked)
+            notes = revisions.taken_from_elsewhere(
+                [result.variant for result in report.results], checked
+            )
             return _side_of(f"{path}@{revision}", report, notes)
         side = self._compiled(text)
         if side is None:
@@ -363,34 +370,30 @@ class Opener:
 
     def _compiled(self, text: str) -> Side | None:
         """Return an already compiled side, None for specs."""
-        from pallasc.analysis.compare.sides import (
-            bundle_side,
-            lock_side,
-            side_of,
-            store_side,
-            subject_of,
-        )
+        from pallasc.analysis.compare import sides
         from pallasc.cache.store import Store
         from pallasc.cli.arguments.selection import open_store
         from pallasc.specs.bundle.format import is_bundle
 
         path = Path(text)
         if is_bundle(path):
-            return bundle_side(path)
+            return sides.bundle_side(path)
         if path.suffix == ".lock" and not path.is_dir():
             from pallasc.specs.loading.lock_file import read_lock
 
             lock = read_lock(path)
             if lock is None:
                 raise SpecError(f"there is no {path}.")
-            return lock_side(lock, text, self.store)
+            return sides.lock_side(lock, text, self.store)
         if path.is_dir() and Store(path).folder.is_dir():
-            return store_side(open_store(path), text)
+            return sides.store_side(open_store(path), text)
         if not is_key(text):
             return None
         variant, artifact, key = stored(text, self.store)
         name = str(key)[:12] if variant.name == key else variant.name
-        return side_of(text, [subject_of(artifact, name, variant.params, action_key=key)])
+        return sides.side_of(
+            text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
+        )
 
     def _selected(self, side: Side, expression: str | None) -> Side:
         if expression is None and not self.targets:

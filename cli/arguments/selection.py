@@ -10,6 +10,7 @@ import click
 
 from pallasc.cli.arguments.options import file_option, read_by, together
 from pallasc.cli.output.text import count, duration, echo
+from pallasc.errors import NotCachedError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.shard import Shard, Share
+    from pallasc.specs.lock import Lock
     from pallasc.specs.spec import Variant
 
 
@@ -38,6 +40,22 @@ def open_store(root: Path | None, *, check_folders: bool = True, readable: bool 
     if check_folders:
         store.folders.check(readable=readable)
     return store
+
+
+def read_existing_lock(path: Path) -> Lock:
+    """Return a lock file.
+
+    Raises:
+        NotCachedError: it does not exist.
+        SpecError: it is damaged.
+    """
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.lock import update_command
+
+    lock = read_lock(path)
+    if lock is None:
+        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
+    return lock
 
 
 def build_specs(

@@ -165,6 +165,11 @@ def summary_line(run: Run, report: Report) -> str:
     parts += [f"interrupted, {report.left:,} left"] if report.interrupted else []
     ends = [count(len(severities) - notes, "finding")] if len(severities) > notes else []
     ends += [count(notes, "note")] if notes else []
+    unseen = sum(
+        bool(check.results) and all(r.status == "not checked" for r in check.results)
+        for check in report.checks
+    )
+    ends += [f"no level could check {count(unseen, 'variant')}"] if unseen else []
     ends += [f"{stored:,} {_FROM_STORE}"] if stored else []
     start = f"{count(len(report.checks), 'variant')} in {report.seconds:.1f} s: "
     end = f"; {', '.join(ends)}" if ends else ""
