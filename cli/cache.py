@@ -107,6 +107,7 @@ def stats_command(
     rows = [
         ("folder", figures.folder),
         ("artifacts", f"{figures.entries}"),
+        *([("source lines", f"{figures.source_lines}")] if figures.source_lines else []),
         *([("packs", f"{figures.packs}")] if figures.packs else []),
         ("bytes", f"{figures.bytes:,} {limit}"),
         ("hits", f"{totals.hits}{rate}"),
