@@ -1,4 +1,4 @@
-"""`pallasc bundle create`, `merge` and `export`: write bundles, and C sources from bundles."""
+"""`pallasc bundle`: many compiled variants in one file; create, merge, and export bundles."""
 
 from __future__ import annotations
 
@@ -10,22 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    bundle_selection_options,
-    fail_on_warning_option,
-    file_argument,
-    files_argument,
-    frozen_options,
-    json_option,
-    output_option,
-    quiet_option,
-    selection_options,
-    size_option,
-    specs_argument,
-)
+from pallasc.cli import bundle_show, bundle_verify
+from pallasc.cli.arguments import options
+from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.output.text import count, echo, json_text
 from pallasc.errors import CorruptError, PallascError, SpecError
 
@@ -37,16 +24,39 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
 
+
+@click.group(
+    "bundle",
+    cls=Group,
+    short_help="Pack compiled variants into one file; sign and verify it.",
+)
+def command() -> None:
+    """Pack compiled variants into one file to ship.
+
+    A bundle contains cubins and launch plans, compressed, deduplicated, and checksummed. The same
+    variants give the same bytes, regardless of the build order. Nothing in a bundle is executed
+    before a launch, so it is safe to inspect a bundle from an untrusted source.
+
+    Examples:
+      pallasc bundle create specs/ -o kernels.pallasc
+      pallasc bundle show kernels.pallasc
+      pallasc bundle sign kernels.pallasc --key release.key
+      pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
+      pallasc bundle verify kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
+    """
+
+
 _MOST_NAMED = 10
-_CHOSEN_BY = {"row": "row of its key", "bucket": "row of its bucket", "default": "default"}
 
 Chosen = tuple["Bundle", "Sequence[Entry]"]
 
-bundle_option = output_option("FILE", "Bundle to write; an existing file is replaced atomically.")
+bundle_option = options.output_option(
+    "FILE", "Bundle to write; an existing file is replaced atomically."
+)
 
 
-@click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
-@specs_argument()
+@command.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
+@options.specs_argument()
 @bundle_option
 @click.option(
     "--split-by",
@@ -68,17 +78,17 @@ bundle_option = output_option("FILE", "Bundle to write; an existing file is repl
     metavar="N",
     help="Compression level, 1 to 22.",
 )
-@frozen_options
-@selection_options
-@build_options()
-@fail_on_warning_option
-@quiet_option
-@json_option("the written bundles")
+@options.frozen_options
+@options.selection_options
+@options.build_options()
+@options.fail_on_warning_option
+@options.quiet_option
+@options.json_option("the written bundles")
 def create_command(
     specs: tuple[str, ...],
     output: Path,
     frozen: bool,
-    selection: Selection,
+    selection: options.Selection,
     store_root: Path | None,
     quiet: bool,
     as_json: bool,
@@ -190,18 +200,18 @@ def _created_json(made: BundleResult) -> dict[str, object]:
     }
 
 
-@click.command("merge", cls=Command, short_help="Merge several bundles into one.")
-@files_argument
+@command.command("merge", cls=Command, short_help="Merge several bundles into one.")
+@options.files_argument
 @bundle_option
-@bundle_selection_options
+@options.bundle_selection_options
 @click.option("--strip-lines", is_flag=True, help="Omit source lines.")
-@json_option("the written bundle")
+@options.json_option("the written bundle")
 def merge_command(
     files: tuple[Path, ...],
     output: Path,
     strip_lines: bool,
     as_json: bool,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Merge the variants of several bundles into one bundle, independent of their order.
 
@@ -235,7 +245,7 @@ def merge_command(
     return 0
 
 
-def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
+def _selected(bundles: Sequence[Bundle], selection: options.Selection) -> list[Chosen]:
     """Return the bundles that have selected variants, with those variants.
 
     Raises:
@@ -305,24 +315,24 @@ def _write(output: Path, data: bytes, *, as_json: bool) -> None:
     echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)
 
 
-@click.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
-@file_argument
+@command.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
+@options.file_argument
 @click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
-@output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
+@options.output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
 @click.option(
     "--name",
     metavar="NAME",
     help="Name of the library and prefix of its functions. Default: the bundle's name.",
 )
-@size_option(
+@options.size_option(
     "--max-size",
     "most_bytes",
     "Maximum total size, above which nothing is written; none for no limit.",
     default="4GiB",
     show_default=True,
 )
-@bundle_selection_options
-@json_option("the written kernels")
+@options.bundle_selection_options
+@options.json_option("the written kernels")
 def export_command(
     file: Path,
     as_c: bool,
@@ -330,7 +340,7 @@ def export_command(
     name: str | None,
     most_bytes: int | None,
     as_json: bool,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Write kernels as sources that CMake builds into a library, without Python or a CUDA toolkit.
 
@@ -394,11 +404,17 @@ def export_command(
         told = {"file": str(file), "folder": str(output), "name": library, "kernels": listed}
         echo(json_text(told))
     for kernel in kernels:
-        for own in kernel.variants:
-            if own.chosen_by is not None:
-                echo(f"{own.entry.id}: by the {_CHOSEN_BY[own.chosen_by]}", err=True)
         if kernel.left_out:
             echo(f"left out {count(kernel.left_out, 'variant')} of {kernel.name}", err=True)
     variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")
     echo(f"wrote {count(len(kernels), 'kernel')} with {variants} to {output}", err=True)
     return 0
+
+
+for _command in (
+    bundle_show.command,
+    bundle_verify.keygen_command,
+    bundle_verify.sign_command,
+    bundle_verify.verify_command,
+):
+    command.add_command(_command)

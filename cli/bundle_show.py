@@ -67,7 +67,7 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
         entry = None if name is None else find_entry(bundle, name)
         data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
         origins = [asdict(origin) for origin in bundle.provenance]
-        lines = _bundle_text(bundle) if entry is None else _variant_text(bundle, entry)
+        lines = _bundle_text(data) if entry is None else _variant_text(bundle, entry)
         data = {"file": str(file), "provenance": origins, **data}
         print_result(data, chain(lines, _origins(bundle.provenance)), as_json=as_json)
     return 0
@@ -120,50 +120,37 @@ def _newness(driver: Mapping[str, str]) -> list[int]:
     return [int(part) if part.isdecimal() else 0 for part in parts]
 
 
-def _kernels(bundle: Bundle) -> Counter[str]:
-    return Counter(entry.name for entry in bundle.entries())
-
-
-def _format(bundle: Bundle) -> str:
+def _bundle_json(bundle: Bundle) -> dict[str, Any]:
     from pallasc.specs.bundle.format import MAJOR
 
-    return f"{MAJOR}.{bundle.reader.head.minor}"
-
-
-def _bundle_json(bundle: Bundle) -> dict[str, object]:
     return {
-        "format": _format(bundle),
+        "format": f"{MAJOR}.{bundle.reader.head.minor}",
         "bytes": bundle.size,
         "digest": bundle.digest,
         "root": bundle.root,
         "codec": dict(bundle.codec),
         "signatures": [signature.key_id for signature in bundle.signatures],
-        "kernels": _kernels(bundle),
+        "kernels": Counter(entry.name for entry in bundle.entries()),
         "targets": _targets(bundle),
     }
 
 
-def _bundle_text(bundle: Bundle) -> Iterator[str]:
-    yield f"format      {_format(bundle)}"
-    yield f"bytes       {bundle.size:,}"
-    yield f"content     {bundle.digest}"
-    yield f"root        {bundle.root}"
-    codec = ", ".join(f"{name} {value}" for name, value in sorted(bundle.codec.items()))
+def _bundle_text(data: Mapping[str, Any]) -> Iterator[str]:
+    codec = ", ".join(f"{name} {value}" for name, value in sorted(data["codec"].items()))
+    yield f"format      {data['format']}"
+    yield f"bytes       {data['bytes']:,}"
+    yield f"content     {data['digest']}"
+    yield f"root        {data['root']}"
     yield f"codec       {codec or 'unknown'}"
-    signatures = ", ".join(signature.key_id for signature in bundle.signatures)
-    yield f"signatures  {signatures or 'none'}"
+    yield f"signatures  {', '.join(data['signatures']) or 'none'}"
     yield "kernels"
-    for name, number in _kernels(bundle).items():
+    for name, number in data["kernels"].items():
         yield f"  {name}: {count(number, 'variant')}"
     yield "targets"
-    for row in _targets(bundle):
-        driver = _driver(row["minimum_driver"])
+    for row in data["targets"]:
+        api, package = (row["minimum_driver"].get(name, "unknown") for name in ("cuda", "linux"))
+        driver = f"driver {package} or newer (CUDA {api})"
         yield f"  {row['target']} ({row['arch']}): {count(row['variants'], 'variant')}, {driver}"
-
-
-def _driver(driver: Mapping[str, str]) -> str:
-    api, package = driver.get("cuda", "unknown"), driver.get("linux", "unknown")
-    return f"driver {package} or newer (CUDA {api})"
 
 
 def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:

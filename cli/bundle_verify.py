@@ -12,17 +12,10 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    WholeNumber,
-    file_argument,
-    file_option,
-    files_argument,
-    json_option,
-    size_option,
-)
 from pallasc.cli.output.text import count, echo, json_text, print_result, refusing, table
-from pallasc.errors import NotCachedError, SpecError
+from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -52,7 +45,7 @@ class _Limits(TypedDict):
 @click.command(
     "verify", cls=Command, short_help="Verify a bundle, and check that it is ready for release."
 )
-@file_argument
+@options.file_argument
 @click.option(
     "--key",
     "keys",
@@ -66,7 +59,7 @@ class _Limits(TypedDict):
     is_flag=True,
     help="Require a signature by a trusted key, from $PALLASC_TRUSTED_KEYS.",
 )
-@file_option("--lock", "Require that every artifact matches this lock file.")
+@options.file_option("--lock", "Require that every artifact matches this lock file.")
 @click.option(
     "--target",
     "targets",
@@ -74,14 +67,14 @@ class _Limits(TypedDict):
     metavar="NAME",
     help="Model or architecture that the bundle must support; repeatable.",
 )
-@size_option("--budget", "bundle_bytes", "Maximum size of the bundle, e.g. 2MiB.")
-@size_option(
+@options.size_option("--budget", "bundle_bytes", "Maximum size of the bundle, e.g. 2MiB.")
+@options.size_option(
     "--variant-budget", "variant_bytes", "Maximum size of the cubins of one variant when loaded."
 )
 @click.option(
     "--spills",
     "spill_bytes",
-    type=WholeNumber(0),
+    type=options.WholeNumber(0),
     default=0,
     show_default=True,
     metavar="BYTES",
@@ -100,7 +93,7 @@ class _Limits(TypedDict):
     show_default=True,
     help="Lowest severity that causes exit code 5.",
 )
-@json_option("the result")
+@options.json_option("the result")
 def verify_command(
     file: Path,
     keys: tuple[str, ...],
@@ -148,14 +141,24 @@ def verify_command(
       totals    number of findings by severity
       findings  list, each with: severity (error, warning, note), kind, subject, message
     """
+    from pallasc.cli.arguments.selection import read_existing_lock
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.verify import SEVERITIES, Rules, audit, sort_findings, verify
+    from pallasc.specs.bundle.verify import (
+        SEVERITIES,
+        Rules,
+        audit,
+        compare_with_lock,
+        sort_findings,
+        verify,
+    )
 
     rules = Rules(targets=_checked(targets), **limits)
     with open_bundle(file) as bundle:
         verify(bundle)
         signers = _signers(bundle, keys, require=require_signature)
-        differences = [] if lock is None else _compare(bundle, lock)
+        differences = []
+        if lock is not None:
+            differences = compare_with_lock(bundle.entries(), read_existing_lock(lock))
         findings = sort_findings([*differences, *audit(bundle, rules)])
         size, number, digest = bundle.size, len(bundle), bundle.digest
     totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
@@ -210,22 +213,6 @@ def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[Publ
     return sorted({key.id: key for key in signers}.values(), key=lambda key: key.id)
 
 
-def _compare(bundle: Bundle, path: Path) -> list[Finding]:
-    """Return the differences between a bundle and a lock file.
-
-    Raises:
-        NotCachedError: the lock file does not exist.
-    """
-    from pallasc.specs.bundle.verify import compare_with_lock
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
-
-    lock = read_lock(path)
-    if lock is None:
-        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
-    return compare_with_lock(bundle.entries(), lock)
-
-
 def _verified_lines(
     file: Path, signers: Sequence[PublicKey], findings: Sequence[Finding], lock: Path | None
 ) -> Iterator[str]:
@@ -244,7 +231,7 @@ def _verified_lines(
 @click.command("keygen", cls=Command, short_help="Create a key pair for signing.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 @click.option("--comment", default="", metavar="TEXT", help="Comment to append to the public key.")
-@json_option("the public key")
+@options.json_option("the public key")
 def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     """Create a key pair for signing bundles.
 
@@ -286,7 +273,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
 
 
 @click.command("sign", cls=Command, short_help="Sign bundles with a private key.")
-@files_argument
+@options.files_argument
 @click.option(
     "--key",
     "key_file",
@@ -294,7 +281,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     metavar="KEY",
     help="File with the private key; - for standard input.",
 )
-@json_option("the key and the signed files")
+@options.json_option("the key and the signed files")
 def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
     """Sign bundles with a private key.
 
