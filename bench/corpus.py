@@ -46,8 +46,7 @@ from harness import Figure, run_benchmark, say
 import pallasc
 from pallasc.compiler import api
 from pallasc.compiler.lowering.jax_versions import devices_for, patched
-from pallasc.specs.gpus import Target
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import Target, resolve_target
 
 TARGET = "sm_90a"
 GOAL = 1.10

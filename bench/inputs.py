@@ -20,8 +20,7 @@ from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.canonical import digest
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
-from pallasc.specs.spec import Variant
-from pallasc.specs.wire import variant_to_json
+from pallasc.specs.spec import Variant, variant_to_json
 
 KERNEL = '''\
 """Adds two arrays."""
@@ -74,8 +73,8 @@ import jax
 from jax.experimental import topologies
 from pallasc.compiler.lowering.entry import import_function, static_value
 from pallasc.compiler.lowering.jax_versions import target_config
-from pallasc.specs.dtypes import DTYPES
-from pallasc.specs.wire import variant_from_json
+from pallasc.specs.arrays import DTYPES
+from pallasc.specs.spec import variant_from_json
 
 for data in json.load(open(sys.argv[1])):
     variant = variant_from_json(data)

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from harness import ROOT, Figure, run_benchmark, say
 
-from pallasc.analysis.lines.find import Compiled
-from pallasc.analysis.lines.joined import located_kernels
-from pallasc.analysis.lines.obtain import obtain_source_lines
-from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.analysis.find_lines import Compiled, obtain_source_lines
+from pallasc.analysis.lines import located_kernels
+from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options

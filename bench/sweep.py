@@ -51,8 +51,7 @@ from pallasc.compiler.lowering.jax_versions import devices_for, devices_present
 from pallasc.compiler.toolchain.toolkit import TOOLKIT, offer_library, other_library
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.canonical import digest
-from pallasc.specs.gpus import Target
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import Target, resolve_target
 
 TARGETS = ("sm_90a", "sm_100a")
 TESTS = Path("tests", "pallas", "mosaic_gpu_test.py")

@@ -35,7 +35,7 @@
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
                  names the variant and the time it took to compile; "signed" see
                  `cache/manifests.py`; "check" has check results (`checks/stored_results.py`),
-                 "lines" the source lines of an artifact (`analysis/lines/stored.py`), each under a
+                 "lines" the source lines of an artifact (`analysis/lines.py`), each under a
                  separate key
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     index      = { "facts": object }              see `cache/inventory.py`

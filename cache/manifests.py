@@ -3,7 +3,7 @@
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
 readers of a checked manifest only have to handle missing fields. The meaning of the fields is
 documented in `compiler/inputs/manifest.py` and `compiler/builds/collect.py`; `check` in
-`checks/stored_results.py`, `lines` in `analysis/lines/stored.py`.
+`checks/stored_results.py`, `lines` in `analysis/lines.py`.
 
 The checksums of a store detect damage but not forgery, since anyone with write access can recompute
 them. A hit begins with a manifest, so manifests are signed: a signature covers the request,

@@ -21,9 +21,8 @@ from pallasc.compiler.references.comparison import (
 )
 from pallasc.compiler.references.reference_worker import run_reference
 from pallasc.errors import Location, SpecError
-from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.arrays import ArraySpec, parse_dtype
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Tolerance, Variant
 
 _NO_TOLERANCE = (

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from pallasc.cli import launching
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    count_option,
-    json_option,
-    selection_options,
-    specs_argument,
-    together,
-)
-from pallasc.cli.launching import (
-    Operands,
-    check_single,
-    collect,
-    device_json,
-    launch_options,
-    make_inputs,
-    model_of,
-    naming,
-    read_request,
-)
 from pallasc.cli.output.text import print_result, table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
@@ -43,23 +24,22 @@ if TYPE_CHECKING:
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.gpus import Target
-    from pallasc.specs.spec import Variant
 
 
 @click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
-@specs_argument()
+@options.specs_argument()
 @click.option("--cold", is_flag=True, help="Empty the L2 cache before each measured launch.")
-@count_option("--repeats", "Number of measured launches.", default=100)
-@count_option("--warmup", "Number of launches before the measurement.", least=0, default=25)
+@options.count_option("--repeats", "Number of measured launches.", default=100)
+@options.count_option("--warmup", "Number of launches before the measurement.", least=0, default=25)
 @click.option(
     "--flops",
     metavar="N",
     help='Operations per launch: a number, or a product of parameters: "{2 * m * n * k}".',
 )
-@launch_options
-@selection_options
-@build_options(together())
-@json_option("the measurements")
+@launching.launch_options
+@options.selection_options
+@options.build_options(options.together())
+@options.json_option("the measurements")
 def command(
     specs: tuple[str, ...],
     cold: bool,
@@ -74,7 +54,7 @@ def command(
     store_root: Path | None,
     as_json: bool,
     how: Options,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Measure one variant of each kernel of SPECS on a local GPU.
 
@@ -109,65 +89,66 @@ def command(
 
     refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
-    request = read_request(specs, store_root, selection)
-    request.check_inputs(files)
-    check_flops(flops, request.variants)
+    request = launching.read_request(specs, store_root, selection, files)
+    if flops is not None:
+        for variant in request.variants:
+            parse_flop(flops, dict(variant.params))
     device = get_device(ordinal)
-    chosen = collect(request, device, every=every, how=how)
-    check_single(files, chosen)
-    under = Conditions(device, repeats, warmup, cold, seed, files, flops)
-    measured = [measure(variant, under) for variant in chosen]
-    print_result(bench_json(measured, under), bench_lines(measured, under), as_json=as_json)
+    chosen = launching.collect(request, device, every=every, how=how)
+    launching.check_single(files, chosen)
+    model = launching.model_of(device, [own.variant.target for own in chosen])
+    limits = None if model is None else limits_of(model)
+    measured = []
+    for own in chosen:
+        times_us = measure(
+            own, device, seed=seed, files=files, repeats=repeats, warmup=warmup, cold=cold
+        )
+        flop = None if flops is None else parse_flop(flops, dict(own.variant.params))
+        moved = moved_bytes(own.route.signature)
+        figures = Figures.of(times_us, moved_bytes=moved, flop=flop, limits=limits, cold=cold)
+        measured.append(Measured(own, times_us, figures))
+    data = {
+        "device": launching.device_json(device),
+        "limits": None if limits is None else asdict(limits),
+        "cold": cold,
+        "repeats": repeats,
+        "warmup": warmup,
+        "seed": seed,
+        "results": [_result_json(row) for row in measured],
+    }
+    cache = "the L2 cache emptied before each" if cold else "the L2 cache warm"
+    driver = launching.device_json(device)["driver"]
+    lines = [
+        f"{device}, driver for CUDA {driver}; {repeats:,} launches, {cache}",
+        _table(measured, with_flops=flops is not None),
+    ]
+    if limits is None:
+        lines.append(f"{device.name} is not a known model, so its limits are unknown.")
+    else:
+        lines += _remarks(measured, limits, with_flops=flops is not None)
+    print_result(data, lines, as_json=as_json)
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """Conditions of the measurements.
-
-    Attributes:
-        device: the GPU.
-        repeats: number of measured launches.
-        warmup: number of launches before them.
-        cold: empty the L2 cache before each launch.
-        seed: seed of random inputs.
-        files: files of the other inputs, by array path.
-        flops: operations per launch, as given by `--flops`.
-    """
-
-    device: Device
-    repeats: int
-    warmup: int
-    cold: bool
-    seed: int
-    files: Mapping[str, Path]
-    flops: str | None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Launch times of a variant, in microseconds, in order."""
+class Measured(NamedTuple):
+    """Launch times of a variant in microseconds, in order, and the figures computed from them."""
 
     chosen: Chosen
-    under: Conditions
     times_us: list[float]
-
-    @cached_property
-    def figures(self) -> Figures:
-        """Performance figures of the kernel."""
-        variant, flops = self.chosen.variant, self.under.flops
-        model = model_of(self.under.device, [variant.target])
-        return Figures.of(
-            self.times_us,
-            moved_bytes=moved_bytes(self.chosen.route.signature),
-            flop=None if flops is None else parse_flop(flops, dict(variant.params)),
-            limits=None if model is None else limits_of(model),
-            cold=self.under.cold,
-        )
+    figures: Figures
 
 
-def measure(chosen: Chosen, under: Conditions) -> Measured:
-    """Launch a variant repeatedly, and return the time of each launch.
+def measure(
+    chosen: Chosen,
+    device: Device,
+    *,
+    seed: int,
+    files: Mapping[str, Path],
+    repeats: int,
+    warmup: int,
+    cold: bool,
+) -> list[float]:
+    """Launch a variant repeatedly, and return the time of each launch in microseconds.
 
     Raises:
         ArgumentError: a file does not match its input.
@@ -177,18 +158,12 @@ def measure(chosen: Chosen, under: Conditions) -> Measured:
     from pallasc.runtime.timing import time_launches
 
     signature, name = chosen.route.signature, chosen.variant.id
-    inputs = make_inputs(signature, seed=under.seed, files=under.files, name=name)
-    with naming(chosen.variant):
-        operands = Operands(signature, inputs, under.device)
-        times_us = time_launches(
-            chosen.route,
-            under.device,
-            operands.pointers,
-            repeats=under.repeats,
-            warmup=under.warmup,
-            cold=under.cold,
+    inputs = launching.make_inputs(signature, seed=seed, files=files, name=name)
+    with launching.naming(chosen.variant):
+        operands = launching.Operands(signature, inputs, device)
+        return time_launches(
+            chosen.route, device, operands.pointers, repeats=repeats, warmup=warmup, cold=cold
         )
-    return Measured(chosen, under, times_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,80 +284,39 @@ def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:
     return operations
 
 
-def check_flops(text: str | None, variants: Iterable[Variant]) -> None:
-    """Check that `--flops`, if given, is valid for each variant.
-
-    Raises:
-        SpecError: it is not.
-    """
-    for variant in variants if text is not None else ():
-        parse_flop(str(text), dict(variant.params))
+_COLUMNS = ("VARIANT", "MEDIAN", "MIN", "P90", "GB/S", "OF MEMORY", "TFLOP/S")
 
 
-_COLUMNS = ("VARIANT", "MEDIAN", "MIN", "P90", "GB/S", "OF MEMORY")
-_UNKNOWN = "-"
-
-
-def bench_lines(measured: Sequence[Measured], under: Conditions) -> list[str]:
-    """Return the conditions, a table of variants, and the limits of the GPU."""
-    head = [*_COLUMNS, "TFLOP/S"] if under.flops is not None else [*_COLUMNS]
-    rows = [[row.chosen.variant.id, *_cells(row.figures)][: len(head)] for row in measured]
-    cache = "the L2 cache emptied before each" if under.cold else "the L2 cache warm"
-    driver = device_json(under.device)["driver"]
-    return [
-        f"{under.device}, driver for CUDA {driver}; {under.repeats:,} launches, {cache}",
-        table(head, rows, right=head[1:]),
-        *_remarks(measured, under),
-    ]
-
-
-def _cells(figures: Figures) -> list[str]:
-    times = (figures.median_us, figures.min_us, figures.p90_us)
-    share = figures.memory_share
-    return [
-        *(f"{time_us:,.2f} µs" for time_us in times),
-        _number(figures.gb_per_s, 0),
-        _UNKNOWN if share is None else f"{100 * share:.0f} %",
-        _number(figures.tflop_per_s, 1),
-    ]
+def _table(measured: Sequence[Measured], *, with_flops: bool) -> str:
+    columns = len(_COLUMNS) if with_flops else len(_COLUMNS) - 1
+    rows = []
+    for chosen, _, figures in measured:
+        times = (figures.median_us, figures.min_us, figures.p90_us)
+        share = figures.memory_share
+        cells = [
+            chosen.variant.id,
+            *(f"{time_us:,.2f} µs" for time_us in times),
+            _number(figures.gb_per_s, 0),
+            "-" if share is None else f"{100 * share:.0f} %",
+            _number(figures.tflop_per_s, 1),
+        ]
+        rows.append(cells[:columns])
+    return table(_COLUMNS[:columns], rows, right=_COLUMNS[1:])
 
 
 def _number(value: float | None, digits: int) -> str:
-    return _UNKNOWN if value is None else f"{value:,.{digits}f}"
+    return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
+def _remarks(measured: Sequence[Measured], limits: Limits, *, with_flops: bool) -> list[str]:
     """Return the model's limits, and why memory shares may be missing."""
-    limits = known_limits(measured, under)
-    if limits is None:
-        return [f"{under.device.name} is not a known model, so its limits are unknown."]
     lines = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
-    if under.flops is not None:
+    if with_flops:
         lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32 without tensor cores"
     if any(row.figures.memory_share is None for row in measured):
         size = f"{limits.l2_bytes / 2**20:.0f} MiB"
         lines.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")
     return lines
-
-
-def known_limits(measured: Sequence[Measured], under: Conditions) -> Limits | None:
-    """Return the limits of the GPU's model, None if unknown."""
-    model = model_of(under.device, [row.chosen.variant.target for row in measured])
-    return None if model is None else limits_of(model)
-
-
-def bench_json(measured: Sequence[Measured], under: Conditions) -> dict[str, object]:
-    """Return the `--json` object."""
-    limits = known_limits(measured, under)
-    return {
-        "device": device_json(under.device),
-        "limits": None if limits is None else asdict(limits),
-        "cold": under.cold,
-        "repeats": under.repeats,
-        "warmup": under.warmup,
-        "seed": under.seed,
-        "results": [_result_json(row) for row in measured],
-    }
 
 
 def _result_json(measured: Measured) -> dict[str, object]:

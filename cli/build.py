@@ -10,27 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 from msgspec.structs import replace
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    annotations_option,
-    build_options,
-    count_option,
-    executor_option,
-    fail_on_warning_option,
-    file_option,
-    frozen_options,
-    json_option,
-    junit_option,
-    quiet_option,
-    refuse_unwatchable,
-    selecting,
-    shard_option,
-    specs_argument,
-    take_share,
-    variant_options,
-    watch_option,
-)
+from pallasc.cli.arguments.selection import open_store, shard_option, take_share
 from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
@@ -59,10 +41,10 @@ class BuildCommand(Command):
 
 
 @click.command("build", cls=BuildCommand, short_help="Compile specs into the store.")
-@specs_argument()
-@variant_options
+@options.specs_argument()
+@options.variant_options
 @shard_option
-@executor_option
+@options.executor_option
 @click.option(
     "--fail-fast",
     "keep_going",
@@ -71,21 +53,23 @@ class BuildCommand(Command):
     help="Stop after the first failure.",
 )
 @click.option("--dry-run", is_flag=True, help="List what would be compiled, without compiling it.")
-@watch_option
-@count_option("--reproduce", "Compile N variants twice more, and compare the results.")
-@frozen_options
-@file_option("--baseline", 'Lock file or bundle for relative budgets, e.g. registers: "+8".')
+@options.watch_option
+@options.count_option("--reproduce", "Compile N variants twice more, and compare the results.")
+@options.frozen_options
+@options.file_option(
+    "--baseline", 'Lock file or bundle for relative budgets, e.g. registers: "+8".'
+)
 @click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
-@fail_on_warning_option
-@quiet_option
-@json_option("the report")
-@junit_option
-@annotations_option("problems")
-@selecting
-@build_options()
+@options.fail_on_warning_option
+@options.quiet_option
+@options.json_option("the report")
+@options.junit_option
+@options.annotations_option("problems")
+@options.selecting
+@options.build_options()
 def command(
     specs: tuple[str, ...],
-    selection: Selection,
+    selection: options.Selection,
     store_root: Path | None,
     lock: Path | None,
     baseline: Path | None,
@@ -150,7 +134,6 @@ def command(
       error        why nothing was built, for example a mistake in a spec
     Fields that do not apply to a variant are null or empty.
     """
-    from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.build_text import print_end
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.reports import Outputs
@@ -161,6 +144,8 @@ def command(
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     if watch:
+        from pallasc.cli.watch import refuse_unwatchable
+
         refuse_unwatchable(click.get_current_context())
     outputs = Outputs(as_json, junit, annotations)
     opening = partial(open_store, store_root)
@@ -209,7 +194,7 @@ def command(
 
 def _watch(
     specs: tuple[str, ...],
-    selection: Selection,
+    selection: options.Selection,
     baseline: Path | None,
     options: Options,
     opening: Callable[[], Store],
@@ -226,12 +211,13 @@ def _watch(
 
 def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
     from pallasc.cli.output.build_text import failure_lines
-    from pallasc.specs.plain_text import one_line
+    from pallasc.cli.output.outcome import built
+    from pallasc.specs.spelling import one_line
 
     for result in reproduction.results:
         if quiet and result.outcome == "same":
             continue
         echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)
     for failed in report.results:
-        for line in failure_lines(failed):
+        for line in failure_lines(built(failed)):
             echo(line, err=True)

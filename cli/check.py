@@ -8,24 +8,15 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    WholeNumber,
-    annotations_option,
-    build_options,
-    checking_options,
-    count_option,
-    file_option,
-    json_option,
-    junit_option,
-    quiet_option,
-    selection_options,
+from pallasc.cli.arguments.selection import (
+    input_options,
+    open_store,
+    parse_inputs,
     shard_option,
-    specs_argument,
     take_share,
 )
-from pallasc.cli.arguments.selection import input_options, open_store, parse_inputs
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -48,7 +39,7 @@ class _Settings(TypedDict):
 
 
 @click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
-@specs_argument()
+@options.specs_argument()
 @click.option(
     "--level",
     "chosen",
@@ -61,22 +52,24 @@ class _Settings(TypedDict):
 @input_options
 @click.option(
     "--seed",
-    type=WholeNumber(0),
+    type=options.WholeNumber(0),
     metavar="N",
     help="Seed of the random inputs. Default: the spec's seed, or 0.",
 )
-@count_option("--schedules", "Number of schedules to execute at the artifact level.", default=3)
-@selection_options
+@options.count_option(
+    "--schedules", "Number of schedules to execute at the artifact level.", default=3
+)
+@options.selection_options
 @shard_option
-@build_options(checking_options)
-@junit_option
-@quiet_option
-@file_option(
+@options.build_options(options.checking_options)
+@options.junit_option
+@options.quiet_option
+@options.file_option(
     "--sarif",
     "Write the findings as SARIF 2.1, for code hosts; - for standard output.",
 )
-@annotations_option("findings and failures")
-@json_option("the report")
+@options.annotations_option("findings and failures")
+@options.json_option("the report")
 def command(
     specs: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -92,7 +85,7 @@ def command(
     quiet: bool,
     as_json: bool,
     how: BuildOptions,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Check the variants of SPECS for mistakes, without a GPU.
 
@@ -168,7 +161,7 @@ def command(
     outputs = Outputs(as_json, junit, annotations, sarif, levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
-        options = Options(
+        checking = Options(
             seed=seed or 0,
             seed_given=seed is not None,
             schedules=schedules,
@@ -177,17 +170,16 @@ def command(
         store = open_store(store_root)
         compiled, share = _read_compiled(specs, store, shard, selection), None
         with store_progress(store, hits=False, quiet=quiet) as progress:
-            names = [level.name for level in levels]
-            listeners = events(progress, levels=names, silent=outputs.prints_report)
+            listeners = events(progress, silent=outputs.prints_report)
             settings: _Settings = {
-                "store": store, "options": options, "limits": how, "events": listeners,
+                "store": store, "options": checking, "limits": how, "events": listeners,
             }  # fmt: skip
             if compiled is None:
                 reading = Reading(progress, keep_going=True)
                 variants = reading.reader(store, how).select(specs, **selection._asdict()).variants
                 share = take_share(shard, variants, None, progress.mention)
                 variants = share.variants if share else variants
-                check_variants(options.inputs, (each.for_check() for each in variants))
+                check_variants(checking.inputs, (each.for_check() for each in variants))
                 building, needed = demands(variants)
                 built = build(building, store=store, options=how, on_event=progress)
                 progress.end()
@@ -200,7 +192,7 @@ def command(
 
 
 def _read_compiled(
-    specs: Sequence[str], store: Store, shard: Shard | None, selection: Selection
+    specs: Sequence[str], store: Store, shard: Shard | None, selection: options.Selection
 ) -> list[Candidate] | None:
     """Return the compiled variants that the arguments name, None if they are specs.
 
@@ -212,13 +204,4 @@ def _read_compiled(
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard works with specs, not with bundles or action keys.")
     found = read_compiled(specs, store, selection)
-    if found is None:
-        return None
-    from pallasc.checks.candidate import Candidate
-
-    return [
-        Candidate(key, artifact, key)
-        if key is not None
-        else Candidate(variant.id, artifact, origin=variant.location)
-        for variant, artifact, key in found
-    ]
+    return None if found is None else [each.candidate() for each in found]

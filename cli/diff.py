@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import structs
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.compiled import Selectable, Target, is_key, stored
-from pallasc.cli.arguments.options import (
-    build_options,
-    json_option,
-    quiet_option,
-)
+from pallasc.cli.arguments.compiled import Opener
 from pallasc.cli.output.text import count, echo, json_text
-from pallasc.errors import SpecError
-from pallasc.specs.plain_text import one_line
 from pallasc.specs.resources import WORDS, Resources
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
-    from pallasc.analysis.compare.code import CodeDifference
-    from pallasc.analysis.compare.comparison import Comparison, Difference, KernelDifference
-    from pallasc.analysis.compare.numbers import Change
-    from pallasc.analysis.compare.sides import Side, Subject
-    from pallasc.cache.store import Store
+    from pallasc.analysis.compare import (
+        CodeDifference,
+        Comparison,
+        Difference,
+        KernelDifference,
+    )
+    from pallasc.analysis.sides import Side, Subject
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.report import Report
 
 
 _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
@@ -73,9 +67,9 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
     is_flag=True,
     help="Print a Markdown table, e.g. for a pull request.",
 )
-@json_option("the comparison")
-@quiet_option
-@build_options()
+@options.json_option("the comparison")
+@options.quiet_option
+@options.build_options()
 def command(
     sides: tuple[str, ...],
     base: str | None,
@@ -135,7 +129,7 @@ def command(
                    removed, added, mix, loops; null if only bytes were compared), lines (place,
                    before, after), no_lines (why there are none), diff (lines of a unified diff))
     """
-    from pallasc.analysis.compare.comparison import compare
+    from pallasc.analysis.compare import compare
     from pallasc.cli.arguments.selection import open_store
 
     if as_json and as_markdown:
@@ -145,21 +139,19 @@ def command(
         store = open_store(store_root)
         lines = _DEPTHS.index(depth) >= _DEPTHS.index("lines")
         opener = Opener(store, how, targets, stack, quiet, lines)
-        opened, code = _opened(named, opener)
+        (first, code), (second, other_code) = (opener.open(*side) for side in named)
 
         def with_lines(difference: Difference) -> Difference:
-            from pallasc.analysis.compare.by_line import add_lines
+            from pallasc.analysis.compare import add_lines
 
             return add_lines(difference, store)
 
+        by_parameters = len(sides) == 1 and len(expressions) == 2
         comparison = compare(
-            *opened,
-            depth=depth,
-            by_parameters=len(sides) == 1 and len(expressions) == 2,
-            add_lines=with_lines,
+            first, second, depth=depth, by_parameters=by_parameters, add_lines=with_lines
         )
     _print(comparison, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    return code or int(tells and bool(comparison))
+    return code or other_code or int(tells and bool(comparison))
 
 
 def _sides(
@@ -184,18 +176,7 @@ def _sides(
     )
 
 
-def _opened(named: list[tuple[str, str | None]], opener: Opener) -> tuple[list[Side], int]:
-    """Return the sides, and the exit code of the first failed build, 0 if none failed."""
-    opened, codes = [], []
-    for text, expression in named:
-        side, code = opener.open(text, expression)
-        opened.append(side)
-        codes.append(code)
-    return opened, next(filter(None, codes), 0)
-
-
 def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
-
     for note in dict.fromkeys((*comparison.first.notes, *comparison.second.notes)):
         echo(f"warning: {note}", err=True)
     if as_json:
@@ -209,156 +190,7 @@ def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: b
         echo(summary_line(comparison), err=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Opener:
-    """Opens the sides of a comparison.
-
-    Attributes:
-        store: store for built specs, with the artifacts of locks and keys.
-        options: build options.
-        targets: models or architectures that replace the specs' targets, and select variants of
-            other sides.
-        stack: closes resources of sides, such as the files of a revision.
-        quiet: print only errors while specs are built.
-        lines: find the source lines of built variants that the store lacks.
-    """
-
-    store: Store
-    options: Options
-    targets: tuple[str, ...]
-    stack: ExitStack
-    quiet: bool = False
-    lines: bool = False
-
-    def open(self, text: str, expression: str | None) -> tuple[Side, int]:
-        """Return the side that an argument names, and the exit code of its build.
-
-        Raises:
-            SpecError: the argument names nothing, or `expression` and the targets select nothing.
-            PallascError: reading or building failed.
-        """
-        from pallasc.analysis.compare.revisions import (
-            checked_out,
-            split_revision,
-            taken_from_elsewhere,
-        )
-
-        path, revision = split_revision(text)
-        if revision:
-            checked = self.stack.enter_context(checked_out([path], revision))
-            report = self._build(checked.paths, expression)
-            notes = taken_from_elsewhere([result.variant for result in report.results], checked)
-            return _side_of(f"{path}@{revision}", report, notes)
-        side = self._compiled(text)
-        if side is None:
-            return _side_of(text, self._build([path], expression), ())
-        return self._selected(side, expression), 0
-
-    def _compiled(self, text: str) -> Side | None:
-        """Return an already compiled side, None for specs."""
-        from pallasc.analysis.compare.sides import bundle_side, lock_side, store_side
-        from pallasc.cli.arguments.selection import open_store
-        from pallasc.specs.bundle.format import is_bundle
-
-        path = Path(text)
-        if is_bundle(path):
-            return bundle_side(path)
-        if path.suffix == ".lock" and not path.is_dir():
-            from pallasc.specs.loading.lock_file import read_lock
-
-            lock = read_lock(path)
-            if lock is None:
-                raise SpecError(f"there is no {path}.")
-            return lock_side(lock, text, self.store)
-        if path.is_dir() and _is_store(path):
-            return store_side(open_store(path), text)
-        return self._of_key(text) if is_key(text) else None
-
-    def _of_key(self, text: str) -> Side:
-        from pallasc.analysis.compare.sides import side_of, subject_of
-
-        variant, artifact, key = stored(text, self.store)
-        name = str(key)[:12] if variant.name == key else variant.name
-        return side_of(text, [subject_of(artifact, name, variant.params, action_key=key)])
-
-    def _selected(self, side: Side, expression: str | None) -> Side:
-        if expression is None and not self.targets:
-            return side
-        from pallasc.specs.loading.select import select
-
-        views = [
-            Selectable(
-                each.id,
-                each.name,
-                tuple(each.params.items()),
-                Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
-            )
-            for each in side.variants.values()
-        ]
-        if self.targets:
-            views = [v for v in views if {*v.target} & {*self.targets}]
-            if not views:
-                raise SpecError(f"{side.name} has no variant for {', '.join(self.targets)}.")
-        if expression is not None:
-            views = select(views, expression)
-        return replace(side, variants={view.id: side.variants[view.id] for view in views})
-
-    def _build(self, paths: Sequence[str], expression: str | None) -> Report:
-        from pallasc.cli.output.progress import Reading, store_progress
-        from pallasc.compiler.builds.build import build
-        from pallasc.specs.spec import Budget
-
-        with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
-            reader = Reading(progress, keep_going=False).reader(self.store, self.options)
-            selected = reader.select(paths, self.targets, expression).variants
-            variants = [structs.replace(variant, budget=Budget()) for variant in selected]
-            report = build(variants, store=self.store, options=self.options, on_event=progress)
-            if self.lines:
-                progress.mention("finding source lines")
-                self._find_lines(report)
-            return report
-
-    def _find_lines(self, report: Report) -> None:
-        """Find the source lines of built variants. The printed table reports missing ones."""
-        from pallasc.analysis.lines.find import Compiled, find_source_lines
-        from pallasc.analysis.lines.stored import read_source_lines
-        from pallasc.compiler.toolchain.setup import prepare
-
-        missing = [
-            Compiled(result.variant, result.artifact, result.action_key)
-            for result in report.results
-            if result.artifact is not None
-            and result.action_key is not None
-            and read_source_lines(self.store, result.action_key) is None
-        ]
-        if missing:
-            with prepare(self.options.ptxas) as setup:
-                limit_s = self.options.timeout_s
-                jobs = self.options.jobs or 1
-                find_source_lines(missing, setup, self.store, jobs=jobs, timeout_s=limit_s)
-
-
-def _is_store(path: Path) -> bool:
-    """Return True if a folder is a store: it contains the folder of a store format version."""
-    from pallasc.cache.store import Store
-
-    return Store(path).folder.is_dir()
-
-
-def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
-    """Return the side of a build, and the build's exit code."""
-    from pallasc.analysis.compare.sides import built_side
-
-    failed = report.failed
-    lost = [f"{name}: {len(failed):,} of its variants cannot be built"] if failed else []
-    code = report.exit_code if failed or report.interrupted else 0
-    return built_side(name, report.results, [*notes, *report.notes, *lost]), code
-
-
 _VERDICTS = ("worse", "mixed", "better", "")
-_COLUMNS = 78
-"""Maximum width of lines about the instruction mix, without the variant's indentation."""
-
 _WIDEST = max(map(len, WORDS.values()))
 
 
@@ -389,25 +221,19 @@ def _lines(difference: Difference) -> Iterator[str]:
         before, after = f"{change.before:,}", f"{change.after:,}"
         yield (
             f"{WORDS[change.field]:<{_WIDEST}} {before:>9} → {after:>9} "
-            f"{delta(change):>9}  {change.verdict}"
+            f"{change.after - change.before:>+9,}  {change.verdict}"
         )
     if difference.plan:
         yield "launch plan differs"
     for kernel in difference.kernels:
-        yield from kernel_lines(kernel)
+        yield from _kernel_lines(kernel)
 
 
-def delta(change: Change) -> str:
-    """Return `+8` or `-1,024`."""
-    return f"{change.after - change.before:+,}"
-
-
-def kernel_lines(kernel: KernelDifference) -> Iterator[str]:
+def _kernel_lines(kernel: KernelDifference) -> Iterator[str]:
     """Yield the lines of a kernel's difference."""
     yield f"{one_line(kernel.name)}: {code_words(kernel)}"
     if kernel.code is not None:
-        for line in _mix_lines(kernel.code):
-            yield from wrap(line, _COLUMNS, initial_indent="  ", subsequent_indent="      ")
+        yield from (f"  {line}" for line in _mix_lines(kernel.code))
     if kernel.no_lines:
         yield f"  {kernel.no_lines}"
     for place, before, after in kernel.lines:
@@ -502,10 +328,15 @@ def _side(side: Side) -> dict[str, object]:
 
 
 def _difference(difference: Difference) -> dict[str, object]:
-    pair = difference.pair
+    def subject(of: Subject | None) -> dict[str, object] | None:
+        if of is None:
+            return None
+        known = {"id": of.id, "action_key": of.action_key, "digest": of.digest}
+        return {**known, "resources": of.resources._asdict()}
+
     return {
-        "first": _subject(pair.first),
-        "second": _subject(pair.second),
+        "first": subject(difference.pair.first),
+        "second": subject(difference.pair.second),
         "verdict": difference.verdict or None,
         "resources": {
             each.field: {"before": each.before, "after": each.after, "verdict": each.verdict}
@@ -516,25 +347,13 @@ def _difference(difference: Difference) -> dict[str, object]:
     }
 
 
-def _subject(subject: Subject | None) -> dict[str, object] | None:
-    if subject is None:
-        return None
-    return {
-        "id": subject.id,
-        "action_key": subject.action_key,
-        "digest": subject.digest,
-        "resources": subject.resources._asdict(),
-    }
-
-
 def _kernel(kernel: KernelDifference) -> dict[str, object]:
     return {
         "first": kernel.first.name if kernel.first else None,
         "second": kernel.second.name if kernel.second else None,
         "code": asdict(kernel.code) if kernel.code else None,
         "lines": [
-            {"place": place, "before": before, "after": after}
-            for place, before, after in kernel.lines
+            dict(zip(("place", "before", "after"), row, strict=True)) for row in kernel.lines
         ],
         "no_lines": kernel.no_lines or None,
         "diff": list(kernel.hunks),
@@ -579,7 +398,7 @@ def _cells(row: Difference, fields: list[str]) -> list[str]:
             numbers.append("" if value is None else f"{value:,}")
         else:
             after = f"**{change.after:,}**" if change.verdict == "worse" else f"{change.after:,}"
-            numbers.append(f"{change.before:,} → {after} ({delta(change)})")
+            numbers.append(f"{change.before:,} → {after} ({change.after - change.before:+,})")
     what = [code_words(kernel) for kernel in row.kernels]
     if row.plan:
         what.append("other launch plan")

@@ -93,7 +93,7 @@ def _native_launch() -> Item:
 def _salt() -> list[Item]:
     """Return the cache salt and the place where it is set; empty without a salt."""
     from pallasc.compiler.toolchain.inventory import Item
-    from pallasc.specs.settings.build_settings import SALT, build_settings, cache_salt
+    from pallasc.specs.settings import SALT, build_settings, cache_salt
 
     salt = cache_salt(os.environ)
     if not salt:

@@ -91,15 +91,11 @@ def command(folder: Path) -> None:
     for path in files:
         if path.exists():
             raise SpecError(f"{path} already exists.", hint="Move it, or choose another folder.")
-    _write(files)
-    echo("\n".join(f"wrote {path}" for path in files), err=True)
-    echo(NEXT.format(spec=shlex.quote(str(folder / "kernels.yaml"))), err=True)
-
-
-def _write(files: dict[Path, str]) -> None:
     for path, text in files.items():
         with refusing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             # "x" because the file may have been created since the check.
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
+        echo(f"wrote {path}", err=True)
+    echo(NEXT.format(spec=shlex.quote(str(folder / "kernels.yaml"))), err=True)

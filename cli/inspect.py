@@ -10,29 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    selection_options,
-    specs_argument,
-)
 from pallasc.cli.output.source_text import (
-    JSON_LINES,
     SOURCE_VIEWS,
     FoundLines,
-    fitting,
     found_lines,
     held_lines,
-    lines_record,
-    needs_lines,
-    source_view,
+    lines_json,
     tell_missing,
 )
 from pallasc.cli.output.text import count, echo, json_text, write_text
+from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
-    from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
+    from pallasc.analysis.metrics import KernelMetrics
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
@@ -54,8 +46,7 @@ NOTHING_PRINTED = "nothing was printed"
 """Shown for a kernel that prints nothing, neither during tracing nor at run time."""
 
 _IN_JSON = {"json", "lines", "resources"}
-_SUFFIXES = {**SUFFIXES, "sass-source": ".sass", "ptx-source": ".ptx", JSON_LINES: ".json"}
-_COMMENTS = {"ptx": "//", "sass": "//", **SOURCE_VIEWS}
+_SUFFIXES = {**SUFFIXES, "sass-source": ".sass", "ptx-source": ".ptx"}
 _CHOSEN = "pallasc.cli.inspect.views"
 
 
@@ -74,7 +65,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 
 
 @click.command("inspect", cls=Command, short_help="Show launch plans, PTX, SASS, and resources.")
-@specs_argument()
+@options.specs_argument()
 @_view("plan", "Show the launch plan: buffers, launches, their parameters, and tensor maps.")
 @_view("ptx", "Show the PTX.")
 @_view("sass", "Show the machine code, disassembled with nvdisasm.")
@@ -100,15 +91,15 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     help="Write to this file, or, for a folder (exists or ends in /), one file per variant and "
     "view.",
 )
-@selection_options
-@build_options()
+@options.selection_options
+@options.build_options()
 def command(
     specs: tuple[str, ...],
     source: bool,
     output: str | None,
     store_root: Path | None,
     how: Options,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Show the compiled variants of SPECS; without a view option, a summary.
 
@@ -162,7 +153,7 @@ def command(
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
     if takes_apart and (bundles := bundle_files(specs)):
         return _extract(bundles, Path(output or ""), selection)
-    store, found = open_store(store_root), needs_lines(views)
+    store, found = open_store(store_root), any(view in SOURCE_VIEWS for view in views)
     compiled = read_compiled(specs, store, selection)
     if compiled is not None:
         if _PRINTED in views:
@@ -179,7 +170,7 @@ def command(
     return report.exit_code or tell_missing(lines)
 
 
-def _extract(bundles: Sequence[Path], folder: Path, selection: Selection) -> int:
+def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection) -> int:
     """Unpack the selected variants of bundles into files."""
     from pallasc.cli.arguments.compiled import selected_entries
     from pallasc.cli.output.artifact_text import unpack
@@ -205,12 +196,10 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
         click.UsageError: JSON is combined with another view, or `source` has no view to apply to.
     """
     views: list[str] = ctx.meta.get(_CHOSEN, ["summary"])
-    other = next((view for view in views if view not in _IN_JSON), None)
-    if "json" in views and other is None:
-        kind = JSON_LINES if "lines" in views else "json"
-        return [kind, *(view for view in ("resources",) if view in views)]
     if "json" in views:
-        raise click.UsageError(f"--json and --{other} cannot be used together.", ctx)
+        if other := next((view for view in views if view not in _IN_JSON), None):
+            raise click.UsageError(f"--json and --{other} cannot be used together.", ctx)
+        return views
     if source and not {"sass", "ptx"} & set(views):
         raise click.UsageError("--source needs --sass or --ptx.", ctx)
     return [f"{view}-source" if source and view in ("sass", "ptx") else view for view in views]
@@ -220,20 +209,20 @@ def show(report: Report, views: list[str], output: str | None, lines: FoundLines
     """Print or write the views of each variant that has an artifact."""
     shown = [result for result in report.results if result.artifact is not None]
     document = Document(lines, _metrics(shown) if "resources" in views else {})
-    views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
         from pallasc.cli.output.artifact_text import safe_names
 
         # Ids that differ only in characters invalid in file names must not share a file.
         names = safe_names(result.variant.id for result in shown)
+        files = {".json": views} if "json" in views else {_SUFFIXES[v]: [v] for v in views}
         for result in shown:
-            for view in views:
-                path = Path(output, names[result.variant.id] + _SUFFIXES[view])
-                write_text(path, document.text([result], [view]))
+            for suffix, chosen in files.items():
+                path = Path(output, names[result.variant.id] + suffix)
+                write_text(path, document.text([result], chosen))
     elif output is not None:
         write_text(Path(output), document.text(shown, views))
     elif shown:
-        echo(fitting(document.text(shown, views), views), nl=False)
+        echo(document.text(shown, views), nl=False)
 
 
 def is_folder(path: str) -> bool:
@@ -243,7 +232,7 @@ def is_folder(path: str) -> bool:
 
 def _metrics(results: list[VariantResult]) -> Metrics:
     """Return the metrics of launches; report on stderr, once, if some are missing."""
-    from pallasc.analysis.metrics.kernel_metrics import all_metrics
+    from pallasc.analysis.metrics import all_metrics
 
     metrics = all_metrics(result.artifact for result in results if result.artifact is not None)
     reasons = (launch.reasons.get("mix") for launches in metrics.values() for launch in launches)
@@ -266,8 +255,8 @@ class Document(NamedTuple):
     def text(self, results: list[VariantResult], views: list[str]) -> str:
         """Return the views of variants; if there are several, each has a heading."""
         found = [(result, result.artifact) for result in results if result.artifact is not None]
-        if views in (["json"], [JSON_LINES]):
-            records = [self._record(*each, lines=JSON_LINES in views) for each in found]
+        if "json" in views:
+            records = [self._record(*each, lines="lines" in views) for each in found]
             return json_text({"artifacts": records}) + "\n"
         headed = len(results) * len(views) > 1 or views == ["summary"]
         parts = []
@@ -275,7 +264,7 @@ class Document(NamedTuple):
             for view in views:
                 text = self._view(result, artifact, view)
                 what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
-                head = f"{_COMMENTS.get(view, '')} {what}\n" if headed else ""
+                head = f"{_comment(view)} {what}\n" if headed else ""
                 parts.append(f"{head}{text}".lstrip() if headed else text)
         return "\n\n".join(parts) + "\n"
 
@@ -283,7 +272,10 @@ class Document(NamedTuple):
         from pallasc.cli.output import artifact_text
 
         if view in SOURCE_VIEWS:
-            return source_view(artifact, view, self.lines.get(result.variant.id))
+            lines = self.lines.get(result.variant.id)
+            if lines is None or isinstance(lines, PallascError):
+                return f"{_comment(view)} no source lines".strip()
+            return SOURCE_VIEWS[view](artifact, lines)
         if view == _PRINTED:
             return _printed(result, artifact)
         if view == "plan":
@@ -306,17 +298,27 @@ class Document(NamedTuple):
             "record": dict(artifact.record),
         }
         if lines:
-            record["lines"] = lines_record(artifact, self.lines.get(result.variant.id))
+            known = self.lines.get(result.variant.id)
+            record["lines"] = (
+                None
+                if known is None or isinstance(known, PallascError)
+                else lines_json(artifact, known)
+            )
         if self.metrics:
-            from pallasc.analysis.metrics.kernel_metrics import metrics_json
+            from pallasc.analysis.metrics import metrics_json
 
             record["metrics"] = [metrics_json(each) for each in self.metrics[artifact.digest]]
         return record
 
 
+def _comment(view: str) -> str:
+    """Return the comment prefix of a view, "" if it has none."""
+    return "//" if view.startswith(("ptx", "sass")) else ""
+
+
 def _warnings(result: VariantResult) -> str:
     """Return a variant's compile warnings, to append to its summary."""
-    from pallasc.specs.plain_text import printable
+    from pallasc.specs.spelling import printable
 
     if not result.diagnostics:
         return ""

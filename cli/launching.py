@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.options import count_option, together
 from pallasc.cli.arguments.selection import build_variants, input_options, open_store
+from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
-from pallasc.errors import (
-    ArgumentError,
-    DeviceError,
-    SelectionError,
-    SpecError,
-)
+from pallasc.errors import ArgumentError, DeviceError, SelectionError, SpecError
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
 if TYPE_CHECKING:
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     from pallasc.specs.artifacts.plan import Binding
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.gpus import Target
-    from pallasc.specs.spec import ArgTree, Variant
+    from pallasc.specs.spec import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +46,6 @@ class Request:
     artifacts: list[Artifact]
     store: Store | None
 
-    def check_inputs(self, files: Mapping[str, Path]) -> None:
-        """Check that the input files exist and that the kernel has these inputs, if already known.
-
-        Raises:
-            ArgumentError: the kernel has no array with this name.
-            SpecError: a file does not exist.
-        """
-        kernels = {variant.name for variant in self.variants}
-        paths = self._paths() if files and len(kernels) == 1 else None
-        if paths is not None:
-            name = self.variants[0].id if len(self.variants) == 1 else self.variants[0].name
-            check_names(files, paths, name)
-        for file in files.values():
-            with refusing(file, doing="read"):
-                file.stat()
-
     def compiled(self, variants: Sequence[Variant], how: Options) -> list[tuple[Variant, Artifact]]:
         """Return some of the variants with their artifacts; variants of specs are built.
 
@@ -81,33 +61,25 @@ class Request:
             raise click.exceptions.Exit(report.exit_code)
         return [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
 
-    def _paths(self) -> list[str] | None:
-        """Return the names of all inputs, None if they are unknown until the kernel is compiled."""
-        if self.store is None:
-            return [binding.path for artifact in self.artifacts for binding in artifact.plan.inputs]
-        paths: list[str] = []
-        for variant in self.variants:
-            if not isinstance(variant.args, dict):
-                return None
-            for name, tree in variant.args.items():
-                for path in _array_paths(tree, name):
-                    if path is None:
-                        return None
-                    paths.append(path)
-        return paths
 
-
-def read_request(specs: Sequence[str], store_root: Path | None, selection: Selection) -> Request:
-    """Return the variants of specs or bundles to launch.
+def read_request(
+    specs: Sequence[str], store_root: Path | None, selection: Selection, files: Mapping[str, Path]
+) -> Request:
+    """Return the variants of specs or bundles to launch, and check that the input files exist.
 
     Args:
         specs: files and folders of specs, or bundles.
         store_root: folder of the store; not used for bundles.
         selection: selects variants.
+        files: input files by array path.
 
     Raises:
-        PallascError: the specs or bundles cannot be read, or nothing is selected.
+        PallascError: an input file, the specs, or the bundles cannot be read, or nothing is
+            selected.
     """
+    for file in files.values():
+        with refusing(file, doing="read"):
+            file.stat()
     from pallasc.cli.arguments.compiled import bundle_files, read_bundled
     from pallasc.compiler.builds.collect import SpecReader
 
@@ -119,26 +91,7 @@ def read_request(specs: Sequence[str], store_root: Path | None, selection: Selec
     return Request(list(variants), [], store)
 
 
-def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
-    """Yield the names of an argument's arrays, as a compiled kernel names them.
-
-    Arrays of a `$call` node are only known after compiling, so it yields None.
-    """
-    if isinstance(tree, dict) and "$call" in tree:
-        yield None
-    elif isinstance(tree, dict) and "$tuple" in tree:
-        yield from _array_paths(tree["$tuple"], path)
-    elif isinstance(tree, dict):
-        for key, item in tree.items():
-            yield from _array_paths(item, f"{path}.{key}")
-    elif isinstance(tree, list):
-        for number, item in enumerate(tree):
-            yield from _array_paths(item, f"{path}.{number}")
-    elif tree is not None:
-        yield path
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Value:
     """An array on the host.
 
@@ -174,7 +127,12 @@ def make_inputs(
     """
     from pallasc.compiler.references.arrays import bytes_in_layout, named_with_devices, read_input
 
-    check_names(files, [array.path for array in signature.inputs], name)
+    paths = [array.path for array in signature.inputs]
+    if unknown := next((path for path in files if path not in paths), None):
+        from pallasc.specs.spelling import suggestion
+
+        hint = suggestion(unknown, paths, otherwise="Its arrays")
+        raise ArgumentError(f"{name} has no input {unknown!r}.", hint=hint)
     values = []
     for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
         file, whole = files.get(array.path), of_devices(array, devices)
@@ -211,25 +169,6 @@ def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     from pallasc.emulator.arrays import join_bytes
 
     return join_bytes(drawn, binding)
-
-
-def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:
-    """Check that a kernel has the arrays for which files are given.
-
-    Args:
-        files: paths of those arrays.
-        paths: paths of all inputs of the kernel.
-        name: name of the kernel in messages.
-
-    Raises:
-        ArgumentError: the kernel has no array with this path.
-    """
-    from pallasc.specs.spelling import suggestion
-
-    for path in files:
-        if path not in paths:
-            hint = suggestion(path, paths, otherwise="Its arrays")
-            raise ArgumentError(f"{name} has no input {path!r}.", hint=hint)
 
 
 class Operands:
@@ -291,16 +230,7 @@ def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
     return None
 
 
-class DeviceRow(TypedDict):
-    """`--json` object of a GPU."""
-
-    ordinal: int
-    name: str
-    arch: str
-    driver: str
-
-
-def device_json(device: Device) -> DeviceRow:
+def device_json(device: Device) -> dict[str, object]:
     """Return the `--json` object of a GPU."""
     from pallasc.runtime.device.answers import version_text
 
@@ -364,21 +294,13 @@ def collect_emulated(
     check_installed()
     first = {(variant.name, variant.params): variant for variant in reversed(request.variants)}
     variants = [*reversed(first.values())]
-    for points in by_kernel(variants):
+    for points in grouped(variants, lambda variant: variant.name):
         if len(points) > 1 and not every:
             raise several(points, "emulated")
     pairs = request.compiled(variants, how)
     subjects = subjects_of(pairs, store=request.store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
     return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, how)
-
-
-def by_kernel(variants: Iterable[Variant]) -> list[list[Variant]]:
-    """Group variants by kernel."""
-    kernels: dict[str, list[Variant]] = {}
-    for variant in variants:
-        kernels.setdefault(variant.name, []).append(variant)
-    return [*kernels.values()]
 
 
 def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
@@ -456,7 +378,7 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
         SpecError: several points of a kernel can run on it, and `every` is not set.
     """
     all_fitting = []
-    for kernel in by_kernel(variants):
+    for kernel in grouped(variants, lambda variant: variant.name):
         fit = _fitting_of_kernel(kernel, device)
         # Reversed, so that the first model in the spec wins.
         points = {variant.params: variant for variant in reversed(fit)}
@@ -473,25 +395,19 @@ def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Vari
     fit = [variant for variant, reason in reasons if reason is None]
     if not fit:
         rows = [f"{variant.id}: {reason}" for variant, reason in reasons]
+        runs = (
+            a
+            for a in reversed([*DEFAULT_MODELS])
+            if not arch_refusal(a, device.major, device.minor)
+        )
+        model = model_of(device)
+        name = model.name if model else next(runs, None)
         raise SelectionError(
             f"no variant of {variants[0].name} fits {device}:{_listed(rows)}",
             location=variants[0].location,
-            hint=_target_hint(device),
+            hint=f"Compile for it: --target {name}." if name else None,
         )
     return fit
-
-
-def _target_hint(device: Device) -> str | None:
-    """Suggest a target: the GPU's model, else an architecture that it can run."""
-    from pallasc.runtime.matching.selection import arch_refusal
-
-    model = model_of(device)
-    own = f"sm_{device.major}{device.minor}"
-    runs = [a for a in DEFAULT_MODELS if arch_refusal(a, device.major, device.minor) is None]
-    # The GPU's own architecture sorts last, and comes first in the reversed list.
-    runs.sort(key=lambda arch: arch.rstrip("af") == own)
-    names = [*reversed(runs)] if model is None else [model.name]
-    return f"Compile for it: --target {names[0]}." if names else None
 
 
 def several(points: Sequence[Variant], how: str) -> SpecError:

@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    fail_on_warning_option,
-    json_option,
-    lock_option,
-    quiet_option,
-    selection_options,
-    specs_argument,
-)
 from pallasc.cli.output.text import echo, json_text
-from pallasc.errors import NotCachedError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -33,14 +23,14 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 
 
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
-@specs_argument()
+@options.specs_argument()
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
-@lock_option("Path of the lock file")
-@selection_options
-@build_options()
-@fail_on_warning_option
-@quiet_option
-@json_option("the differences")
+@options.lock_option("Path of the lock file")
+@options.selection_options
+@options.build_options()
+@options.fail_on_warning_option
+@options.quiet_option
+@options.json_option("the differences")
 def command(
     specs: tuple[str, ...],
     update: bool,
@@ -49,7 +39,7 @@ def command(
     quiet: bool,
     as_json: bool,
     how: Options,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Compare the variants of SPECS with the lock file, or update the file with --update.
 
@@ -83,14 +73,11 @@ def command(
                  before and after (each with action, artifact, and request, or null)
       tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
-    from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.cli.arguments.selection import open_store, read_variants
     from pallasc.specs.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
-    with store_progress(store, hits=False, quiet=quiet) as progress:
-        reader = Reading(progress, keep_going=False).reader(store, how)
-        variants = reader.select(specs, **selection._asdict()).variants
+    variants = read_variants(specs, selection, store, how, quiet=quiet)
     path = lock or LOCK_FILE
     whole = not selection.targets and selection.expression is None
     if update:
@@ -99,24 +86,22 @@ def command(
         code, found = _check(variants, path, store, how, whole=whole)
     if found is None:
         return code
-    totals = dict.fromkeys(map(str, _MARKS), 0) | {"same": len(variants)}
-    for change in found.changes:
-        totals[change.kind] += 1
-        totals["same"] -= change.kind != "dropped"
+    kinds = [change.kind for change in found.changes]
+    totals: dict[str, int] = {kind: kinds.count(kind) for kind in _MARKS}
+    same = len(variants) - len(kinds) + totals["dropped"]
     if not quiet or (code and not update):
-        _summarize(path, found, totals)
+        _summarize(path, found, {**totals, "same": same})
     if code:
         # Variants that are not in the store cannot be compared; they must be built before an
         # update.
-        unknown = [change.kind == "unknown" for change in found.changes]
         remedy = f"If that is intended: {update_command(path)}"
-        if unknown and all(unknown):
+        if {*kinds} == {"unknown"}:
             remedy = "Build them first: pallasc build SPECS"
         echo(f"  {remedy}", err=True)
     if as_json:
         changes = [_change_json(change) for change in found.changes]
-        data = {"lock": str(path), "totals": totals, **found._asdict(), "changes": changes}
-        echo(json_text(data))
+        data = {**found._asdict(), "lock": str(path), "totals": {**totals, "same": same}}
+        echo(json_text({**data, "changes": changes}))
     elif not (quiet and update):
         for change in found.changes:
             reason = f": {change.reason}" if change.reason else ""
@@ -141,13 +126,10 @@ def _check(
     Raises:
         NotCachedError: the lock file does not exist.
     """
+    from pallasc.cli.arguments.selection import read_existing_lock
     from pallasc.compiler.builds.relock import check_lock
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
 
-    lock = read_lock(path)
-    if lock is None:
-        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
+    lock = read_existing_lock(path)
     checked = check_lock(variants, path, lock, whole=whole, store=store, ptxas=how.ptxas)
     for note in checked.notes:
         echo(f"warning: {note}", err=True)

@@ -34,11 +34,10 @@ COMMANDS = (
     "doctor",
     "init",
 )
-"""All commands, in the order of the help. The command is `pallasc.cli.<name>.command`; commands
-with subcommands are in `GROUPS`."""
+"""All commands, in the order of the help."""
 
-GROUPS = {name: f"{name}.group" for name in ("tune", "bundle")}
-"""Modules of commands with one file per subcommand."""
+_PLACES = {"tune": "tune.group:command", "targets": "list:targets_command"}
+"""Modules and names of the commands that are not `pallasc.cli.<name>.command`."""
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 """Replacements for closed streams; stdout is read-only so that writing to it fails."""
@@ -57,9 +56,8 @@ class LazyGroup(Group):
         """Import and return a command, None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(
-            f"pallasc.cli.{GROUPS.get(cmd_name, cmd_name)}"
-        ).command
+        module, _, attribute = _PLACES.get(cmd_name, f"{cmd_name}:command").partition(":")
+        command: click.Command = getattr(import_module(f"pallasc.cli.{module}"), attribute)
         return command
 
     def resolve_command(

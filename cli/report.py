@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    output_option,
-    quiet_option,
-    selection_options,
-    specs_argument,
-)
 from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
@@ -29,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @click.command("report", cls=Command, short_help="Write an HTML report that works offline.")
-@specs_argument()
-@output_option("FILE", "HTML file to write, e.g. report.html.", dir_okay=False)
+@options.specs_argument()
+@options.output_option("FILE", "HTML file to write, e.g. report.html.", dir_okay=False)
 @click.option(
     "--baseline",
     metavar="SIDE",
@@ -45,9 +38,9 @@ if TYPE_CHECKING:
     help="Include the date, the machine, and the build time. Without them, the same inputs give "
     "the same bytes.",
 )
-@selection_options
-@build_options()
-@quiet_option
+@options.selection_options
+@options.build_options()
+@options.quiet_option
 def command(
     specs: tuple[str, ...],
     output: Path,
@@ -57,7 +50,7 @@ def command(
     store_root: Path | None,
     how: Options,
     quiet: bool,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Write an HTML report about the variants of SPECS.
 
@@ -81,11 +74,9 @@ def command(
     The report includes variants that fail to compile. The exit code is the same as for
     `pallasc build`.
     """
-    from pallasc.cli.arguments.compiled import read_compiled, report_of
+    from pallasc.cli.arguments.compiled import Opener, read_compiled, report_of
     from pallasc.cli.arguments.selection import build_specs, open_store
-    from pallasc.cli.diff import Opener
-    from pallasc.reports.make import make_report
-    from pallasc.reports.page import require_packages
+    from pallasc.reports.page import make_report, require_packages
     from pallasc.specs.user_files import replace_file
 
     require_packages()
@@ -125,20 +116,19 @@ def _stored_checks(
     """
     from msgspec.structs import replace
 
-    from pallasc.checks.candidate import Candidate
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.run import check_built, check_candidates, demands
     from pallasc.checks.subject import Options as CheckOptions
     from pallasc.compiler.builds.build import build
 
-    levels, options = tuple(LEVELS.values()), CheckOptions()
+    levels, checking = tuple(LEVELS.values()), CheckOptions()
     if compiled is not None:
-        found = [Candidate(key or own.id, artifact, key or "") for own, artifact, key in compiled]
+        found = [each.candidate() for each in compiled]
         return check_candidates(
-            found, levels, store=store, options=options, limits=how, only_stored=True
+            found, levels, store=store, options=checking, limits=how, only_stored=True
         )
     building, needed = demands([result.variant for result in report.results])
     looked_up = build(building, store=store, options=replace(how, compile=False, remote=None))
     return check_built(
-        looked_up, needed, levels, store=store, options=options, limits=how, only_stored=True
+        looked_up, needed, levels, store=store, options=checking, limits=how, only_stored=True
     )

@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import re
-import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
+from pallasc.cli import launching
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    Selection,
-    build_options,
-    file_option,
-    json_option,
-    launching_options,
-    output_option,
-    selection_options,
-    specs_argument,
-)
-from pallasc.cli.launching import (
-    Operands,
-    Value,
-    check_single,
-    collect,
-    collect_emulated,
-    device_json,
-    launch_options,
-    make_inputs,
-    naming,
-    read_request,
-)
 from pallasc.cli.output.text import echo, print_result, refusing
-from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
-from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
+from pallasc.cli.profile import TraceFile
+from pallasc.errors import CheckError, DeviceError
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching import Chosen, Value
+    from pallasc.cli.launching import Chosen
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.references.comparison import Comparison, LaunchFiles
-    from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.plan import Binding
 
@@ -55,24 +30,24 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 
 
 @click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
-@specs_argument()
+@options.specs_argument()
 @click.option(
     "--emulate",
     "emulated",
     is_flag=True,
     help="Execute the PTX on the CPU; no GPU is needed.",
 )
-@launch_options
-@output_option(
+@launching.launch_options
+@options.output_option(
     "FOLDER",
     "Write each output to this folder, as a .npy file.",
     required=False,
     file_okay=False,
 )
-@file_option("--profile", "Write the profiles of profiled kernels to FILE, for Perfetto.")
-@selection_options
-@build_options(launching_options)
-@json_option("the results")
+@options.file_option("--profile", "Write the profiles of profiled kernels to FILE, for Perfetto.")
+@options.selection_options
+@options.build_options(options.launching_options)
+@options.json_option("the results")
 def command(
     specs: tuple[str, ...],
     emulated: bool,
@@ -86,7 +61,7 @@ def command(
     store_root: Path | None,
     as_json: bool,
     how: Options,
-    selection: Selection,
+    selection: options.Selection,
 ) -> int:
     """Launch one variant of each kernel of SPECS on a local GPU, or emulate it.
 
@@ -136,47 +111,39 @@ def command(
     from pallasc.cli.arguments.selection import parse_inputs
 
     files = parse_inputs(inputs, archive)
-    if emulated:
-        _refuse_without_meaning()
+    for name, given, why in (
+        ("--device", ordinal, "no GPU is used"),
+        ("--profile", profile, "no time is measured"),
+    ):
+        if emulated and given:
+            raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
     refuse_keys(specs, "run --emulate" if emulated else "run")
-    request = read_request(specs, store_root, selection)
-    request.check_inputs(files)
-    traces = TraceFile(profile) if profile is not None else None
+    request = launching.read_request(specs, store_root, selection, files)
+    device, traces = None, None if profile is None else TraceFile(profile)
     execute: Execute
-    device: Device | None
     if emulated:
-        device = None
-        chosen, execute = collect_emulated(request, every=every, how=how)
+        chosen, execute = launching.collect_emulated(request, every=every, how=how)
     else:
         device = _device(ordinal)
-        chosen = collect(request, device, every=every, how=how)
+        chosen = launching.collect(request, device, every=every, how=how)
         execute = OnGpu(device, traces)
-    check_single(files, chosen)
+    launching.check_single(files, chosen)
     launcher = Launcher(execute, seed, files, output, many=len(chosen) > 1)
     outcomes = launch_all(chosen, launcher)
     if traces is not None:
         traces.write()
-    results = [outcome_json(outcome, seed) for outcome in outcomes]
-    gpu = device_json(device) if device else None
-    data = {"device": gpu, "emulated": emulated, "results": results}
+    data = {
+        "device": launching.device_json(device) if device else None,
+        "emulated": emulated,
+        "results": [outcome_json(outcome, seed) for outcome in outcomes],
+    }
     texts = "\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes)
     print_result(data, [texts], as_json=as_json)
-    check(outcomes)
+    wrong = [outcome.chosen.variant.id for outcome in outcomes if outcome.same is False]
+    if wrong:
+        verb = "differs from its reference" if len(wrong) == 1 else "differ from their references"
+        raise CheckError(f"{', '.join(wrong)} {verb}.")
     return 0
-
-
-def _refuse_without_meaning() -> None:
-    """Reject options that need a GPU.
-
-    Raises:
-        click.UsageError: such an option is given.
-    """
-    context = click.get_current_context()
-    for parameter, why in (("ordinal", "no GPU is used"), ("profile", "no time is measured")):
-        # The value does not show whether the option was given: --device 0 is the default.
-        if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
-            name = next(p.opts[0] for p in context.command.params if p.name == parameter)
-            raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
 
 
 def _device(ordinal: int) -> Device:
@@ -195,9 +162,6 @@ def _device(ordinal: int) -> Device:
         raise
 
 
-_UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
-
-
 @dataclass(slots=True)
 class LaunchOutput:
     """An output of a launch.
@@ -209,7 +173,7 @@ class LaunchOutput:
         compared: comparison with the reference's output, None without a reference.
     """
 
-    value: Value
+    value: launching.Value
     digest: str
     file: Path | None = None
     compared: Comparison | None = None
@@ -225,7 +189,7 @@ class LaunchResult:
     """
 
     chosen: Chosen
-    inputs: list[Value]
+    inputs: list[launching.Value]
     outputs: list[LaunchOutput]
 
     @property
@@ -237,12 +201,11 @@ class LaunchResult:
 
     def forget_bytes(self) -> None:
         """Drop the arrays' bytes to free memory."""
-        self.inputs = [replace(value, data=b"") for value in self.inputs]
-        for output in self.outputs:
-            output.value = replace(output.value, data=b"")
+        for value in (*self.inputs, *(output.value for output in self.outputs)):
+            value.data = b""
 
 
-Execute = Callable[["Chosen", list[Value]], list[Value]]
+Execute = Callable[["Chosen", list[launching.Value]], list[launching.Value]]
 """Runs a variant on inputs, and returns its outputs."""
 
 
@@ -274,7 +237,7 @@ class Launcher:
         """
         signature, name = chosen.route.signature, chosen.variant.id
         devices = chosen.artifact.plan.device_count
-        inputs = make_inputs(
+        inputs = launching.make_inputs(
             signature, seed=self.seed, files=self.files, name=name, devices=devices
         )
         outputs = [
@@ -282,27 +245,25 @@ class Launcher:
             for value in self.execute(chosen, inputs)
         ]
         if self.folder is not None:
-            own = self.folder / file_name(name) if self.many else self.folder
+            from pallasc.cli.output.artifact_text import safe_names
+
+            own = self.folder / safe_names([name])[name] if self.many else self.folder
             for output in outputs:
                 output.file = _write(own, output.value)
         return LaunchResult(chosen, inputs, outputs)
 
 
-def file_name(text: str) -> str:
-    """Return a valid file name for an id or an array path."""
-    return _UNSAFE.sub("_", text)
-
-
-def _write(folder: Path, value: Value) -> Path:
+def _write(folder: Path, value: launching.Value) -> Path:
     """Write an output as a .npy file.
 
     Raises:
         SpecError: the file cannot be written.
     """
+    from pallasc.cli.output.artifact_text import safe_names
     from pallasc.compiler.references.arrays import npy_bytes
 
     array = value.binding
-    path = folder / f"{file_name(array.path)}.npy"
+    path = folder / f"{safe_names([array.path])[array.path]}.npy"
     with refusing(path, hint="Give --output another path."):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(npy_bytes(array.dtype, array.shape, value.data))
@@ -318,31 +279,25 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
     """
     outcomes: dict[int, LaunchResult] = {}
     referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
+    for number in sorted({*range(len(chosen))} - {*referring}):
+        outcomes[number] = launcher.launch(chosen[number])
+        outcomes[number].forget_bytes()
+    if referring:
+        from pallasc.compiler.references.comparison import compare
 
-    def launch(number: int) -> LaunchResult:
-        outcome = outcomes[number] = launcher.launch(chosen[number])
-        return outcome
+        with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
-    for number in range(len(chosen)):
-        if number not in referring:
-            launch(number).forget_bytes()
-    if not referring:
-        return list(outcomes.values())
-    from pallasc.compiler.references.comparison import compare
+            def hand_over(index: int) -> LaunchFiles:
+                outcome = outcomes[referring[index]] = launcher.launch(chosen[referring[index]])
+                files = _hand_over(outcome, Path(folder))
+                outcome.forget_bytes()
+                return files
 
-    with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
-
-        def hand_over(index: int) -> LaunchFiles:
-            outcome = launch(referring[index])
-            files = _hand_over(outcome, Path(folder))
-            outcome.forget_bytes()
-            return files
-
-        variants = [chosen[number].variant for number in referring]
-        for index, compared in compare(variants, hand_over):
-            outcome = outcomes[referring[index]]
-            for output, each in zip(outcome.outputs, compared, strict=True):
-                output.compared = each
+            variants = [chosen[number].variant for number in referring]
+            for index, compared in compare(variants, hand_over):
+                outputs = outcomes[referring[index]].outputs
+                for output, each in zip(outputs, compared, strict=True):
+                    output.compared = each
     return [outcomes[number] for number in sorted(outcomes)]
 
 
@@ -350,25 +305,13 @@ def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the comparing process, replacing the previous launch's files."""
     from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
-    def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
+    def write(kind: str, values: Iterable[launching.Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):
             (folder / f"{kind}{number}").write_bytes(value.data)
             yield ArrayFile(value.binding, f"{kind}{number}")
 
     outputs = write("output", (output.value for output in outcome.outputs))
     return LaunchFiles(folder, tuple(write("input", outcome.inputs)), tuple(outputs))
-
-
-def check(outcomes: Sequence[LaunchResult]) -> None:
-    """Check that all outputs match their references.
-
-    Raises:
-        CheckError: an output differs.
-    """
-    wrong = [outcome.chosen.variant.id for outcome in outcomes if outcome.same is False]
-    if wrong:
-        verb = "differs from its reference" if len(wrong) == 1 else "differ from their references"
-        raise CheckError(f"{', '.join(wrong)} {verb}.")
 
 
 _SHOWN_DIGITS = 16
@@ -382,33 +325,25 @@ def outcome_text(outcome: LaunchResult, device: Device | None, seed: int) -> str
         device: the GPU, None for an emulation.
         seed: seed of random inputs.
     """
-    chosen = outcome.chosen
-    place, count = str(device), chosen.artifact.plan.device_count
+    place, count = str(device), outcome.chosen.artifact.plan.device_count
     if device is None:
         place = f"{count} emulated GPUs" if count > 1 else "an emulated GPU"
-    rows = [(_array(value.binding), _source(value, seed)) for value in outcome.inputs]
+    rows = [
+        (value.binding, f"random, seed {seed}" if value.source is None else str(value.source))
+        for value in outcome.inputs
+    ]
     for output in outcome.outputs:
         verdict = "not compared (no reference)"
         if output.compared is not None:
             verdict = difference_text(output.compared)
-        fact = f"{verdict}; sha256 {output.digest[:_SHOWN_DIGITS]}"
-        rows.append((_array(output.value.binding), fact))
-    name_width = max((len(path) for (path, _), _ in rows), default=0)
-    type_width = max((len(kind) for (_, kind), _ in rows), default=0)
-    return "\n".join(
-        [
-            f"{chosen.variant.id} on {place}",
-            *(f"  {p:<{name_width}}  {kind:<{type_width}}  {fact}" for (p, kind), fact in rows),
-        ]
-    )
-
-
-def _array(binding: Binding) -> tuple[str, str]:
-    return binding.path, f"{binding.dtype}[{', '.join(map(str, binding.shape))}]"
-
-
-def _source(value: Value, seed: int) -> str:
-    return f"random, seed {seed}" if value.source is None else str(value.source)
+        rows.append((output.value.binding, f"{verdict}; sha256 {output.digest[:_SHOWN_DIGITS]}"))
+    arrays = [(b.path, f"{b.dtype}[{', '.join(map(str, b.shape))}]") for b, _ in rows]
+    widths = [max(map(len, column)) for column in zip(*arrays, strict=True)]
+    lines = [
+        f"  {path:<{widths[0]}}  {kind:<{widths[1]}}  {fact}"
+        for (path, kind), (_, fact) in zip(arrays, rows, strict=True)
+    ]
+    return "\n".join([f"{outcome.chosen.variant.id} on {place}", *lines])
 
 
 def difference_text(compared: Comparison) -> str:
@@ -459,205 +394,6 @@ def _array_json(binding: Binding) -> dict[str, object]:
     return {"path": binding.path, "dtype": binding.dtype, "shape": list(binding.shape)}
 
 
-_HALF = 1 << 32  # kernels record the lower half of the 64-bit global timer
-_PIDS_A_LAUNCH = 1000  # more than any GPU has multiprocessors
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """One execution of a profiled region, in cycles since the start of the trace."""
-
-    name: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Trace of one warp or warpgroup.
-
-    Attributes:
-        block, number: index of the block, and of the trace within it.
-        sm: the multiprocessor.
-        start_ns: lower half of the global timer at the start.
-        regions: regions in the order in which they were entered.
-    """
-
-    block: int
-    number: int
-    sm: int
-    start_ns: int
-    regions: tuple[Region, ...]
-
-
-def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
-    """Decode the traces that a profiled launch wrote to memory.
-
-    Raises:
-        CorruptError: the data does not contain traces.
-        SpecError: a kernel entered more regions than its space can hold.
-    """
-    words = struct.unpack(f"<{len(data) // 4}I", data)
-    if len(words) != blocks * profile.traces * profile.words:
-        raise CorruptError(f"a profile of {len(data)} bytes for {blocks} blocks")
-    traces = []
-    for index in range(blocks * profile.traces):
-        block, number = divmod(index, profile.traces)
-        start, sm, used, *events = words[index * profile.words : (index + 1) * profile.words]
-        if used % 2 or used > profile.words - PROFILE_HEAD_WORDS:
-            raise SpecError(
-                f"block {block} of the kernel wrote {used} words into a trace that has room for "
-                f"{profile.words - PROFILE_HEAD_WORDS}.",
-                hint="Give it a larger profile_space.",
-            )
-        regions = tuple(_regions(profile, events[:used]))
-        traces.append(Trace(block, number, sm, start, regions))
-    return traces
-
-
-def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
-    regions: list[tuple[int, Region]] = []
-    entered: list[tuple[int, int, int]] = []
-    begin = events[1] if events else 0
-    cycles = 0
-    for order, (tag, clock) in enumerate(zip(events[::2], events[1::2], strict=True)):
-        cycles = (clock - begin) % _HALF
-        region = tag & ~PROFILE_EXIT
-        if region >= len(profile.names):
-            raise CorruptError(f"a profile names region {region} of {len(profile.names)}")
-        if not tag & PROFILE_EXIT:
-            entered.append((order, region, cycles))
-            continue
-        if not entered or entered[-1][1] != region:
-            raise CorruptError(f"a profile leaves {profile.names[region]} without entering it")
-        entered_at, _, start = entered.pop()
-        regions.append((entered_at, Region(profile.names[region], start, cycles)))
-    # A trace without space for more events ends inside its regions.
-    regions += [(at, Region(profile.names[name], start, cycles)) for at, name, start in entered]
-    yield from (region for _, region in sorted(regions, key=lambda item: item[0]))
-
-
-def trace_events(
-    traces: list[Trace], *, title: str, clock_ghz: float, launch: int, base_ns: int
-) -> list[dict[str, object]]:
-    """Return the trace events of one launch.
-
-    Args:
-        traces: traces that the kernel wrote.
-        title: name of the kernel.
-        clock_ghz: cycles per nanosecond.
-        launch: unique number of the launch.
-        base_ns: global timer at the start of the whole trace.
-    """
-    events: list[dict[str, object]] = []
-    per_block = 1 + max((trace.number for trace in traces), default=0)
-    for trace in traces:
-        place = {
-            "pid": 1 + launch * _PIDS_A_LAUNCH + trace.sm,
-            "tid": 1 + trace.block * per_block + trace.number,
-        }
-        thread = f"block {trace.block}" + (f", trace {trace.number}" if per_block > 1 else "")
-        events.append(_name("process_name", f"{title}, SM {trace.sm}", place))
-        events.append(_name("thread_name", thread, place))
-        begin_ns = (trace.start_ns - base_ns) % _HALF
-        for region in trace.regions:
-            cycles = region.end - region.start
-            events.append(
-                {
-                    "name": region.name,
-                    "ph": "X",
-                    "ts": (begin_ns + region.start / clock_ghz) / 1000,
-                    "dur": cycles / clock_ghz / 1000,
-                    **place,
-                    "args": {"cycles": cycles},
-                }
-            )
-    return events
-
-
-def _name(what: str, text: str, place: dict[str, int]) -> dict[str, object]:
-    return {"name": what, "ph": "M", **place, "args": {"name": text}}
-
-
-def earliest(traces: list[Trace]) -> int:
-    """Return the earliest start; a time over half the timer's range ahead counts as earlier."""
-    if not traces:
-        return 0
-    first = traces[0].start_ns
-    after = [(trace.start_ns - first + _HALF // 2) % _HALF for trace in traces]
-    return (first + min(after) - _HALF // 2) % _HALF
-
-
-@dataclass(slots=True)
-class TraceFile:
-    """Launches variants, and collects the traces of their profiled kernels in one file.
-
-    Attributes:
-        path: path of the file.
-    """
-
-    path: Path
-    _launches: list[tuple[str, float, list[Trace]]] = field(default_factory=list)
-
-    def enqueue(self, chosen: Chosen, device: Device, pointers: list[int]) -> None:
-        """Launch a variant with a workspace that is read back afterwards.
-
-        Raises:
-            ArgumentError: none of its kernels is profiled.
-            DeviceError: the launch failed.
-            CorruptError, SpecError: see `decode_profile`.
-        """
-        from pallasc.runtime.adapters.device_arrays import DeviceArray
-
-        plan, name = chosen.artifact.plan, chosen.variant.id
-        if not plan.profiles:
-            raise ArgumentError(
-                f"no kernel of {name} is profiled.",
-                hint="Compile it with CompilerParams(profile_space=…, profile_dir=…).",
-            )
-        size = chosen.route.workspace_bytes
-        workspace = DeviceArray((size,), "u8", device.ordinal)
-        chosen.route.enqueue(0, device.ordinal, pointers, workspace.pointer)
-        self._read(chosen, workspace)
-
-    def _read(self, chosen: Chosen, workspace: DeviceArray) -> None:
-        from pallasc.runtime.device.memory import lay_out
-
-        plan = chosen.artifact.plan
-        held, offsets = workspace.to_bytes(), dict(lay_out(plan)[0])
-        clock_ghz = float(chosen.artifact.target["clock_ghz"])
-        for profile in plan.profiles:
-            launch, start = plan.launches[profile.launch], offsets[profile.buffer]
-            data = held[start : start + plan.buffers[profile.buffer].size]
-            traces = decode_profile(profile, math.prod(launch.grid), data)
-            title = f"{chosen.variant.id} {launch.kernel}"
-            self._launches.append((title, clock_ghz, traces))
-
-    def events(self) -> list[dict[str, object]]:
-        """Return the trace events of all launches so far."""
-        everything = [trace for _, _, traces in self._launches for trace in traces]
-        base_ns = earliest(everything)
-        return [
-            event
-            for number, (title, clock_ghz, traces) in enumerate(self._launches)
-            for event in trace_events(
-                traces, title=title, clock_ghz=clock_ghz, launch=number, base_ns=base_ns
-            )
-        ]
-
-    def write(self) -> None:
-        """Write the file.
-
-        Raises:
-            SpecError: the file cannot be written.
-        """
-        import json
-
-        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": self.events()})
-        with refusing(self.path, hint="Give --profile another path."):
-            self.path.write_text(text)
-
-
 @dataclass(frozen=True, slots=True)
 class OnGpu:
     """Launches variants on a GPU.
@@ -670,14 +406,14 @@ class OnGpu:
     device: Device
     traces: TraceFile | None = None
 
-    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
+    def __call__(self, chosen: Chosen, inputs: list[launching.Value]) -> list[launching.Value]:
         """Launch a variant, and wait for its outputs.
 
         Raises:
             DeviceError: the launch failed.
         """
-        with naming(chosen.variant):
-            operands = Operands(chosen.route.signature, inputs, self.device)
+        with launching.naming(chosen.variant):
+            operands = launching.Operands(chosen.route.signature, inputs, self.device)
             if self.traces is None:
                 chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
             else:

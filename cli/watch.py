@@ -6,128 +6,84 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from pallasc.cli.output.build_text import print_end, print_notes, remark_facts, result_line
+import click
+from click.core import ParameterSource
+
+from pallasc.cli.output.build_text import print_end, print_notes, result_line
 from pallasc.cli.output.exits import error_text
+from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.progress import Reading, store_progress
-from pallasc.cli.output.text import count, cut, echo, first_of, shorten, width
+from pallasc.cli.output.text import count, echo, first_of
 from pallasc.errors import PallascError, SpecError
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.cli.output.outcome import Figures, Outcome
     from pallasc.cli.output.progress import Progress
-    from pallasc.compiler.builds.report import Report, VariantResult
+    from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.watch import Watch
 
 
-_SHORTEST_ID = 24
-_ARROW = " → "
-
-
-class Figures(NamedTuple):
-    """Figures of an artifact; registers and spills are the maximum over its kernels."""
-
-    digest: str
-    seconds: float | None
-    cubin_bytes: int
-    registers: int
-    spilled_bytes: int
-
-
-def figures_of(result: VariantResult) -> Figures | None:
-    """Return the figures of a result, None without an artifact."""
-    artifact = result.artifact
-    if artifact is None:
-        return None
-    return Figures(
-        artifact.digest,
-        result.seconds if result.status == "compiled" else None,
-        artifact.cubin_bytes,
-        max((kernel.registers for kernel in artifact.kernels), default=0),
-        artifact.spill_bytes,
-    )
-
-
 class Before:
-    """Figures of all variants before the last edit."""
+    """Outcomes of all variants before the last edit."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Figures] = {}
-        self._alone: dict[tuple[str, str], str] = {}
+        self._by_id: dict[str, Outcome] = {}
+        self._alone: dict[object, str] = {}
 
     def note(self, report: Report) -> None:
-        """Record a build. A variant that failed keeps its earlier figures."""
-        for result in report.results:
-            figures = figures_of(result)
-            earlier = self._of(result)
-            if figures is not None:
-                if figures.seconds is None and earlier and earlier.digest == figures.digest:
-                    figures = figures._replace(seconds=earlier.seconds)
-                self._by_id[result.variant.id] = figures
-        kernels: dict[tuple[str, str], list[str]] = {}
-        for result in report.results:
-            kernels.setdefault(_kernel(result), []).append(result.variant.id)
+        """Record a build. A variant that failed keeps its earlier outcome."""
+        kernels: dict[object, list[str]] = {}
+        for outcome in build_run(report).outcomes:
+            if outcome.figures is not None:
+                # A hit on the same artifact keeps the time of its compilation.
+                same = None if self.is_other(outcome) else self._of(outcome)
+                self._by_id[outcome.id] = same or outcome
+            kernels.setdefault(_kernel(outcome), []).append(outcome.id)
         self._alone = {kernel: ids[0] for kernel, ids in kernels.items() if len(ids) == 1}
 
-    def is_other(self, result: VariantResult) -> bool:
-        """Return True if the artifact of a result has changed."""
-        now, earlier = figures_of(result), self._of(result)
-        return now is not None and (earlier is None or earlier.digest != now.digest)
+    def is_other(self, outcome: Outcome) -> bool:
+        """Return True if the artifact of an outcome has changed."""
+        earlier, now = self._of(outcome), outcome.figures
+        if now is None:
+            return False
+        return earlier is None or earlier.figures is None or earlier.figures.digest != now.digest
 
-    def line(self, result: VariantResult, columns: int | None = None) -> str:
-        """Return the line of a result, compared with its earlier figures if there are any."""
-        now, earlier = figures_of(result), self._of(result)
-        if now is None or earlier is None or result.explanation is not None:
-            return result_line(result, columns)
-        return edited_line(result, earlier, now, columns)
+    def line(self, outcome: Outcome) -> str:
+        """Return the line of an outcome, compared with the earlier one if there is any.
 
-    def _of(self, result: VariantResult) -> Figures | None:
-        """Return the earlier figures; a kernel's only variant may have a new id since then."""
-        found = self._by_id.get(result.variant.id)
-        return found or self._by_id.get(self._alone.get(_kernel(result), ""))
+        For example `compiled  add@h100-sxm  0.3 s, 24 → 32 registers, 9,512 bytes (worse:
+        registers)`.
+        """
+        earlier, result = self._of(outcome), outcome.result
+        before, now = earlier and earlier.figures, outcome.figures
+        if earlier is None or before is None or now is None:
+            return result_line(outcome)
+        if result is not None and result.explanation is not None:
+            return result_line(outcome)
+        facts = [
+            _seconds(outcome, earlier),
+            _both(before.registers, now.registers, "registers"),
+            f"spills {_both(before.spill_bytes, now.spill_bytes, 'bytes')}"
+            if before.spill_bytes or now.spill_bytes
+            else "",
+            _both(before.cubin_bytes, now.cubin_bytes, "bytes"),
+            *outcome.notes,
+        ]
+        head = f"{outcome.status:<8}  {one_line(outcome.id)}"
+        return f"{head}  {', '.join(filter(None, facts))} ({verdict(before, now)})"
 
-
-def _kernel(result: VariantResult) -> tuple[str, str]:
-    return result.variant.name, result.variant.target.name
-
-
-def edited_line(
-    result: VariantResult, before: Figures, now: Figures, columns: int | None = None
-) -> str:
-    """Return `compiled  add@h100-sxm  0.3 s, 24 → 32 registers, 9,512 bytes (worse: registers)`.
-
-    Args:
-        result: result of a variant.
-        before: figures before the edit.
-        now: current figures.
-        columns: available width. If the line is too long, unchanged figures are dropped first, then
-            the time, then the middle of the id, then all figures.
-    """
-    seconds = _seconds(result, before)
-    figures = [
-        _both(before.registers, now.registers, "registers"),
-        *_spills(before, now),
-        _both(before.cubin_bytes, now.cubin_bytes, "bytes"),
-        *map(str, remark_facts(result)),
-    ]
-    head, name, ending = f"{result.status:<8}  ", one_line(result.variant.id), verdict(before, now)
-    changed = [figure for figure in figures if _ARROW in figure]
-    choices = [[seconds, *figures], [seconds, *changed], changed, []]
-    texts = [_words(facts, ending) for facts in choices]
-    if columns is None:
-        return f"{head}{name}{texts[0]}"
-    for least in (width(name), _SHORTEST_ID):
-        for words in texts[: 3 if least > _SHORTEST_ID else 4]:
-            room = columns - len(head) - len(words)
-            if room >= least:
-                return f"{head}{shorten(name, room)}{words}"
-    return cut(f"{head}{shorten(name, _SHORTEST_ID)}{texts[-1]}", columns)
+    def _of(self, outcome: Outcome) -> Outcome | None:
+        """Return the earlier outcome; a kernel's only variant may have a new id since then."""
+        found = self._by_id.get(outcome.id)
+        return found or self._by_id.get(self._alone.get(_kernel(outcome), ""))
 
 
-def _words(facts: Sequence[str], ending: str) -> str:
-    return "  " + " ".join(filter(None, [", ".join(filter(None, facts)), f"({ending})"]))
+def _kernel(outcome: Outcome) -> object:
+    return outcome.suite, outcome.result and outcome.result.variant.target.name
 
 
 def verdict(before: Figures, now: Figures) -> str:
@@ -136,7 +92,7 @@ def verdict(before: Figures, now: Figures) -> str:
         return "unchanged"
     signs = {
         "registers": now.registers - before.registers,
-        "spills": now.spilled_bytes - before.spilled_bytes,
+        "spills": now.spill_bytes - before.spill_bytes,
         "size": now.cubin_bytes - before.cubin_bytes,
     }
     better = ", ".join(name for name, by in signs.items() if by < 0)
@@ -145,21 +101,38 @@ def verdict(before: Figures, now: Figures) -> str:
     return "; ".join(filter(None, told)) or "other code, same figures"
 
 
-def _seconds(result: VariantResult, before: Figures) -> str:
+def _seconds(outcome: Outcome, before: Outcome) -> str:
     """Return the time of this build, and of the earlier one if both compiled the variant."""
-    if result.status == "compiled" and before.seconds is not None:
-        return f"{before.seconds:.2f}{_ARROW}{result.seconds:.2f} s"
-    return f"{result.seconds:.2f} s" if result.status in ("compiled", "lowered") else ""
-
-
-def _spills(before: Figures, now: Figures) -> list[str]:
-    if not before.spilled_bytes and not now.spilled_bytes:
-        return []
-    return [f"spills {_both(before.spilled_bytes, now.spilled_bytes, 'bytes')}"]
+    if outcome.status == "compiled" and before.status == "compiled":
+        return f"{before.seconds:.2f} → {outcome.seconds:.2f} s"
+    return f"{outcome.seconds:.2f} s" if outcome.status in ("compiled", "lowered") else ""
 
 
 def _both(before: int, now: int, unit: str) -> str:
-    return f"{now:,} {unit}" if before == now else f"{before:,}{_ARROW}{now:,} {unit}"
+    return f"{now:,} {unit}" if before == now else f"{before:,} → {now:,} {unit}"
+
+
+_UNWATCHABLE = (
+    "frozen", "dry_run", "locked", "lock", "shard", "reproduce", "executor", "junit",
+    "annotations", "as_json",
+)  # fmt: skip
+"""Options that make no sense in a watch: they compile nothing, or report the end of a build."""
+
+
+def refuse_unwatchable(ctx: click.Context) -> None:
+    """Check that no option conflicts with `--watch`.
+
+    A cluster that is set in the environment is not an error: a watch ignores it and compiles
+    locally.
+
+    Raises:
+        click.UsageError: an option conflicts.
+    """
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in _UNWATCHABLE and is_given:
+            raise click.UsageError(f"--watch cannot be used with {parameter.opts[0]}.")
 
 
 _MOST_NAMED = 3
@@ -233,12 +206,12 @@ def _build(watch: Watch, store: Store, progress: Progress) -> Report:
 
 def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
     """Print hits whose artifact has changed, or that nothing has changed."""
-    others = [result for result in report.results if result.status == "hit"]
-    for result in others:
-        if before.is_other(result):
-            progress.mention(before.line(result, progress.screen.line_columns))
-    if len(others) == len(report.results) and not any(map(before.is_other, others)):
-        progress.mention(f"{count(len(others), 'variant')}: nothing to compile, no changes")
+    hits = [built(result) for result in report.results if result.status == "hit"]
+    changed = [hit for hit in hits if before.is_other(hit)]
+    for hit in changed:
+        progress.mention(before.line(hit))
+    if len(hits) == len(report.results) and not changed:
+        progress.mention(f"{count(len(hits), 'variant')}: nothing to compile, no changes")
 
 
 def _named(files: Sequence[Path]) -> str:

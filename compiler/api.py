@@ -28,16 +28,14 @@ from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.errors import PallascError, SpecError, ToolError
-from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, resolve_array
+from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, parse_dtype, resolve_array
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.dtypes import parse_dtype
-from pallasc.specs.gpus import Target
+from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.decorator import Call, Ref, spec_of
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Mesh, checked_mesh
 from pallasc.specs.spelling import an, show
-from pallasc.specs.targets import resolve_target
 
 if TYPE_CHECKING:
     from pallasc.compiler.lowering.compile import Tools

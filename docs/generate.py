@@ -23,9 +23,9 @@ import click
 
 from pallasc import errors
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.list import COLUMNS, target_rows
 from pallasc.cli.main import COMMANDS, root
 from pallasc.cli.output.exits import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
-from pallasc.cli.targets import COLUMNS, rows
 from pallasc.errors import PallascError
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.schema import json_schema_text
@@ -163,7 +163,9 @@ def targets_page() -> str:
         "on exactly that compute capability: a DGX Spark (GB10, 12.1) needs sm_121a, and an RTX "
         "PRO 6000 (12.0) sm_120a. Mosaic GPU does not support the family target sm_120f."
     )
-    return "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, rows(MODELS.values()))]) + "\n"
+    return (
+        "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, target_rows(MODELS.values()))]) + "\n"
+    )
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pallasc.errors import ArgumentError
+from pallasc.specs.arrays import DTYPES
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.dtypes import DTYPES
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:

@@ -12,8 +12,7 @@ from pallasc.emulator.passed_arrays import passed_array
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.signature import Arguments
-from pallasc.specs.artifacts.trees import unflatten
+from pallasc.specs.artifacts.signature import Arguments, unflatten
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spelling import an
 

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from pallasc.emulator.arrays import numpy_dtype, of_devices
 from pallasc.errors import ArgumentError
-from pallasc.specs.arrays import array_text
+from pallasc.specs.arrays import DTYPES, array_text
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.spelling import an
 
 _HINTS = {

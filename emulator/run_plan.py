@@ -20,7 +20,6 @@ from pallasc.emulator.program import Program, assemble
 from pallasc.emulator.ptx.parse import parse
 from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import REGISTERS_PER_SM, blocks_per_sm, model_figure
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
     MULTICAST,
@@ -35,6 +34,7 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     TensorMap,
 )
+from pallasc.specs.artifacts.resources import REGISTERS_PER_SM, blocks_per_sm, model_figure
 
 Array = npt.NDArray[np.generic]
 _POISON = 0xFF  # NaN in every floating-point format

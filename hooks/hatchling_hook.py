@@ -16,10 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
 from pallasc.errors import Location, PallascError, SpecError
-from pallasc.hooks.making import make
-from pallasc.hooks.requirements import build_requirements
+from pallasc.hooks.bundles import build_requirements, make, source_files
 from pallasc.hooks.settings import FILE, Setting, read_settings
-from pallasc.hooks.sources import source_files
 from pallasc.specs.spelling import suggestion
 
 _TABLE = "tool.hatch.build.hooks.pallasc"

@@ -27,7 +27,7 @@ from pallasc.specs.fields import (
     Text,
     expected,
 )
-from pallasc.specs.settings.build_settings import BUILD_KEYS, toml_lines
+from pallasc.specs.settings import BUILD_KEYS, toml_lines
 from pallasc.specs.spelling import show
 
 FILE = "pyproject.toml"
@@ -35,7 +35,7 @@ SUFFIX = ".pallasc"
 
 _TABLE = ("tool", "pallasc", "bundles")
 _KEYS = (_TABLE[-1], *BUILD_KEYS)
-"""Keys of the `tool.pallasc` table; most are for builds (`specs/settings/build_settings`)."""
+"""Keys of the `tool.pallasc` table; most are for builds (`specs/settings.py`)."""
 _EXTRAS = ("cuda13", "cuda12")
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")

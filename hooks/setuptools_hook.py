@@ -15,10 +15,8 @@ from typing import ClassVar
 from setuptools import Command, Distribution
 
 from pallasc.errors import PallascError
-from pallasc.hooks.making import make
-from pallasc.hooks.requirements import build_requirements
+from pallasc.hooks.bundles import build_requirements, make, source_files
 from pallasc.hooks.settings import Setting, has_settings, read_settings
-from pallasc.hooks.sources import source_files
 from pallasc.specs.spelling import suggestion
 
 _STEP = "build_pallasc"

@@ -1,4 +1,4 @@
-"""The content of a report, as data. `gather` creates it, `page` shows it.
+"""The content of a report, as data: gathered from a build, and from the stored results of checks.
 
 Paths are relative to the folder of their spec, or to site-packages, so that a report of the same
 inputs is the same in every folder.
@@ -7,18 +7,82 @@ inputs is the same in every folder.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
-from pallasc.reports.figures import Figures
+from pallasc.analysis.metrics import KernelMetrics, artifact_metrics
+from pallasc.analysis.sass import Codes
+from pallasc.errors import Location, PallascError
+from pallasc.reports.words import counted, duration, number, percent, short_time, size
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.canonical import plain
+from pallasc.specs.spelling import one_line, printable
+from pallasc.version import installed_version
+
+if TYPE_CHECKING:
+    from pallasc.checks.findings import Finding
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.report import VariantCheck
+    from pallasc.compiler.builds.report import Report, VariantResult
 
 _SLUG_DIGITS = 12
 _INSTALLED = "site-packages"
+_NO_CODE = "nvdisasm is not installed, or shows no code of it"
+_COMPILED = frozenset({"hit", "lowered", "shared", "compiled"})
+MOST_REGISTERS = 255
+"""Maximum number of registers of a thread."""
+
+
+class Figures(NamedTuple):
+    """The figures of a variant, one number each; None if unknown.
+
+    A variant may launch several kernels. Registers, shared memory and spills are the maximum over
+    its kernels; the roofline bound is for all launches together.
+
+    Attributes:
+        registers: of a thread.
+        spill_bytes: of a thread, stores and loads.
+        smem_bytes: of a block, static and dynamic.
+        cubin_bytes: of all its cubins.
+        occupancy: the lowest of its Mosaic launches, 0 to 1.
+        limited_by: the resources that limit it.
+        bound_s: the minimum time for the operations and bytes of its launches on the target.
+    """
+
+    registers: int | None = None
+    spill_bytes: int | None = None
+    smem_bytes: int | None = None
+    cubin_bytes: int | None = None
+    occupancy: float | None = None
+    limited_by: str = ""
+    bound_s: float | None = None
+
+
+def _figures(artifact: Artifact, metrics: Sequence[KernelMetrics]) -> Figures:
+    """Return the figures of an artifact, given the metrics of its launches.
+
+    Raises:
+        CorruptError: its record is damaged.
+    """
+    spills = [kernel.spill_bytes for kernel in artifact.kernels]
+    mosaic = [each for each in metrics if each.origin == "mosaic"] or metrics
+    least = min((each.occupancy for each in mosaic), key=lambda own: own.part, default=None)
+    return Figures(
+        registers=max((kernel.registers for kernel in artifact.kernels), default=None),
+        spill_bytes=None if None in spills else max(filter(None, spills), default=0),
+        smem_bytes=max((kernel.smem_bytes for kernel in artifact.kernels), default=None),
+        cubin_bytes=artifact.cubin_bytes,
+        occupancy=least.part if least else None,
+        limited_by=", ".join(least.limited_by) if least else "",
+        bound_s=sum(each.roofline.bound_s for each in metrics) if metrics else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +198,18 @@ class Content:
         return tuple(entry for group in self.groups for entry in group.entries)
 
 
-def slug(kind: str, name: str, taken: set[str]) -> str:
+def _slug(kind: str, name: str, taken: set[str]) -> str:
     """Return the name of a page, the same in every report with this page, and add it to `taken`."""
-    text, number = name, 1
-    while True:
-        found = (
-            f"{kind}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:_SLUG_DIGITS]}"
-        )
-        if found not in taken:
-            taken.add(found)
-            return found
-        number += 1
-        text = f"{name}\0{number}"
+    for times in itertools.count(1):
+        text = name if times == 1 else f"{name}\0{times}"
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        if (found := f"{kind}-{digest[:_SLUG_DIGITS]}") not in taken:
+            break
+    taken.add(found)
+    return found
 
 
-def shown_path(file: str, base_dir: str) -> str:
+def _shown_path(file: str, base_dir: str) -> str:
     """Return a path relative to the folder of the spec, or to site-packages, else its name."""
     parts = PurePath(file).parts
     if _INSTALLED in parts:
@@ -168,10 +229,335 @@ def grouped(entries: Sequence[Entry]) -> tuple[Group, ...]:
     taken: set[str] = set()
     return tuple(
         Group(
-            slug("k", name, taken),
+            _slug("k", name, taken),
             name,
             tuple(dict.fromkeys(param for entry in members for param in entry.params)),
             tuple(members),
         )
         for name, members in found.items()
     )
+
+
+def gather(
+    report: Report,
+    checked: CheckReport | None = None,
+    *,
+    codes: Codes | None = None,
+    title: str = "",
+    timing: bool = True,
+) -> Content:
+    """Return the content of a report.
+
+    Args:
+        report: the report of the build.
+        checked: stored results of checks, in the order of the build's results; None for none.
+        codes: disassembled kernels, None if there is no disassembler.
+        title: the heading, "" for one that counts kernels and variants.
+        timing: include compile times, date and machine.
+    """
+    checks = dict(enumerate(checked.checks if checked is not None else ()))
+    taken: set[str] = set()
+    entries = [
+        _entry(result, checks.get(number), codes or {}, taken, timing=timing)
+        for number, result in enumerate(report.results)
+    ]
+    groups = grouped(entries)
+    counts = f"{counted(len(entries), 'variant')} of {counted(len(groups), 'kernel')}"
+    return Content(
+        one_line(title) or counts,
+        groups,
+        tuple(_facts(report)),
+        tuple(map(printable, report.notes)),
+        tuple(printable(str(error)) for error in report.errors),
+        _timing(report) if timing else None,
+    )
+
+
+def _entry(
+    result: VariantResult,
+    check: VariantCheck | None,
+    codes: Codes,
+    taken: set[str],
+    *,
+    timing: bool,
+) -> Entry:
+    variant, artifact = result.variant, result.artifact
+    figures, damage = Figures(), ""
+    metrics: tuple[KernelMetrics, ...] = ()
+    if artifact is not None:
+        try:
+            metrics = artifact_metrics(artifact, codes=codes, reason=_NO_CODE)
+            figures = _figures(artifact, metrics)
+        except PallascError as error:
+            damage = printable(error.message)
+    return Entry(
+        slug=_slug("v", variant.id, taken),
+        id=one_line(variant.id),
+        kernel=one_line(variant.name),
+        target=one_line(variant.target.name),
+        arch=one_line(variant.target.arch),
+        params={one_line(name): one_line(plain(value)) for name, value in variant.params},
+        status="compiled" if artifact is not None and result.status in _COMPILED else result.status,
+        error=_error(result),
+        place=_place(variant.location, variant.base_dir) if variant.location.line else "",
+        base_dir=variant.base_dir,
+        figures=figures,
+        seconds=_seconds(result) if timing else None,
+        digest=artifact.digest if artifact is not None else "",
+        action_key=result.action_key or "",
+        artifact=artifact if not damage else None,
+        metrics=metrics,
+        levels=_levels(check),
+        findings=tuple(_findings(check, variant.base_dir)),
+        warnings=tuple(printable(str(each)) for each in result.diagnostics),
+        damage=damage,
+    )
+
+
+def _error(result: VariantResult) -> str:
+    """Return why there is no artifact; a miss has a reason even if it was then compiled."""
+    if result.error is not None:
+        return printable(str(result.error))
+    return one_line(result.reason) if result.artifact is None else ""
+
+
+def _seconds(result: VariantResult) -> float | None:
+    """Return the compile time: from this build, or from the store."""
+    seconds = result.seconds if result.status == "compiled" else result.saved_s
+    return seconds or None
+
+
+def _place(location: Location, base_dir: str) -> str:
+    line = f":{location.line}" if location.line else ""
+    return f"{_shown_path(location.file, base_dir)}{line}"
+
+
+def _levels(check: VariantCheck | None) -> tuple[LevelRow, ...]:
+    results = check.results if check is not None else ()
+    return tuple(
+        LevelRow(each.level, each.status, one_line(each.reason), tuple(map(one_line, each.notes)))
+        for each in results
+    )
+
+
+def _findings(check: VariantCheck | None, base_dir: str) -> Iterator[FindingRow]:
+    for result in check.results if check is not None else ():
+        for finding in result.findings:
+            yield FindingRow(
+                result.level,
+                finding.rule,
+                finding.severity,
+                printable(finding.message),
+                _place_of(finding, base_dir),
+                one_line(finding.hint),
+            )
+
+
+def _place_of(finding: Finding, base_dir: str) -> str:
+    if finding.location is not None:
+        return _place(finding.location, base_dir)
+    return f"line {finding.ptx_line} of the PTX" if finding.ptx_line else ""
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield facts about all variants together, each with all of its values."""
+    artifacts = [result.artifact for result in report.results if result.artifact is not None]
+    versions: dict[str, dict[str, None]] = {}
+    for artifact in artifacts:
+        for name, version in artifact.versions.items():
+            versions.setdefault(name, {})[one_line(version)] = None
+    yield (
+        "Targets",
+        _joined(
+            f"{result.variant.target.name} ({result.variant.target.arch})"
+            for result in report.results
+        ),
+    )
+    specs = [result.variant for result in report.results if result.variant.location.line]
+    if specs:
+        yield "Specs", _joined(_shown_path(each.location.file, each.base_dir) for each in specs)
+    for name, found in sorted(versions.items()):
+        yield one_line(name), ", ".join(found)
+    drivers: Sequence[Mapping[str, str]] = [a.record.get("minimum_driver", {}) for a in artifacts]
+    if any(drivers):
+        yield (
+            "Driver",
+            _joined(
+                f"CUDA {each.get('cuda')}, Linux {each.get('linux')} or newer" for each in drivers
+            ),
+        )
+    yield "pallasc", installed_version()
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(map(one_line, texts)))
+
+
+def _timing(report: Report) -> Timing:
+    cores = len(os.sched_getaffinity(0))
+    return Timing(
+        report.seconds,
+        Counter(result.status for result in report.results),
+        sum(result.saved_s for result in report.hits),
+        f"{platform.system()} {platform.machine()}, {counted(cores, 'core')}",
+        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    )
+
+
+Value = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A figure of variants.
+
+    Attributes:
+        key: its name in filters: `registers>128`.
+        label: its heading.
+        title: a one-sentence description.
+        value: returns the value for a variant; None if unknown.
+        written: formats a known value.
+        is_number: it is compared as a number.
+        bad: returns True if a value should be highlighted.
+        whole: the value of a full bar; None for no bar.
+        is_plotted: it is plotted over the matrix.
+        scale, unit: factor for values in plots, and the unit of the scaled values.
+        always: show the column even if no variant has a value.
+    """
+
+    key: str
+    label: str
+    title: str
+    value: Callable[[Entry], Value]
+    written: Callable[[float], str] = number
+    is_number: bool = True
+    bad: Callable[[Value], bool] = lambda value: False
+    whole: float | None = None
+    is_plotted: bool = False
+    scale: float = 1.0
+    unit: str = ""
+    always: bool = False
+
+    def show(self, entry: Entry) -> str:
+        """Return the text of a cell."""
+        value = self.value(entry)
+        if value is None:
+            return "?" if entry.status == "compiled" else "–"
+        return value if isinstance(value, str) else self.written(value)
+
+    def is_bad(self, entry: Entry) -> bool:
+        """Return True if the value of a variant should be highlighted."""
+        return self.bad(self.value(entry))
+
+    def part(self, entry: Entry) -> float | None:
+        """Return the length of a variant's bar, 0 to 1; None for no bar."""
+        value = self.value(entry)
+        if self.whole is None or not isinstance(value, int | float):
+            return None
+        return max(0.0, min(1.0, value / self.whole))
+
+
+def _is_some(value: Value) -> bool:
+    return bool(value)
+
+
+COLUMNS: Sequence[Column] = (
+    Column(
+        key="registers",
+        label="Registers",
+        title="Registers of a thread, 255 at most",
+        value=lambda entry: entry.figures.registers,
+        bad=lambda value: value == MOST_REGISTERS,
+        whole=MOST_REGISTERS,
+        is_plotted=True,
+        always=True,
+    ),
+    Column(
+        key="spill",
+        label="Spills",
+        title="Bytes of spill stores and loads of a thread",
+        value=lambda entry: entry.figures.spill_bytes,
+        bad=_is_some,
+        always=True,
+    ),
+    Column(
+        key="occupancy",
+        label="Occupancy",
+        title="Warps that are resident, of those that a multiprocessor can hold",
+        value=lambda entry: entry.figures.occupancy,
+        written=percent,
+        whole=1.0,
+        is_plotted=True,
+        scale=100,
+        unit="%",
+        always=True,
+    ),
+    Column(
+        key="limit",
+        label="Limited by",
+        title="The resource that limits occupancy",
+        value=lambda entry: entry.figures.limited_by or None,
+        is_number=False,
+    ),
+    Column(
+        key="smem",
+        label="Shared memory",
+        title="Static and dynamic shared memory of a block",
+        value=lambda entry: entry.figures.smem_bytes,
+        written=size,
+        always=True,
+    ),
+    Column(
+        key="cubin",
+        label="Cubin",
+        title="Size of all cubins",
+        value=lambda entry: entry.figures.cubin_bytes,
+        written=size,
+        is_plotted=True,
+        scale=1 / 1024,
+        unit="KiB",
+        always=True,
+    ),
+    Column(
+        key="bound",
+        label="Roofline bound",
+        title="The least time that its operations and bytes take on the target",
+        value=lambda entry: entry.figures.bound_s,
+        written=short_time,
+        is_plotted=True,
+        scale=1e6,
+        unit="µs",
+    ),
+    Column(
+        key="seconds",
+        label="Compile time",
+        title="What compiling it took, as the store remembers",
+        value=lambda entry: entry.seconds,
+        written=duration,
+    ),
+    Column(
+        key="findings",
+        label="Findings",
+        title="Findings of stored checks",
+        value=lambda entry: len(entry.findings) if entry.levels else None,
+        bad=_is_some,
+    ),
+    Column(
+        key="status",
+        label="Status",
+        title="Whether it was compiled",
+        value=lambda entry: entry.status,
+        is_number=False,
+        bad=lambda value: value != "compiled",
+    ),
+)
+
+
+def columns_of(entries: Sequence[Entry]) -> list[Column]:
+    """Return the columns that have information on these variants."""
+    return [column for column in COLUMNS if column.always or _says_something(column, entries)]
+
+
+def _says_something(column: Column, entries: Sequence[Entry]) -> bool:
+    values = {column.value(entry) for entry in entries}
+    return values != {"compiled"} if column.key == "status" else values != {None}

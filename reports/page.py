@@ -1,4 +1,4 @@
-"""The whole page as text: templates, style and script with the data of a report.
+"""Makes a report: a build, with the related data in the store, as one HTML page.
 
 Names, messages, sources and PTX are untrusted: Jinja2 escapes everything that a template shows, and
 the script inserts them as text. The page's content security policy forbids all requests, and all
@@ -12,29 +12,108 @@ import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pallasc.analysis.compare.comparison import Comparison
-from pallasc.analysis.metrics.kernel_metrics import Codes
-from pallasc.errors import ToolError
+from pallasc.analysis.compare import Comparison, Difference, compare
+from pallasc.analysis.lines import read_source_lines
+from pallasc.analysis.nvdisasm import disassemble, disassemble_all
+from pallasc.analysis.sass import Codes
+from pallasc.analysis.sides import Side, built_side
+from pallasc.errors import CorruptError, ToolError
 from pallasc.reports import words
-from pallasc.reports.blocks import Blocks
-from pallasc.reports.changes import changes_of
-from pallasc.reports.charts import Point, draw, varying
-from pallasc.reports.code import CodeSheet, code_of
-from pallasc.reports.columns import COLUMNS, Column, columns_of
-from pallasc.reports.content import Content, Entry, Group
-from pallasc.reports.overview import overview_of
-from pallasc.reports.sheet import Sheet, launch_sheet, launches_of, plan_of, tiles_of
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.reports.content import COLUMNS, Column, Content, Entry, Group, columns_of, gather
+from pallasc.reports.drawings import Point, draw, varying
+from pallasc.reports.variant import Blocks, Data, variant_data
 from pallasc.specs.artifacts.source_lines import SourceLines
+from pallasc.specs.spelling import one_line
 from pallasc.version import installed_version
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.compiler.builds.report import Report
 
 SCHEMA = 1
 _HERE = Path(__file__).parent
 _SCRIPTS = ("blocks", "tables", "code", "pages")
 _MOST_AXES = 8
+_TOP = 8
+"""Number of variants in a ranking."""
+_MOST_ROWS = 40
+"""Maximum number of changed variants on the first page."""
+_ORDER = {"worse": 0, "mixed": 1, "better": 2, "": 3}
+_SEVERITIES = {"error": 0, "warning": 1, "note": 2}
+
+
+def make_report(
+    report: Report,
+    store: Store,
+    *,
+    checked: CheckReport | None = None,
+    baseline: Side | None = None,
+    title: str = "",
+    timing: bool = True,
+) -> str:
+    """Return the page about a build, as HTML.
+
+    Args:
+        report: the report of the build.
+        store: the store with the source lines of its variants.
+        checked: stored results of checks.
+        baseline: the variants to compare with, None for none.
+        title: the heading; "" for one that counts.
+        timing: include when and where it was made, and how long the build took. If False, equal
+            inputs give equal bytes.
+
+    Raises:
+        ToolError: a package that makes pages is not installed.
+        CorruptError: an artifact is damaged.
+    """
+    codes = _disassembled(report)
+    content = gather(report, checked, codes=codes, title=title, timing=timing)
+    comparison = None
+    if baseline is not None:
+        # Instructions are counted only if there is a disassembler.
+        depth = "resources" if codes is None else "mix"
+        comparison = compare(baseline, built_side("this report", report.results), depth=depth)
+    lines = partial(_lines_of, store=store)
+    return render(content, Extras(codes=codes, source_lines=lines, comparison=comparison))
+
+
+def _disassembled(report: Report) -> Codes | None:
+    """Return the SASS of all variants, None if there is no disassembler."""
+    cubins = {
+        kernel.cubin: result.artifact.blob(kernel.cubin)
+        for result in report.results
+        if result.artifact is not None
+        for kernel in result.artifact.kernels
+    }
+    try:
+        return disassemble_all(cubins)
+    except ToolError:
+        return None
+    except CorruptError:
+        return _one_by_one(cubins)
+
+
+def _one_by_one(cubins: Mapping[str, bytes]) -> Codes:
+    """Return the SASS of those cubins that can be disassembled."""
+    found = {}
+    for digest, cubin in cubins.items():
+        try:
+            found[digest] = disassemble(cubin)
+        except CorruptError:
+            continue  # its page reports that there is none
+    return found
+
+
+def _lines_of(entry: Entry, store: Store) -> SourceLines | None:
+    """Return the source lines of a variant, None if the store has none that match."""
+    if not entry.action_key:
+        return None
+    return read_source_lines(store, entry.action_key, base_dir=entry.base_dir or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +131,6 @@ class Extras:
     comparison: Comparison | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _KernelSheet:
-    count: str
-    example: str
-    charts: str
-    axes: tuple[str, ...]
-    several_targets: bool
-    columns: frozenset[str]
-
-
 def render(content: Content, extras: Extras) -> str:
     """Return the page.
 
@@ -74,7 +143,7 @@ def render(content: Content, extras: Extras) -> str:
     blocks = Blocks()
     changes: Mapping[str, str] = {}
     if extras.comparison is not None:
-        changes = changes_of(extras.comparison, content, environment)
+        changes = _changes(extras.comparison, content, environment)
     for group in content.groups:
         _add_pages(environment, group, extras, changes, blocks)
     sheets = {group.slug: _kernel_sheet(group, blocks) for group in content.groups}
@@ -82,7 +151,7 @@ def render(content: Content, extras: Extras) -> str:
     return str(
         environment.get_template("page.html.j2").render(
             content=content,
-            overview=overview_of(content, _markup(changes.get("", ""))),
+            overview={**_overview(content), "changes": _markup(changes.get("", ""))},
             sheets=sheets,
             columns=COLUMNS,
             blocks=blocks,
@@ -157,64 +226,32 @@ def _add_pages(
     environment: Any, group: Group, extras: Extras, changes: Mapping[str, str], blocks: Blocks
 ) -> None:
     template = environment.get_template("variant.html.j2")
+    slugs = [entry.slug for entry in group.entries]
     for number, entry in enumerate(group.entries):
-        before = group.entries[number - 1].slug if number else ""
-        after = group.entries[number + 1].slug if number + 1 < len(group.entries) else ""
-        sheet = _sheet(entry, before, after, extras, changes.get(entry.slug, ""), blocks)
+        sheet = {
+            **variant_data(entry, extras.codes, extras.source_lines(entry), blocks),
+            "before": slugs[number - 1] if number else "",
+            "after": slugs[number + 1] if number + 1 < len(slugs) else "",
+            "changes": _markup(changes.get(entry.slug, "")),
+        }
         page = template.render(group=group, entry=entry, sheet=sheet)
         blocks.add(page, name=f"page-{entry.slug}")
 
 
-def _sheet(
-    entry: Entry, before: str, after: str, extras: Extras, changed: str, blocks: Blocks
-) -> Sheet:
-    params = ", ".join(f"{name}={value}" for name, value in entry.params.items())
-    changes = _markup(changed)
-    artifact = entry.artifact
-    if artifact is None:
-        return Sheet(params=params, before=before, after=after, changes=changes)
-    source = extras.source_lines(entry)
-    launches = [
-        launch_sheet(number, times, entry, artifact, source)
-        for number, times in launches_of(artifact)
-    ]
-    return Sheet(
-        params=params,
-        before=before,
-        after=after,
-        changes=changes,
-        tiles=tiles_of(entry),
-        launches=tuple(launches),
-        plan=plan_of(artifact),
-        code=tuple(_code(artifact, source, extras, blocks)),
-    )
-
-
-def _code(
-    artifact: Artifact, source: SourceLines | None, extras: Extras, blocks: Blocks
-) -> list[CodeSheet]:
-    kernels = sorted(artifact.kernels, key=lambda kernel: kernel.origin != "mosaic")
-    return [code_of(kernel, artifact, extras.codes, source, blocks) for kernel in kernels]
-
-
-def _kernel_sheet(group: Group, blocks: Blocks) -> _KernelSheet:
+def _kernel_sheet(group: Group, blocks: Blocks) -> Data:
+    """Return the data of a kernel's page; `example` is a filter that a reader might write."""
     entries = group.entries
     axes = varying([entry.params for entry in entries])[:_MOST_AXES]
     columns = columns_of(entries)
-    return _KernelSheet(
-        words.counted(len(entries), "variant"),
-        _example(group, axes),
-        _charts(entries, axes, columns, blocks),
-        tuple(axes),
-        len({entry.target for entry in entries}) > 1,
-        frozenset(column.key for column in columns),
-    )
-
-
-def _example(group: Group, axes: Sequence[str]) -> str:
-    """Return a filter that a reader might write."""
-    first = f"{axes[0]}={group.entries[0].params[axes[0]]} " if axes else ""
-    return f"{first}registers>128 spill>0"
+    first = f"{axes[0]}={entries[0].params[axes[0]]} " if axes else ""
+    return {
+        "count": words.counted(len(entries), "variant"),
+        "example": f"{first}registers>128 spill>0",
+        "charts": _charts(entries, axes, columns, blocks),
+        "axes": axes,
+        "several_targets": len({entry.target for entry in entries}) > 1,
+        "columns": {column.key for column in columns},
+    }
 
 
 def _charts(
@@ -226,7 +263,10 @@ def _charts(
         return ""
     return blocks.add_json(
         {
-            axis: [draw(column.measure, _points(entries, column), axis) for column in plotted]
+            axis: [
+                draw(column.label, column.unit, _points(entries, column), axis)
+                for column in plotted
+            ]
             for axis in axes or [""]
         }
     )
@@ -245,3 +285,114 @@ def _points(entries: Sequence[Entry], column: Column) -> list[Point]:
         )
         for entry, value in values
     ]
+
+
+def _overview(content: Content) -> Data:
+    """Return the data of the first page, over all variants."""
+    entries = content.entries
+    failures = [entry for entry in entries if entry.status != "compiled" or entry.damage]
+    checked = sum(bool(entry.levels) for entry in entries)
+    return {
+        "kernels": list(map(_kernel, content.groups)),
+        "failures": failures,
+        "not_compiled": f"{len(failures):,} not compiled" if failures else "",
+        "spilling": _top(entries, lambda entry: entry.figures.spill_bytes, len(entries)),
+        "largest": _top(entries, lambda entry: entry.figures.cubin_bytes),
+        "slowest": _top(entries, lambda entry: entry.seconds),
+        "findings": _findings(entries),
+        "finding_count": sum(len(entry.findings) for entry in entries),
+        "checked": checked,
+        "checked_note": f"{checked:,} checked" if checked else "not checked",
+        "seconds": sum(entry.seconds or 0 for entry in entries),
+        "cubin_bytes": sum(entry.figures.cubin_bytes or 0 for entry in entries),
+    }
+
+
+def _kernel(group: Group) -> Data:
+    """Return a kernel, with the minimum and maximum of its variants' figures."""
+    figures = [entry.figures for entry in group.entries]
+    return {
+        "group": group,
+        "registers": _range([each.registers for each in figures]),
+        "occupancy": _range([each.occupancy for each in figures]),
+        "smem": _range([each.smem_bytes for each in figures]),
+        "cubin": _range([each.cubin_bytes for each in figures]),
+        "spilling": sum(bool(each.spill_bytes) for each in figures),
+        "findings": sum(len(entry.findings) for entry in group.entries),
+        "seconds": sum(entry.seconds or 0 for entry in group.entries),
+    }
+
+
+def _range(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if known else (None, None)
+
+
+def _top(
+    entries: Sequence[Entry], value: Callable[[Entry], float | None], most: int = _TOP
+) -> list[Entry]:
+    """Return the variants with the highest values above zero; ties keep their order."""
+    ranked = sorted(entries, key=lambda entry: -(value(entry) or 0))
+    return [entry for entry in ranked[:most] if value(entry)]
+
+
+def _findings(entries: Sequence[Entry]) -> list[Data]:
+    """Return findings, each once with the variants that have it, errors first."""
+    found: dict[tuple[str, ...], Data] = {}
+    for entry in entries:
+        for row in entry.findings:
+            key = (entry.kernel, row.level, row.rule, row.place)
+            shared = found.setdefault(key, {"row": row, "entries": []})
+            if entry not in shared["entries"][-1:]:
+                shared["entries"].append(entry)
+    return sorted(found.values(), key=lambda each: _SEVERITIES.get(each["row"].severity, 3))
+
+
+def _changes(comparison: Comparison, content: Content, environment: Any) -> Mapping[str, str]:
+    """Return the changes as HTML, by the slug of a variant; the key "" is for the overview.
+
+    Args:
+        comparison: the baseline comes first, the report's variants second.
+        content: the report's content.
+        environment: the Jinja2 environment of the templates.
+    """
+    slugs = {entry.id: entry.slug for entry in content.entries}
+    baseline = one_line(comparison.first.name)
+    found = {_id(difference): difference for difference in comparison.differing}
+    new = {one_line(subject.id) for subject in comparison.only_second}
+    one, several = map(environment.get_template, ("change.html.j2", "changes.html.j2"))
+    pages = {
+        slugs[name]: one.render(baseline=baseline, difference=found.get(name), is_new=name in new)
+        for name in (entry.id for entry in content.entries if entry.artifact is not None)
+    }
+    rows = sorted(
+        (_row(name, difference, slugs) for name, difference in found.items()),
+        key=lambda row: _ORDER[row["verdict"]],
+    )
+    shown = rows[:_MOST_ROWS]
+    pages[""] = several.render(
+        baseline=baseline, comparison=comparison, rows=shown, hidden=len(rows) - len(shown)
+    )
+    return pages
+
+
+def _id(difference: Difference) -> str:
+    second = difference.pair.second
+    return one_line(second.id if second is not None else difference.pair.label)
+
+
+def _row(name: str, difference: Difference, slugs: Mapping[str, str]) -> Data:
+    what = [
+        f"{each.field.replace('_', ' ')} {words.number(each.before)} → {words.number(each.after)}"
+        for each in difference.numbers
+    ]
+    if difference.plan:
+        what.append("launch plan")
+    if difference.kernels and not what:
+        what.append("machine code")
+    return {
+        "slug": slugs.get(name, ""),
+        "label": name,
+        "verdict": difference.verdict,
+        "what": ", ".join(what),
+    }

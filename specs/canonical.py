@@ -1,16 +1,30 @@
-"""Canonical encodings of values: JSON, labeled keys, SHA-256 digests.
+"""Canonical encodings of values: JSON, labeled keys, SHA-256 digests; and reading untrusted JSON.
 
 A key is the SHA-256 of a schema line followed by one line for each field, sorted by label:
 `len(label):label len(value):value`. The lengths are in bytes, in ASCII decimal, so different sets
 of fields never give the same input.
+
+Untrusted JSON is bounded in size, depth, and numbers. The functions `as_…` return a value if it has
+the required type, and raise TypeError otherwise. `read` checks each field of a data class against
+its declared type. A `Natural` is at least 0 and a `Positive` at least 1; both are below 2^63. In a
+union of data classes, the field `kind` has the class's name in lower case. A module with such
+classes must not import `annotations` from `__future__`: evaluating types from text would take
+milliseconds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+
+from pallasc.errors import CorruptError
 
 KEY_SCHEMA = b"pallasc key 1\n"
 
@@ -67,3 +81,220 @@ def _labelled(label: str, value: bytes | str) -> bytes:
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     name = label.encode("utf-8", "surrogateescape")
     return b"%d:%s %d:%s\n" % (len(name), name, len(raw), raw)
+
+
+_MOST_DEEP = 64
+_LEAST, _LARGEST = -(2**63), 2**64
+_SUSPECT = re.compile(rb"\d{19}|\d[eE]")
+"""Matches every number that is out of bounds, and some that are not."""
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+# Built once: with these options, `json.loads` builds a decoder for each call.
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+def parse_json(data: bytes) -> object:
+    """Parse a JSON text.
+
+    Raises:
+        CorruptError: it is not JSON, is nested deeper than 64 levels, or has a number beyond 64
+            bits.
+    """
+    try:
+        value: object = _DECODER.decode(data.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{data[:60]!r} is not JSON: {error}") from error
+    # These two counts clear most texts, which is faster than visiting each value.
+    if data.count(b"[") + data.count(b"{") >= _MOST_DEEP or _SUSPECT.search(data):
+        _check(value)
+    return value
+
+
+def _check(value: object) -> None:
+    level = [value]
+    for _ in range(_MOST_DEEP):
+        deeper: list[object] = []
+        for item in level:
+            if type(item) is dict:
+                deeper += item.values()
+            elif type(item) is list:
+                deeper += item
+            elif type(item) is int and not _LEAST <= item < _LARGEST:
+                raise CorruptError("a number of a JSON text is beyond 64 bits")
+            elif type(item) is float and not math.isfinite(item):
+                raise CorruptError("a number of a JSON text is too large")
+        if not deeper:
+            return
+        level = deeper
+    raise CorruptError(f"a JSON text is nested deeper than {_MOST_DEEP} levels")
+
+
+def as_object(value: object) -> Mapping[str, object]:
+    """Return a JSON object."""
+    if not isinstance(value, Mapping):
+        raise _unexpected("an object", value)
+    return value
+
+
+def as_list(value: object) -> Sequence[object]:
+    """Return a JSON array; freshly compiled records have tuples."""
+    if not isinstance(value, list | tuple):
+        raise _unexpected("a list", value)
+    return value
+
+
+def as_text(value: object) -> str:
+    """Return text."""
+    if type(value) is not str:
+        raise _unexpected("text", value)
+    return value
+
+
+def as_whole(value: object) -> int:
+    """Return a whole number; true and false do not count as numbers."""
+    if type(value) is not int:
+        raise _unexpected("a whole number", value)
+    return value
+
+
+def as_flag(value: object) -> bool:
+    """Return true or false."""
+    if type(value) is not bool:
+        raise _unexpected("true or false", value)
+    return value
+
+
+def _unexpected(what: str, value: object) -> TypeError:
+    return TypeError(f"expected {what}, got {repr(value)[:80]}")
+
+
+def fault(error: Exception) -> str:
+    """Return a description of an error that was raised while reading JSON."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+Natural = Annotated[int, "from 0"]
+Positive = Annotated[int, "from 1"]
+
+_Reader = Callable[[object], Any]
+_CAPITAL = re.compile("(?<!^)(?=[A-Z])")
+
+
+def read(kind: Any, data: object) -> Any:
+    """Convert JSON to a value of a type.
+
+    Args:
+        kind: the type: a data class, a `TypedDict`, a tuple, which is a list in JSON, a list, a
+            union, or a plain type.
+        data: the JSON.
+
+    Raises:
+        LookupError, TypeError: the data has another type, or a field is missing or unknown.
+    """
+    return _reader(kind)(data)
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return partial(_choice, parts)
+    if origin in (Union, UnionType) and NoneType in parts:
+        return partial(_optional, _reader(parts[0]))
+    if origin in (Union, UnionType):
+        return partial(_of_kind, {part.__name__.lower(): _reader(part) for part in parts})
+    if origin is list or Ellipsis in parts:
+        return partial(_sequence, origin, _reader(parts[0]))
+    if origin is tuple:
+        return partial(_row, tuple, [_reader(part) for part in parts])
+    if issubclass(kind, tuple):
+        return partial(_row, kind._make, [_reader(part) for part in kind.__annotations__.values()])
+    readers = {name: _reader(hint) for name, hint in kind.__annotations__.items()}
+    known = fields(kind) if is_dataclass(kind) else ()
+    optional = {field.name for field in known if field.default is not MISSING}
+    return partial(_record, kind, readers, [name for name in readers if name not in optional])
+
+
+def _record(
+    kind: type, readers: Mapping[str, _Reader], needed: Sequence[str], data: object
+) -> object:
+    values: dict[str, object] = {}
+    name = ""
+    try:
+        for name, value in as_object(data).items():
+            values[name] = readers[name](value)
+    except KeyError:
+        if name in readers:
+            raise
+        raise TypeError(f"unknown field {_short(name)} of a {_label(kind)}") from None
+    except TypeError as error:
+        raise TypeError(f"{name} of a {_label(kind)}: {error}" if name else str(error)) from error
+    for name in needed:
+        if name not in values:
+            raise TypeError(f"{name!r} is missing")
+    return kind(**values)
+
+
+def _label(kind: type) -> str:
+    return _CAPITAL.sub(" ", kind.__name__).lower()
+
+
+def _of_kind(kinds: Mapping[str, _Reader], data: object) -> object:
+    values = dict(as_object(data))
+    name = as_text(values.pop("kind"))
+    if name not in kinds:
+        raise TypeError(f"unknown kind {_short(name)}, expected one of {', '.join(kinds)}")
+    return kinds[name](values)
+
+
+def _sequence(kind: type, reader: _Reader, data: object) -> object:
+    return kind(map(reader, as_list(data)))
+
+
+def _row(make: Callable[[Any], object], readers: Sequence[_Reader], data: object) -> object:
+    values = as_list(data)
+    if len(values) != len(readers):
+        raise TypeError(f"expected {len(readers)} values, got {len(values)}")
+    return make(reader(value) for reader, value in zip(readers, values, strict=True))
+
+
+def _optional(reader: _Reader, data: object) -> object:
+    return None if data is None else reader(data)
+
+
+def _choice(choices: Sequence[object], data: object) -> object:
+    if data not in choices or type(data) is not type(choices[0]):
+        raise TypeError(f"expected one of {choices}, got {_short(data)}")
+    return data
+
+
+def _natural(data: object) -> int:
+    if type(data) is int and 0 <= data < 1 << 63:
+        return data
+    raise TypeError(f"expected a whole number from 0, got {_short(data)}")
+
+
+def _positive(data: object) -> int:
+    if type(data) is int and 1 <= data < 1 << 63:
+        return data
+    raise TypeError(f"expected a whole number from 1, got {_short(data)}")
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
+
+
+_PLAIN: Mapping[Any, _Reader] = {
+    int: as_whole,
+    bool: as_flag,
+    str: as_text,
+    Any: lambda data: data,
+    Natural: _natural,
+    Positive: _positive,
+}

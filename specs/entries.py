@@ -12,7 +12,6 @@ import ast
 import posixpath
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -29,8 +28,6 @@ _MOST_BYTES = 16 * 2**20
 
 _DYNAMIC = frozenset(("globals", "setattr", "exec", "locals", "vars"))
 """Functions that may bind names that parsing does not reveal."""
-_ENUMS = frozenset(("object", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
-"""Base classes that add no attributes an entry point would name."""
 
 _FORM = "Write package.module:function, or file.py:function."
 
@@ -185,82 +182,36 @@ def _module_hint(top: str, base_dir: str) -> str:
 
 
 def _check_name(entry: Entry, path: Path) -> None:
-    name, _, rest = entry.attribute.partition(".")
-    module = _outline(path)
-    if module is None or name in ("__file__", "__name__", "__doc__"):
+    """Check the first name of an entry point; attributes of it are checked when imported."""
+    name = entry.attribute.partition(".")[0]
+    names = _names(path)
+    if names is None or name in names or name in ("__file__", "__name__", "__doc__"):
         return
-    if name not in module.names:
-        raise _no_such_name(entry.source, name, module.names)
-    inside = module.members.get(name)
-    member = rest.partition(".")[0]
-    if not rest or inside is None or member.startswith("_") or member in module.assigned:
-        return
-    if member not in inside:
-        raise _no_such_name(f"{entry.source}:{name}", member, inside)
-
-
-def _no_such_name(where: str, name: str, names: frozenset[str]) -> SpecError:
     public = [known for known in names if not known.startswith("_")]
-    return SpecError(
-        f"{where!r} has no {name!r}.", hint=suggestion(name, public, otherwise="It has")
+    raise SpecError(
+        f"{entry.source!r} has no {name!r}.",
+        hint=suggestion(name, public, otherwise="It has"),
     )
 
 
-class _Outline(NamedTuple):
-    """The names that parsing a module reveals.
-
-    Attributes:
-        names: names at module level.
-        members: members of each class that cannot have others: no bases, or only `Enum` classes.
-        assigned: attribute names that are assigned anywhere in the module.
-    """
-
-    names: frozenset[str]
-    members: dict[str, frozenset[str]]
-    assigned: frozenset[str]
-
-
-def _outline(path: Path) -> _Outline | None:
+def _names(path: Path) -> frozenset[str] | None:
     """Return the names in a module, or None if they are known only at run time."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return _read_outline(path, status.st_ino, status.st_size, status.st_mtime_ns)
+    return _read_names(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _read_outline(path: Path, *state: int) -> _Outline | None:
+def _read_names(path: Path, *state: int) -> frozenset[str] | None:
     """`state` identifies the file's content for the cache."""
     try:
         tree = ast.parse(read_regular(str(path), most_bytes=_MOST_BYTES))
         names = frozenset(_bound(tree))
-        members = {
-            node.name: frozenset(_bound(ast.Module(node.body, [])))
-            for node in tree.body
-            if isinstance(node, ast.ClassDef) and _is_closed(node)
-        }
     except (SpecError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    if {"*", "__getattr__"} & names:
-        return None
-    assigned, bound = set(), Counter[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            assigned.add(node.attr)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound[node.id] += 1
-        elif isinstance(node, ast.ClassDef):
-            bound[node.name] += 1
-    # A name bound twice, in two branches or by a decorating call, could be either.
-    sure = {n: own for n, own in members.items() if bound[n] == 1 and "*" not in own}
-    return _Outline(names, sure, frozenset(assigned))
-
-
-def _is_closed(node: ast.ClassDef) -> bool:
-    """Return True if the class body and `_ENUMS` provide all attributes of a class."""
-    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
-    return not node.keywords and not node.decorator_list and set(bases) <= _ENUMS
+    return None if {"*", "__getattr__"} & names else names
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

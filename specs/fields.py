@@ -1,7 +1,8 @@
 """Building blocks of spec fields: their types, checks, and JSON schema.
 
 A `Kind` defines both the values that a loader accepts and their JSON schema, so that editors and
-the loader agree. The YAML and Python loaders share these definitions.
+the loader agree. The YAML and Python loaders share these definitions. The kinds of entry points,
+data, and parameters are at the end.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
-from pallasc.specs.templates import Scalar, is_template, parse_template, typed
+from pallasc.specs.templates import NAME, Scalar, Value, is_template, parse_template, typed
 
 Schema = dict[str, object]
 """A fragment of a JSON schema."""
@@ -259,6 +261,22 @@ class ListOf(NamedTuple, Generic[_Item]):
         return {**items, "minItems": self.minimum} if self.minimum else items
 
 
+class ListOr(NamedTuple):
+    """A list, or one other kind of value."""
+
+    items: ListOf[Any]
+    other: Kind[Any]
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the list or the other value."""
+        kind: Kind[Any] = self.items if isinstance(value, list) else self.other
+        return kind.read(value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"anyOf": [self.items.schema(), self.other.schema()]}
+
+
 class MapOf(NamedTuple, Generic[_Item]):
     """A mapping from user-chosen names to values of one kind."""
 
@@ -331,3 +349,131 @@ def finite(value: object, at: Place) -> None:
         raise at.error(
             f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."
         )
+
+
+NODES = ("$call", "$ref")
+"""Keys that make a mapping under `static` a node instead of data."""
+
+IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+
+PARAMETER = Text(
+    "the name of a parameter",
+    rf"(?!target$){IDENTIFIER}",
+    "Use letters, digits and '_', beginning with a letter or '_'; 'target' is reserved.",
+)
+VALUE_NAME = Text(
+    "the name of a value",
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,47}",
+    "Use up to 48 letters, digits, '_', '-' and '.'.",
+)
+
+
+class EntryKind(NamedTuple):
+    """An entry point that exists, or a template for one if `template` is set."""
+
+    template: bool = False
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the normalized entry point, or the unfilled template."""
+        if not isinstance(value, str):
+            raise expected("an entry point", value, at, "Write package.module:function.")
+        with at.blamed():
+            if self.template and is_template(value):
+                parse_template(value)
+                return value
+            entry = parse_entry(value)
+            if at.base_dir is not None:
+                check_entry(entry, at.base_dir)
+            return str(entry)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        entry: Schema = {"type": "string", "pattern": rf"^[^:]+:{IDENTIFIER}(\.{IDENTIFIER})*$"}
+        if not self.template:
+            return entry
+        return {"anyOf": [entry, {"type": "string", "pattern": r"\{[^{}]+\}"}]}
+
+
+class DataKind(NamedTuple):
+    """JSON-like data with `$call` and `$ref` nodes, and with templates if `template` is set."""
+
+    template: bool = False
+
+    def read(self, value: object, at: Place) -> Value:
+        """Check every node and template in the data and return it."""
+        if isinstance(value, list):
+            return [self.read(item, at.child(i)) for i, item in enumerate(value)]
+        if isinstance(value, dict):
+            return self.mapping(value, at)
+        if value is not None and not isinstance(value, str | int | float | bool):
+            hint = "Use $call or $ref for anything else." if self.template else None
+            raise expected("plain data", value, at, hint)
+        finite(value, at)
+        if self.template and isinstance(value, str):
+            with at.blamed():
+                parse_template(value)
+        return value
+
+    def mapping(self, value: Mapping[str, object], at: Place) -> dict[str, Value]:
+        """Return a mapping of data, or a node with its normalized entry point."""
+        for key in value:
+            if key.startswith("$") and key not in NODES:
+                hint = suggestion(key, NODES if self.template else (NAME, *NODES))
+                raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
+        if "$ref" in value and len(value) > 1:
+            raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
+        entry = EntryKind(self.template)
+        return {
+            key: (entry if key in NODES else self).read(item, at.child(key))
+            for key, item in value.items()
+        }
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"$ref": "#/$defs/static"}
+
+
+class ParameterKind:
+    """A value of a parameter: a scalar, a list, or a mapping; text in it is not a template."""
+
+    def read(self, value: object, at: Place) -> Value:
+        """Return the value with its entry points normalized."""
+        if isinstance(value, dict) and NAME in value:
+            rest = {key: item for key, item in value.items() if key != NAME}
+            name = VALUE_NAME.read(value[NAME], at.child(NAME))
+            return {NAME: name, **DataKind().mapping(rest, at)}
+        return DataKind().read(value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"$ref": "#/$defs/value"}
+
+
+class ParameterMap(NamedTuple):
+    """A mapping from parameters to values of one kind, with special keys that begin with `$`."""
+
+    special: tuple[Field, ...]
+    item: Kind[object]
+    minimum: int = 1
+
+    def read(self, value: object, at: Place) -> dict[str, object]:
+        """Return the mapping in the user's order."""
+        if not isinstance(value, dict):
+            raise expected("a mapping of parameters", value, at, "Write {m: …, n: …}.")
+        known = {field.name: field.kind for field in self.special}
+        for key in value:
+            if key.startswith("$") and key not in known:
+                raise at.unknown("key", key, known)
+        given = {key: item for key, item in value.items() if key not in known}
+        own = MapOf(PARAMETER, self.item, "parameters", 0 if len(given) < len(value) else 1)
+        special = {key: known[key].read(value[key], at.child(key)) for key in known if key in value}
+        return {**own.read(given, at), **special}
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        names = "|".join(rf"\{field.name}$" for field in self.special)
+        return {
+            **MapOf(PARAMETER, self.item, "parameters").schema(),
+            "properties": {f.name: {"description": f.doc, **f.kind.schema()} for f in self.special},
+            "propertyNames": {"pattern": f"^({names}|(?:{PARAMETER.pattern})$)"},
+        }

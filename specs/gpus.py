@@ -6,17 +6,20 @@ GB10, and of all architectures, come from NVIDIA's data sheets, deviceQuery, and
 compute capabilities in the CUDA programming guide. The features of architectures come from the PTX
 ISA ("Target ISA Notes" of each instruction), and the drivers from the table "CUDA Toolkit and
 Corresponding Driver Versions" in the CUDA release notes.
+
+`resolve_target` finds the model for a name in a spec.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from pallasc.errors import CorruptError, SpecError
+from pallasc.errors import CorruptError, Location, SpecError
+from pallasc.specs.spelling import one_of, suggestion
 
 ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 
@@ -217,184 +220,69 @@ def reserved_smem_bytes(sm: int) -> int:
     return older[-1].reserved_smem_bytes if older else 0
 
 
-_A100 = Target(
-    name="a100-sxm",
-    arch="sm_80",
-    sm_count=108,
-    smem_optin_bytes=166912,
-    smem_per_sm_bytes=167936,
-    threads_per_sm=2048,
-    fpus_per_sm=64,
-    memory_bandwidth_bytes_per_s=2_039_040_000_000,
-    l2_bytes=41943040,
-    clock_ghz=1.41,
-    memory_bytes=85100068864,
-    description="NVIDIA A100-SXM4-80GB",
-)
-_A6000 = Target(
-    name="a6000",
-    arch="sm_86",
-    sm_count=84,
-    smem_optin_bytes=101376,
-    smem_per_sm_bytes=102400,
-    threads_per_sm=1536,
-    fpus_per_sm=128,
-    memory_bandwidth_bytes_per_s=768_096_000_000,
-    l2_bytes=6291456,
-    clock_ghz=1.8,
-    memory_bytes=51041271808,
-    description="NVIDIA RTX A6000",
-)
-_H100 = Target(
-    name="h100-sxm",
-    arch="sm_90a",
-    sm_count=132,
-    smem_optin_bytes=232448,
-    smem_per_sm_bytes=233472,
-    threads_per_sm=2048,
-    fpus_per_sm=128,
-    memory_bandwidth_bytes_per_s=3_352_320_000_000,
-    l2_bytes=52428800,
-    clock_ghz=1.98,
-    memory_bytes=84942979072,
-    description="NVIDIA H100 80GB HBM3",
-)
-_B200 = replace(
-    _H100,
-    name="b200",
-    arch="sm_100a",
-    sm_count=148,
-    memory_bandwidth_bytes_per_s=7_672_320_000_000,
-    l2_bytes=132644864,
-    clock_ghz=1.965,
-    memory_bytes=191514411008,
-    description="NVIDIA B200",
-)
-_B300 = replace(
-    _B200,
-    name="b300",
-    arch="sm_103a",
-    sm_count=158,
-    memory_bandwidth_bytes_per_s=7_936_000_000_000,
-    l2_bytes=135528448,
-    memory_bytes=297021865984,
-    description="NVIDIA B300",
-)
-
+# Figures of each architecture's multiprocessor: `smem_optin_bytes`, `smem_per_sm_bytes`,
+# `threads_per_sm`, `fpus_per_sm`.
+_MULTIPROCESSORS = {
+    "sm_80": (166912, 167936, 2048, 64),
+    "sm_86": (101376, 102400, 1536, 128),
+    "sm_89": (101376, 102400, 1536, 128),
+    "sm_90a": (232448, 233472, 2048, 128),
+    "sm_100a": (232448, 233472, 2048, 128),
+    "sm_103a": (232448, 233472, 2048, 128),
+    "sm_110a": (232448, 233472, 1536, 128),
+    "sm_120a": (101376, 131072, 1536, 128),
+    "sm_121a": (101376, 102400, 1536, 128),
+}
 _BUILT_IN = (
-    _A100,
-    replace(
-        _A100,
-        name="a100-sxm-40gb",
-        memory_bandwidth_bytes_per_s=1_555_200_000_000,
-        memory_bytes=42331013120,
-        description="NVIDIA A100-SXM4-40GB",
-    ),
-    replace(
-        _A100,
-        name="a100-pcie",
-        memory_bandwidth_bytes_per_s=2_039_000_000_000,
-        clock_ghz=1.1105,
-        memory_bytes=79050250240,
-        description="NVIDIA A100 80GB PCIe",
-    ),
-    _A6000,
-    replace(
-        _A6000,
-        name="l40s",
-        arch="sm_89",
-        sm_count=142,
-        memory_bandwidth_bytes_per_s=864_000_000_000,
-        l2_bytes=100663296,
-        clock_ghz=2.52,
-        memory_bytes=48_000_000_000,
-        description="NVIDIA L40S",
-    ),
-    _H100,
-    replace(
-        _H100,
-        name="h100-pcie",
-        sm_count=114,
-        memory_bandwidth_bytes_per_s=2_039_040_000_000,
-        clock_ghz=1.755,
-        description="NVIDIA H100 PCIe",
-    ),
-    replace(
-        _H100,
-        name="h200",
-        memory_bandwidth_bytes_per_s=4_800_000_000_000,
-        memory_bytes=151397597184,
-        description="NVIDIA H200 141GB HBM3e",
-    ),
-    replace(
-        _H100,
-        name="gh200",
-        memory_bandwidth_bytes_per_s=4_000_000_000_000,
-        memory_bytes=96_000_000_000,
-        description="NVIDIA GH200 96GB HBM3",
-    ),
-    _B200,
-    replace(
-        _B200,
-        name="gb200",
-        sm_count=152,
-        memory_bandwidth_bytes_per_s=7_928_064_000_000,
-        l2_bytes=135528448,
-        clock_ghz=2.062,
-        memory_bytes=197897748480,
-        description="NVIDIA GB200",
-    ),
-    _B300,
-    replace(
-        _B300,
-        name="gb300",
-        sm_count=152,
-        memory_bandwidth_bytes_per_s=7_928_064_000_000,
-        clock_ghz=2.07,
-        memory_bytes=297021079552,
-        description="NVIDIA GB300",
-    ),
-    replace(
-        _B200,
-        name="thor",
-        arch="sm_110a",
-        sm_count=20,
-        threads_per_sm=1536,
-        memory_bandwidth_bytes_per_s=273_000_000_000,
-        l2_bytes=33554432,
-        clock_ghz=1.575,
-        memory_bytes=128_000_000_000,
-        description="NVIDIA Thor",
-    ),
-    Target(
-        name="rtx-pro-6000",
-        arch="sm_120a",
-        sm_count=188,
-        smem_optin_bytes=101376,
-        smem_per_sm_bytes=131072,
-        threads_per_sm=1536,
-        fpus_per_sm=128,
-        memory_bandwidth_bytes_per_s=1_792_000_000_000,
-        l2_bytes=134217728,
-        clock_ghz=2.6,
-        memory_bytes=103079215104,
-        description="NVIDIA RTX PRO 6000 Blackwell",
-    ),
-    Target(
-        name="gb10",
-        arch="sm_121a",
-        sm_count=48,
-        smem_optin_bytes=101376,
-        smem_per_sm_bytes=102400,
-        threads_per_sm=1536,
-        fpus_per_sm=128,
-        memory_bandwidth_bytes_per_s=273_000_000_000,
-        l2_bytes=25165824,
-        clock_ghz=2.418,
-        memory_bytes=128_000_000_000,
-        description="NVIDIA GB10",
-    ),
-)
+    # name, architecture, description; multiprocessors, memory bandwidth, L2 cache, clock, memory
+    ("a100-sxm", "sm_80", "NVIDIA A100-SXM4-80GB",
+     108, 2_039_040_000_000, 41943040, 1.41, 85100068864),
+    ("a100-sxm-40gb", "sm_80", "NVIDIA A100-SXM4-40GB",
+     108, 1_555_200_000_000, 41943040, 1.41, 42331013120),
+    ("a100-pcie", "sm_80", "NVIDIA A100 80GB PCIe",
+     108, 2_039_000_000_000, 41943040, 1.1105, 79050250240),
+    ("a6000", "sm_86", "NVIDIA RTX A6000",
+     84, 768_096_000_000, 6291456, 1.8, 51041271808),
+    ("l40s", "sm_89", "NVIDIA L40S",
+     142, 864_000_000_000, 100663296, 2.52, 48_000_000_000),
+    ("h100-sxm", "sm_90a", "NVIDIA H100 80GB HBM3",
+     132, 3_352_320_000_000, 52428800, 1.98, 84942979072),
+    ("h100-pcie", "sm_90a", "NVIDIA H100 PCIe",
+     114, 2_039_040_000_000, 52428800, 1.755, 84942979072),
+    ("h200", "sm_90a", "NVIDIA H200 141GB HBM3e",
+     132, 4_800_000_000_000, 52428800, 1.98, 151397597184),
+    ("gh200", "sm_90a", "NVIDIA GH200 96GB HBM3",
+     132, 4_000_000_000_000, 52428800, 1.98, 96_000_000_000),
+    ("b200", "sm_100a", "NVIDIA B200",
+     148, 7_672_320_000_000, 132644864, 1.965, 191514411008),
+    ("gb200", "sm_100a", "NVIDIA GB200",
+     152, 7_928_064_000_000, 135528448, 2.062, 197897748480),
+    ("b300", "sm_103a", "NVIDIA B300",
+     158, 7_936_000_000_000, 135528448, 1.965, 297021865984),
+    ("gb300", "sm_103a", "NVIDIA GB300",
+     152, 7_928_064_000_000, 135528448, 2.07, 297021079552),
+    ("thor", "sm_110a", "NVIDIA Thor",
+     20, 273_000_000_000, 33554432, 1.575, 128_000_000_000),
+    ("rtx-pro-6000", "sm_120a", "NVIDIA RTX PRO 6000 Blackwell",
+     188, 1_792_000_000_000, 134217728, 2.6, 103079215104),
+    ("gb10", "sm_121a", "NVIDIA GB10",
+     48, 273_000_000_000, 25165824, 2.418, 128_000_000_000),
+)  # fmt: skip
+
+
+def _built_in(
+    name: str,
+    arch: str,
+    description: str,
+    sm_count: int,
+    memory_bandwidth_bytes_per_s: int,
+    l2_bytes: int,
+    clock_ghz: float,
+    memory_bytes: int,
+) -> Target:
+    device = memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes
+    return Target(name, arch, sm_count, *_MULTIPROCESSORS[arch], *device, description)
+
 
 ARCHITECTURES: Mapping[tuple[int, int], Architecture] = MappingProxyType(
     {row.capability: row for row in _ROWS}
@@ -409,7 +297,7 @@ DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
 )
 """The architectures that pallasc compiles for, and the model that each bare name means."""
 
-MODELS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _BUILT_IN})
+MODELS: Mapping[str, Target] = MappingProxyType({row[0]: _built_in(*row) for row in _BUILT_IN})
 """Every built-in model by name, older architectures first."""
 
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -436,3 +324,121 @@ FIGURES: tuple[str, ...] = tuple(
 def device_names(description: str) -> tuple[str, ...]:
     """Return all driver names of the model with this description, including the description."""
     return (description, *_OTHER_NAMES.get(description, ()))
+
+
+_LIKE_ARCH = r"(?:sm|compute)?[-_ ]?(?P<major>\d{1,2})\.?(?P<minor>\d)[a-z]?"
+_NONE: Mapping[str, Target] = MappingProxyType({})
+
+
+def resolve_target(
+    name: str, extra: Mapping[str, Target] = _NONE, *, location: Location | None = None
+) -> Target:
+    """Return the model with this name; an architecture means its default model.
+
+    Args:
+        name: a model (`h200`) or an architecture (`sm_90a`).
+        extra: models that the user's spec adds.
+        location: position of the name, if it is in a spec.
+
+    Raises:
+        SpecError: the target is unknown, or the architecture lacks its suffix.
+    """
+    target = extra.get(name) or MODELS.get(DEFAULT_MODELS.get(name, name))
+    if target is not None:
+        return target
+    raise _unknown_target(name, extra, location)
+
+
+def check_arch(name: str, *, location: Location | None = None) -> str:
+    """Return the name if it is an architecture that Mosaic GPU compiles for.
+
+    Raises:
+        SpecError: it is not; the hint has the correct name.
+    """
+    if name in DEFAULT_MODELS:
+        return name
+    raise _wrong_suffix(name, location) or SpecError(
+        f"unknown architecture {name!r}.",
+        location=location,
+        hint=target_suggestion(name, DEFAULT_MODELS, otherwise="Architectures"),
+    )
+
+
+def make_model(
+    name: str,
+    figures: Mapping[str, str | int | float],
+    *,
+    arch: str | None = None,
+    like: str | None = None,
+    known: Mapping[str, Target] = _NONE,
+) -> Target:
+    """Return a user-defined model.
+
+    Args:
+        name: its name in specs.
+        figures: the fields of `Target` that differ from the base model.
+        arch: its architecture; the default is the architecture of `like`.
+        like: the base model; the default is the default model of `arch`.
+        known: user-defined models that `like` may name.
+
+    Raises:
+        SpecError: the name is taken, or neither `arch` nor `like` is given.
+    """
+    if name in MODELS or name in DEFAULT_MODELS:
+        raise SpecError(f"model {name!r} is built in.", hint="Choose another name.")
+    base_name = like or arch
+    if base_name is None:
+        raise SpecError(
+            f"model {name!r} has no architecture.",
+            hint="Add an architecture, such as arch: sm_90a.",
+        )
+    base = resolve_target(base_name, known)
+    changes = {"description": name, **figures}
+    return replace(base, name=name, arch=arch or base.arch, **changes)  # type: ignore[arg-type]
+
+
+def _unknown_target(name: str, extra: Mapping[str, Target], location: Location | None) -> SpecError:
+    wrong = _wrong_suffix(name, location)
+    if wrong is not None:
+        return wrong
+    hint = target_suggestion(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
+    return SpecError(f"unknown target {name!r}.", location=location, hint=hint)
+
+
+def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | None:
+    """Return the hint for an unknown name.
+
+    The first of these that exists is suggested: the architecture in another spelling, the names
+    that begin with `name`, the names that `name` begins with, the nearest name.
+    """
+    text = name.lower()
+    like = re.fullmatch(_LIKE_ARCH, text)
+    number = f"sm_{like['major']}{like['minor']}" if like else ""
+    for candidates in (
+        [arch for arch in (f"{number}a", number) if arch in known][:1],
+        [word for word in known if text and word.lower().startswith(text)],
+        [word for word in known if text.startswith(f"{word.lower()}-")],
+    ):
+        if candidates:
+            return f"Did you mean {one_of(candidates)}?"
+    return suggestion(name, known, otherwise=otherwise)
+
+
+def _wrong_suffix(name: str, location: Location | None) -> SpecError | None:
+    match = ARCH.fullmatch(name)
+    oldest = min(DEFAULT_MODELS, key=capability)
+    if match and capability(name) < capability(oldest):
+        message = f"{name}: Mosaic GPU compiles for {oldest} and newer."
+        return SpecError(message, location=location, hint="List them with: pallasc targets")
+    base = name.rstrip("abcdefghijklmnopqrstuvwxyz") if match else name
+    right = next((arch for arch in (f"{base}a", base) if arch in DEFAULT_MODELS), None)
+    if match is None or right is None:
+        return None
+    reason = {
+        "": "Mosaic GPU needs the accelerated target.",
+        "f": "Mosaic GPU does not compile for family targets, it needs the accelerated target.",
+    }
+    message = reason.get(match["suffix"], "there is no such architecture.")
+    if match["suffix"] and not right.endswith("a"):
+        message = "this architecture has no suffix."
+    return SpecError(f"{name}: {message}", location=location, hint=f"Write {right}.")

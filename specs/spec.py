@@ -1,4 +1,8 @@
-"""The two central records: a spec as declared by its author, and a variant to compile."""
+"""The two central records: a spec as declared by its author, and a variant to compile.
+
+Both have a form as plain JSON, to pass them between processes of one version. Mappings keep their
+order in it, so do not sort the keys of the text. This form is never stored.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.arrays import ArraySpec, array_tree
 from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import Target
 from pallasc.specs.spelling import show
@@ -48,7 +53,7 @@ class Tolerance(Struct, frozen=True):
 class Budget(Struct, frozen=True):
     """Resource limits of a variant: numbers, rules relative to a baseline, or None for no limit.
 
-    Rules are text, normalized by `budget_rules`: `+8`, `+10 %`, `<= baseline`.
+    Rules are text, normalized by `resources`: `+8`, `+10 %`, `<= baseline`.
 
     Attributes:
         registers: registers per thread.
@@ -339,3 +344,46 @@ def checked_mesh(mesh: Mapping[str, int] | None) -> Mesh:
             )
     check_devices(mesh)
     return tuple(mesh.items())
+
+
+def spec_to_json(spec: Spec) -> dict[str, object]:
+    """Return a spec as plain data."""
+    data: dict[str, object] = msgspec.to_builtins(spec, enc_hook=dict)  # other kinds of mappings
+    return data
+
+
+def spec_from_json(data: Mapping[str, Any]) -> Spec:
+    """Return the spec that was passed to `spec_to_json`.
+
+    Raises:
+        ValueError: the data is malformed.
+    """
+    spec = msgspec.convert(data, Spec)
+    if spec.tune is None:
+        return spec
+    from pallasc.specs.tuning import Tune
+
+    return replace(spec, tune=msgspec.convert(spec.tune, Tune))
+
+
+def variant_to_json(variant: Variant) -> dict[str, object]:
+    """Return a variant as plain data, without its table data and positions."""
+    args = plain_args(variant.args, in_order=True)
+    check = variant.check
+    if check is not None:
+        check = replace(check, args=plain_args(check.args, in_order=True))
+    plain = replace(variant, args=args, check=check, tuning=None, locations={})
+    data: dict[str, object] = msgspec.to_builtins(plain)
+    return data
+
+
+def variant_from_json(data: Mapping[str, Any]) -> Variant:
+    """Return the variant that was passed to `variant_to_json`.
+
+    Raises:
+        SpecError, ValueError: the data is malformed.
+    """
+    check = data["check"]
+    if check is not None:
+        check = {**check, "args": array_tree(check["args"])}
+    return msgspec.convert({**data, "args": array_tree(data["args"]), "check": check}, Variant)

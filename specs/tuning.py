@@ -15,10 +15,17 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from pallasc.errors import Location
-from pallasc.specs.canonical import canonical_text, plain
+from pallasc.specs.canonical import (
+    as_flag,
+    as_list,
+    as_object,
+    as_text,
+    as_whole,
+    canonical_text,
+    plain,
+)
 from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.templates import Scalar, Value
-from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, as_whole
 
 POW2 = "pow2"
 """Buckets that end at powers of two."""

@@ -44,7 +44,7 @@ from pallasc.cli.init import KERNELS
 from pallasc.cli.main import main
 from pallasc.errors import SpecError
 from pallasc.hooks.settings import read_settings
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import DTYPES
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.schema import (
     BUDGET_FIELDS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.analysis.metrics.kernel_metrics import all_metrics
+from pallasc.analysis.metrics import all_metrics
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.bundling import WrittenBundle
 from pallasc.compiler.builds.options import Options
@@ -24,8 +24,8 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Variant
+from pallasc.specs.spelling import one_line
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, use_text
 from pallasc.specs.user_files import replace_file

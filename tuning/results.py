@@ -50,10 +50,9 @@ import msgspec
 from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import canonical_json, plain
+from pallasc.specs.canonical import canonical_json, fault, plain
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured
-from pallasc.specs.untrusted_json import fault
 from pallasc.specs.user_files import read_regular
 
 RESULTS_SCHEMA = 1

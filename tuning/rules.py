@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
+from pallasc.analysis.metrics import KernelMetrics
 from pallasc.specs.artifacts.artifact import Artifact
 
 _INIT = b"mbarrier.init"

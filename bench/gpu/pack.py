@@ -95,7 +95,7 @@ def pack_kernels(folder: Path, built: Sequence[Built]) -> None:
 
 def _row(variant: Any, bundle: str, is_tuning: bool) -> dict[str, Any]:
     """Return the description of a variant for `carried.py`."""
-    from pallasc.specs.wire import variant_to_json
+    from pallasc.specs.spec import variant_to_json
 
     data = variant_to_json(variant)
     return {

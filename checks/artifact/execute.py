@@ -19,9 +19,9 @@ from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.program import Program
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.run_plan import PlanRun
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.dtypes import parse_dtype
 
 POISONS = (0xFF, 0x00)
 """Initial bytes of memory, alternating between schedules.

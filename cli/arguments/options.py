@@ -5,21 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, cast
 
 import click
-from click.core import ParameterSource
 
-from pallasc.cli.output.text import count, duration, is_ci
+from pallasc.cli.output.text import is_ci
 from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.shard import Shard, Share
-    from pallasc.specs.spec import Variant
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,9 +57,7 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-def _packed(
-    parameter: str, make: Callable[..., Any], names: Iterable[str] = ()
-) -> Callable[[F], F]:
+def packed(parameter: str, make: Callable[..., Any], names: Iterable[str] = ()) -> Callable[[F], F]:
     """Return a decorator that combines options into one parameter, computed by `make`."""
 
     def add(function: F) -> F:
@@ -76,7 +71,7 @@ def _packed(
     return add
 
 
-def _read_by(read: Callable[[str], Any]) -> Callable[..., Any]:
+def read_by(read: Callable[[str], Any]) -> Callable[..., Any]:
     """Return an option callback that parses the text with `read`; None if the option is missing."""
 
     def callback(ctx: click.Context, _: click.Parameter, text: str | None) -> Any:
@@ -125,22 +120,7 @@ def output_option(
     return click.option("-o", "--output", type=path, metavar=metavar, required=required, help=text)
 
 
-class WholeNumber(click.IntRange):
-    """Parameter type for an integer with a minimum."""
-
-    def __init__(self, least: int) -> None:
-        super().__init__(min=least)
-        self._least = least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the integer."""
-        try:
-            number = int(value)
-        except ValueError:
-            number = self._least - 1  # rejected below, like numbers that are too small
-        if number < self._least:
-            self.fail(f"{value!r} is not a whole number of at least {self._least}.", param, ctx)
-        return number
+WholeNumber = click.IntRange
 
 
 def count_option(
@@ -163,35 +143,15 @@ def count_option(
     )
 
 
-def _given(ctx: click.Context) -> list[str]:
-    """Return the specs or bundles on a command line that the shell is completing."""
-    one = ctx.params.get("file")
-    several = [*(ctx.params.get("specs") or ()), *(ctx.params.get("files") or ())]
-    # If the line ends with an option, click leaves the arguments here.
-    return [str(path) for path in (*([one] if one else []), *several, *ctx.args)]
+def _complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
 
-
-def _complete_target(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    from pallasc.cli.arguments.completion import complete_target
-
-    return complete_target(_given(ctx), incomplete)
-
-
-def _complete_expression(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    from pallasc.cli.arguments.completion import complete_expression
-
-    return complete_expression(_given(ctx), incomplete)
+    return [name for name in (*DEFAULT_MODELS, *MODELS) if name.startswith(incomplete)]
 
 
 def expression_option(text: str) -> Callable[[F], F]:
     """Return the `-k` option with a help text."""
-    return click.option(
-        "-k",
-        "expression",
-        metavar="EXPR",
-        shell_complete=_complete_expression,
-        help=text,
-    )
+    return click.option("-k", "expression", metavar="EXPR", help=text)
 
 
 def select_by(*, target: str, expression: str) -> Callable[[F], F]:
@@ -215,7 +175,7 @@ variant_options = select_by(
 )
 """Selection options for specs, without `--all-points`."""
 
-selecting = _packed("selection", Selection, Selection._fields)
+selecting = packed("selection", Selection, Selection._fields)
 """Combines a command's selection options into one `selection` parameter."""
 
 selection_options = together(
@@ -245,17 +205,13 @@ store_option = click.option(
     help="Folder of the store. Default: $PALLASC_CACHE_DIR, or pallasc in your cache folder.",
 )
 
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="List what would be removed, without removing it."
-)
-
 
 def _ptxas() -> Path | None:
     path = os.environ.get("PALLASC_PTXAS")
     return Path(path) if path else None
 
 
-ptxas_setting = _packed("ptxas", _ptxas)
+ptxas_setting = packed("ptxas", _ptxas)
 """`PALLASC_PTXAS`: assembler to use instead of the one in NVIDIA's wheel."""
 
 compile_options = together(
@@ -290,7 +246,7 @@ def _build_options(**given: Any) -> Options:
     return Options(**given)
 
 
-building = _packed("how", _build_options, _HOW)
+building = packed("how", _build_options, _HOW)
 """Combines a command's build options into one `how` parameter of type `Options`.
 
 It must be the innermost decorator, because it receives the parameters of the others."""
@@ -339,7 +295,7 @@ def _store_is_required() -> bool:
     return text == "1" if text else is_ci(os.environ)
 
 
-store_setting = _packed("require_store", _store_is_required)
+store_setting = packed("require_store", _store_is_required)
 """`PALLASC_REQUIRE_STORE`: 1 fails if the store cannot be written, 0 continues without it. The
 default is 1 in CI, else 0."""
 
@@ -372,7 +328,7 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
     if ctx.resilient_parsing:
         return None
     if text is None:
-        from pallasc.specs.settings.build_settings import build_settings
+        from pallasc.specs.settings import build_settings
 
         text = build_settings().executor or None
     if not text:
@@ -412,7 +368,7 @@ def size_option(
         return parse_size(size, what=name, least_bytes=least_bytes)
 
     return click.option(
-        name, parameter, callback=_read_by(parse), metavar="SIZE", help=text, **settings
+        name, parameter, callback=read_by(parse), metavar="SIZE", help=text, **settings
     )
 
 
@@ -448,103 +404,47 @@ def _seconds(text: str) -> float | None:
 
 
 def _process_limits(
-    slow: str,
-    process: str,
-    memory: str = "its share of the machine's memory",
-    seconds: int | None = None,
+    what: str, *, seconds: int | None = None, memory: str = "its share of the machine's memory"
 ) -> Callable[[F], F]:
     """Return the `--timeout` and `--memory` options.
 
     Args:
-        slow: what `--timeout` stops.
-        process: what `--memory` stops.
-        memory: default memory limit, for the help.
+        what: what they stop.
         seconds: default time limit, None for no limit.
+        memory: default memory limit, for the help.
     """
     end = ". Default: no limit" if seconds is None else "; 0 or none for no limit"
     return together(
         click.option(
             "--timeout",
             "timeout_s",
-            callback=_read_by(_seconds),
+            callback=read_by(_seconds),
             metavar="SECONDS",
             default=None if seconds is None else str(seconds),
             show_default=seconds is not None,
-            help=f"Stop {slow} after this many seconds{end}.",
+            help=f"Stop {what} after this many seconds{end}.",
         ),
         click.option(
             "--memory",
             "memory_bytes",
-            callback=_read_by(_memory_bytes),
+            callback=read_by(_memory_bytes),
             metavar="SIZE",
-            help=f"Stop {process} above this much memory, e.g. 4GiB. Default: {memory}.",
+            help=f"Stop {what} above this much memory, e.g. 4GiB. Default: {memory}.",
         ),
     )
 
 
-supervision_options = _process_limits("a variant", "a compiling process")
+supervision_options = _process_limits("a variant")
 """Limits for compiling a variant; there is no default time limit."""
 
-reading_options = _process_limits("a Python spec", "a Python spec", "all memory")
+reading_options = _process_limits("a Python spec", memory="all memory")
 """Limits for executing a Python spec in a command that compiles nothing."""
 
-launching_options = _process_limits(
-    "a compilation or an emulation", "a compiling or emulating process", seconds=EXECUTION_S
-)
+launching_options = _process_limits("a compilation or an emulation", seconds=EXECUTION_S)
 """Limits for compiling and emulating a variant; launches on the GPU are not limited."""
 
-checking_options = _process_limits(
-    "a level or a compilation", "a compiling or checking process", seconds=EXECUTION_S
-)
+checking_options = _process_limits("a level or a compilation", seconds=EXECUTION_S)
 """Limits for compiling and checking a variant."""
-
-
-_TIMEOUT_S = 60.0
-
-
-def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteSettings:
-    """Return the remote store for a command that needs one.
-
-    Raises:
-        SpecError: no remote store is named, or a setting is invalid.
-    """
-    from pallasc.compiler.builds.options import remote_settings
-
-    settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
-    if settings is None:
-        raise SpecError(
-            "no remote store is configured.",
-            hint="Set it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
-            "pyproject.toml.",
-        )
-    return settings
-
-
-remote_option = together(
-    click.option(
-        "--remote",
-        "url",
-        metavar="URL",
-        help="URL of the remote store. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
-    ),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=0, min_open=True, max=86_400),
-        default=_TIMEOUT_S,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time limit for one request, in seconds.",
-    ),
-    _packed("settings", required_settings, ("url", "timeout_s")),
-)
-"""`--remote` and `--timeout` for commands that need a remote store.
-
-The command receives it as `settings`. Builds use `remote_options` instead."""
-
-every_option = click.option(
-    "--all", "every", is_flag=True, help="Include all toolchains, not only the installed one."
-)
 
 
 def _remote_of_build(remote: str | None, remote_write: bool | None) -> RemoteSettings | None:
@@ -572,7 +472,7 @@ remote_options = together(
         default=None,
         help="Send compiled variants to the remote store, or only read from it.",
     ),
-    _packed("remote", _remote_of_build, ("remote", "remote_write")),
+    packed("remote", _remote_of_build, ("remote", "remote_write")),
 )
 """`--remote` and `--remote-write`; the command receives the remote store as `remote`."""
 
@@ -588,79 +488,8 @@ def build_options(limits: Callable[[Any], Any] = supervision_options) -> Callabl
     return together(compile_options, limits, store_option, store_setting, remote_options, building)
 
 
-def _shard(text: str) -> Shard:
-    from pallasc.compiler.builds.shard import parse_shard
-
-    return parse_shard(text)
-
-
-shard_option = click.option(
-    "--shard",
-    callback=_read_by(_shard),
-    metavar="K/N",
-    help="Run shard K of N, e.g. 3/8; N jobs with the same lock file cover each variant once.",
-)
-
-
-def take_share(
-    shard: Shard | None,
-    variants: Sequence[Variant],
-    lock: Path | None,
-    say: Callable[[str], None],
-) -> Share | None:
-    """Return this job's share of the variants, and `say` its size; None without `--shard`.
-
-    Raises:
-        SpecError: the lock file cannot be read.
-    """
-    if shard is None:
-        return None
-    from pallasc.compiler.builds.shard import share_of
-
-    share = share_of(shard, variants, lock)
-    line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"
-    if share.expected_s is None:
-        line += ", divided without costs: no lock file has any"
-    elif share.variants:
-        line += f", about {duration(share.expected_s)} of compiling by {share.costs_from}"
-    say(line)
-    return share
-
-
 watch_option = click.option(
     "--watch",
     is_flag=True,
     help="Recompile after each file change, until Ctrl-C.",
 )
-
-_NOTHING = "compiles nothing"
-_REPORT = "writes a report at the end of a build, and a watch has no end"
-_REFUSED = {
-    "frozen": _NOTHING,
-    "dry_run": _NOTHING,
-    "locked": "fails if anything differs from the lock file, as after every edit",
-    "lock": "names the lock file of --frozen and --locked",
-    "shard": "splits a build over several machines, and a watch runs on one",
-    "reproduce": "compiles everything twice more; run it when the edits are done",
-    "executor": "compiles on a cluster, and a watch compiles locally",
-    "junit": _REPORT,
-    "annotations": _REPORT,
-    "as_json": _REPORT,
-}
-"""Options that make no sense in a watch, by parameter, with the reason."""
-
-
-def refuse_unwatchable(ctx: click.Context) -> None:
-    """Check that no option conflicts with `--watch`.
-
-    A cluster that is set in the environment is not an error: a watch ignores it and compiles
-    locally.
-
-    Raises:
-        click.UsageError: an option conflicts.
-    """
-    for parameter in ctx.command.params:
-        why = _REFUSED.get(parameter.name or "")
-        source = ctx.get_parameter_source(parameter.name or "")
-        if why and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--watch cannot be used with {parameter.opts[0]}, which {why}.")

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.options import file_option, together
-from pallasc.cli.output.text import echo
+from pallasc.cli.arguments.options import file_option, read_by, together
+from pallasc.cli.output.text import count, duration, echo
+from pallasc.errors import NotCachedError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.builds.shard import Shard, Share
+    from pallasc.specs.lock import Lock
     from pallasc.specs.spec import Variant
 
 
-def open_store(root: Path | None, *, check_folders: bool = True) -> Store:
+def open_store(root: Path | None, *, check_folders: bool = True, readable: bool = False) -> Store:
     """Return the store; its warnings go to stderr.
 
     Args:
         root: folder of the store; same default as `Store`.
         check_folders: reject a store in which something else takes the place of a folder.
+        readable: reject a store that exists but cannot be read.
 
     Raises:
         CorruptError: `check_folders` found such a place.
+        ToolError: the store is not `readable`.
     """
     from pallasc.cache.store import Store
 
     store = Store(root, warn=lambda text: echo(f"warning: {text}", err=True))
     if check_folders:
-        store.folders.check()
+        store.folders.check(readable=readable)
     return store
+
+
+def read_existing_lock(path: Path) -> Lock:
+    """Return a lock file.
+
+    Raises:
+        NotCachedError: it does not exist.
+        SpecError: it is damaged.
+    """
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.lock import update_command
+
+    lock = read_lock(path)
+    if lock is None:
+        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
+    return lock
 
 
 def build_specs(
@@ -50,12 +71,23 @@ def build_specs(
     Raises:
         PallascError: see `SpecReader.select` and `build`.
     """
+    variants = read_variants(paths, selection, store, how, quiet=quiet)
+    return build_variants(variants, store, how, quiet=quiet)
+
+
+def read_variants(
+    paths: Sequence[str], selection: Selection, store: Store, how: Options, *, quiet: bool
+) -> Sequence[Variant]:
+    """Return the selected variants of specs, with progress on stderr.
+
+    Raises:
+        PallascError: see `SpecReader.select`.
+    """
     from pallasc.cli.output.progress import Reading, store_progress
 
     with store_progress(store, hits=False, quiet=quiet) as progress:
         reader = Reading(progress, keep_going=False).reader(store, how)
-        variants = reader.select(paths, **selection._asdict()).variants
-    return build_variants(variants, store, how, quiet=quiet)
+        return reader.select(paths, **selection._asdict()).variants
 
 
 def build_variants(
@@ -76,6 +108,45 @@ def build_variants(
     if not quiet and len(report.hits) < len(report.results):
         progress.screen.write(f"{summary(report, progress.screen)}\n")
     return report
+
+
+def _shard(text: str) -> Shard:
+    from pallasc.compiler.builds.shard import parse_shard
+
+    return parse_shard(text)
+
+
+shard_option = click.option(
+    "--shard",
+    callback=read_by(_shard),
+    metavar="K/N",
+    help="Run shard K of N, e.g. 3/8; N jobs with the same lock file cover each variant once.",
+)
+
+
+def take_share(
+    shard: Shard | None,
+    variants: Sequence[Variant],
+    lock: Path | None,
+    say: Callable[[str], None],
+) -> Share | None:
+    """Return this job's share of the variants, and `say` its size; None without `--shard`.
+
+    Raises:
+        SpecError: the lock file cannot be read.
+    """
+    if shard is None:
+        return None
+    from pallasc.compiler.builds.shard import share_of
+
+    share = share_of(shard, variants, lock)
+    line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"
+    if share.expected_s is None:
+        line += ", divided without costs: no lock file has any"
+    elif share.variants:
+        line += f", about {duration(share.expected_s)} of compiling by {share.costs_from}"
+    say(line)
+    return share
 
 
 input_options = together(

@@ -13,18 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pallasc.cli.output.build_text import holds_no_kernel, names, output_tail, spill_bytes
+from pallasc.cli.output.build_text import names, output_tail
 from pallasc.cli.output.check_text import finding_lines
-from pallasc.cli.output.exits import error_line
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import count, first_of, relative_file
-from pallasc.errors import BudgetError
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Found, Outcome, Run
-    from pallasc.compiler.builds.report import VariantResult
-    from pallasc.errors import Location, PallascError
+    from pallasc.errors import Location
 
 Kind = Literal["error", "warning", "notice"]
 
@@ -66,9 +63,8 @@ def github_commands(run: Run, root: Path) -> list[str]:
 
     The order is: errors that ended the command, failures, findings, spills, warnings, notes.
     Variants that fail at the same place for the same reason share an annotation, even if their
-    messages contain different variants, digests or numbers, such as messages about locks and
-    budgets. Variants with the same finding also share one. Spills that the variant's budget allows
-    are omitted.
+    messages contain different variants, digests or numbers, such as messages about locks. Variants
+    with the same finding also share one. Spills that the variant's budget allows are omitted.
     """
     ended = [Annotation("error", "pallasc", str(e), [e.location]) for e in run.errors]
     failed = [o for o in run.outcomes if o.result is not None and o.problem == "failure"]
@@ -95,81 +91,65 @@ def _most(annotations: Sequence[Annotation]) -> Iterator[Annotation]:
 
 
 def _cause(outcome: Outcome) -> object:
-    """Return a key shared by failures with one reason; exceeded budgets are one reason."""
+    """Return a key shared by failures with one reason at one place."""
     error = outcome.error
-    if error is None:
-        return outcome.place
-    reason = "" if isinstance(error, BudgetError) else error.kind or _reason(error)
-    return error.location, type(error), reason
-
-
-def _reason(error: PallascError) -> str:
-    """Return the error message without the variant's name."""
-    return error.reason or error.message
+    return error and (error.location, type(error), error.kind or error.reason or error.message)
 
 
 def _failure(group: Sequence[Outcome]) -> Annotation:
     first, others = group[0], group[1:]
     error = first.error
-    title = f"{first.id} failed"
-    parts = [str(error or ""), *(output_tail(first.result) if first.result else [])]
-    if others:
-        title += f" and {len(others):,} more"
-        if isinstance(error, BudgetError):
-            title = f"{first.suite}: {len(group):,} variants are over their budget"
-        if len({_reason(each.error) for each in group if each.error}) > 1:
-            parts += [_line(each.id, each.error) for each in others[:_NAMED] if each.error]
-            parts += [f"and {len(others) - _NAMED:,} more"] if len(others) > _NAMED else []
-        else:
-            parts.append(f"Variants: {first_of([one_line(each.id) for each in group], _NAMED)}")
+    title = f"{first.id} failed{f' and {len(others):,} more' if others else ''}"
+    parts = [str(error or ""), *output_tail(first)]
+    if (
+        others
+        and len({each.error.reason or each.error.message for each in group if each.error}) > 1
+    ):
+        parts += [f"{each.id}: {each.message}" for each in others[:_NAMED]]
+        parts += [f"and {len(others) - _NAMED:,} more"] if len(others) > _NAMED else []
+    elif others:
+        parts.append(f"Variants: {names(group)}")
     places = [error.location if error else None, first.place]
     return Annotation("error", title, "\n".join(parts), places)
 
 
-def _line(name: str, error: PallascError) -> str:
-    message = error_line(error)
-    if isinstance(error, BudgetError):
-        message = error.message.replace("\n", ", ")
-    return message if error.reason else f"{name}: {message}"
-
-
 def _warnings(run: Run) -> Iterator[Annotation]:
     """Yield spills that no budget allows, variants without a Pallas kernel, warnings, and notes."""
-
-    def place_of(result: VariantResult) -> Location:
-        return result.variant.location
-
-    results = [outcome.result for outcome in run.outcomes if outcome.result is not None]
-    spilling = [
-        result
-        for result in results
-        if result.status == "compiled"
-        and spill_bytes(result)
-        and result.variant.budget.spill_bytes is None
-    ]
-    for group in grouped(spilling, place_of):
-        worst = max(map(spill_bytes, group))
-        kernel = group[0].variant
+    for group in grouped(filter(_unexpected_spills, run.outcomes), lambda outcome: outcome.place):
         yield Annotation(
             "warning",
-            f"{kernel.name} spills registers",
-            f"up to {count(worst, 'byte')} a thread: {names(group)}\n"
+            f"{group[0].suite} spills registers",
+            f"up to {count(max(map(_unexpected_spills, group)), 'byte')} a thread: {names(group)}\n"
             "If that is intended, allow it in the spec with a budget for spill_bytes.",
-            [kernel.location],
+            [group[0].place],
         )
-    for group in grouped(filter(holds_no_kernel, results), place_of):
-        kernel = group[0].variant
-        title = f"{kernel.name} holds no Pallas Mosaic GPU kernel"
+    without_kernel = [outcome for outcome in run.outcomes if outcome.holds_no_kernel]
+    for group in grouped(without_kernel, lambda outcome: outcome.place):
+        title = f"{group[0].suite} holds no Pallas Mosaic GPU kernel"
         message = f"XLA wrote the code of: {names(group)}"
-        yield Annotation("warning", title, message, [kernel.location])
-    told = [(w, r) for r in results if r.status != "failed" for w in r.diagnostics]
-    for pairs in grouped(told, lambda p: (p[0].kind, p[0].source, p[0].text, place_of(p[1]))):
-        warning, kernel = pairs[0][0], pairs[0][1].variant
-        message = f"{warning.text}\nVariants: {names([result for _, result in pairs])}"
-        places = [warning.place(kernel.base_dir), kernel.location]
-        yield Annotation("warning", f"{kernel.name}: {warning.kind}", message, places)
-    for note in run.notes if run.command == "build" else ():
+        yield Annotation("warning", title, message, [group[0].place])
+    told = [
+        (warning, outcome)
+        for outcome in run.outcomes
+        if outcome.result is not None and not outcome.problem
+        for warning in outcome.result.diagnostics
+    ]
+    for pairs in grouped(told, lambda p: (p[0].kind, p[0].source, p[0].text, p[1].place)):
+        warning, first = pairs[0]
+        message = f"{warning.text}\nVariants: {names([outcome for _, outcome in pairs])}"
+        base = first.result.variant.base_dir if first.result else ""
+        places = [warning.place(base), first.place]
+        yield Annotation("warning", f"{first.suite}: {warning.kind}", message, places)
+    for note in run.report.notes if run.command == "build" else ():
         yield Annotation("warning", "pallasc", note)
+
+
+def _unexpected_spills(outcome: Outcome) -> int:
+    """Return the spills of a newly compiled variant that has no budget for them."""
+    result, artifact = outcome.result, outcome.artifact
+    if result is None or artifact is None or outcome.status != "compiled":
+        return 0
+    return artifact.spill_bytes if result.variant.budget.spill_bytes is None else 0
 
 
 def _finding(group: Sequence[Found]) -> Annotation:

@@ -15,7 +15,6 @@ two names differ only in case, the first digits of a digest are appended.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -26,35 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.cli.output.build_text import xla_kernels
+from pallasc.cli.output.outcome import xla_kernels
 from pallasc.cli.output.text import count, table
-from pallasc.errors import CorruptError, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_text
+from pallasc.specs.artifacts import plan as plans
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.cubin import tools_of
-from pallasc.specs.artifacts.plan import (
-    MULTICAST,
-    Binding,
-    Buffer,
-    Bytes,
-    Copy,
-    Dim3,
-    Fill,
-    Launch,
-    LaunchPlan,
-    Parameter,
-    Peers,
-    PeerTable,
-    Pointer,
-    Profile,
-    Step,
-    TensorMap,
-)
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
-    from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, LoopMetrics
-    from pallasc.analysis.sass.classes import Class
+    from pallasc.analysis.metrics import KernelMetrics, LoopMetrics
+    from pallasc.analysis.sass import Class
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
 
@@ -86,34 +67,20 @@ def summary_text(artifact: Artifact) -> str:
     return "\n".join([*lines, "launches", *launches, "resources", *resources])
 
 
-def _facts(artifact: Artifact, plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+def _facts(artifact: Artifact, plan: plans.LaunchPlan) -> Iterator[tuple[str, str]]:
     driver = artifact.record.get("minimum_driver", {})
     yield "artifact", artifact.digest
     yield "target", f"{artifact.target['name']} ({artifact.target['arch']})"
-    yield "toolchain", f"jax {artifact.versions.get('jax')}, {_assembler(artifact)}"
+    yield (
+        "toolchain",
+        f"jax {artifact.versions.get('jax')}, ptxas {artifact.toolchain.get('ptxas')}",
+    )
     yield "driver", f"CUDA {driver.get('cuda')}, Linux {driver.get('linux')} or newer"
     yield "inputs", _arrays(plan.inputs)
     yield "outputs", _arrays(plan.outputs)
     yield "buffers", _buffers(plan)
     yield "steps", _steps(plan)
     yield "kernels", _kernels(artifact)
-
-
-def _assembler(artifact: Artifact) -> str:
-    """Return the recorded assembler, and the number of cubins that do not name their assembler."""
-    cubins = {kernel.cubin for kernel in artifact.kernels}
-    unnamed = sum(not _names_its_tools(artifact.blob(cubin)) for cubin in cubins)
-    text = f"ptxas {artifact.toolchain.get('ptxas')}"
-    if not unnamed:
-        return text
-    verb = "names" if unnamed == 1 else "name"
-    return f"{text} (not checked: {count(unnamed, 'cubin')} {verb} no assembler)"
-
-
-def _names_its_tools(cubin: bytes) -> bool:
-    with contextlib.suppress(CorruptError):
-        return bool(tools_of(cubin))
-    return False
 
 
 def _kernels(artifact: Artifact) -> str:
@@ -124,27 +91,23 @@ def _kernels(artifact: Artifact) -> str:
     return f"{first}, {len(added)} of XLA: {', '.join(added)}" if added else first
 
 
-def _arrays(bindings: Iterable[Binding]) -> str:
+def _arrays(bindings: Iterable[plans.Binding]) -> str:
     texts = [f"{b.path}: {binding_text(b)}" if b.path else binding_text(b) for b in bindings]
     return ", ".join(texts) or "none"
 
 
-def _buffers(plan: LaunchPlan) -> str:
+def _buffers(plan: plans.LaunchPlan) -> str:
     roles = [buffer.role for buffer in plan.buffers]
     numbers = [count(roles.count(role), role) for role in dict.fromkeys(roles)]
     return f"{', '.join(numbers)}; {count(sum(b.size for b in plan.buffers), 'byte')}"
 
 
-def _steps(plan: LaunchPlan) -> str:
-    kinds = [
-        "launch" if isinstance(step, Launch) else "fill" if isinstance(step, Fill) else "copy"
-        for step in plan.steps
-    ]
-    plural = {"launch": "launches", "fill": "fills", "copy": "copies"}
-    return ", ".join(
-        f"{kinds.count(kind)} {kind if kinds.count(kind) == 1 else plural[kind]}"
-        for kind in dict.fromkeys(kinds)
-    )
+_STEPS = {"Launch": ("launch", "launches"), "Fill": ("fill", "fills"), "Copy": ("copy", "copies")}
+
+
+def _steps(plan: plans.LaunchPlan) -> str:
+    kinds = Counter(type(step).__name__ for step in plan.steps)
+    return ", ".join(f"{number} {_STEPS[kind][number > 1]}" for kind, number in kinds.items())
 
 
 def resources_text(artifact: Artifact) -> str:
@@ -191,7 +154,7 @@ def sass_text(artifact: Artifact) -> str:
     Raises:
         ToolError: nvdisasm is not installed.
     """
-    from pallasc.analysis.sass.disassembly import sass
+    from pallasc.analysis.nvdisasm import sass
 
     kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     parts = [sass(artifact.blob(cubin), kernel=name).rstrip("\n") for cubin, name in kernels]
@@ -202,12 +165,12 @@ SHORT_DIGEST = 12
 """Number of digits shown of a digest, to keep lines short."""
 
 
-def plan_text(plan: LaunchPlan) -> str:
+def plan_text(plan: plans.LaunchPlan) -> str:
     """Return a plan as text, without a trailing newline."""
     return "\n".join(_lines(plan))
 
 
-def launch_text(step: Launch) -> str:
+def launch_text(step: plans.Launch) -> str:
     """Return `main_kernel grid=(132,1,1) block=(384,1,1) cluster=(2,1,1) smem=229440 pdl`."""
     words = [step.kernel, f"grid={_dim(step.grid)}", f"block={_dim(step.block)}"]
     if step.cluster is not None:
@@ -216,12 +179,12 @@ def launch_text(step: Launch) -> str:
     return " ".join([*words, "pdl"] if step.pdl else words)
 
 
-def binding_text(binding: Binding) -> str:
+def binding_text(binding: plans.Binding) -> str:
     """Return `bf16[1024, 4096]`, with the layout unless it is row-major."""
     return array_text(binding.dtype, binding.shape, binding.layout)
 
 
-def _lines(plan: LaunchPlan) -> Iterator[str]:
+def _lines(plan: plans.LaunchPlan) -> Iterator[str]:
     if plan.mesh:
         axes = ", ".join(f"{name}={size}" for name, size in plan.mesh)
         yield f"mesh: {axes} ({plan.device_count} devices, each with these buffers)"
@@ -235,9 +198,9 @@ def _lines(plan: LaunchPlan) -> Iterator[str]:
         yield _profile(profile, plan)
 
 
-def _buffer(number: int, buffer: Buffer, plan: LaunchPlan) -> str:
+def _buffer(number: int, buffer: plans.Buffer, plan: plans.LaunchPlan) -> str:
     facts = [f"{buffer.role:<9}  {buffer.size} bytes"]
-    if buffer.alignment != Buffer("input", 0).alignment:
+    if buffer.alignment != plans.Buffer("input", 0).alignment:
         facts.append(f"aligned to {buffer.alignment}")
     if buffer.digest:
         facts.append(buffer.digest[:SHORT_DIGEST])
@@ -250,30 +213,30 @@ def _buffer(number: int, buffer: Buffer, plan: LaunchPlan) -> str:
     return "  ".join(facts)
 
 
-def _step(number: int, step: Step) -> Iterator[str]:
-    if isinstance(step, Fill):
+def _step(number: int, step: plans.Step) -> Iterator[str]:
+    if isinstance(step, plans.Fill):
         yield f"{number:>4}: fill {_range(step.buffer, step.offset, step.size)} with {_value(step)}"
-    elif isinstance(step, Copy):
+    elif isinstance(step, plans.Copy):
         source = _range(step.source, step.source_offset, step.size)
         yield f"{number:>4}: copy {source} to {_place(step.target, step.target_offset)}"
     else:
         yield from _launch(number, step)
 
 
-def _launch(number: int, step: Launch) -> Iterator[str]:
+def _launch(number: int, step: plans.Launch) -> Iterator[str]:
     yield f"{number:>4}: launch {launch_text(step)}"
     label = f" {step.label}" if step.label else ""
     yield f"      {step.origin}{label}, cubin {step.cubin[:SHORT_DIGEST]}"
     for index, parameter in enumerate(step.parameters):
         yield f"      param {index}: {_parameter(parameter)}"
-        if isinstance(parameter, Bytes):
+        if isinstance(parameter, plans.Bytes):
             for offset, tensor_map in parameter.tensor_maps:
                 yield f"        at {offset}: {_tensor_map(tensor_map)}"
     if step.peer_table is not None:
         yield f"      peers: {_peer_table(step.peer_table)}"
 
 
-def _peer_table(table: PeerTable) -> str:
+def _peer_table(table: plans.PeerTable) -> str:
     arrays = [_place(buffer, offset) for buffer, offset in table.arrays]
     facts = [f"{table.words} words for {table.ranks} ranks of {', '.join(arrays)}"]
     if table.symmetric:
@@ -283,7 +246,7 @@ def _peer_table(table: PeerTable) -> str:
     return "; ".join(facts if table.barrier else [*facts, "without a barrier before the launch"])
 
 
-def _profile(profile: Profile, plan: LaunchPlan) -> str:
+def _profile(profile: plans.Profile, plan: plans.LaunchPlan) -> str:
     launch = plan.launches[profile.launch]
     return (
         f"profile of launch {profile.launch}, {launch.kernel}: {_place(profile.buffer, 0)}, "
@@ -292,10 +255,10 @@ def _profile(profile: Profile, plan: LaunchPlan) -> str:
     )
 
 
-def _parameter(parameter: Parameter) -> str:
-    if isinstance(parameter, Peers):
+def _parameter(parameter: plans.Parameter) -> str:
+    if isinstance(parameter, plans.Peers):
         return "pointer to the table of peers"
-    if isinstance(parameter, Pointer):
+    if isinstance(parameter, plans.Pointer):
         return f"pointer to {_place(parameter.buffer, parameter.offset)}"
     facts = [f"{parameter.size} bytes"]
     if parameter.tensor_maps:
@@ -306,7 +269,7 @@ def _parameter(parameter: Parameter) -> str:
     return ": ".join([facts[0], ", ".join(facts[1:])]) if facts[1:] else facts[0]
 
 
-def _tensor_map(tensor_map: TensorMap) -> str:
+def _tensor_map(tensor_map: plans.TensorMap) -> str:
     facts = [
         _place(tensor_map.buffer, tensor_map.offset),
         tensor_map.dtype,
@@ -325,7 +288,7 @@ def _tensor_map(tensor_map: TensorMap) -> str:
     if tensor_map.im2col is not None:
         facts.append("im2col " + " ".join(f"{k}={v}" for k, v in sorted(tensor_map.im2col.items())))
     if tensor_map.peers is not None:
-        on = ["multicast" if rank == MULTICAST else str(rank) for rank in tensor_map.peers]
+        on = ["multicast" if rank == plans.MULTICAST else str(rank) for rank in tensor_map.peers]
         facts.append(f"on ranks {','.join(on)}")
     return " ".join(facts)
 
@@ -338,11 +301,11 @@ def _range(buffer: int, offset: int, size: int) -> str:
     return f"{size} bytes of {_place(buffer, offset)}"
 
 
-def _value(step: Fill) -> str:
+def _value(step: plans.Fill) -> str:
     return f"{step.value:#0{2 + 2 * step.width}x}"
 
 
-def _dim(values: Dim3 | tuple[int, ...]) -> str:
+def _dim(values: plans.Dim3 | tuple[int, ...]) -> str:
     return f"({','.join(map(str, values))})"
 
 
@@ -371,12 +334,12 @@ def metrics_text(metrics: KernelMetrics) -> str:
 
 
 def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
-    occupancy = metrics.occupancy
+    occupancy, limits = metrics.occupancy, " and ".join(metrics.occupancy.limited_by)
     yield "grid", _grid(metrics)
     yield (
         "occupancy",
         f"{count(occupancy.blocks_per_sm, 'block')}, {occupancy.warps_per_sm} of "
-        f"{occupancy.most_warps_per_sm} warps an SM; limited by {_and(occupancy.limited_by)}",
+        f"{occupancy.most_warps_per_sm} warps an SM; limited by {limits}",
     )
     yield "waves", f"{occupancy.waves:.3g}"
     yield from _work(metrics)
@@ -451,10 +414,6 @@ def amount(number: float) -> str:
 def _time(seconds: float) -> str:
     unit, factor = next(each for each in _TIMES if seconds < each[2])[:2]
     return f"{seconds * factor:.4g} {unit}"
-
-
-def _and(names: tuple[str, ...]) -> str:
-    return " and ".join(names)
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, get_args
 
 from pallasc.checks.candidate import Candidate, Events
 from pallasc.checks.findings import Status
-from pallasc.cli.output.build_text import compiled_wrongly
+from pallasc.cli.output.build_text import warning_lines
 from pallasc.cli.output.exits import error_line, error_text
+from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, built, checked, unbuilt
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
 from pallasc.cli.output.text import count, echo
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report
+    from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.errors import Location, PallascError
     from pallasc.specs.spec import Variant
 
@@ -30,52 +32,31 @@ _MOST_LEFT = 20
 """Maximum number of unchecked variants that an interrupted check lists."""
 
 
-def result_lines(
-    name: str, result: LevelResult, *, from_store: bool, place: Location | None = None
-) -> Iterator[str]:
-    """Yield the lines of one result.
-
-    Args:
-        name: id of the variant.
-        result: result of one level.
-        from_store: whether the result comes from the store.
-        place: location of the kernel in its spec, or its bundle; used for findings without a line.
-    """
-    facts = [_FROM_STORE] if from_store else [f"{result.seconds:.1f} s"]
-    facts += [one_line(note) for note in result.notes]
-    head = f"{result.status:<{_WIDTH}}  {result.level}  {one_line(name)}"
-    reason = f": {one_line(result.reason)}" if result.reason else f"  {', '.join(facts)}"
-    yield head + reason
-    for finding in result.findings:
-        yield from finding_lines(finding, place)
+def outcome_lines(outcome: Outcome) -> Iterator[str]:
+    """Yield the lines of a variant at one level, or of a variant that failed to compile."""
+    status, name = f"{outcome.status or 'not checked':<{_WIDTH}}", one_line(outcome.id)
+    if outcome.suite == UNBUILT and outcome.error is not None:
+        yield f"{status}  all  {name}: it did not compile: {error_line(outcome.error).rstrip('.')}"
+        for line in (outcome.error.hint or "").splitlines():
+            yield f"  {one_line(line.strip())}"
+        return
+    facts = [_FROM_STORE] if outcome.from_store else [f"{outcome.seconds:.1f} s"]
+    facts += map(one_line, outcome.notes)
+    end = f"  {', '.join(facts)}"
+    if outcome.status == "not checked":
+        end = f": {one_line(outcome.message)}"
+    yield f"{status}  {outcome.suite}  {name}{end}"
+    for finding in outcome.findings:
+        yield from finding_lines(finding, outcome.place)
 
 
-def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a variant that failed to compile and therefore cannot be checked.
-
-    Args:
-        name: id of the variant.
-        error: the compilation error.
-        levels: names of the requested levels.
-    """
-    level = levels[0] if len(levels) == 1 else "all"
-    reason = error_line(error).rstrip(".")
-    yield _unchecked(level, name, f"it did not compile: {reason}")
-    for line in (error.hint or "").splitlines():
-        yield f"  {one_line(line.strip())}"
-
-
-def interrupted_lines(report: Report) -> Iterator[str]:
-    """Yield one line for each variant that lacks results because of an interrupt."""
-    left = [(check, levels) for check in report.checks if (levels := report.missing(check))]
-    for check, levels in left[:_MOST_LEFT]:
-        yield _unchecked(", ".join(levels), check.id, "interrupted")
+def interrupted_lines(run: Run) -> Iterator[str]:
+    """Yield one line for each level of a variant that lacks a result because of an interrupt."""
+    left = [outcome for outcome in run.outcomes if outcome.message == INTERRUPTED]
+    for outcome in left[:_MOST_LEFT]:
+        yield f"{'not checked':<{_WIDTH}}  {outcome.suite}  {one_line(outcome.id)}: interrupted"
     if len(left) > _MOST_LEFT:
-        yield f"{'not checked':<{_WIDTH}}  and {count(len(left) - _MOST_LEFT, 'other variant')}"
-
-
-def _unchecked(levels: str, name: str, why: str) -> str:
-    return f"{'not checked':<{_WIDTH}}  {levels}  {one_line(name)}: {why}"
+        yield f"{'not checked':<{_WIDTH}}  and {len(left) - _MOST_LEFT:,} more"
 
 
 def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[str]:
@@ -144,12 +125,13 @@ def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
 
 
 def print_report(
-    report: Report, levels: tuple[Level, ...], *, only_totals: bool, quiet: bool
+    run: Run, report: Report, levels: tuple[Level, ...], *, only_totals: bool, quiet: bool
 ) -> None:
     """Print the end of a check's output: unfinished variants, rules, errors, and totals.
 
     Args:
-        report: report of the check.
+        run: record of the check.
+        report: its report.
         levels: requested levels.
         only_totals: omit results, because stdout contains another report.
         quiet: print only warnings about the store, unless the check fails.
@@ -158,37 +140,30 @@ def print_report(
         echo(f"warning: {note}", err=True)
     shows_totals = not quiet or report.exit_code != 0
     if shows_totals and not only_totals:
-        for text in (*interrupted_lines(report), *rule_lines(report, levels)):
+        for text in (*interrupted_lines(run), *rule_lines(report, levels)):
             echo(text)
     for text in error_lines(report):
         echo(text, err=True)
     if shows_totals:
-        built = [check.built for check in report.checks if check.built is not None]
-        for line in compiled_wrongly(built):
+        builds = [built(check.built) for check in report.checks if check.built is not None]
+        for line in warning_lines(builds, only_wrong=True):
             echo(line, err=True)
-        echo(summary_line(report), err=True)
+        echo(summary_line(run, report), err=True)
     if (unchecked := report.unchecked) is not None:
         echo(f"error: {error_text(unchecked)}", err=True)
 
 
-def summary_line(report: Report) -> str:
+def summary_line(run: Run, report: Report) -> str:
     """Return the totals as one line: `3 variants in 4.2 s: 2 passed, 1 found; 3 findings`."""
-    counts = dict.fromkeys(STATUSES, 0)
-    findings = notes = stored = 0
-    for check in report.checks:
-        stored += len(check.from_store)
-        for result in check.results:
-            counts[result.status] += 1
-            noted = sum(finding.severity == "note" for finding in result.findings)
-            notes += noted
-            findings += len(result.findings) - noted
-    parts = [f"{number:,} {status}" for status, number in counts.items() if number]
-    failed = sum(
-        check.built is not None and check.built.error is not None for check in report.checks
-    )
+    outcomes = run.outcomes
+    severities = [finding.severity for outcome in outcomes for finding in outcome.findings]
+    notes = severities.count("note")
+    failed = sum(outcome.suite == UNBUILT for outcome in outcomes)
+    stored = sum(outcome.from_store for outcome in outcomes)
+    parts = [f"{number:,} {status}" for status, number in run.totals(STATUSES).items() if number]
     parts += [f"{failed:,} not built"] if failed else []
     parts += [f"interrupted, {report.left:,} left"] if report.interrupted else []
-    ends = [count(findings, "finding")] if findings else []
+    ends = [count(len(severities) - notes, "finding")] if len(severities) > notes else []
     ends += [count(notes, "note")] if notes else []
     unseen = sum(
         bool(check.results) and all(r.status == "not checked" for r in check.results)
@@ -216,12 +191,11 @@ _HELD_LINES = 512
 """Number of stored results to print at a time; there may be thousands."""
 
 
-def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events:
+def events(progress: Progress, *, silent: bool) -> Events:
     """Return the event handlers of a check.
 
     Args:
         progress: where running checks are reported.
-        levels: names of the requested levels.
         silent: print no results, because they go to another output. If `progress` is quiet, only
             results that make the command fail are printed.
     """
@@ -238,7 +212,8 @@ def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events
             return
         variant = candidate.variant
         place = variant.location if variant is not None else candidate.origin
-        held.extend(result_lines(candidate.id, result, from_store=from_store, place=place))
+        outcome = checked(candidate.id, place, result, from_store=from_store)
+        held.extend(outcome_lines(outcome))
         # New results are printed immediately, stored ones in batches: there may be thousands.
         if not from_store or len(held) >= _HELD_LINES:
             heartbeat.put_off()
@@ -246,7 +221,7 @@ def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events
 
     def on_unbuilt(variant: Variant, error: PallascError) -> None:
         if not silent and not progress.quiet:
-            held.extend(unbuilt_lines(variant.id, error, levels))
+            held.extend(outcome_lines(unbuilt(variant.id, variant.location, error)))
 
     def on_tick(running: Sequence[tuple[str, float]], done: int, total: int) -> None:
         write()

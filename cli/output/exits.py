@@ -75,7 +75,7 @@ def error_text(error: PallascError) -> str:
 
 def error_line(error: PallascError | None) -> str:
     """Return the first line of an error's message, or "" without an error."""
-    from pallasc.specs.plain_text import one_line, printable
+    from pallasc.specs.spelling import one_line, printable
 
     lines = printable(error.message).strip().splitlines() if error else []
     return one_line(lines[0]) if lines else ""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from pallasc.cli.output.exits import error_line
-from pallasc.cli.output.text import ELLIPSIS, count, cut, duration, shorten, width
-from pallasc.specs.plain_text import one_line
+from pallasc.cli.output.text import count, duration
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.report import Report, VariantResult
+    from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.compiler.inputs.why import Difference, Explanation
 
 _FEW_COMPILED = 5
@@ -21,160 +18,70 @@ _FEW_COMPILED = 5
 _FEW_RESULTS = 20
 _TOP = 3
 _MOST_LISTED = 10
-_BELOW = "      "
-_CAUSE_LINES = 3
-"""Maximum number of terminal lines for the cause of a failure."""
 
 
-def highlights(
-    report: Report, columns: int | None = None, *, failures: bool = False
-) -> Iterator[str]:
-    """Yield the lines of all nonempty sections.
+def highlights(run: Run, *, failures: bool = False) -> Iterator[str]:
+    """Yield the slowest, largest, and spilling variants, failures, and unfinished variants.
 
     Args:
-        report: report of the build.
-        columns: maximum line width; None for no limit.
+        run: record of the build.
         failures: include only failures and unfinished variants.
     """
-    for section in () if failures else _stands_out(report):
-        yield from section.lines(columns)
+    compiled = [outcome for outcome in run.outcomes if outcome.status == "compiled"]
+    if len(compiled) > _FEW_COMPILED and not failures:
+        slowest = _most(compiled, lambda outcome: outcome.seconds)
+        yield from _section("slowest", slowest[:_TOP], lambda o: duration(o.seconds))
+        largest = _most(compiled, _cubin_bytes)
+        yield from _section("largest cubins", largest[:_TOP], lambda o: _bytes(_cubin_bytes(o)))
+        spilling = _most(filter(_spill_bytes, compiled), _spill_bytes)
+        title = f"{count(len(spilling), 'variant')} with spills"
+        yield from _section(title, spilling, lambda o: _bytes(_spill_bytes(o)))
     # After many results, failures may have scrolled out of sight, so they are listed again.
-    failed = report.failed if len(report.results) > _FEW_RESULTS else ()
-    if columns is None:
-        yield from _Section("failed", failed, remark=_why).lines(None)
-    elif failed:
-        yield from _narrow_failures(failed, columns)
-    yield from _left(report).lines(columns)
+    if len(run.outcomes) > _FEW_RESULTS:
+        failed = [outcome for outcome in run.outcomes if outcome.problem == "failure"]
+        yield from _section("failed", failed, remark=_why)
+    left = [outcome for outcome in run.outcomes if outcome.status == "skipped"]
+    why = "interrupted" if run.report.interrupted else "stopped after a failure"
+    of = f"{len(left):,} of {len(run.outcomes):,}"
+    yield from _section(f"{why}: {of} left; finished variants are kept", left)
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """A title and a list of results, each with text before and after its id."""
-
-    title: str
-    results: Sequence[VariantResult]
-    front: Callable[[VariantResult], str] = lambda result: ""
-    remark: Callable[[VariantResult], str] = lambda result: ""
-
-    def lines(self, columns: int | None) -> list[str]:
-        """Return the lines of the section, none if it has no results; each fits into `columns`."""
-        shown = self.results[:_MOST_LISTED]
-        if not shown:
-            return []
-        widest = max(width(self.front(result)) for result in shown)
-        lines = [self._line(result, widest, columns) for result in shown]
-        if len(self.results) > len(shown):
-            lines.append(f"  and {len(self.results) - len(shown):,} more")
-        return [f"{self.title}:", *lines]
-
-    def _line(self, result: VariantResult, widest: int, columns: int | None) -> str:
-        front = f"  {self.front(result):>{widest}}  " if widest else "  "
-        name, remark = one_line(result.variant.id), self.remark(result)
-        if columns is not None:
-            remark = cut(
-                remark, max(columns - len(front) - width(name), (columns - len(front)) // 2)
-            )
-            name = shorten(name, columns - len(front) - width(remark))
-        return f"{front}{name}{remark}"
+def _section(
+    title: str,
+    outcomes: Sequence[Outcome],
+    front: Callable[[Outcome], str] | None = None,
+    remark: Callable[[Outcome], str] = lambda outcome: "",
+) -> Iterator[str]:
+    """Yield a title and the first outcomes, each with text before and after its id."""
+    shown = outcomes[:_MOST_LISTED]
+    fronts = [front(outcome) for outcome in shown] if front else []
+    widest = max(map(len, fronts), default=0)
+    if shown:
+        yield f"{title}:"
+    for number, outcome in enumerate(shown):
+        lead = f"{fronts[number]:>{widest}}  " if fronts else ""
+        yield f"  {lead}{one_line(outcome.id)}{remark(outcome)}"
+    if len(outcomes) > len(shown):
+        yield f"  and {len(outcomes) - len(shown):,} more"
 
 
-def _stands_out(report: Report) -> list[_Section]:
-    """Return the slowest, the largest and all spilling variants that this build compiled."""
-    compiled = [result for result in report.compiled if result.artifact is not None]
-    if len(compiled) <= _FEW_COMPILED:
-        return []
-    spilling = [result for result in compiled if _spilled(result)]
-    return [
-        _Section("slowest", _most(compiled, _seconds)[:_TOP], lambda r: duration(r.seconds)),
-        _Section("largest cubins", _most(compiled, _size)[:_TOP], lambda r: _bytes(_size(r))),
-        _Section(
-            f"{count(len(spilling), 'variant')} with spills",
-            _most(spilling, _spilled),
-            lambda r: _bytes(_spilled(r)),
-        ),
-    ]
+def _why(outcome: Outcome) -> str:
+    """Return `  kernels.py:5: ValueError: no kernel for (2048,)`."""
+    place = outcome.error.location if outcome.error else None
+    return f"  {f'{place}: ' if place else ''}{error_line(outcome.error)}"
 
 
-def _narrow_failures(failed: Sequence[VariantResult], columns: int) -> list[str]:
-    """Return the failed variants, grouped by kernel and cause.
-
-    Args:
-        failed: failed results.
-        columns: maximum line width.
-    """
-    groups: dict[object, list[VariantResult]] = {}
-    for result in failed:
-        groups.setdefault((result.variant.name, _cause(result)), []).append(result)
-    lines = ["failed:"]
-    for first, *others in list(groups.values())[:_MOST_LISTED]:
-        cause = _why(first, short=True).strip()
-        more = f" and {len(others):,} more" if others else ""
-        name = f"  {one_line(first.variant.id)}{more}"
-        if width(name) + width(cause) + 2 <= columns:
-            lines.append(f"{name}  {cause}")
-            continue
-        lines.append(f"  {shorten(one_line(first.variant.id), columns - 2 - width(more))}{more}")
-        room = columns - len(_BELOW)
-        room = max(1, room if cause.isascii() else room // 2)  # characters, which may be wide
-        wrapped = wrap(cause, room, max_lines=_CAUSE_LINES, placeholder=ELLIPSIS)
-        lines += [cut(f"{_BELOW}{line}", columns) for line in wrapped]
-    if len(groups) > _MOST_LISTED:
-        left = sum(len(results) for results in list(groups.values())[_MOST_LISTED:])
-        lines.append(f"  and {left:,} more")
-    return lines
+def _most(outcomes: Iterable[Outcome], measure: Callable[[Outcome], float]) -> list[Outcome]:
+    """Return outcomes in descending order of a measure; ties keep their order."""
+    return sorted(outcomes, key=lambda outcome: -measure(outcome))
 
 
-def _left(report: Report) -> _Section:
-    """Return the variants that the build did not finish."""
-    why = "interrupted" if report.interrupted else "stopped after a failure"
-    of = f"{len(report.skipped):,} of {len(report.results):,}"
-    return _Section(f"{why}: {of} left; finished variants are kept", report.skipped)
+def _cubin_bytes(outcome: Outcome) -> int:
+    return outcome.artifact.cubin_bytes if outcome.artifact else 0
 
 
-def _why(result: VariantResult, *, short: bool = False) -> str:
-    """Return `  kernels.py:5: ValueError: no kernel for (2048,)`, without folders if `short`."""
-    error = result.error
-    if error is None:
-        return ""
-    place = error.location
-    if place is not None and short:
-        place = replace(place, file=os.path.basename(place.file))
-    where = f"{place}: " if place else ""
-    return f"  {where}{error_line(error)}"
-
-
-def _cause(result: VariantResult) -> object:
-    """Return a key for failures with one cause: location and type of the error.
-
-    Messages are ignored because they may contain sizes that differ between variants. Errors without
-    a source line, or at the kernel's line in its spec, are distinguished by message.
-    """
-    error = result.error
-    if error is None:
-        return None
-    first = error_line(error)
-    if error.location in (None, result.variant.location):
-        return first
-    return error.location, first.partition(":")[0]
-
-
-def _most(
-    results: Iterable[VariantResult], measure: Callable[[VariantResult], float]
-) -> list[VariantResult]:
-    """Return results in descending order of a measure; ties keep their order."""
-    return sorted(results, key=lambda result: -measure(result))
-
-
-def _seconds(result: VariantResult) -> float:
-    return result.seconds
-
-
-def _size(result: VariantResult) -> int:
-    return result.artifact.cubin_bytes if result.artifact else 0
-
-
-def _spilled(result: VariantResult) -> int:
-    return result.artifact.spill_bytes if result.artifact else 0
+def _spill_bytes(outcome: Outcome) -> int:
+    return outcome.artifact.spill_bytes if outcome.artifact else 0
 
 
 def _bytes(number: int) -> str:

@@ -1,17 +1,16 @@
 """Plain data of build and check reports, as printed by `--json`.
 
-A new column of a build is a key of `variant_row`, described in the help of `pallasc build --json`.
+A new column of a build is a key of `_variant_row`, described in the help of `pallasc build --json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
-from pallasc.cli.output.build_text import cubin_bytes, spill_bytes, warning_count, xla_kernels
 from pallasc.cli.output.text import STATUS_COLOURS
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.resources import resources_of
@@ -19,11 +18,10 @@ from pallasc.specs.artifacts.resources import resources_of
 if TYPE_CHECKING:
     from pallasc.checks.report import Report as CheckReport
     from pallasc.checks.report import VariantCheck
+    from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.builds.shard import Share
     from pallasc.errors import PallascError
-    from pallasc.specs.artifacts.artifact import KernelResources
     from pallasc.specs.gpus import Target
     from pallasc.specs.spec import Variant
 
@@ -31,34 +29,30 @@ _TOP = 5
 
 
 def report_json(
-    report: Report,
-    reproduction: Reproduction | None = None,
-    *,
-    error: PallascError | None = None,
-    share: Share | None = None,
+    run: Run, report: Report, reproduction: Reproduction | None = None
 ) -> dict[str, object]:
     """Return the `--json` object of a build, without the schema version.
 
     Args:
-        report: report of the build.
+        run: record of the build.
+        report: its report.
         reproduction: result of compiling twice, None if that was not requested.
-        error: error that ended the whole build, if any.
-        share: the shard's share of all variants, None for a build without shards.
     """
-    totals = dict.fromkeys(STATUS_COLOURS, 0)
-    for result in report.results:
-        totals[result.status] += 1
-    finished = len(report.results) - totals["skipped"]
+    totals = run.totals(STATUS_COLOURS)
+    finished = len(run.outcomes) - totals["skipped"]
+    compiled = [outcome for outcome in run.outcomes if outcome.status == "compiled"]
     data = {
-        **_common(report, error, share),
-        "warnings": warning_count(report.results),
+        **_common(run),
+        "warnings": sum(map(_warnings, run.outcomes)),
         "totals": totals,
         "hit_rate": round(totals["hit"] / finished, 4) if finished else None,
         "saved_s": round(sum(result.saved_s for result in report.hits), 3),
-        "slowest": _top(report.compiled, lambda result: result.seconds)[:_TOP],
-        "largest": _top(report.compiled, cubin_bytes)[:_TOP],
-        "spilling": _top(report.results, spill_bytes),
-        "variants": [variant_row(result) for result in report.results],
+        "slowest": _top(compiled, lambda outcome: outcome.seconds)[:_TOP],
+        "largest": _top(compiled, lambda o: o.artifact.cubin_bytes if o.artifact else 0)[:_TOP],
+        "spilling": _top(run.outcomes, lambda o: o.artifact.spill_bytes if o.artifact else 0),
+        "variants": [
+            _variant_row(outcome, outcome.result) for outcome in run.outcomes if outcome.result
+        ],
         "remote": report.remote.to_json() if report.remote else None,
     }
     if reproduction is not None:
@@ -66,48 +60,47 @@ def report_json(
     return data
 
 
-def check_json(
-    report: CheckReport, *, error: PallascError | None = None, share: Share | None = None
-) -> dict[str, object]:
+def check_json(run: Run, report: CheckReport) -> dict[str, object]:
     """Return the `--json` object of a check, without the schema version."""
     from pallasc.checks.findings import Status
 
-    results = [result for check in report.checks for result in check.results]
     return {
-        **_common(report, error, share),
+        **_common(run),
         "levels": list(report.levels),
-        "totals": {name: sum(r.status == name for r in results) for name in get_args(Status)},
-        "findings": sum(len(result.findings) for result in results),
+        "totals": run.totals(get_args(Status)),
+        "findings": sum(len(outcome.findings) for outcome in run.outcomes),
         "variants": [_check_row(check, report) for check in report.checks],
     }
 
 
-def _common(
-    report: Report | CheckReport, error: PallascError | None, share: Share | None
-) -> dict[str, object]:
+def _common(run: Run) -> dict[str, object]:
+    report, share = run.report, run.share
+    shard = share and {
+        "number": share.shard.number,
+        "of": share.shard.of,
+        "variants": len(share.variants),
+        "others": share.others,
+        "expected_s": share.expected_s,
+        "costs_from": share.costs_from or None,
+    }
     return {
         "seconds": round(report.seconds, 3),
         "interrupted": report.interrupted,
         "notes": list(report.notes),
         "errors": [error_row(failed) for failed in report.errors],
-        "error": error_row(error),
-        "shard": {
-            "number": share.shard.number,
-            "of": share.shard.of,
-            "variants": len(share.variants),
-            "others": share.others,
-            "expected_s": share.expected_s,
-            "costs_from": share.costs_from or None,
-        }
-        if share
-        else None,
+        "error": error_row(run.error),
+        "shard": shard,
     }
 
 
-def _top(results: Sequence[VariantResult], measure: Callable[[VariantResult], float]) -> list[str]:
-    """Return the ids of the results with a nonzero measure, in descending order."""
-    measured = [result for result in results if measure(result)]
-    return [result.variant.id for result in sorted(measured, key=lambda result: -measure(result))]
+def _top(outcomes: list[Outcome], measure: Callable[[Outcome], float]) -> list[str]:
+    """Return the ids of the outcomes with a nonzero measure, in descending order."""
+    return [o.id for o in sorted(filter(measure, outcomes), key=lambda o: -measure(o))]
+
+
+def _warnings(outcome: Outcome) -> int:
+    """Return the number of warnings, including repeated ones."""
+    return sum(warning.count for warning in outcome.result.diagnostics) if outcome.result else 0
 
 
 def variant_facts(variant: Variant) -> dict[str, object]:
@@ -120,28 +113,29 @@ def variant_facts(variant: Variant) -> dict[str, object]:
     }
 
 
-def variant_row(result: VariantResult) -> dict[str, object]:
+def _variant_row(outcome: Outcome, result: VariantResult) -> dict[str, object]:
     """Return the row of a variant in a build; missing values are null or empty."""
-    variant, artifact = result.variant, result.artifact
-    kernels = artifact.kernels if artifact else ()
+    variant, figures = result.variant, outcome.figures
     return {
         **variant_facts(variant),
         "arch": variant.target.arch,
-        "status": result.status,
-        "seconds": round(result.seconds, 3),
+        "status": outcome.status,
+        "seconds": round(outcome.seconds, 3),
         "saved_s": round(result.saved_s, 3),
         "reason": result.reason,
         "explanation": result.explanation.to_json() if result.explanation else None,
         "remote": result.remote,
         "action_key": result.action_key,
-        "digest": artifact.digest if artifact else None,
-        "cubin_bytes": artifact.cubin_bytes if artifact else None,
-        "kernels": [asdict(kernel) for kernel in kernels],
+        "digest": figures and figures.digest,
+        "cubin_bytes": figures and figures.cubin_bytes,
+        "kernels": [asdict(kernel) for kernel in result.artifact.kernels]
+        if result.artifact
+        else [],
         "resources": _resources(result),
-        "pallas_kernels": _pallas_kernels(kernels),
-        "xla_kernels": xla_kernels(artifact),
+        "pallas_kernels": figures.pallas_kernels if figures else 0,
+        "xla_kernels": list(figures.xla_kernels) if figures else [],
         "warnings": [diagnostic.to_json() for diagnostic in result.diagnostics],
-        "error": error_row(result.error),
+        "error": error_row(outcome.error),
         "output": result.output,
     }
 
@@ -186,36 +180,21 @@ def _figures_of(target: Target) -> Mapping[str, Any]:
     return target.figures()
 
 
-def junit_properties(result: VariantResult) -> dict[str, str]:
-    """Return a variant's properties for JUnit XML, omitting missing values.
-
-    Registers, spills and shared memory are the maximum over the artifact's kernels.
-    """
+def junit_properties(outcome: Outcome, result: VariantResult) -> dict[str, str]:
+    """Return a variant's properties for JUnit XML, omitting missing values."""
     properties: dict[str, object] = {
-        "status": result.status,
+        "status": outcome.status,
         "reason": result.reason,
         "target": result.variant.target.name,
         "arch": result.variant.target.arch,
         "action_key": result.action_key,
     }
-    if (artifact := result.artifact) is not None:
-        kernels = artifact.kernels
-        properties |= {
-            "digest": artifact.digest,
-            "cubin_bytes": str(artifact.cubin_bytes),
-            "registers": str(max((kernel.registers for kernel in kernels), default=0)),
-            "spill_bytes": str(artifact.spill_bytes),
-            "smem_bytes": str(max((kernel.smem_bytes for kernel in kernels), default=0)),
-            "pallas_kernels": str(_pallas_kernels(kernels)),
-            "xla_kernels": ", ".join(xla_kernels(artifact)),
-        }
+    if (figures := outcome.figures) is not None:
+        texts = {name: str(value) for name, value in figures._asdict().items()}
+        properties |= {**texts, "xla_kernels": ", ".join(figures.xla_kernels)}
     properties["occupancy"] = (_resources(result) or {}).get("occupancy")
-    properties["warnings"] = warning_count([result])
+    properties["warnings"] = _warnings(outcome)
     return {name: str(value) for name, value in properties.items() if value}
-
-
-def _pallas_kernels(kernels: Sequence[KernelResources]) -> int:
-    return sum(kernel.origin == "mosaic" for kernel in kernels)
 
 
 def error_row(error: PallascError | None) -> dict[str, object] | None:

@@ -11,12 +11,10 @@ readers accept: `skipped` of `testsuites`, `file` and `line` of a `testcase`, an
                     the file of its bundle
           properties, failure or error or skipped, system-out, system-err
 
-In a build, each kernel is a suite, in the order of the specs, and each variant is a case. A kernel
-with a budget has an additional case, `matmul: budget`, which fails if any variant exceeds the
-budget; the variants' cases do not fail for it. Properties are listed in `junit_properties`;
-pallas_kernels is 0 if XLA generated all kernels. A failure has the first line of the message, the
-error's type, and the full message as text. system-out has the end of the compiling process's
-output, system-err the warnings, one per line.
+In a build, each kernel is a suite, in the order of the specs, and each variant is a case.
+Properties are listed in `junit_properties`; pallas_kernels is 0 if XLA generated all kernels. A
+failure has the first line of the message, the error's type, and the full message as text.
+system-out has the end of the compiling process's output, system-err the warnings, one per line.
 
 In a check, each level is a suite. A failure has the message and type (the rule) of the first error
 or warning, and all errors and warnings as text. system-out has the notes, which do not fail a case.
@@ -26,7 +24,7 @@ An error is a check that was stopped or interrupted, or a variant that failed to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -34,16 +32,13 @@ from xml.etree import ElementTree
 from pallasc.cli.output.check_text import finding_lines
 from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.json import junit_properties
-from pallasc.cli.output.outcome import Outcome, grouped
+from pallasc.cli.output.outcome import Outcome
 from pallasc.cli.output.text import relative_file
-from pallasc.errors import BudgetError
-from pallasc.specs.plain_text import printable
-from pallasc.specs.spec import Budget
+from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Run
 
-_UNLIMITED = Budget()
 _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow."""
 
@@ -52,8 +47,8 @@ def junit_xml(run: Run, root: Path) -> bytes:
     """Return a build or a check as JUnit XML, with paths of files below `root` relative to it."""
     of_shard = "" if run.share is None else f" (shard {run.share.shard})"
     suites: dict[str, list[Outcome]] = {name: [] for name in run.suites}
-    for outcomes in grouped(run.outcomes, lambda outcome: outcome.suite):
-        suites.setdefault(outcomes[0].suite, []).extend([*outcomes, *_budget(outcomes)])
+    for outcome in run.outcomes:
+        suites.setdefault(outcome.suite, []).append(outcome)
     if run.errors:
         suites["pallasc"] = [
             Outcome(run.command, "pallasc", problem="error", message=error.message, error=error)
@@ -66,7 +61,7 @@ def junit_xml(run: Run, root: Path) -> bytes:
         totals = _totals(f"{name}{of_shard}", cases, seconds)
         ElementTree.SubElement(top, "testsuite", totals).extend(cases)
     name = f"pallasc {run.command}{of_shard}"
-    top.attrib.update(_totals(name, list(top.iter("testcase")), run.seconds))
+    top.attrib.update(_totals(name, list(top.iter("testcase")), run.report.seconds))
     ElementTree.indent(top)
     text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -97,21 +92,19 @@ def _case(outcome: Outcome, root: Path) -> ElementTree.Element:
         case.set("file", clean(relative_file(place.file, root) or place.file))
         if place.line:
             case.set("line", str(place.line))
-    result, output, warnings = outcome.result, outcome.output, ""
+    result, output, warnings = outcome.result, _findings_text(outcome, notes=True), ""
     if result is not None:
+        output = result.output
         properties = ElementTree.SubElement(case, "properties")
-        for name, value in junit_properties(result).items():
+        for name, value in junit_properties(outcome, result).items():
             ElementTree.SubElement(properties, "property", name=name, value=clean(value))
         warnings = "\n".join(map(str, result.diagnostics))
-    if _is_over_budget(outcome):
-        output = ""  # the budget's case has the output
-    elif outcome.problem:
+    if outcome.problem:
         element = ElementTree.SubElement(case, outcome.problem, message=clean(outcome.message))
         kind, text = _details(outcome)
         if kind:
             element.set("type", clean(kind))
         element.text = clean(text) or None
-    output = output or _findings_text(outcome, notes=True)
     for tag, text in (("system-out", output), ("system-err", warnings)):
         if (text := clean(text)).strip():
             ElementTree.SubElement(case, tag).text = text
@@ -140,25 +133,3 @@ def _findings_text(outcome: Outcome, *, notes: bool) -> str:
         if (finding.severity == "note") == notes
         for line in finding_lines(finding, outcome.place)
     )
-
-
-def _is_over_budget(outcome: Outcome) -> bool:
-    return outcome.result is not None and isinstance(outcome.error, BudgetError)
-
-
-def _budget(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the budget case of a kernel; nothing if the kernel has no budget."""
-    results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    over = list(filter(_is_over_budget, outcomes))
-    if not over and all(result.variant.budget == _UNLIMITED for result in results):
-        return
-    kernel = outcomes[0].suite
-    case = Outcome(f"{kernel}: budget", kernel, outcomes[0].place)
-    if len(over) == 1:
-        case = over[0]._replace(id=case.id, place=case.place, seconds=0.0, result=None)
-    elif over:
-        message = f"{len(over):,} variants are over their budget"
-        lines = [f"{each.id}: {each.error.message}" for each in over if each.error]
-        error = BudgetError("\n".join(lines))
-        case = case._replace(problem="failure", message=message, error=error)
-    yield case

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from pallasc.cli.output.text import Screen, count, elapsed, shorten
+from pallasc.cli.output.text import Screen, count, elapsed
 
 _MOST_RUNNING = 4
 _COUNTED = {"lowered": "cyan", "shared": "cyan", "compiled": "green", "failed": "red"}
@@ -49,9 +49,9 @@ def status_lines(
         slowest = sorted(running, key=lambda entry: -entry[1])
         shown = slowest[: max(0, min(_MOST_RUNNING, rows - 3))]
         lines = [_bar(done, total, time_left, room), _counts(counts, len(running))]
-        lines = [*lines, *_running(shown, room)][: max(1, rows - 1)]
+        lines = [*lines, *_running(shown)][: max(1, rows - 1)]
     for line in lines:
-        line.truncate(room, overflow="crop")
+        line.truncate(room, overflow="ellipsis")
     return [line for line in lines if line]
 
 
@@ -74,12 +74,12 @@ def _counts(counts: Mapping[str, int], running: int) -> Text:
     return Text(", ").join(parts)
 
 
-def _running(shown: Sequence[tuple[str, float]], room: int) -> list[Text]:
+def _running(shown: Sequence[tuple[str, float]]) -> list[Text]:
     """Return one line per variant: its right-aligned elapsed time and its id."""
     times = [elapsed(seconds) for _, seconds in shown]
     widest = max(map(len, times), default=0)
     return [
-        Text.assemble((f"  {time:>{widest}}  ", "bright_black"), shorten(name, room - widest - 4))
+        Text.assemble((f"  {time:>{widest}}  ", "bright_black"), name)
         for time, (name, _) in zip(times, shown, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Common record of a build or a check, from which JUnit, annotations and SARIF are written.
+"""Common record of a build or a check, from which text and all reports are written.
 
 A `Run` has one `Outcome` per variant of a build, or per level and variant of a check.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from pallasc.checks.merge import distinct_findings
 from pallasc.cli.output.exits import error_line
 
 if TYPE_CHECKING:
-    from pallasc.checks.findings import Finding
+    from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.report import Report as CheckReport
     from pallasc.checks.report import VariantCheck
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.shard import Share
     from pallasc.errors import Location, PallascError
+    from pallasc.specs.artifacts.artifact import Artifact
 
 T = TypeVar("T")
 _NOT_DONE = {
@@ -29,6 +29,23 @@ UNBUILT = "build"
 """Suite of the variants that a check could not compile."""
 
 
+class Figures(NamedTuple):
+    """Figures of an artifact; registers, spills, and shared memory are the maximum of its kernels.
+
+    Attributes:
+        pallas_kernels: number of Mosaic kernels.
+        xla_kernels: names of the kernels that XLA generated, in order of first launch.
+    """
+
+    digest: str
+    cubin_bytes: int
+    registers: int
+    spill_bytes: int
+    smem_bytes: int
+    pallas_kernels: int
+    xla_kernels: tuple[str, ...]
+
+
 class Outcome(NamedTuple):
     """Outcome of one variant in a build, or at one level of a check.
 
@@ -36,26 +53,45 @@ class Outcome(NamedTuple):
         id: id of the variant.
         suite: name of the kernel in a build; level in a check, or `UNBUILT`.
         place: location of the kernel in its spec, or the bundle; None for an artifact named by key.
+        status: status of a build or a level.
         seconds: duration.
         problem: "failure" for a mistake in the kernel, "error" or "skipped" if there is no result,
             "" for a success.
         message: the problem in one line.
         error: the exception that caused it, if any.
+        notes: remarks in a few words, such as "2 warnings".
         findings: findings of a level.
-        output: output of the compiling process, if it failed.
+        from_store: whether the result of a level was stored.
         result: result of a build.
     """
 
     id: str
     suite: str
     place: Location | None = None
+    status: str = ""
     seconds: float = 0.0
     problem: Literal["", "failure", "error", "skipped"] = ""
     message: str = ""
     error: PallascError | None = None
+    notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
-    output: str = ""
+    from_store: bool = False
     result: VariantResult | None = None
+
+    @property
+    def artifact(self) -> Artifact | None:
+        """Artifact of a build, None without one."""
+        return self.result.artifact if self.result is not None else None
+
+    @property
+    def figures(self) -> Figures | None:
+        """Figures of the artifact of a build, None without one."""
+        return None if self.artifact is None else figures_of(self.artifact)
+
+    @property
+    def holds_no_kernel(self) -> bool:
+        """True if the variant was compiled but contains no Mosaic GPU kernel."""
+        return self.artifact is not None and _holds_no_kernel(self.artifact)
 
 
 class Found(NamedTuple):
@@ -72,97 +108,153 @@ class Run(NamedTuple):
 
     Attributes:
         command: "build" or "check".
+        report: report of the build or check.
         outcomes: outcomes in the order of the variants.
         suites: names of suites that are listed even if they are empty.
-        seconds: duration.
-        errors: errors of specs that could not be executed, and the error that ended the command.
-        notes: warnings about the store and about nondeterministic compilations.
-        found: all findings.
-        interrupted: lines about unfinished variants; empty unless interrupted.
+        error: error that ended the command, if any.
         share: the shard's share of all variants, None without shards.
+        found: all findings.
     """
 
     command: Literal["build", "check"]
+    report: Report | CheckReport
     outcomes: list[Outcome]
-    suites: tuple[str, ...]
-    seconds: float
-    errors: list[PallascError]
-    notes: tuple[str, ...] = ()
-    found: tuple[Found, ...] = ()
-    interrupted: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
+    error: PallascError | None = None
     share: Share | None = None
+    found: tuple[Found, ...] = ()
+
+    @property
+    def errors(self) -> list[PallascError]:
+        """Errors of specs that could not be executed, and the error that ended the command."""
+        return [*self.report.errors, *([self.error] if self.error else [])]
+
+    def totals(self, statuses: Iterable[str]) -> dict[str, int]:
+        """Return the number of outcomes by status."""
+        totals = dict.fromkeys(statuses, 0)
+        for outcome in self.outcomes:
+            if outcome.status in totals:
+                totals[outcome.status] += 1
+        return totals
 
 
 def build_run(report: Report, error: PallascError | None = None, share: Share | None = None) -> Run:
     """Return the record of a build; `error` is the error that ended it, if any."""
-    errors = [*report.errors, *([error] if error else [])]
-    outcomes = [_built(result) for result in report.results]
-    return Run("build", outcomes, (), report.seconds, errors, report.notes, share=share)
+    return Run("build", report, [*map(built, report.results)], error=error, share=share)
 
 
 def check_run(
     report: CheckReport, error: PallascError | None = None, share: Share | None = None
 ) -> Run:
     """Return the record of a check; `error` is the error that ended it, if any."""
-    from pallasc.cli.output.check_text import interrupted_lines
+    from pallasc.checks.merge import distinct_findings
 
     found = tuple(
         Found(f, check.id, check.variant.name if check.variant else check.id, check.place)
         for check in report.checks
         for f in distinct_findings(check.results)
     )
-    lines: tuple[str, ...] = ()
-    if report.interrupted:
-        left = f"{report.left:,} of {len(report.checks):,} variants"
-        head = f"interrupted: {left} lack results of a level"
-        lines = (head, *interrupted_lines(report))
-    return Run(
-        "check",
-        [outcome for check in report.checks for outcome in _checked(check, report)],
-        report.levels,
-        report.seconds,
-        [*report.errors, *([error] if error else [])],
-        report.notes,
-        found,
-        lines,
-        share,
+    outcomes = [outcome for check in report.checks for outcome in _checked(check, report)]
+    return Run("check", report, outcomes, report.levels, error, share, found)
+
+
+def built(result: VariantResult) -> Outcome:
+    """Return the outcome of a variant in a build."""
+    variant, status = result.variant, result.status
+    notes: tuple[str, ...] = ()
+    if result.artifact is not None and _holds_no_kernel(result.artifact):
+        notes += ("no Mosaic kernel",)
+    if result.diagnostics:
+        number = sum(warning.count for warning in result.diagnostics)
+        notes += ("1 warning" if number == 1 else f"{number:,} warnings",)
+    if result.remote:
+        notes += ("from the remote store",)
+    place, seconds, error = variant.location, result.seconds, result.error
+    outcome = Outcome(
+        variant.id, variant.name, place, status, seconds, error=error, notes=notes, result=result
     )
-
-
-def _built(result: VariantResult) -> Outcome:
-    variant = result.variant
-    place, seconds = variant.location, result.seconds
-    outcome = Outcome(variant.id, variant.name, place, seconds, error=result.error, result=result)
-    if result.status == "failed":
-        message = error_line(result.error)
-        return outcome._replace(problem="failure", message=message, output=result.output)
-    if result.status in _NOT_DONE:
-        return outcome._replace(problem="skipped", message=_NOT_DONE[result.status])
+    if status == "failed":
+        return outcome._replace(problem="failure", message=error_line(result.error))
+    if status in _NOT_DONE:
+        return outcome._replace(problem="skipped", message=_NOT_DONE[status])
     return outcome
+
+
+def has_remarks(result: VariantResult) -> bool:
+    """Return True if a variant has warnings, or kernels of XLA; few do in a build of hits."""
+    if result.diagnostics or result.artifact is None:
+        return bool(result.diagnostics)
+    kernels = result.artifact.kernels
+    return not kernels or any(kernel.origin != "mosaic" for kernel in kernels)
+
+
+def _holds_no_kernel(artifact: Artifact) -> bool:
+    return all(kernel.origin != "mosaic" for kernel in artifact.kernels)
+
+
+def xla_kernels(artifact: Artifact) -> tuple[str, ...]:
+    """Return the names of the kernels that XLA generated, in order of first launch."""
+    return tuple(dict.fromkeys(k.name for k in artifact.kernels if k.origin != "mosaic"))
+
+
+def figures_of(artifact: Artifact) -> Figures:
+    """Return the figures of an artifact."""
+    kernels = artifact.kernels
+    return Figures(
+        artifact.digest,
+        artifact.cubin_bytes,
+        max((kernel.registers for kernel in kernels), default=0),
+        artifact.spill_bytes,
+        max((kernel.smem_bytes for kernel in kernels), default=0),
+        sum(kernel.origin == "mosaic" for kernel in kernels),
+        xla_kernels(artifact),
+    )
 
 
 def _checked(check: VariantCheck, report: CheckReport) -> list[Outcome]:
     outcomes = []
     if check.built is not None and (error := check.built.error) is not None:
-        unbuilt = Outcome(check.id, UNBUILT, check.place, 0.0, "error", error.message, error)
-        outcomes.append(unbuilt)
+        outcomes.append(unbuilt(check.id, check.place, error))
     for result in check.results:
-        outcome = Outcome(check.id, result.level, check.place, result.seconds)
-        failing = [finding for finding in result.findings if finding.severity != "note"]
-        if failing:
-            more = f" (and {len(failing) - 1:,} more)" if len(failing) > 1 else ""
-            message = f"{failing[0].message}{more}"
-            outcome = outcome._replace(problem="failure", message=message)
-        elif result.status == "not checked":
-            outcome = outcome._replace(
-                problem="error" if result.stopped else "skipped",
-                message=result.reason,
-                error=check.errors.get(result.level),
-            )
-        outcomes.append(outcome._replace(findings=result.findings))
+        error, from_store = check.errors.get(result.level), result.level in check.from_store
+        outcomes.append(checked(check.id, check.place, result, error, from_store=from_store))
     for level in report.missing(check):
-        outcomes.append(Outcome(check.id, level, check.place, 0.0, "error", INTERRUPTED))
+        outcomes.append(Outcome(check.id, level, check.place, problem="error", message=INTERRUPTED))
     return outcomes
+
+
+def unbuilt(name: str, place: Location | None, error: PallascError) -> Outcome:
+    """Return the outcome of a variant that a check could not compile."""
+    return Outcome(name, UNBUILT, place, problem="error", message=error.message, error=error)
+
+
+def checked(
+    name: str,
+    place: Location | None,
+    result: LevelResult,
+    error: PallascError | None = None,
+    *,
+    from_store: bool,
+) -> Outcome:
+    """Return the outcome of a variant at one level of a check."""
+    outcome = Outcome(
+        name,
+        result.level,
+        place,
+        result.status,
+        result.seconds,
+        notes=result.notes,
+        findings=result.findings,
+        from_store=from_store,
+    )
+    failing = [finding for finding in result.findings if finding.severity != "note"]
+    if failing:
+        more = f" (and {len(failing) - 1:,} more)" if len(failing) > 1 else ""
+        return outcome._replace(problem="failure", message=f"{failing[0].message}{more}")
+    if result.status == "not checked":
+        problem: Literal["error", "skipped"] = "error" if result.stopped else "skipped"
+        return outcome._replace(problem=problem, message=result.reason, error=error)
+    return outcome
 
 
 def grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:

@@ -17,20 +17,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pallasc.cli.output.build_text import counter, lines_below, remark_facts, result_line
+from pallasc.cli.output.build_text import counter, lines_below, result_line
 from pallasc.cli.output.exits import deferred, error_text
-from pallasc.cli.output.text import (
-    STATUS_COLOURS,
-    Screen,
-    about,
-    elapsed,
-    stderr_screen,
-    width,
-)
+from pallasc.cli.output.outcome import Outcome, built
+from pallasc.cli.output.text import STATUS_COLOURS, Screen, about, elapsed, stderr_screen
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
@@ -50,8 +46,8 @@ _QUIET_S = 0.3
 """Delay before the status appears; builds with only hits usually finish earlier."""
 _FEW_HITS = 20
 
-ResultLine = Callable[[VariantResult, int | None], str]
-"""Formats the line of a result for a number of columns, like `result_line`."""
+ResultLine = Callable[[Outcome], str]
+"""Formats the line of a result, like `result_line`."""
 
 
 class Heartbeat:
@@ -91,7 +87,7 @@ class Progress:
         screen: output screen.
         hits: print a line for each variant found in the store.
         quiet: print only failures.
-        line: formats the line of a result for a number of columns.
+        line: formats the line of a result.
         clock: returns the time in seconds.
     """
 
@@ -110,10 +106,8 @@ class Progress:
         self.line = line
         self._clock = clock
         self._held: list[str] = []
-        self._hit_line = ""
         self._written_s = clock()
         self._heartbeat = Heartbeat(clock=clock)
-        self._said_getting_ready = False
 
     def __enter__(self) -> Progress:
         return self
@@ -130,8 +124,8 @@ class Progress:
         """Print the line of an event, if it has one."""
         # A build may have thousands of hits, but few other events.
         if event.__class__ is Event and event.kind == "hit":
-            if self.hits:
-                self._hold_hit(event)
+            if self.hits and event.result is not None:
+                self._hold_hit(event, event.result)
         elif isinstance(event, Tick):
             self._beat(event)
         elif event.result is not None:
@@ -159,42 +153,27 @@ class Progress:
             self._written_s = self._clock()
 
     def _finished_text(self, event: Event, result: VariantResult) -> str:
-        line = self.screen.paint_status(self.line(result, None), result.status)
-        head = f"{counter(event.done, event.total)} {line}"
-        return "\n".join([head, *lines_below(result)])
+        outcome = built(result)
+        line = self.screen.paint_status(self.line(outcome), outcome.status)
+        return "\n".join([f"{counter(event.done, event.total)} {line}", *lines_below(outcome)])
 
     def _put(self, text: str) -> None:
         """Print text that is already printable and may contain colors."""
         self._held.append(f"{text}\n")
         self.end()
 
-    def _hold_hit(self, event: Event) -> None:
+    def _hold_hit(self, event: Event, result: VariantResult) -> None:
         """Buffer a hit's line: a build without changes prints thousands of them."""
-        if not self._hit_line:
-            hit = self.screen.paint_status(f"{'hit':<8}", "hit")
-            self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
-        name = one_line(event.variant.id)
-        if event.result is not None and (remarks := remark_facts(event.result)):
-            name = f"{name}  {', '.join(remarks)}"
-        if event.result is not None and event.result.remote:
-            name = f"{name}  from the remote store"
-        held = self._held
-        held.append(self._hit_line % (event.done, name))
-        if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
+        line = self.screen.paint_status(self.line(built(result)), "hit")
+        self._held.append(f"{counter(event.done, event.total)} {line}\n")
+        if len(self._held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
             self.end()
 
     def _beat(self, tick: Tick) -> None:
         """Print the running variants if nothing has finished for long enough."""
         self.end()
-        is_ready = bool(tick.running or tick.done)
-        if is_ready and self._said_getting_ready:
-            self._said_getting_ready = False
-            self._heartbeat = Heartbeat(clock=self._clock)
         if self._heartbeat.is_due():
             self.mention(heartbeat(tick))
-            if not is_ready and not self._said_getting_ready:
-                self._said_getting_ready = True
-                self._heartbeat = Heartbeat(LONGEST_SILENCE_S, self._clock)
 
 
 def heartbeat(tick: Tick) -> str:
@@ -271,7 +250,7 @@ class Live(Progress):
         super().__init__(screen, hits=hits, line=line, clock=clock)
         self._began_s = clock()
         self._drawn_s = -math.inf
-        self._drawn: list[str] = []
+        self._drawn: list[Text] = []
         self._visible = False
         self._counts = dict.fromkeys(STATUS_COLOURS, 0)
         self._running: list[tuple[Variant, float]] = []
@@ -312,13 +291,15 @@ class Live(Progress):
             self._running = [entry for entry in self._running if entry[0] is not result.variant]
         if result.status == "hit" and not (self.hits and self._tick.total <= _FEW_HITS):
             return
-        line = self.screen.paint_status(self.line(result, self.screen.line_columns), result.status)
-        self._held += [f"{text}\n" for text in (line, *lines_below(result))]
+        outcome = built(result)
+        line = self.screen.paint_status(self.line(outcome), outcome.status)
+        self._held += [f"{text}\n" for text in (line, *lines_below(outcome))]
 
     def _draw(self, now_s: float) -> None:
         """Write buffered lines and the status area in one write, to avoid flicker."""
         columns, rows = self.screen.size()
-        plain, painted = [], ""
+        lines: list[Text] = []
+        painted = ""
         if self._visible:
             from pallasc.cli.output.live import status_lines, terminal_text
 
@@ -327,24 +308,23 @@ class Live(Progress):
             lines = status_lines(
                 self._tick.done, self._tick.total, self._counts, running, left, columns, rows
             )
-            plain = [line.plain for line in lines]
             painted = terminal_text(lines, self.screen)
-        if self._held or plain != self._drawn:
+        if self._held or lines != self._drawn:
             with deferred():  # otherwise an interrupt could leave a status area on the screen
                 self.screen.write(_erase(self._drawn, columns) + "".join(self._held) + painted)
                 self._held.clear()
-                self._drawn = plain
+                self._drawn = lines
         self._drawn_s = now_s
 
 
-def _erase(lines: list[str], columns: int) -> str:
+def _erase(lines: list[Text], columns: int) -> str:
     """Return the text that erases lines, with the cursor at the end of the last one.
 
     If the terminal has become narrower since they were drawn, the lines are now wrapped.
     """
     if not lines:
         return ""
-    above = sum(max(1, -(-width(line) // columns)) for line in lines) - 1
+    above = sum(max(1, -(-line.cell_len // columns)) for line in lines) - 1
     return "\r\x1b[2K" + "\x1b[1A\x1b[2K" * above
 
 

@@ -88,16 +88,13 @@ class Outputs(NamedTuple):
         Raises:
             SpecError: the JUnit file can no longer be written.
         """
-        run = data = None
-        if self.as_json:
-            from pallasc.cli.output.json import report_json
+        if not (self.as_json or self.junit or self.annotations):
+            return
+        from pallasc.cli.output.json import report_json
+        from pallasc.cli.output.outcome import build_run
 
-            data = report_json(report, reproduction, error=error, share=share)
-        if self.junit or self.annotations:
-            from pallasc.cli.output.outcome import build_run
-
-            run = build_run(report, error, share)
-        self._write(run, data)
+        run = build_run(report, error, share)
+        self._write(run, report_json(run, report, reproduction) if self.as_json else None)
 
     def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
         """Write the report of a check. A first signal is deferred until every output is complete.
@@ -113,22 +110,23 @@ class Outputs(NamedTuple):
         from pallasc.cli.output.check_text import print_report
 
         with deferred():
-            self._write_check(report, report.unchecked, share)
-            print_report(report, self.levels or (), only_totals=self.prints_report, quiet=quiet)
+            run, levels = self._write_check(report, report.unchecked, share), self.levels or ()
+            print_report(run, report, levels, only_totals=self.prints_report, quiet=quiet)
 
     def _write_check(
         self, report: CheckReport, error: PallascError | None, share: Share | None = None
-    ) -> None:
+    ) -> Run:
         from pallasc.cli.output.json import check_json
         from pallasc.cli.output.outcome import check_run
 
-        data = check_json(report, error=error, share=share) if self.as_json else None
-        self._write(check_run(report, error, share), data)
+        run = check_run(report, error, share)
+        self._write(run, check_json(run, report) if self.as_json else None)
+        return run
 
-    def _write(self, run: Run | None, data: dict[str, object] | None) -> None:
+    def _write(self, run: Run, data: dict[str, object] | None) -> None:
         """Write the requested outputs: JSON from `data`, everything else from `run`."""
         root = workspace_root(os.environ)
-        if run and self.annotations:
+        if self.annotations:
             from pallasc.cli.output.annotations import github_commands
 
             # GitHub reads commands from both streams, and stdout may contain JSON.
@@ -136,11 +134,11 @@ class Outputs(NamedTuple):
                 echo_command(line)
         if data is not None:
             echo(json_text(data))
-        if run and self.junit:
+        if self.junit:
             from pallasc.cli.output.junit import junit_xml
 
             write_report(junit_xml(run, root), self.junit, "--junit")
-        if run and self.sarif:
+        if self.sarif:
             from pallasc.checks.levels import rules_of
             from pallasc.cli.output.sarif import sarif
             from pallasc.version import installed_version

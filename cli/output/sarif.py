@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pallasc.cli.output.check_text import place_texts
+from pallasc.cli.output.check_text import interrupted_lines, place_texts
 from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, grouped
 from pallasc.cli.output.text import relative_file
 from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.plain_text import printable
+from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, Place, Rule
@@ -167,8 +167,8 @@ def _notifications(run: Run, root: Path) -> Iterator[dict[str, object]]:
             yield note
     for error in run.errors:
         yield _notification(str(error), "error")
-    if run.interrupted:
-        yield _notification("\n".join(run.interrupted), "error")
+    if run.report.interrupted:
+        yield _notification("\n".join(["interrupted", *interrupted_lines(run)]), "error")
 
 
 def _notification(text: str, level: str) -> dict[str, object]:

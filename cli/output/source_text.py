@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pallasc.analysis.lines.joined import COUNTED, LineCosts, LocatedKernel, located_kernels
+from pallasc.analysis.lines import COUNTED, LineCosts, LocatedKernel, located_kernels
 from pallasc.cli.output.text import count, echo, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -131,11 +130,11 @@ def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
 
 def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
     """Return the PTX of every kernel, interleaved with its source lines."""
-    from pallasc.analysis.lines.joined import fitting
+    from pallasc.analysis.lines import lines_of
 
     parts = []
     for kernel in artifact.kernels:
-        known = fitting(artifact.blob(kernel.cubin), kernel.name, lines)
+        known = lines_of(artifact, kernel, lines)
         if kernel.ptx is None and kernel.origin == "mosaic":
             parts.append(f"// {kernel.name}: the bundle has no PTX")
         elif kernel.ptx is None:
@@ -172,50 +171,36 @@ def _route(stack: Sequence[Frame]) -> str:
 
 def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]]:
     """Return the kernels of an artifact with the cost of each line, as JSON."""
-    kernels = []
-    for kernel in located_kernels(artifact, lines):
-        rows = [
-            {
-                "file": frame.file,
-                "line": frame.line,
-                "function": frame.function,
-                "text": lines.text(frame),
-                **{key: cost.counts[key] for key in COUNTED},
-            }
-            for frame, cost in sorted(kernel.costs().items())
-        ]
-        memory = [
-            {
-                "what": part.what,
-                "name": part.name,
-                "type": part.type,
-                "bytes": part.bytes,
-                "offset": part.offset,
-                "stack": [frame._asdict() for frame in stack],
-            }
-            for part, stack in kernel.shared_memory
-        ]
-        instructions = [
-            {
-                "address": instruction.address,
-                "text": instruction.text,
-                "ptx_line": _ptx_line(kernel.lines, index),
-                "stack": [frame._asdict() for frame in stack],
-            }
-            for index, (instruction, stack) in enumerate(kernel.instructions)
-        ]
-        kernels.append(
-            {
-                "name": kernel.name,
-                "origin": kernel.origin,
-                "instructions": len(kernel.instructions),
-                "located": kernel.located,
-                "lines": rows,
-                "shared_memory": memory,
-                "code": instructions,
-            }
-        )
-    return kernels
+    return [
+        {
+            "name": kernel.name,
+            "origin": kernel.origin,
+            "instructions": len(kernel.instructions),
+            "located": kernel.located,
+            "lines": [
+                {
+                    **frame._asdict(),
+                    "text": lines.text(frame),
+                    **{key: cost.counts[key] for key in COUNTED},
+                }
+                for frame, cost in sorted(kernel.costs().items())
+            ],
+            "shared_memory": [
+                {**asdict(part), "stack": [frame._asdict() for frame in stack]}
+                for part, stack in kernel.shared_memory
+            ],
+            "code": [
+                {
+                    "address": instruction.address,
+                    "text": instruction.text,
+                    "ptx_line": _ptx_line(kernel.lines, index),
+                    "stack": [frame._asdict() for frame in stack],
+                }
+                for index, (instruction, stack) in enumerate(kernel.instructions)
+            ],
+        }
+        for kernel in located_kernels(artifact, lines)
+    ]
 
 
 def _ptx_line(known: KernelLines | None, index: int) -> int | None:
@@ -226,14 +211,12 @@ def _ptx_line(known: KernelLines | None, index: int) -> int | None:
 FoundLines = Mapping[str, "Found"]
 """Source lines by variant id, or the error that explains why there are none."""
 
-JSON_LINES = "json-lines"
-SOURCE_VIEWS = {"lines": "", "sass-source": "//", "ptx-source": "//"}
-"""Views that show source lines, and their comment prefixes."""
-
-
-def needs_lines(views: Iterable[str]) -> bool:
-    """Return True if a view needs source lines."""
-    return any(view in SOURCE_VIEWS or view == JSON_LINES for view in views)
+SOURCE_VIEWS = {
+    "lines": lines_text,
+    "sass-source": sass_source_text,
+    "ptx-source": ptx_source_text,
+}
+"""Views that show source lines, with the functions that write them."""
 
 
 def found_lines(
@@ -244,8 +227,7 @@ def found_lines(
     Raises:
         ToolError: the compiler is missing, or a compiling process cannot be started.
     """
-    from pallasc.analysis.lines.find import Compiled
-    from pallasc.analysis.lines.obtain import obtain_source_lines
+    from pallasc.analysis.find_lines import Compiled, obtain_source_lines
 
     compiled = [
         Compiled(result.variant, result.artifact, result.action_key)
@@ -262,7 +244,7 @@ def held_lines(
     compiled: Iterable[tuple[Variant, Artifact, str | None]], store: Store
 ) -> FoundLines:
     """Return the stored or bundled source lines of artifacts that come without source."""
-    from pallasc.analysis.lines.stored import read_source_lines
+    from pallasc.analysis.lines import read_source_lines
 
     found: dict[str, Found] = {}
     for variant, artifact, action_key in compiled:
@@ -286,35 +268,3 @@ def tell_missing(lines: FoundLines) -> int:
         text = str(error)
         echo(text if name in text else f"{name}: {text}", err=True)
     return max((error.exit_code for error in errors.values()), default=0)
-
-
-def source_view(artifact: Artifact, view: str, lines: Found | None) -> str:
-    """Return a view with source lines, or a remark if there are none."""
-    if lines is None or isinstance(lines, PallascError):
-        return f"{SOURCE_VIEWS[view]} no source lines".strip()
-    views: dict[str, Callable[[Artifact, SourceLines], str]] = {
-        "lines": lines_text,
-        "sass-source": sass_source_text,
-        "ptx-source": ptx_source_text,
-    }
-    return views[view](artifact, lines)
-
-
-def lines_record(artifact: Artifact, lines: Found | None) -> object:
-    """Return the `--lines --json` record of an artifact, None without source lines."""
-    if lines is None or isinstance(lines, PallascError):
-        return None
-    return lines_json(artifact, lines)
-
-
-def fitting(text: str, views: Iterable[str]) -> str:
-    """Cut the lines of source views to the terminal's width; leave other views and files whole."""
-    if not all(view in SOURCE_VIEWS for view in views) or not sys.stdout.isatty():
-        return text
-    from pallasc.cli.output.text import ELLIPSIS, cut, width
-
-    columns = os.get_terminal_size(sys.stdout.fileno()).columns
-    return "".join(
-        line if width(line.rstrip("\n")) <= columns else f"{cut(line, columns - 1)}{ELLIPSIS}\n"
-        for line in text.splitlines(keepends=True)
-    )

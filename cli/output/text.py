@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import NamedTuple, TextIO
 import click
 
 from pallasc.errors import SpecError
-from pallasc.specs.plain_text import UNDECODED, one_line, printable
+from pallasc.specs.spelling import UNDECODED, one_line, printable
 
 JSON_SCHEMA = 1
 """Schema version of `--json`; increased when the meaning of a field changes."""
@@ -31,7 +30,7 @@ STATUS_COLOURS = {
     "skipped": "yellow",
 }
 
-ELLIPSIS = "…"
+_MOST_WARNINGS = 5
 _ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
 
 
@@ -75,6 +74,15 @@ def print_result(data: Mapping[str, object], lines: Iterable[str], *, as_json: b
     echo(json_text(data) if as_json else "\n".join(lines))
 
 
+def print_warnings(warnings: Sequence[str], number: int | None = None) -> None:
+    """Print the first few warnings, and the number of the others."""
+    for warning in warnings[:_MOST_WARNINGS]:
+        echo(f"warning: {warning}", err=True)
+    left = (len(warnings) if number is None else number) - _MOST_WARNINGS
+    if left > 0:
+        echo(f"warning: and {left:,} more, which --json lists", err=True)
+
+
 class Screen(NamedTuple):
     """An output stream and its capabilities.
 
@@ -106,12 +114,6 @@ class Screen(NamedTuple):
         import shutil
 
         return shutil.get_terminal_size()  # from COLUMNS and LINES, if set
-
-    @property
-    def line_columns(self) -> int | None:
-        """Number of columns that fit without wrapping; None if lines are not shortened."""
-        # Some terminals wrap as soon as the last column is filled.
-        return self.size()[0] - 1 if self.live else None
 
     def paint(self, text: str, colour: str | None) -> str:
         """Return text in a color, if the screen has colors."""
@@ -155,38 +157,13 @@ def stderr_screen() -> Screen:
     )
 
 
-def width(text: str) -> int:
-    """Return the width of a line in columns: wide characters take two, combining ones none."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
-
-
 def cut(text: str, columns: int) -> str:
     """Return the longest beginning of a line that fits into a number of columns."""
-    if width(text) <= columns:
-        return text
-    taken = 0
-    for index, character in enumerate(text):
-        taken += _columns(character)
-        if taken > columns:
-            return text[:index]
-    return text
+    from rich.text import Text
 
-
-def shorten(text: str, columns: int) -> str:
-    """Shorten a line by cutting its middle, because an id ends with its target."""
-    if width(text) <= columns:
-        return text
-    if columns < 1:
-        return ""
-    tail = (columns - 1) // 2
-    return cut(text, columns - 1 - tail) + ELLIPSIS + cut(text[::-1], tail)[::-1]
-
-
-def _columns(character: str) -> int:
-    # Combining marks and invisible controls take no column.
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+    line = Text(text)
+    line.truncate(columns)
+    return line.plain.rstrip()
 
 
 def table(
@@ -268,15 +245,9 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         SpecError: the file cannot be written.
     """
-    try:
+    with refusing(path, hint="Give --output another path."):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        file = next((parent for parent in path.parents if os.path.isfile(parent)), None)
-        reason = error.strerror if file is None else f"{file} is a file, not a folder"
-        raise SpecError(
-            f"{path} cannot be written: {reason}.", hint="Give --output another path."
-        ) from error
     echo(f"wrote {path}", err=True)
 
 

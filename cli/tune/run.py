@@ -13,7 +13,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import F, count_option, json_option, quiet_option
 from pallasc.cli.output.text import count, cut, echo, json_text
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 from pallasc.specs.tuning import use_text
 
 if TYPE_CHECKING:

@@ -45,10 +45,9 @@ from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
-from pallasc.specs.plain_text import one_line
-from pallasc.specs.spec import Spec, Variant
+from pallasc.specs.spec import Spec, Variant, spec_from_json, spec_to_json
+from pallasc.specs.spelling import one_line
 from pallasc.specs.variables import why_not_declared
-from pallasc.specs.wire import spec_from_json, spec_to_json
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.diagnostics import Diagnostic

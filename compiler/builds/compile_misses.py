@@ -30,7 +30,7 @@ from pallasc.compiler.workers.messages import (
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.settings.build_settings import SALT
+from pallasc.specs.settings import SALT
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pallasc.errors import BudgetError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import Kernels, check_budget, kernels_of, resources_of
 from pallasc.specs.resources import Resources
-from pallasc.specs.settings.build_settings import build_settings
+from pallasc.specs.settings import build_settings
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from pallasc.compiler.toolchain.modules import Place, is_installed
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.manifest import MOST_CHANGED, Provenance
 from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.spec import Spec
-from pallasc.specs.wire import spec_to_json
+from pallasc.specs.spec import Spec, spec_to_json
 from pallasc.version import installed_version
 
 _OWN = "module:pallasc."

@@ -20,7 +20,7 @@ from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_po
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.specs.settings.build_settings import SALT, cache_salt
+from pallasc.specs.settings import SALT, cache_salt
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.errors import SpecError, summary_of
-from pallasc.specs.arrays import ArraySpec, settled_layout
+from pallasc.specs.arrays import DTYPES, ArraySpec, parse_dtype, settled_layout
 from pallasc.specs.artifacts.plan import Binding, tree_leaves
-from pallasc.specs.dtypes import DTYPES, parse_dtype
+from pallasc.specs.artifacts.signature import static_text
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.loading.modules import load_module
-from pallasc.specs.nodes import static_text
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import an, suggestion
 

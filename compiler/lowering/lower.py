@@ -43,9 +43,9 @@ from pallasc.compiler.lowering.jax_versions import (
     source_locations,
 )
 from pallasc.errors import CompileError, SpecError
+from pallasc.specs.arrays import DTYPES
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.canonical import digest
-from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Args, Mesh
 from pallasc.specs.spelling import suggestion

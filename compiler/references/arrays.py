@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pallasc.errors import ArgumentError, SpecError, ToolError
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.arrays import parse_dtype
 
 _LONGEST_HEAD_BYTES = 1 << 14
 """Larger than any header that numpy accepts."""

@@ -37,10 +37,10 @@ from pallasc.compiler.references.comparison import (
 from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.messages import serve
 from pallasc.errors import SpecError, summary_of
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.tuned import Reference, pack_reference
 from pallasc.specs.bundle.tuned import Sampled as SampledOutput
-from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Variant
 from pallasc.specs.spelling import an
 

@@ -50,7 +50,7 @@ Digest = Callable[[Path | str], str]
 COMPILING = ("compiler.lowering", "compiler.executable")
 """The modules from a callable to a checked artifact."""
 
-COLLECTING = ("specs.loading.decorator", "specs.wire")
+COLLECTING = ("specs.loading.decorator", "specs.spec")
 """The modules from a Python spec to its specs in the store."""
 
 _IMPORT = re.compile(

@@ -62,7 +62,7 @@ from pallasc.compiler.toolchain.toolchain import (
 )
 from pallasc.errors import ToolError
 from pallasc.specs.canonical import digest
-from pallasc.specs.settings.build_settings import SALT, cache_salt
+from pallasc.specs.settings import SALT, cache_salt
 from pallasc.specs.variables import (
     DECLARABLE,
     DROPPED,

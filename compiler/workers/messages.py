@@ -30,8 +30,14 @@ from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded
 from pallasc.specs.gpus import Target
-from pallasc.specs.spec import Spec, Variant
-from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
+from pallasc.specs.spec import (
+    Spec,
+    Variant,
+    spec_from_json,
+    spec_to_json,
+    variant_from_json,
+    variant_to_json,
+)
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store

@@ -16,7 +16,7 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.matching.arrays import ArrayView, is_row_major
 from pallasc.runtime.matching.dlpack_types import dlpack_code, short_dtype
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.arrays import parse_dtype
 
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 

@@ -22,7 +22,7 @@ from pallasc.runtime.device.devices import (
 from pallasc.runtime.device.streams import own_stream
 from pallasc.runtime.device.uses import Uses, wait_for_moments, work_stream
 from pallasc.runtime.matching.arrays import Access, Adapter, ArrayView, no_array
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.spelling import an
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1

@@ -20,8 +20,7 @@ from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.match import Call, RoutedVariants
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import MISSING
-from pallasc.specs.artifacts.trees import unflatten
+from pallasc.specs.artifacts.signature import MISSING, unflatten
 from pallasc.specs.spelling import an
 
 

@@ -11,7 +11,7 @@ from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.match import RoutedVariants
 from pallasc.runtime.matching.candidates import Candidate, has_params
 from pallasc.specs.arrays import array_text
-from pallasc.specs.artifacts.trees import unflatten
+from pallasc.specs.artifacts.signature import unflatten
 from pallasc.specs.spelling import an
 
 Flat = Callable[..., Sequence[Any]]

@@ -10,8 +10,8 @@ from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.device.memory import lay_out
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.runtime.matching.variants import Variants
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.dtypes import parse_dtype
 
 
 def types_of(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:

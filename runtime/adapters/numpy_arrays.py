@@ -8,7 +8,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.specs.dtypes import DTYPES, parse_dtype
+from pallasc.specs.arrays import DTYPES, parse_dtype
 from pallasc.specs.spelling import an
 
 

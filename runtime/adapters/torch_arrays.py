@@ -14,8 +14,7 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.calls.tracing import TRACED
 from pallasc.runtime.device.streams import LEGACY_STREAM
 from pallasc.runtime.matching.arrays import Access, Adapter, ArrayView, NewArray, no_array
-from pallasc.specs.arrays import strides_of
-from pallasc.specs.dtypes import ALIASES, DTYPES
+from pallasc.specs.arrays import ALIASES, DTYPES, strides_of
 
 _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}
 

@@ -19,8 +19,7 @@ from pallasc.runtime.calls.tracing import Function
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of
-from pallasc.specs.artifacts.signature import input_names
-from pallasc.specs.artifacts.trees import children_of, is_flat
+from pallasc.specs.artifacts.signature import children_of, input_names, is_flat
 
 _ARGUMENT = re.compile("[A-Za-z][A-Za-z0-9_]*")
 _TAKEN = frozenset({*kwlist, "out", "stream"})

@@ -37,8 +37,7 @@ from pallasc.runtime.matching.arrays import Passed, find_adapter
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import select
 from pallasc.runtime.matching.tuned import Selector
-from pallasc.specs.artifacts.signature import MISSING, Signature
-from pallasc.specs.artifacts.trees import unflatten
+from pallasc.specs.artifacts.signature import MISSING, Signature, unflatten
 
 
 class Route:

@@ -19,8 +19,7 @@ from pallasc.runtime.matching.selection import may_run, select
 from pallasc.runtime.matching.variants import Variants
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import MISSING, Signature
-from pallasc.specs.artifacts.trees import flatten
+from pallasc.specs.artifacts.signature import MISSING, Signature, flatten
 
 
 class RoutedVariants(Variants):

@@ -29,10 +29,8 @@ from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.dlpack_types import dlpack_code
 from pallasc.runtime.native.extension import extension
 from pallasc.runtime.native.library import open_library
-from pallasc.specs.arrays import strides_of
-from pallasc.specs.artifacts.signature import MISSING, Signature, input_names
-from pallasc.specs.artifacts.trees import children_of, is_flat
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.arrays import parse_dtype, strides_of
+from pallasc.specs.artifacts.signature import MISSING, Signature, children_of, input_names, is_flat
 
 _CALL, _INTO, _OPERATOR = 0, 1, 2
 _KINDS = {"into": _INTO, "call": _CALL}

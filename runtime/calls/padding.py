@@ -15,9 +15,9 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import Device, Driver, active
 from pallasc.runtime.device.memory import align, temporary
 from pallasc.runtime.matching.padded import Length, Padding
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
-from pallasc.specs.dtypes import parse_dtype
 
 _DEVICE_MEMORY = 2
 """`CU_MEMORYTYPE_DEVICE`."""

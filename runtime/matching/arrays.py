@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import current_device
-from pallasc.specs.arrays import layout_of
+from pallasc.specs.arrays import DTYPES, layout_of
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.spelling import an
 
 if TYPE_CHECKING:

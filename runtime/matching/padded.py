@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.arrays import parse_dtype
 
 
 class Length(NamedTuple):

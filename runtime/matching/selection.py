@@ -31,7 +31,7 @@ from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arr
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import api_version
-from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
+from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names

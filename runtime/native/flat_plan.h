@@ -18,7 +18,7 @@
  *   - ranges ("first" and "count") in a table follow each other without gaps and cover all of it,
  *     in the order of the entries that contain them; so every check takes linear time
  *   - every buffer exists, all accesses are within its size, and no step writes to a constant
- *   - dtypes are listed in specs/dtypes.py, and have the right number of bits
+ *   - dtypes are listed in specs/arrays.py, and have the right number of bits
  *   - no blob digest and no cubin blob occurs twice
  *   - cubins are ELF files for the architecture with nothing outside the file: the driver reads
  *     their length from their headers

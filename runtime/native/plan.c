@@ -310,7 +310,7 @@ static int check_buffers(pallasc_plan *plan)
     return PALLASC_OK;
 }
 
-/* Is it an element type (specs/dtypes.py) with this number of bits? */
+/* Is it an element type (specs/arrays.py) with this number of bits? */
 static int is_dtype(const char *name, uint32_t bits)
 {
     static const struct {

@@ -19,10 +19,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, cast
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.records import Natural, Positive, read
-from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.canonical import (
+    Natural,
+    Positive,
+    as_list,
+    as_object,
+    canonical_json,
+    digest,
+    fault,
+    read,
+)
 from pallasc.specs.lazy import cached_property
-from pallasc.specs.untrusted_json import as_list, as_object, fault
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.plan import Launch, LaunchPlan

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pallasc.errors import CorruptError, UnsupportedError
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
-from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
     Binding,
@@ -31,6 +31,7 @@ from pallasc.specs.artifacts.plan import (
     Step,
     TensorMap,
 )
+from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.artifacts.tensor_maps import (
     DTYPES,
@@ -39,7 +40,6 @@ from pallasc.specs.artifacts.tensor_maps import (
     SWIZZLES,
     broken_rule,
 )
-from pallasc.specs.dtypes import parse_dtype
 
 FLAT_VERSION = 1
 """Version of the format."""

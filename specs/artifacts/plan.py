@@ -21,10 +21,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypedDict
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.arrays import strides_of
-from pallasc.specs.artifacts.records import Positive, read
-from pallasc.specs.dtypes import parse_dtype
-from pallasc.specs.untrusted_json import as_object, fault
+from pallasc.specs.arrays import parse_dtype, strides_of
+from pallasc.specs.canonical import Positive, as_object, fault, read
 
 Dim3 = tuple[Positive, Positive, Positive]
 Role = Literal["input", "output", "constant", "temporary"]

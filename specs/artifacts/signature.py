@@ -1,20 +1,32 @@
 """The caller's view of a plan: its arrays, their order, and rules for their addresses.
 
-Binds the arguments of a call, given by position or by name, in lists and dicts, to the arrays.
+Binds the arguments of a call, given by position or by name, to the arrays. Arguments and results
+are pytrees: arguments are flattened to arrays, and results are rebuilt. A tree is a number (an
+array), None, a list of trees, or an object that names its original type:
+
+* `{"dict": {key: tree}}`, `{"tuple": [tree]}`
+* `{"namedtuple": name, "fields": {field: tree}}`; the fields are in the order of their arrays, and
+  `order` lists them if a field without arrays precedes a field with some
+* `{"node": name, "children": [tree]}` for a type that was registered with JAX. For an argument, it
+  has `keys`, the names of its children, and may have `static`, its static data as text
+  (`static_text`), so that a node with other data does not match.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
 from typing import Any, Literal
 
-from pallasc.errors import ArgumentError, CorruptError
+from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan, tree_leaves
-from pallasc.specs.artifacts.trees import flatten
-from pallasc.specs.spelling import suggestion
+from pallasc.specs.spelling import an, suggestion
 
 Source = tuple[Literal["input", "result"], int]
 """Origin of an output: the input with this number, or the memory passed for this result."""
@@ -256,3 +268,230 @@ def input_names(signature: Signature | LaunchPlan) -> list[tuple[str | None, Any
     if signature.parameters:
         return [(name, tree[name]) for name in signature.parameters]
     return sorted(tree.items(), key=lambda item: min(tree_leaves(item[1]), default=math.inf))
+
+
+Node = Mapping[str, object]
+"""An object in the tree of a plan."""
+
+
+def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each array, given a tree and a value with the same structure.
+
+    A list, a tuple, or a node can be given as a list or tuple, and a named tuple also as an object
+    with its fields. A node can be given as an object of a type with its name and equal static data,
+    or as a mapping of its children.
+
+    Raises:
+        ArgumentError: the structures differ.
+        CorruptError: it is not the tree of a plan.
+    """
+    if type(tree) is int:
+        yield tree, value
+    elif tree is None:
+        if value is not None:
+            raise ArgumentError(f"{path} must be None, as it was when the kernel was compiled.")
+    else:
+        for key, child, part in _pairs(tree, value, path):
+            yield from flatten(child, part, f"{path}.{key}")
+
+
+def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Replace the numbers in a tree with arrays; nodes become tuples.
+
+    Raises:
+        CorruptError: it is not the tree of a plan.
+    """
+    if tree is None or type(tree) is int:
+        return None if tree is None else leaves[tree]
+    kind, children = _node(tree)
+    if kind == "dict":
+        return {key: unflatten(child, leaves) for key, child in children}
+    parts = [unflatten(child, leaves) for _, child in children]
+    if kind == "list":
+        return parts
+    if kind == "namedtuple":
+        return _namedtuple(str(tree[kind]), tuple(key for key, _ in children))(*parts)
+    return tuple(parts)
+
+
+def is_flat(tree: Any) -> bool:
+    """Return True if a tree is one array, or a tuple or list of arrays."""
+    if type(tree) is int:
+        return True
+    if tree is None:
+        return False
+    kind, children = _node(tree)
+    return kind in ("list", "tuple") and all(type(child) is int for _, child in children)
+
+
+def children_of(tree: Any) -> list[Any]:
+    """Return the children of a tree that is neither an array nor None."""
+    return [child for _, child in _node(tree)[1]]
+
+
+def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:
+    """Return the original type of a tree, and its children by key."""
+    if isinstance(tree, list):
+        return "list", [(str(n), item) for n, item in enumerate(tree)]
+    if isinstance(tree, Mapping):
+        for kind, field in _FIELDS.items():
+            held = tree.get(field)
+            if kind in tree and isinstance(held, Mapping):
+                names = _order(tree, held) if kind == "namedtuple" else held
+                return kind, [(str(key), held[key]) for key in names]
+            if kind in tree and isinstance(held, list):
+                return kind, list(zip(_keys(tree, len(held)), held, strict=True))
+    raise CorruptError(f"{tree!r} is not a pytree of a plan")
+
+
+def _keys(tree: Node, count: int) -> list[str]:
+    keys = tree.get("keys") if "node" in tree else None
+    if keys is None:
+        return [str(number) for number in range(count)]
+    if not isinstance(keys, list) or len(keys) != count:
+        raise CorruptError(f"a node of a plan has {count} children, and the keys {keys!r}")
+    return [str(key) for key in keys]
+
+
+def _order(tree: Node, fields: Node) -> list[str]:
+    """Return the fields of a named tuple in order, which JSON does not preserve."""
+    named = tree.get("order")
+    if named is not None:
+        if not isinstance(named, list) or sorted(map(str, named)) != sorted(fields):
+            raise CorruptError(f"a named tuple of a plan has the fields {list(fields)}")
+        return list(named)
+    return sorted(fields, key=lambda name: min(tree_leaves(fields[name]), default=math.inf))
+
+
+_FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "children"}
+
+
+def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    kind, children = _node(tree)
+    if kind == "dict":
+        if not isinstance(value, Mapping) or set(map(str, value)) != {key for key, _ in children}:
+            keys = ", ".join(key for key, _ in children)
+            raise ArgumentError(f"{path} must be a mapping with the keys {keys}.")
+        by_name = {str(key): item for key, item in value.items()}
+        parts = [by_name[key] for key, _ in children]
+    elif kind == "namedtuple" and all(hasattr(value, key) for key, _ in children):
+        parts = [getattr(value, key) for key, _ in children]
+    elif kind == "node" and not _is_row(value):
+        parts = _parts(tree, value, [key for key, _ in children], path)
+    elif isinstance(value, list | tuple) and len(value) == len(children):
+        parts = list(value)
+    else:
+        raise ArgumentError(f"{path} must be a list or tuple of {len(children)}.")
+    for (key, child), part in zip(children, parts, strict=True):
+        yield key, child, part
+
+
+def _is_row(value: Any) -> bool:
+    """Return True for a plain list or tuple; a named tuple does not count."""
+    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
+
+
+def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
+    """Return the children of a value that is passed for a node.
+
+    Raises:
+        ArgumentError: it is another node, or cannot be flattened.
+    """
+    name, static = str(tree["node"]), tree.get("static")
+    listed = ", ".join(keys)
+    if isinstance(value, Mapping) and set(map(str, value)) == set(keys):
+        by_name = {str(key): item for key, item in value.items()}
+        return [by_name[key] for key in keys]
+    given = type(value).__name__
+    if given != name:
+        article = "None" if value is None else an(given)
+        raise ArgumentError(
+            f"{path} must be a {name}, not {article}.",
+            hint=f"Pass one, or its arrays as a tuple: ({listed}).",
+        )
+    node = _registered(value, path)
+    if node is not None:
+        parts, own = node
+        if len(parts) != len(keys):
+            raise ArgumentError(f"{path} is a {name} of {len(parts)} parts, not of {len(keys)}.")
+        if own != static:
+            raise ArgumentError(
+                f"{path} is a {name} with the static data {own}, and the kernel was "
+                f"compiled for {static}.",
+                hint="Compile a variant for it.",
+            )
+        return parts
+    if static is None and "keys" in tree and all(hasattr(value, key) for key in keys):
+        return [getattr(value, key) for key in keys]
+    raise ArgumentError(
+        f"{path} is a {name} that is not registered with JAX, and so cannot be taken apart.",
+        hint=f"Pass its arrays as a tuple: ({listed}).",
+    )
+
+
+def _registered(value: Any, path: str) -> tuple[list[Any], str | None] | None:
+    """Return children and static data of a node, None if JAX does not know its type."""
+    # If its type is registered, JAX was imported; importing it here would take a second.
+    tree_util: Any = getattr(sys.modules.get("jax"), "tree_util", None)
+    if tree_util is None or tree_util.all_leaves([value]):
+        return None
+    children, structure = tree_util.tree_flatten(value, is_leaf=lambda node: node is not value)
+    data = structure.node_data()[1]
+    if data is None or (isinstance(data, tuple | list | dict) and not data):
+        return children, None
+    try:
+        return children, static_text(data)
+    except SpecError as error:
+        raise ArgumentError(f"{path} has {error.message}", hint=error.hint) from error
+
+
+@cache
+def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
+    try:
+        return namedtuple(name, fields)
+    except ValueError as error:
+        raise CorruptError(f"a named tuple of a plan is damaged: {error}") from error
+
+
+def static_text(value: Any) -> str:
+    """Return text that is equal for equal static data, in every process.
+
+    Raises:
+        SpecError: the value has no such text, only an address in memory.
+    """
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(static_text, value))})"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(static_text, value)))}}}"
+    if isinstance(value, Mapping):
+        items = sorted((static_text(key), static_text(item)) for key, item in value.items())
+        return f"{{{', '.join(f'{key}: {item}' for key, item in items)}}}"
+    if is_dataclass(value) and not isinstance(value, type):
+        items_text = (f"{f.name}={static_text(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({', '.join(items_text)})"
+    return _named(value) or _repr(value)
+
+
+def _named(value: Any) -> str | None:
+    """Return the name of a function, type, or dtype; JAX's types have the name of their dtype."""
+    if all(hasattr(value, name) for name in ("itemsize", "kind", "name")):
+        return str(value.name)
+    for name in ("__qualname__", "__name__"):
+        if isinstance(qualified := getattr(value, name, None), str):
+            return qualified.rpartition(".")[2]
+    return None
+
+
+def _repr(value: Any) -> str:
+    text = repr(value)
+    if " at 0x" in text:
+        raise SpecError(
+            f"static data of type {type(value).__name__}, which cannot be told from other data: "
+            f"its text is {text}.",
+            hint="Give its type a __repr__ that says what it holds.",
+        )
+    return text

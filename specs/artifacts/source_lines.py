@@ -32,9 +32,15 @@ from typing import Literal, NamedTuple
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.cubin import Elf
-from pallasc.specs.artifacts.records import Natural, read
-from pallasc.specs.canonical import canonical_json
-from pallasc.specs.untrusted_json import as_list, as_object, fault, parse_json
+from pallasc.specs.canonical import (
+    Natural,
+    as_list,
+    as_object,
+    canonical_json,
+    fault,
+    parse_json,
+    read,
+)
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20

@@ -29,11 +29,10 @@ from pallasc.specs.bundle.signature import (
     check_signatures,
     parse_signatures,
 )
-from pallasc.specs.canonical import canonical_json, variant_id
+from pallasc.specs.canonical import canonical_json, parse_json, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS, target_of_record
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
-from pallasc.specs.untrusted_json import parse_json
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines

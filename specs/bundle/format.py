@@ -109,8 +109,7 @@ from typing import NamedTuple
 
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.compress import RAW, ZSTD, most_stored
-from pallasc.specs.canonical import canonical_json
-from pallasc.specs.untrusted_json import parse_json
+from pallasc.specs.canonical import canonical_json, parse_json
 
 SUFFIX = ".pallasc"
 MAGIC = b"\x89pallasc"

@@ -56,18 +56,19 @@ from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.format import MAX_COUNT, MAX_PROVENANCE_BYTES, pack_ends
-from pallasc.specs.canonical import canonical_json, variant_id
-from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Tuning, as_scalar, check_padding
-from pallasc.specs.untrusted_json import (
+from pallasc.specs.canonical import (
     as_flag,
     as_list,
     as_object,
     as_text,
     as_whole,
+    canonical_json,
     fault,
     parse_json,
+    variant_id,
 )
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Tuning, as_scalar, check_padding
 
 MOST_CHANGED = 20
 """Maximum number of recorded names of files that differed."""

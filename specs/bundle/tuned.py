@@ -28,7 +28,15 @@ from typing import NamedTuple
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.canonical import canonical_json, canonical_text
+from pallasc.specs.canonical import (
+    as_list,
+    as_object,
+    as_whole,
+    canonical_json,
+    canonical_text,
+    fault,
+    parse_json,
+)
 from pallasc.specs.tuning import (
     Row,
     Tuning,
@@ -38,7 +46,6 @@ from pallasc.specs.tuning import (
     row_order,
     use_text,
 )
-from pallasc.specs.untrusted_json import as_list, as_object, as_whole, fault, parse_json
 
 MOST_VALUES = 4096
 """Maximum number of values of one output."""

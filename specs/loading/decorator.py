@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Place
-from pallasc.specs.loading.declare import SpecFile, kernel_place
-from pallasc.specs.loading.declare import declare as checked_spec
 from pallasc.specs.loading.modules import load_module, module_name
+from pallasc.specs.loading.yaml_loader import SpecFile, kernel_place
+from pallasc.specs.loading.yaml_loader import declare as checked_spec
 from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import an, show, suggestion
@@ -127,12 +127,11 @@ def kernel(
     """
     # Nothing else is bound yet, so the locals are the arguments.
     fields = {key: value for key, value in locals().items() if value is not None}
-    collection = _collections[-1] if _collections else None
-    line = _line_in(collection.file, sys._getframe(1)) if collection else None
+    found = _collected(sys._getframe(1))
 
     def register(function: Function) -> Function:
-        if collection is not None and line is not None:
-            place = Location(collection.shown, line)
+        if found is not None:
+            collection, place = found
             collection.specs.append(_declare(function, fields, place, collection.file))
         return function
 
@@ -154,11 +153,10 @@ def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
     Raises:
         SpecError: a field is wrong or unknown; raised only while the file is being collected.
     """
-    collection = _collections[-1] if _collections else None
-    line = _line_in(collection.file, sys._getframe(1)) if collection else None
-    if collection is None or line is None:
+    found = _collected(sys._getframe(1))
+    if found is None:
         return
-    place = Location(collection.shown, line)
+    collection, place = found
     fields = {key: value for key, value in fields.items() if value is not None}
     known = inspect.signature(kernel).parameters
     for field_name in fields:
@@ -171,14 +169,16 @@ def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
     collection.specs.append(_declare(entry, fields, place, collection.file))
 
 
-def _line_in(file: Path, frame: FrameType | None) -> int | None:
-    """Return the line in a file that a call came from, None if it came from another module.
+def _collected(frame: FrameType | None) -> tuple[_Collection, Location] | None:
+    """Return the file that is being collected, and the line in it that a call came from.
 
-    The call may pass through functions in any file, but not through the import of another module.
+    The call may pass through functions in any file, but not through the import of another module:
+    then the result is None, as if nothing is being collected.
     """
-    while frame is not None:
-        if Path(frame.f_code.co_filename).resolve() == file:
-            return frame.f_lineno
+    collection = _collections[-1] if _collections else None
+    while collection is not None and frame is not None:
+        if Path(frame.f_code.co_filename).resolve() == collection.file:
+            return collection, Location(collection.shown, frame.f_lineno)
         if frame.f_code.co_name == "<module>":
             return None
         frame = frame.f_back

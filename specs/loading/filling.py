@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_tree, looks_like_array, parse_array, resolve_array
 from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.fields import Number, PathParts, Place
+from pallasc.specs.fields import NODES, PathParts, Place
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.parameter_fields import ARGS_KEY, NODES, SEED_KEY, TOLERANCE_KEY
-from pallasc.specs.loading.schema import AXIS_SIZE, DIFFERENCE, LIMITS, is_parameter
+from pallasc.specs.loading.schema import (
+    ARGS_KEY,
+    AXIS_SIZE,
+    DIFFERENCE,
+    LIMITS,
+    SEED_KEY,
+    TOLERANCE_KEY,
+    is_parameter,
+)
 from pallasc.specs.spec import (
     Budget,
     Check,
-    Mesh,
     Spec,
     Tolerance,
     Variant,
     check_devices,
     sorted_value,
 )
-from pallasc.specs.spelling import shortened, show
+from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.templates import (
     Point,
     Value,
@@ -45,10 +51,6 @@ Params = Mapping[str, Value]
 
 Fill = Callable[[Params], Any]
 
-_MOST_CHARACTERS = 2**28
-"""Limit for the text that one spec's templates produce, so that long values cannot fill the
-memory."""
-
 
 class Filler(NamedTuple):
     """A tree to fill in: the same value for all points, or a function of the point."""
@@ -66,18 +68,23 @@ class Filler(NamedTuple):
 
 
 class Trees:
-    """Builds the fillers of one spec.
+    """Builds the fillers of one spec, and notes the parameters that it uses.
 
     Args:
         at: the place of the spec.
         base_dir: its folder, to look up entry points from templates.
+        names: its parameters.
+
+    Attributes:
+        used: the parameters that are used.
     """
 
-    def __init__(self, at: Place, base_dir: str) -> None:
+    def __init__(self, at: Place, base_dir: str, names: Collection[str]) -> None:
+        self.used: set[str] = set()
         self._at = at
         self._base_dir = base_dir
+        self._names = names
         self._entries: dict[str, str] = {}
-        self._characters = 0
 
     def static(self, tree: Value) -> Filler:
         """Return the filler of the static arguments.
@@ -103,6 +110,28 @@ class Trees:
         leaf = self._static if is_static else self._in_call if in_call else self._array
         return self._tree(tree, path, leaf)
 
+    def numbers(self, values: Mapping[str, Any], path: PathParts, kind: Any) -> Filler:
+        """Return the filler of a mapping of numbers; `kind(name)` checks the value of a field."""
+        fillers = {}
+        for name, value in values.items():
+            place, checked = self._at.below((*path, name)), kind(name).checked
+            with place.blamed():
+                fillers[name] = self._number(value, checked, place)
+        return _keyed(fillers)
+
+    def _number(self, value: Any, checked: Callable[[Any, Place], Any], place: Place) -> Filler:
+        if not isinstance(value, str) or not is_template(value):
+            return Filler(value)
+        template = parse_template(value)
+        self._use(template.names, value)
+
+        def fill(params: Params) -> Any:
+            with place.blamed():
+                number = template.fill(params)
+            return checked(number, place)
+
+        return Filler(fill=fill)
+
     def _tree(self, tree: Any, path: PathParts, leaf: Callable[[Any, str], Filler]) -> Filler:
         if isinstance(tree, list):
             return _joined([self._tree(item, (*path, i), leaf) for i, item in enumerate(tree)])
@@ -111,6 +140,17 @@ class Trees:
         with self._at.below(path).blamed():
             filler = leaf(tree, str(path[-1]))
         return filler if filler.fill is None else Filler(fill=self._blaming(filler.fill, path))
+
+    def _use(self, names: Iterable[str], text: str) -> None:
+        """Note parameters as used; `text` is for the error about an unknown one."""
+        for name in names:
+            if name not in self._names:
+                hint = suggestion(name, self._names, otherwise="Parameters")
+                raise SpecError(
+                    f"unknown parameter {name!r} in {show(text)}.",
+                    hint=hint or "Give it values under 'matrix'.",
+                )
+            self.used.add(name)
 
     def _blaming(self, fill: Fill, path: PathParts) -> Fill:
         """Add a place to the errors of a function; the place is built only on error."""
@@ -128,28 +168,30 @@ class Trees:
             return Filler()
         if is_parameter(text):
             template = parse_template(text)
+            self._use(template.names, text)
             return Filler(fill=lambda params: _array_tree(template.fill(params), text))
         array = parse_array(text)
+        self._use(array.names, text)
         return Filler(fill=array.resolve) if array.names else Filler(array.resolve({}))
 
     def _in_call(self, value: Any, key: str) -> Filler:
         if isinstance(value, str) and is_parameter(value):
             template = parse_template(value)
+            self._use(template.names, value)
             return Filler(fill=lambda params: array_tree(template.fill(params), in_call=True))
         is_array = isinstance(value, str) and looks_like_array(value)
         return self._array(value, key) if is_array else self._static(value, key)
 
     def _static(self, value: Any, key: str) -> Filler:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or (key in NODES and not is_template(value)):
             return Filler(value)
-        if key in NODES:
-            if not is_template(value):
-                return Filler(value)
-            return Filler(fill=lambda params: self._entry(parse_template(value).fill(params)))
         template = parse_template(value)
+        self._use(template.names, value)
+        if key in NODES:
+            return Filler(fill=lambda params: self._entry(template.fill(params)))
         if not template.names:
             return Filler(template.fill({}))
-        return Filler(fill=lambda params: self._counted(template.fill(params)))
+        return Filler(fill=lambda params: _sorted(template.fill(params)))
 
     def _entry(self, text: Value) -> str:
         """Return an entry point from a template after checking that it exists."""
@@ -164,15 +206,9 @@ class Trees:
             self._entries[text] = str(entry)
         return self._entries[text]
 
-    def _counted(self, value: Value) -> Value:
-        if isinstance(value, str):
-            self._characters += len(value)
-            if self._characters > _MOST_CHARACTERS:
-                raise SpecError(
-                    f"its templates give more than {_MOST_CHARACTERS} characters in all.",
-                    hint="Make the matrix or the text smaller.",
-                )
-        return sorted_value(value) if isinstance(value, dict | list) else value
+
+def _sorted(value: Value) -> Value:
+    return sorted_value(value) if isinstance(value, dict | list) else value
 
 
 def _array_tree(value: Value, text: str) -> Any:
@@ -201,17 +237,41 @@ def _keyed(parts: dict[str, Filler]) -> Filler:
 
 
 class Filling:
-    """Builds the variants of one spec."""
+    """Builds the variants of one spec.
 
-    def __init__(self, spec: Spec, at: Place) -> None:
-        trees = Trees(at, spec.base_dir)
+    Args:
+        spec: the spec.
+        names: its parameters.
+        at: its place.
+
+    Attributes:
+        used: the parameters that it uses.
+
+    Raises:
+        SpecError: it uses an unknown parameter, or a part without parameters is wrong.
+    """
+
+    def __init__(self, spec: Spec, names: Collection[str], at: Place) -> None:
+        trees = Trees(at, spec.base_dir, names)
+        self.used = trees.used
         self._spec = spec
         self._at = at
         self._args = trees.args(spec.args, ("args",))
         self._static = trees.static(sorted_value(spec.static))
+        self._tolerance = trees.numbers(spec.tolerance, ("tolerance",), lambda name: DIFFERENCE)
+        self._budget = trees.numbers(spec.budget, ("budget",), LIMITS.__getitem__)
+        self._mesh = trees.numbers(spec.mesh, ("mesh",), lambda name: AXIS_SIZE)
         self._files = tuple(sorted(spec.files))
         self._env = tuple(sorted({*spec.env}))
-        own = _check_args(spec, at)
+        self._check_values = dict(spec.check)
+        self._seed: Any = self._check_values.pop(SEED_KEY, None)
+        tolerance: Any = self._check_values.pop(TOLERANCE_KEY, None)
+        self._check_tolerance = (
+            None
+            if tolerance is None
+            else trees.numbers(tolerance, ("check", TOLERANCE_KEY), lambda name: DIFFERENCE)
+        )
+        own = _check_args(spec, self._check_values.pop(ARGS_KEY, None), at)
         self._check_args = None if own is None else trees.args(own, ("check", ARGS_KEY))
 
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
@@ -219,7 +279,7 @@ class Filling:
         spec, at, params = self._spec, self._at, contents(point)
         made = {
             **self._made(point),
-            "budget": _budget(spec, params, at.child("budget")) if spec.budget else _NO_BUDGET,
+            "budget": Budget(**self._budget(params)) if spec.budget else _NO_BUDGET,
             "check": self._check(point) if spec.check else None,
         }
         for target in targets:
@@ -246,21 +306,22 @@ class Filling:
 
     def _made(self, point: Point) -> dict[str, Any]:
         """Return the fields that a variant and its check both have."""
-        spec, at, params = self._spec, self._at, contents(point)
-        tolerance = _numbers(spec.tolerance, DIFFERENCE, params, at.child("tolerance"))
+        params = contents(point)
+        tolerance, mesh = self._tolerance(params), self._mesh(params)
+        if mesh:
+            with self._at.child("mesh").blamed():
+                check_devices(mesh)
         return {
             "params": labels(point),
             "args": self._args(params),
             "static": self._static(params),
             "tolerance": Tolerance(**tolerance) if tolerance else None,
-            "mesh": _mesh(spec.mesh, params, at.child("mesh")) if spec.mesh else (),
+            "mesh": tuple(mesh.items()),
         }
 
     def _check(self, point: Point) -> Check:
         """Return the check that runs instead of a point's variants."""
-        at, given = self._at.child("check"), dict(self._spec.check)
-        seed, tolerance = given.pop(SEED_KEY, None), given.pop(TOLERANCE_KEY, None)
-        given.pop(ARGS_KEY, None)
+        at, given = self._at.child("check"), self._check_values
         for name in given:
             if name not in point:
                 raise at.unknown("parameter", name, list(point))
@@ -270,28 +331,20 @@ class Filling:
         except SpecError as error:
             sizes = point_text({name: label_of(value) for name, value in given.items()})
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
-        if isinstance(tolerance, dict):
-            place = at.child(TOLERANCE_KEY)
-            made["tolerance"] = Tolerance(
-                **_numbers(tolerance, DIFFERENCE, contents(point), place)  # type: ignore[arg-type]
-            )
+        if self._check_tolerance is not None:
+            made["tolerance"] = Tolerance(**self._check_tolerance(contents(point)))
         if self._check_args is not None:
             own = self._check_args(contents(small))
             made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
-        return Check(
-            **made,
-            seed=seed if isinstance(seed, int) else None,
-            names_args=self._check_args is not None,
-        )
+        return Check(**made, seed=self._seed, names_args=self._check_args is not None)
 
 
-def _check_args(spec: Spec, at: Place) -> dict[str, Value] | list[Value] | None:
+def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Value] | None:
     """Return the arguments of a check, None if it has none.
 
     Raises:
         SpecError: they do not match the kernel's arguments.
     """
-    own = spec.check.get(ARGS_KEY)
     if own is None:
         return None
     place = at.child("check").child(ARGS_KEY)
@@ -308,37 +361,3 @@ def _check_args(spec: Spec, at: Place) -> dict[str, Value] | list[Value] | None:
             f"{len(own)} arguments, and {spec.name} takes {len(spec.args)}.", "Give all of them."
         )
     return own
-
-
-def _budget(spec: Spec, params: Params, at: Place) -> Budget:
-    limits = {}
-    for name, value in spec.budget.items():
-        place = at.child(name)
-        limits[name] = LIMITS[name].checked(_filled(value, params, place), place)
-    return Budget(**limits)
-
-
-def _mesh(axes: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
-    numbers = _numbers(axes, AXIS_SIZE, params, at)
-    sizes = {name: int(size) for name, size in numbers.items()}
-    with at.blamed():
-        check_devices(sizes)
-    return tuple(sizes.items())
-
-
-def _numbers(
-    values: Mapping[str, float | str], kind: Number, params: Params, at: Place
-) -> dict[str, int | float]:
-    return {name: _number(value, kind, params, at.child(name)) for name, value in values.items()}
-
-
-def _number(value: object, kind: Number, params: Params, at: Place) -> int | float:
-    return kind.checked(_filled(value, params, at), at)
-
-
-def _filled(value: object, params: Params, at: Place) -> object:
-    """Return a number, or the value of its template."""
-    if not isinstance(value, str):
-        return value
-    with at.blamed():
-        return parse_template(value).fill(params)

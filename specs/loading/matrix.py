@@ -9,44 +9,31 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import without_layout
 from pallasc.specs.canonical import plain
 from pallasc.specs.fields import Place
-from pallasc.specs.gpus import Target
+from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.filling import Filling
-from pallasc.specs.loading.parameter_fields import ARGS_KEY, FILE_KEY, TOLERANCE_KEY
+from pallasc.specs.loading.tables import FILE_KEY, VARIABLE, most_variants
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import (
     Choice,
     Point,
     Value,
     choice_of,
-    is_template,
     labels,
-    parse_template,
     point_text,
     typed,
 )
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_points import TunedPoints
-
-VARIABLE = "PALLASC_MAX_VARIANTS"
-MOST_VARIANTS = 100_000
-"""Limit for the variants of all specs, unless `$PALLASC_MAX_VARIANTS` sets another."""
-VALUES_PER_VARIANT = 100
-"""Limit for the values that specs fill in, per allowed variant."""
-MOST_EXCLUDED_SETS = 100
-"""Limit for the different sets of parameters that the points of one `exclude` have."""
 
 _Ranks = tuple[int, ...]
 """Number of dimensions of each array of a variant."""
@@ -106,9 +93,9 @@ def _tuned(
 def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
     at = Place(lambda path, at_key: spec.where(*path), origin=spec.name)
     points = _points_of(spec, at)
-    _check_parameters(spec, points[0], at)
+    filled = Filling(spec, points[0], at)
+    _check_used(spec, points[0], filled.used, at)
     targets = _targets(spec, at)
-    filled = Filling(spec, at)
     if tuned is None or spec.tune is None:
         for point in points:
             yield from filled.variants(point, targets)
@@ -119,18 +106,7 @@ def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
             yield replace(variant, tuning=tuning)
 
 
-def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
-    used: set[str] = set()
-    for place, text in _texts(spec, at):
-        names = parse_template(without_layout(text)).names
-        used.update(names)
-        for name in names:
-            if name not in point:
-                hint = suggestion(name, point, otherwise="Parameters")
-                raise place.error(
-                    f"unknown parameter {name!r} in {show(text)}.",
-                    hint or "Give it values under 'matrix'.",
-                )
+def _check_used(spec: Spec, point: Point, used: Collection[str], at: Place) -> None:
     for name in point:
         if name not in used:
             raise _source_of(spec, name, at).error(
@@ -139,24 +115,6 @@ def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
                 else f"parameter {name!r} is never used.",
                 f"Use it as {{{name}}}, or remove it.",
             )
-
-
-def _texts(spec: Spec, at: Place) -> Iterator[tuple[Place, str]]:
-    for name in ("args", "static", "tolerance", "budget", "mesh"):
-        yield from _texts_in(getattr(spec, name), at.child(name))
-    for name in (ARGS_KEY, TOLERANCE_KEY):
-        yield from _texts_in(spec.check.get(name), at.child("check").child(name))
-
-
-def _texts_in(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
-    if isinstance(value, str):
-        yield at, value
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _texts_in(item, at.child(index))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _texts_in(item, at.child(key))
 
 
 def _targets(spec: Spec, at: Place) -> list[Target]:
@@ -275,12 +233,6 @@ class _Excluded:
             names = tuple(sorted(partial))
             key = tuple(_excluded_value(axes, name, partial[name], at, index) for name in names)
             self._sets.setdefault(names, set()).add(key)
-            if len(self._sets) > MOST_EXCLUDED_SETS:
-                raise at.child(index).error(
-                    f"the points here have more than {MOST_EXCLUDED_SETS} different sets of "
-                    "parameters.",
-                    "Give the points the same parameters.",
-                )
 
     def __contains__(self, point: Point) -> bool:
         return any(_identity(point, names) in keys for names, keys in self._sets.items())
@@ -346,33 +298,16 @@ def _source_of(spec: Spec, name: str, at: Place) -> Place:
     return at.child("matrix").child(FILE_KEY) if spec.rows else at.child("include").child(name)
 
 
-def most_variants() -> int:
-    """Return the maximum number of variants that specs may expand to.
-
-    Raises:
-        SpecError: `$PALLASC_MAX_VARIANTS` is not a positive whole number.
-    """
-    text = os.environ.get(VARIABLE, "")
-    if not text:
-        return MOST_VARIANTS
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
-        raise SpecError(f"{VARIABLE} must be a whole number from 1 to 999999999, got {text!r}.")
-    return int(text)
-
-
 def _check_expansion(specs: Iterable[Spec]) -> None:
-    """Check that specs do not expand to too many variants or values.
+    """Check that specs do not expand to too many variants.
 
     Raises:
         SpecError: they do; the message has the count.
     """
     most = most_variants()
-    most_values = most * VALUES_PER_VARIANT
-    sizes: dict[int, tuple[int, int]] = {}
-    variants = values = 0
+    variants = 0
     for spec in specs:
-        points = _count_points(spec)
-        own = points * max(1, len(spec.targets))
+        own = _count_points(spec) * max(1, len(spec.targets))
         variants += own
         if variants > most:
             before = f", with {variants - own} before it," if variants > own else ""
@@ -382,13 +317,6 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
                 location=spec.where("matrix"),
                 hint=f"Make the matrix smaller, or allow more: {VARIABLE}={variants}.",
             )
-        values += _values(spec, points, sizes)
-        if values > most_values:
-            raise SpecError(
-                f"{spec.name}: filling in its {own} variants takes more than {most_values} values.",
-                location=spec.where("matrix"),
-                hint=f"Make the matrix, or what it is filled into, smaller, or raise {VARIABLE}.",
-            )
 
 
 def _count_points(spec: Spec) -> int:
@@ -396,40 +324,6 @@ def _count_points(spec: Spec) -> int:
     axes = [len(values) for values in spec.axes.values()]
     product = max(1, len(spec.rows)) * math.prod(axes)
     return len(spec.include) + (product if spec.matrix or spec.rows or not spec.include else 0)
-
-
-def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
-    """Count the values that are read or created to expand a spec."""
-    total = filled = 0
-    for tree in (spec.args, spec.static):
-        size, anew = _size(tree, sizes)
-        total, filled = total + size, filled + anew
-    names = len(spec.axes) + (len(spec.rows[0].values) if spec.rows else 0)
-    names = names or (len(spec.include[0]) if spec.include else 0)
-    # Each point is compared with at most this many sets.
-    sets = min(len(spec.exclude), MOST_EXCLUDED_SETS)
-    lists = sum(map(len, spec.axes.values())) + len(spec.exclude) + len(spec.include)
-    return total + lists + points * (len(spec.targets) + names + filled + sets)
-
-
-def _size(tree: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Count the values in a tree, and those that are created again for each point.
-
-    Kernels in one file share the trees of its defaults: `sizes` caches their counts.
-    """
-    if isinstance(tree, str):
-        return 1, int(is_template(tree))
-    if not isinstance(tree, list | Mapping):
-        return 1, 0
-    if id(tree) not in sizes:
-        items = tree.values() if isinstance(tree, Mapping) else tree
-        counted = [_size(item, sizes) for item in items]
-        anew = sum(filled for _, filled in counted)
-        sizes[id(tree)] = (
-            1 + sum(size for size, _ in counted),
-            anew + len(counted) if anew else 0,
-        )
-    return sizes[id(tree)]
 
 
 def _check_batch_arrays(variants: Iterable[Variant]) -> None:

@@ -1,20 +1,24 @@
-"""Load a user's Python file as a module, under a name that no package has.
+"""Users' Python files: find those that declare kernels, and load one as a module.
 
-This executes user code, so only worker processes do it.
+A module gets a name that no package has. Loading it executes user code, so only worker processes do
+it.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
+from collections.abc import Iterable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from pallasc.errors import Location, SpecError, message_of
 
 _PREFIX = "_pallasc_spec_"
+_DECLARING = ("declare", "kernel")
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -94,3 +98,52 @@ def _last_line(trace: TracebackType | None, file: str) -> int:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
+
+
+def python_kind(content: bytes) -> Literal["spec", "unclear"] | None:
+    """Return "spec" if a Python file declares kernels, "unclear" if it may do so when it runs.
+
+    A file with syntax errors counts as a spec if it mentions pallasc, to report its error.
+    """
+    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
+        return None
+    try:
+        tree = ast.parse(content)
+        names = set(_declaring_names(tree))
+        if any(_is_call_of(names, node) for node in _outside_of_functions(tree)):
+            return "spec"
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "spec"
+    return "unclear" if any(_is_call_of(names, node) for node in ast.walk(tree)) else None
+
+
+def _declaring_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names of the declaring functions in a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "pallasc":
+                    own = alias.asname or "pallasc"
+                    yield from (f"{own}.{name}" for name in _DECLARING)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
+            for alias in node.names:
+                if alias.name in _DECLARING:
+                    yield alias.asname or alias.name
+                elif alias.name == "*":
+                    yield from _DECLARING
+
+
+def _is_call_of(names: set[str], node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in names
+
+
+def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run when a module is imported, including decorators of functions."""
+    yield node
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        children = node.decorator_list
+    elif isinstance(node, ast.Lambda):
+        children = ()
+    for child in children:
+        yield from _outside_of_functions(child)

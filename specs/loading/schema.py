@@ -10,14 +10,20 @@ import json
 from typing import NamedTuple
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import looks_like_array, parse_array
-from pallasc.specs.budget_rules import parse_rule, rules_for
-from pallasc.specs.dtypes import ALIASES, DTYPES
+from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
 from pallasc.specs.fields import (
+    IDENTIFIER,
+    NODES,
+    PARAMETER,
+    VALUE_NAME,
+    DataKind,
+    EntryKind,
     Field,
     ListOf,
     MapOf,
     Number,
+    ParameterKind,
+    ParameterMap,
     Place,
     Record,
     Schema,
@@ -25,22 +31,9 @@ from pallasc.specs.fields import (
     expected,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
-from pallasc.specs.loading.parameter_fields import (
-    ARGS_KEY,
-    IDENTIFIER,
-    NODES,
-    PARAMETER,
-    SEED_KEY,
-    TOLERANCE_KEY,
-    VALUE_NAME,
-    CheckKind,
-    DataKind,
-    EntryKind,
-    MatrixKind,
-    ParameterKind,
-)
+from pallasc.specs.loading.tables import MatrixKind
 from pallasc.specs.loading.tune_fields import TUNE
-from pallasc.specs.resources import MORE_IS_BETTER
+from pallasc.specs.resources import MORE_IS_BETTER, parse_rule, rules_for
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
@@ -110,6 +103,9 @@ _ARRAY_NODES = ("$call", "$tuple")
 
 
 STATIC = DataKind(template=True)
+
+SEED_KEY, TOLERANCE_KEY, ARGS_KEY = "$seed", "$tolerance", "$args"
+"""Keys of `check` that are not parameters."""
 
 
 class ArrayKind(NamedTuple):
@@ -275,7 +271,6 @@ CHECK_FIELDS = (
     Field(SEED_KEY, Number(whole=True), "The seed of the inputs."),
     Field(TOLERANCE_KEY, Record(TOLERANCE_FIELDS), "The tolerance of these sizes."),
 )
-CHECK_KIND = CheckKind(CHECK_FIELDS)
 AXIS_SIZE = Number(whole=True, least=1, template=True)
 MESH_KIND = MapOf(
     Text(
@@ -316,7 +311,11 @@ KERNEL_FIELDS = (
     ),
     Field("env", VARIABLES_KIND, "Environment variables that the kernel gets to see."),
     Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
-    Field("check", CHECK_KIND, "Small values of parameters that pallasc check takes instead."),
+    Field(
+        "check",
+        ParameterMap(CHECK_FIELDS, ParameterKind()),
+        "Small values of parameters that pallasc check takes instead.",
+    ),
     Field("vmap", KERNEL_NAME, "The kernel that does the same to a batch; it may be this one."),
 )
 """Every field of a kernel, in the order of the reference."""

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from types import CodeType
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.spelling import nearest, shortened, values_text
-from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import Scalar
 
 
@@ -64,8 +65,6 @@ class Selectable(Protocol):
 
 
 S = TypeVar("S", bound=Selectable)
-Predicate = Callable[[Selectable], bool]
-"""Returns True if an item is selected."""
 
 _TOKEN = re.compile(r'[()]|(?:[^\s()"]|"[^"]*")+|"')
 _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
@@ -75,6 +74,7 @@ _GLOB = re.compile(r"[*?\[]")
 _LONGEST = 2000
 _DEEPEST = 100
 _LISTED = 12
+_COMBINE = "Combine names and param=value (no spaces) with and, or, not and parentheses."
 
 
 def select(variants: Iterable[S], expression: str, *, noun: str = "variants") -> list[S]:
@@ -89,13 +89,17 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
         SpecError: the expression is malformed, or selects none of them.
     """
     everything = list(variants)
-    parser = _Parser(expression)
-    predicate = parser.parse()
-    chosen = [variant for variant in everything if predicate(variant)]
+    terms, code = _compiled(expression)
+
+    def is_selected(variant: S) -> bool:
+        # The code has no names but `fits`.
+        return bool(eval(code, {"fits": lambda number: matches(terms[number], variant)}))
+
+    chosen = [variant for variant in everything if is_selected(variant)]
     if not chosen:
         raise SpecError(
             f"-k {expression!r} selects none of {len(everything)} {noun}.",
-            hint=_no_match_hint(parser.terms, everything),
+            hint=_no_match_hint(terms, everything),
         )
     return chosen
 
@@ -234,91 +238,59 @@ def _quoted(term: str) -> str:
     return f'{key}{equals}"{value}"' if equals else f'"{term}"'
 
 
-class _Parser:
-    """A recursive-descent parser for one expression."""
+def _compiled(text: str) -> tuple[list[str], CodeType]:
+    """Return the terms of an expression, and Python's code for it, which calls `fits(number)`."""
+    if len(text) > _LONGEST:
+        raise SpecError(f"-k: an expression has at most {_LONGEST} characters.")
+    tokens = _TOKEN.findall(text)
+    if not tokens:
+        raise _error(text, "it is empty")
+    terms: list[str] = []
+    words: list[str] = []
+    depth, is_complete = 0, False
+    for token in tokens:
+        word = token
+        if is_complete:
+            if token not in ("and", "or") and not (token == ")" and depth):
+                raise _error(text, f"unexpected {token!r}")
+            depth -= token == ")"
+            is_complete = token == ")"
+        elif token in ("not", "("):
+            depth += token == "("
+        else:
+            word = f"fits({len(terms)})"
+            terms.append(_term(token, text))
+            is_complete = True
+        words.append(word)
+        if depth > _DEEPEST:
+            raise _error(text, "it is nested too deeply")
+    if not is_complete:
+        raise _error(text, "a term is missing at the end")
+    if depth:
+        raise _error(text, "a ')' is missing")
+    return terms, compile(" ".join(words), "-k", "eval")
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens: list[str] = _TOKEN.findall(text) if len(text) <= _LONGEST else []
-        self.terms: list[str] = []
-        self.depth = 0
 
-    def parse(self) -> Predicate:
-        if len(self.text) > _LONGEST:
-            raise SpecError(f"-k: an expression has at most {_LONGEST} characters.")
-        if not self.tokens:
-            raise self._error("it is empty")
-        result = self._either()
-        if self.tokens:
-            raise self._error(f"unexpected {self.tokens[0]!r}")
-        return result
+def _term(token: str, text: str) -> str:
+    if token in ("and", "or", ")"):
+        raise _error(text, f"a term is missing before {token!r}")
+    if token == '"':
+        raise _error(text, "a quote is not closed")
+    if malformed := _COMPARISON.fullmatch(token):
+        raise _malformed(text, **malformed.groupdict())
+    return token.replace('"', "")
 
-    def _either(self) -> Predicate:
-        options = [self._both()]
-        while self._take("or"):
-            options.append(self._both())
-        return lambda variant: any(option(variant) for option in options)
 
-    def _both(self) -> Predicate:
-        conditions = [self._factor()]
-        while self._take("and"):
-            conditions.append(self._factor())
-        return lambda variant: all(condition(variant) for condition in conditions)
+def _malformed(text: str, *, key: str, sign: str, value: str) -> SpecError:
+    if not key or not value:
+        missing = "value" if key else "parameter"
+        what = f"a comparison lacks its {missing}: {key}{sign}{value}"
+        return _error(text, what, "Write param=value, such as m=1024.")
+    hints = {"==": f"Write {key}={value}.", "!=": f"Write not {key}={value}."}
+    others = f"Name the values, or use wildcards: {key}=64 or {key}=128, {key}=1*."
+    what = f"{sign} is not supported, in {key}{sign}{value}"
+    return _error(text, what, hints.get(sign, others))
 
-    def _factor(self) -> Predicate:
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise self._error("it is nested too deeply")
-        result = self._nested()
-        self.depth -= 1
-        return result
 
-    def _nested(self) -> Predicate:
-        if self._take("not"):
-            negated = self._factor()
-            return lambda variant: not negated(variant)
-        if self._take("("):
-            inside = self._either()
-            if not self._take(")"):
-                raise self._error("a ')' is missing")
-            return inside
-        return self._term()
-
-    def _term(self) -> Predicate:
-        if not self.tokens:
-            raise self._error("a term is missing at the end")
-        token = self.tokens.pop(0)
-        if token in ("and", "or", ")"):
-            raise self._error(f"a term is missing before {token!r}")
-        if token == '"':
-            raise self._error("a quote is not closed")
-        if (malformed := _COMPARISON.fullmatch(token)) is not None:
-            raise self._malformed(**malformed.groupdict())
-        term = token.replace('"', "")
-        self.terms.append(term)
-        return lambda variant: matches(term, variant)
-
-    def _take(self, token: str) -> bool:
-        if self.tokens and self.tokens[0] == token:
-            self.tokens.pop(0)
-            return True
-        return False
-
-    def _malformed(self, key: str, sign: str, value: str) -> SpecError:
-        if not key or not value:
-            missing = "value" if key else "parameter"
-            error = self._error(f"a comparison lacks its {missing}: {key}{sign}{value}")
-            error.hint = "Write param=value, such as m=1024."
-            return error
-        error = self._error(f"{sign} is not supported, in {key}{sign}{value}")
-        error.hint = {
-            "==": f"Write {key}={value}.",
-            "!=": f"Write not {key}={value}.",
-        }.get(sign, f"Name the values, or use wildcards: {key}=64 or {key}=128, {key}=1*.")
-        return error
-
-    def _error(self, what: str) -> SpecError:
-        return SpecError(
-            f"-k {self.text!r}: {what}.",
-            hint="Combine names and param=value (no spaces) with and, or, not and parentheses.",
-        )
+def _error(text: str, what: str, hint: str = _COMBINE) -> SpecError:
+    return SpecError(f"-k {text!r}: {what}.", hint=hint)

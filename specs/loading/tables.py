@@ -1,4 +1,4 @@
-"""Rows of parameters from a JSON or YAML file: `$file` in a matrix.
+"""The matrix of a spec: values of parameters, and `$file`, rows of them from a JSON or YAML file.
 
 The rows are a list, or the values of a mapping; `$key` is a row's key in that mapping, a number if
 it is written as a whole number, and `$value` is the row itself. With `keys`, rows are nested in as
@@ -20,20 +20,218 @@ from typing import Any, NamedTuple
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_data_file
-from pallasc.specs.fields import PathParts, Place
-from pallasc.specs.loading.matrix import most_variants
-from pallasc.specs.loading.parameter_fields import PARAMETER, Table
+from pallasc.specs.fields import (
+    IDENTIFIER,
+    PARAMETER,
+    Choice,
+    Field,
+    ListOf,
+    ListOr,
+    MapOf,
+    ParameterKind,
+    ParameterMap,
+    PathParts,
+    Place,
+    Record,
+    ScalarKind,
+    Schema,
+    Text,
+    expected,
+)
 from pallasc.specs.loading.yaml_text import Document, join_surrogates, read_document
 from pallasc.specs.spec import Row
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.templates import Value, typed
+from pallasc.specs.templates import Scalar, Value, typed
 
+FILE_KEY, JSON_KEY = "$file", "$json"
+"""The matrix key for a file with points, and its alternative spelling."""
+
+VARIABLE = "PALLASC_MAX_VARIANTS"
+MOST_VARIANTS = 100_000
+"""Limit for the variants of all specs, unless `$PALLASC_MAX_VARIANTS` sets another."""
 _KEY = "key"
 VALUE = "$value"
 SUFFIXES = (".json", ".yaml", ".yml")
 
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _MISSING = object()
+
+
+_DEEPEST = 4
+_KEY_TEXT = Choice(("text", "json"))
+_LEVEL = Text(
+    "the name of a key",
+    rf"(?!value$){IDENTIFIER}",
+    "Use letters, digits and '_', beginning with a letter or '_'; 'value' is the row itself.",
+)
+
+
+class KeyKind:
+    """A key in a path: text, or the index of a list."""
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the key as text."""
+        if not isinstance(value, str) and type(value) is not int:
+            raise expected("a key", value, at)
+        return str(value)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": ["string", "integer"]}
+
+
+class KeysKind:
+    """Notation of the keys of rows: one word, or the name and the word of each level."""
+
+    def read(self, value: object, at: Place) -> dict[str, str]:
+        """Return the notation of each level's keys, by level name, outermost first."""
+        if isinstance(value, str):
+            return {"key": _KEY_TEXT.read(value, at)}
+        levels = MapOf(_LEVEL, _KEY_TEXT, "levels").read(value, at)
+        if len(levels) > _DEEPEST:
+            raise at.error(f"{len(levels)} levels are more than the {_DEEPEST} that rows have.")
+        return levels
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"anyOf": [_KEY_TEXT.schema(), MapOf(_LEVEL, _KEY_TEXT, "levels").schema()]}
+
+
+_ANY = Text("a path")
+_PATH = ListOr(ListOf(KeyKind(), "keys", 0, repeats=True), Text("a path, such as gemm.h100", ".*"))
+TABLE_FIELDS = Record(
+    (
+        Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
+        Field("rows", _PATH, "Where the rows lie in it; the whole document when left out."),
+        Field(
+            "select",
+            ListOr(ListOf(PARAMETER, "parameters"), MapOf(PARAMETER, _PATH, "parameters")),
+            "The parameters that a row gives; all fields by default.",
+        ),
+        Field(
+            "where",
+            MapOf(_ANY, ListOr(ListOf(ScalarKind(), "values"), ScalarKind()), "fields"),
+            "Values that a row must have.",
+        ),
+        Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
+        Field("keys", KeysKind(), "Keys that are JSON text; or names of the keys of each level."),
+        Field("values", _KEY_TEXT, "How rows are written: json, if they are JSON text."),
+    )
+)
+
+
+class TableKind:
+    """A file with rows: its path, or its fields."""
+
+    def read(self, value: object, at: Place) -> dict[str, Any]:
+        """Return the fields."""
+        return TABLE_FIELDS.read({"path": value} if isinstance(value, str) else value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"anyOf": [{"type": "string"}, TABLE_FIELDS.schema()]}
+
+
+class Table(NamedTuple):
+    """The value of `$file`: a file, and the rows and fields to take from it.
+
+    Attributes:
+        path: a JSON or YAML file, relative to the spec's folder.
+        rows: path of the rows in the file.
+        select: the field of a row that gives each parameter; None for all fields.
+        where: required values of fields of a row.
+        skip: keys of the rows' mapping that are not rows.
+        keys: notation of the keys for each level of mappings around a row, by level name, outermost
+            first; None for one level, whose key is a number if it is written as one.
+        values: notation of the rows.
+        named: the key of the matrix that has this value.
+    """
+
+    path: str
+    rows: tuple[str, ...] = ()
+    select: Mapping[str, tuple[str, ...]] | None = None
+    where: Mapping[str, tuple[Scalar, ...]] | None = None
+    skip: tuple[str, ...] = ()
+    keys: Mapping[str, str] | None = None
+    values: str = "text"
+    named: str = FILE_KEY
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], named: str) -> Table:
+        """Return the table with these fields, given under the key `named`."""
+        made = {**fields, "rows": _path(fields.get("rows", ()))}
+        if "select" in fields:
+            select = fields["select"]
+            paths = select if isinstance(select, dict) else {name: (name,) for name in select}
+            made["select"] = {name: _path(path) for name, path in paths.items()}
+        if "where" in fields:
+            where = fields["where"].items()
+            made["where"] = {k: v if isinstance(v, tuple) else (v,) for k, v in where}
+        return cls(**made, named=named)
+
+
+def _path(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(value.split(".")) if isinstance(value, str) else value
+
+
+class Matrix(NamedTuple):
+    """The values of each parameter, in the user's order, and a file with more of them."""
+
+    axes: dict[str, tuple[Value, ...]]
+    table: Table | None = None
+
+
+_VALUES = ListOf(ParameterKind(), "values")
+_TABLE_DOC = "A JSON or YAML file whose rows are points."
+_MATRIX = ParameterMap(
+    (Field(FILE_KEY, TableKind(), _TABLE_DOC), Field(JSON_KEY, TableKind(), _TABLE_DOC)), _VALUES
+)
+
+
+class MatrixKind:
+    """Values of each parameter, and a file with rows of them."""
+
+    def read(self, value: object, at: Place) -> Matrix:
+        """Check every value in the matrix and return it."""
+        named = [key for key in (FILE_KEY, JSON_KEY) if isinstance(value, dict) and key in value]
+        if len(named) > 1:
+            raise at.error(f"{JSON_KEY} is another spelling of {FILE_KEY}.", "Give one of them.")
+        if isinstance(value, dict) and named:
+            _check_beside(value, named[0], at)
+        axes: dict[str, Any] = _MATRIX.read(value, at)
+        table = Table.of(axes.pop(named[0]), named[0]) if named else None
+        return Matrix(axes, table)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return _MATRIX.schema()
+
+
+def _check_beside(axes: Mapping[str, object], named: str, at: Place) -> None:
+    """Reject fields of a table next to its key, where only parameters are allowed."""
+    for key in (field.name for field in TABLE_FIELDS.fields):
+        if key in axes and not isinstance(axes[key], list):
+            table = axes[named]
+            path = table.get("path", "…") if isinstance(table, dict) else table
+            raise at.child(key).error(
+                f"{key} belongs inside {named}, as parameters stand beside it.",
+                f"Write {named}: {{path: {path}, {key}: …}}.",
+                at_key=True,
+            )
+
+
+def most_variants() -> int:
+    """Return the maximum number of variants that specs may expand to.
+
+    Raises:
+        SpecError: `$PALLASC_MAX_VARIANTS` is not a positive whole number.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return MOST_VARIANTS
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
+        raise SpecError(f"{VARIABLE} must be a whole number from 1 to 999999999, got {text!r}.")
+    return int(text)
 
 
 class _Entry(NamedTuple):

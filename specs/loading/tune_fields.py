@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import normal_path
 from pallasc.specs.fields import (
+    PARAMETER,
     Choice,
     Field,
     ListOf,
     MapOf,
     Number,
+    ParameterKind,
     Place,
     Record,
     Schema,
     Text,
     expected,
 )
-from pallasc.specs.loading.parameter_fields import PARAMETER, ParameterKind
 from pallasc.specs.spelling import nearest, show, suggestion, values_text
 from pallasc.specs.templates import Scalar, Value, label_of, typed
 

@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
-from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target
+from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, target_suggestion
 from pallasc.specs.loading.tune_fields import table_of
 from pallasc.specs.loading.tuned_table import Table, read_table
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import show, suggestion, values_text
-from pallasc.specs.targets import target_suggestion
 from pallasc.specs.templates import Point, Scalar, labels, typed
 from pallasc.specs.tuning import Row, Tune, Tuning, bucket_key, key_text, use_text
 

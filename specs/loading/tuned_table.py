@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.fields import (
+    PARAMETER,
     Field,
     ListOf,
     MapOf,
@@ -52,7 +53,6 @@ from pallasc.specs.fields import (
     ScalarKind,
     Text,
 )
-from pallasc.specs.loading.parameter_fields import PARAMETER
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
 from pallasc.specs.lock import DIGEST, quoted
 from pallasc.specs.spelling import show

@@ -16,30 +16,38 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pallasc.errors import SpecError
-from pallasc.specs.fields import Place
-from pallasc.specs.gpus import Target
-from pallasc.specs.loading.declare import SpecFile, check_targets, declare, kernel_place
-from pallasc.specs.loading.schema import FILE, FILE_FIELDS, VARIABLES_KIND
-from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
+from pallasc.errors import Location, SpecError
+from pallasc.specs.entries import check_data_file
+from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
+from pallasc.specs.loading.modules import python_kind
+from pallasc.specs.loading.schema import (
+    FILE,
+    FILE_FIELDS,
+    KERNEL_FIELDS,
+    PARTIAL_KERNEL,
+    VARIABLES_KIND,
+)
+from pallasc.specs.loading.tables import FILE_KEY, Matrix, Table, read_rows
+from pallasc.specs.loading.tune_fields import TABLE_SUFFIX, given_values, made_tune
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
-from pallasc.specs.settings.build_settings import project_table
-from pallasc.specs.spec import Spec
+from pallasc.specs.settings import project_table
+from pallasc.specs.spec import Row, Spec
 from pallasc.specs.spelling import nearest, suggestion
-from pallasc.specs.targets import check_arch, make_model, resolve_target
+from pallasc.specs.templates import Value
 from pallasc.specs.user_files import check_regular
 
 YAML_SUFFIXES = (".yaml", ".yml")
-_DECLARING = ("declare", "kernel")
 _IS_YAML_SPEC = re.compile(rb"^(kernels|schema)[ \t]*:.*^(kernels|schema)[ \t]*:", re.M | re.S)
 _MOST_FOLDERS = 1000
 _MOST_BYTES = 8 << 20
@@ -73,7 +81,12 @@ def load_specs(
     specs: list[Spec] = []
     owners: dict[str, dict[str | None, Spec]] = {}
     for file in spec_files(paths, on_skip=on_skip):
-        loaded = _load(file, collect_python)
+        if not file.endswith(".py"):
+            loaded = load_yaml(file)
+        elif collect_python is not None:
+            loaded = collect_python(file)
+        else:
+            raise SpecError(f"{file}: a Python spec file cannot be read here.", hint="Use YAML.")
         for spec in loaded:
             _check_owner(spec, owners.get(spec.name, {}))
         for spec in loaded:
@@ -104,14 +117,6 @@ def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -
         SpecError: the text is malformed.
     """
     return _read_file(parse_document(text, file), str(Path(base_dir).resolve()))
-
-
-def _load(file: str, collect_python: PythonCollector | None) -> list[Spec]:
-    if not file.endswith(".py"):
-        return load_yaml(file)
-    if collect_python is None:
-        raise SpecError(f"{file}: a Python spec file cannot be read here.", hint="Use YAML.")
-    return collect_python(file)
 
 
 def _archs(spec: Spec) -> list[str | None]:
@@ -161,7 +166,7 @@ def _spec_file(
         defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")
     if isinstance(targets := defaults.get("targets"), tuple):
-        check_targets(targets, places["targets"], models)
+        _check_targets(targets, places["targets"], models)
     return SpecFile(base_dir, defaults, places, models)
 
 
@@ -284,8 +289,10 @@ def _missing_hint(path: Path) -> str | None:
 def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
     files = []
     for child in sorted(folder.iterdir()):
-        kind = _python_kind(child) if child.suffix == ".py" else None
-        if (child.suffix in YAML_SUFFIXES and not _is_table(child)) or kind == "spec":
+        kind = python_kind(_content(child)) if child.suffix == ".py" else None
+        if (
+            child.suffix in YAML_SUFFIXES and not child.name.endswith(TABLE_SUFFIX)
+        ) or kind == "spec":
             files.append(child)
         elif kind == "unclear":
             on_skip(
@@ -321,32 +328,13 @@ def _folders_with_specs(folder: Path) -> Iterator[Path]:
             yield Path(place)
 
 
-def _is_table(file: Path) -> bool:
-    return file.name.endswith(TABLE_SUFFIX)
-
-
 def _is_spec(file: Path) -> bool:
     if file.suffix in YAML_SUFFIXES:
-        return not _is_table(file) and _IS_YAML_SPEC.search(_content(file)) is not None
-    return file.suffix == ".py" and _python_kind(file) == "spec"
-
-
-def _python_kind(file: Path) -> Literal["spec", "unclear"] | None:
-    """Return "spec" if a Python file declares kernels, "unclear" if it may do so when it runs.
-
-    A file with syntax errors counts as a spec if it mentions pallasc, to report its error.
-    """
-    content = _content(file)
-    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
-        return None
-    try:
-        tree = ast.parse(content)
-        names = set(_declaring_names(tree))
-        if any(_is_call_of(names, node) for node in _outside_of_functions(tree)):
-            return "spec"
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return "spec"
-    return "unclear" if any(_is_call_of(names, node) for node in ast.walk(tree)) else None
+        return (
+            not file.name.endswith(TABLE_SUFFIX)
+            and _IS_YAML_SPEC.search(_content(file)) is not None
+        )
+    return file.suffix == ".py" and python_kind(_content(file)) == "spec"
 
 
 def _content(file: Path) -> bytes:
@@ -359,33 +347,134 @@ def _content(file: Path) -> bytes:
         return b""
 
 
-def _declaring_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names of the declaring functions in a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] == "pallasc":
-                    own = alias.asname or "pallasc"
-                    yield from (f"{own}.{name}" for name in _DECLARING)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
-            for alias in node.names:
-                if alias.name in _DECLARING:
-                    yield alias.asname or alias.name
-                elif alias.name == "*":
-                    yield from _DECLARING
+class SpecFile(Struct, frozen=True):
+    """Data that all kernels of a spec file share.
+
+    Attributes:
+        base_dir: absolute folder of the spec file.
+        defaults: fields for kernels that omit them, already checked.
+        places: place of each default.
+        models: models that the file defines.
+        locations: positions of the values in defaults, by the default's name.
+        documents: data files that were read, by path.
+        rows: each table of the file and its rows, by the `id()` of the table.
+    """
+
+    base_dir: str
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
+    models: Mapping[str, Target] = field(default_factory=dict)
+    locations: dict[str, dict[str, Location]] = field(default_factory=dict)
+    documents: dict[str, Document] = field(default_factory=dict)
+    rows: dict[int, tuple[Table, tuple[Row, ...]]] = field(default_factory=dict)
 
 
-def _is_call_of(names: set[str], node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in names
+def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
+    """Check the fields of one kernel and return its spec.
+
+    Raises:
+        SpecError: a field is wrong or missing, or refers to something that does not exist.
+    """
+    own = PARTIAL_KERNEL.read(fields, at)
+    values: dict[str, Any] = {**file.defaults, **own}
+    places = {name: at.child(name) if name in own else file.places[name] for name in values}
+    for known in KERNEL_FIELDS:
+        if known.required and known.name not in values:
+            raise at.error(f"field {known.name!r} is missing.", known.doc)
+    _check_names(values["args"], values.get("static", {}), places)
+    if "targets" in own:
+        _check_targets(values["targets"], places["targets"], file.models)
+    locations = _locations(own, values, places, file)
+    if "matrix" in values:
+        values.update(_points(values["matrix"], places["matrix"], file))
+    if "files" in values:
+        values["files"] = _data_files(values["files"], places["files"], file.base_dir)
+    if "tune" in values:
+        tune = values["tune"]
+        rows = tuple(row.values for row in values.get("rows", ()))
+        given = given_values(
+            values.get("matrix", {}), rows, values.get("include", ()), tune["over"]
+        )
+        values["tune"] = made_tune(tune, given, places["tune"])
+    return Spec(  # the kinds have checked the types of all fields
+        **values,
+        location=at.location,
+        base_dir=file.base_dir,
+        models=dict(file.models),
+        locations=locations,
+    )
 
 
-def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when a module is imported, including decorators of functions."""
-    yield node
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        children = node.decorator_list
-    elif isinstance(node, ast.Lambda):
-        children = ()
-    for child in children:
-        yield from _outside_of_functions(child)
+def _check_names(
+    args: Collection[Value], static: Mapping[str, Value], places: Mapping[str, Place]
+) -> None:
+    for name in static:
+        if isinstance(args, dict) and name in args:
+            message = f"argument {name!r} is given under 'args' as well."
+            raise places["static"].child(name).error(message, "Give it once.", at_key=True)
+
+
+def _check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target]) -> None:
+    for index, name in enumerate(names):
+        resolve_target(name, models, location=at.child(index).location)
+
+
+def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
+    table, known = matrix.table, file.rows
+    if table is None:
+        return {"matrix": matrix.axes}
+    at = at.child(table.named)
+    if id(table) not in known:
+        known[id(table)] = (table, read_rows(table, at, file.base_dir, file.documents))
+    rows = known[id(table)][1]
+    for name in matrix.axes:
+        if name in rows[0].values:
+            raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
+    path = check_data_file(table.path, file.base_dir)
+    return {"matrix": matrix.axes, "rows": rows, "table": path}
+
+
+def _data_files(files: tuple[str, ...], at: Place, base_dir: str) -> tuple[str, ...]:
+    paths = []
+    for index, name in enumerate(files):
+        with at.child(index).blamed():
+            paths.append(check_data_file(name, base_dir))
+    return tuple(paths)
+
+
+def _locations(
+    own: Mapping[str, object],
+    values: Mapping[str, object],
+    places: Mapping[str, Place],
+    file: SpecFile,
+) -> Mapping[str, Location]:
+    """Return the positions of a kernel's own fields and of the defaults, by dotted path."""
+    given: dict[str, Location] = {}
+    for name in own:
+        given.update(_places(values[name], places[name], (name,)))
+    defaults = [name for name in values if name not in own]
+    for name in defaults:
+        if name not in file.locations:
+            file.locations[name] = dict(_places(values[name], places[name], (name,)))
+    return ChainMap(given, *(file.locations[name] for name in defaults))
+
+
+def _places(value: object, at: Place, path: PathParts) -> Iterator[tuple[str, Location]]:
+    yield ".".join(map(str, path)), at.location
+    items: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, Matrix):
+        if value.table is not None:
+            yield f"matrix.{FILE_KEY}", at.child(value.table.named).location
+        items = value.axes.items()
+    elif isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for key, item in items:
+        yield from _places(item, at.child(key), (*path, key))
+
+
+def kernel_place(at: Place, name: object, otherwise: str) -> Place:
+    """Return a kernel's place, labeled with the kernel's name if it has one."""
+    origin = name if isinstance(name, str) and name else otherwise
+    return at._replace(origin=origin, skip=len(at.path))

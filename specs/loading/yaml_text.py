@@ -6,15 +6,15 @@ scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads differentl
 number of values. A JSON file is read as YAML.
 
 The parsers of libyaml and PyYAML yield one event at a time and do not recurse. PyYAML's composers
-do, and build everything before it can be counted, so this module composes nodes itself, within
-bounds. Source of the events: YAML 1.1, chapter 3.1.
+do, and build everything before it can be counted, so this module reads the events, within bounds.
+Source of the events: YAML 1.1, chapter 3.1.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -30,14 +30,10 @@ MOST_VALUES = 100_000
 _DEEPEST = 100
 """Maximum nesting of lists and mappings."""
 
-_PLAIN = "pallasc:plain"
-"""Tag of a scalar without quotes or a tag."""
-
 _TEXT = "tag:yaml.org,2002:str"
 _LIST = "tag:yaml.org,2002:seq"
 _MAPPING = "tag:yaml.org,2002:map"
 _UNTAGGED = (None, "!")
-_CONTROL = ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent")
 
 MOST_BYTES = 8 * 2**20
 """Maximum size of one file."""
@@ -116,17 +112,21 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
     """
     import yaml
 
-    document = Document(file)
-    try:
-        node = _compose(text, file, most_values)
-    except yaml.YAMLError as error:
-        raise _not_yaml(error, text, file) from None
-    if node is None:
-        raise SpecError(
-            "the file is empty.", location=Location(file), hint="pallasc init writes an example."
-        )
-    document.data = _Reader(document, most_values).read(node, ())
-    return document
+    if directive := _TAG_DIRECTIVE.search(text):  # libyaml compares each with all others
+        line = text.count("\n", 0, directive.end()) + 1
+        raise SpecError("tags are not allowed.", location=Location(file, line))
+    if file.endswith(".json"):
+        text = text.replace("\t", " ")  # JSON allows tabs only between tokens
+    loaders: list[Any] = [yaml.CSafeLoader] if yaml.__with_libyaml__ else []
+    if not loaders or len(text) <= _MOST_EXPLAINED:
+        loaders.append(yaml.SafeLoader)
+    failure: Any = None
+    for loader in loaders:  # libyaml parses valid text, PyYAML's own parser explains errors
+        try:
+            return _Reader(yaml.parse(text, Loader=loader), file, most_values).read()
+        except yaml.YAMLError as error:
+            failure = error
+    raise _not_yaml(failure, text, file) from None
 
 
 def decoded(content: bytes, file: str, hint: str = "Save the file as UTF-8.") -> str:
@@ -156,27 +156,6 @@ def check_merged(text: str, file: str, what: str, hint: str) -> None:
         line = text.count("\n", 0, conflict.start()) + 1
         message = f"the {what} holds the marks of a merge conflict."
         raise SpecError(message, location=Location(file, line), hint=hint)
-
-
-def _compose(text: str, file: str, most_values: int) -> _Node | None:
-    """Return the root node: libyaml parses valid text, PyYAML's own parser explains errors."""
-    import yaml
-
-    _check_directives(text, file)
-    if file.endswith(".json"):
-        text = text.replace("\t", " ")  # JSON allows tabs only between tokens
-    is_short = len(text) <= _MOST_EXPLAINED
-    if yaml.__with_libyaml__:
-        with contextlib.suppress(*([yaml.YAMLError] if is_short else [])):
-            return _Composer(file, most_values).document(yaml.parse(text, Loader=yaml.CSafeLoader))
-    return _Composer(file, most_values).document(yaml.parse(text, Loader=yaml.SafeLoader))
-
-
-def _check_directives(text: str, file: str) -> None:
-    """Reject definitions of tags: no tag is allowed, and libyaml compares each with all others."""
-    if directive := _TAG_DIRECTIVE.search(text):
-        line = text.count("\n", 0, directive.end()) + 1
-        raise SpecError("tags are not allowed.", location=Location(file, line))
 
 
 def _not_yaml(error: Any, text: str, file: str) -> SpecError:
@@ -233,210 +212,189 @@ def reads_as_text(text: str) -> bool:
     )
 
 
-class _Node(Struct, eq=False):
-    """A scalar, a list, or a mapping.
+class _Reader:
+    """Converts the events of a parser to data; an alias reads the events of its anchor again.
 
-    Attributes:
-        id: `scalar`, `sequence`, or `mapping`.
-        tag: the YAML tag.
-        value: text, nodes, or pairs of nodes.
-        line, column: start position, from 1.
-        is_flow: True if written with brackets.
+    Counts values, so that aliases cannot multiply without end.
     """
 
-    id: str
-    tag: str
-    value: Any
-    line: int
-    column: int
-    is_flow: bool = False
-
-
-class _Composer:
-    def __init__(self, file: str, most_values: int) -> None:
-        self._root: _Node | None = None
-        self._file = file
-        self._most_values = most_values
-        self._documents = 0
-        self._count = 0
-        self._open: list[_Node] = []
-        self._anchors: dict[str, _Node] = {}
-
-    def document(self, events: Iterable[Any]) -> _Node | None:
-        """Return the root node of the only document, None if there is none."""
-        for event in events:
-            self._take(event)
-        return self._root
-
-    def _take(self, event: Any) -> None:
-        kind = type(event).__name__
-        if kind == "DocumentStartEvent":
-            self._documents += 1
-            if self._documents > 1:
-                raise self._error(event, "a file must be one document; a second one begins here.")
-        elif kind == "AliasEvent":
-            self._alias(event)
-        elif kind == "ScalarEvent":
-            self._add(event, _Node("scalar", _scalar_tag(event), event.value, *_start(event)))
-        elif kind == "SequenceStartEvent":
-            self._start("sequence", _LIST, event)
-        elif kind == "MappingStartEvent":
-            self._start("mapping", _MAPPING, event)
-        elif kind not in _CONTROL:
-            self._end()
-
-    def _alias(self, event: Any) -> None:
-        if event.anchor not in self._anchors:
-            raise self._error(event, f"not YAML: found undefined alias {event.anchor!r}.")
-        self._put(event, self._anchors[event.anchor])
-
-    def _start(self, kind: str, tag: str, event: Any) -> None:
-        if len(self._open) > _DEEPEST:
-            raise self._error(event, "lists and mappings are nested too deeply.")
-        tag = tag if event.tag in _UNTAGGED else event.tag
-        node = _Node(kind, tag, [], *_start(event), bool(event.flow_style))
-        self._add(event, node)
-        self._open.append(node)
-
-    def _end(self) -> None:
-        node = self._open.pop()
-        if node.id == "mapping":
-            node.value = list(zip(node.value[::2], node.value[1::2], strict=True))
-
-    def _add(self, event: Any, node: _Node) -> None:
-        if event.anchor is not None:
-            other = self._anchors.setdefault(event.anchor, node)
-            if other is not node:
-                raise self._error(event, f"anchor {event.anchor!r} is defined twice.")
-        self._put(event, node)
-
-    def _put(self, event: Any, node: _Node) -> None:
-        self._count += 1
-        # Keys are also counted here; the reader counts exactly.
-        if self._count > 2 * self._most_values + 1:
-            message = f"more than {self._most_values} values, aliases counted."
-            raise self._error(event, message)
-        if self._open:
-            self._open[-1].value.append(node)
-        else:
-            self._root = node
-
-    def _error(self, event: Any, message: str) -> SpecError:
-        return SpecError(message, location=Location(self._file, *_start(event)))
-
-
-def _start(event: Any) -> tuple[int, int]:
-    mark = event.start_mark
-    return mark.line + 1, mark.column + 1
-
-
-def _scalar_tag(event: Any) -> str:
-    if event.tag not in _UNTAGGED:
-        return str(event.tag)
-    return _PLAIN if event.implicit[0] else _TEXT
-
-
-class _Reader:
-    """Converts nodes to data and counts values, so that aliases cannot multiply without end."""
-
-    def __init__(self, document: Document, most_values: int) -> None:
-        self._document = document
+    def __init__(self, events: Iterator[Any], file: str, most_values: int) -> None:
+        self._events = events
+        self._taken: list[Any] = []
+        self._next = 0
+        self._document = Document(file)
         self._most_values = self._left = most_values
+        self._anchors: dict[str, int] = {}
         self._open: list[Any] = []
 
-    def read(self, node: _Node, path: PathParts) -> Any:
-        self._document.values[path] = self._where(node)
+    def read(self) -> Document:
+        """Return the only document."""
+        self._take()
+        if self._peek() != "DocumentStartEvent":
+            raise SpecError(
+                "the file is empty.",
+                location=Location(self._document.file),
+                hint="pallasc init writes an example.",
+            )
+        self._take()
+        self._document.data = self._value(())
+        self._take()
+        if self._peek() == "DocumentStartEvent":
+            message = "a file must be one document; a second one begins here."
+            raise self._error(self._take(), message)
+        return self._document
+
+    def _peek(self) -> str:
+        """Return the kind of the next event, such as `ScalarEvent`."""
+        if self._next == len(self._taken):
+            self._taken.append(next(self._events))
+        return type(self._taken[self._next]).__name__
+
+    def _take(self) -> Any:
+        if self._next == len(self._taken):
+            self._taken.append(next(self._events))
+        event = self._taken[self._next]
+        self._next += 1
+        if not self._anchors and getattr(event, "anchor", None) is None:
+            self._taken.clear()  # only the events of anchors are read again
+            self._next = 0
+        return event
+
+    def _value(self, path: PathParts) -> Any:
+        kind = self._peek()
+        if kind == "AliasEvent":
+            return self._replayed(partial(self._value, path))
+        start = self._next
+        event = self._take()
+        self._document.values[path] = self._where(event)
         self._left -= 1
         if self._left < 0:
-            raise self._error(node, f"more than {self._most_values} values, aliases counted.")
-        if node.id == "scalar":
-            return self._scalar(node)
-        if node.tag not in (_LIST, _MAPPING):
-            raise self._tag_error(node)
-        if any(node is other for other in self._open):
-            raise self._error(node, "an alias refers to what contains it.")
+            raise self._error(event, f"more than {self._most_values} values, aliases counted.")
+        if event.anchor and self._anchors.setdefault(event.anchor, start) != start:
+            raise self._error(event, f"anchor {event.anchor!r} is defined twice.")
+        if kind == "ScalarEvent":
+            return self._scalar(event)
+        if event.tag not in (*_UNTAGGED, _LIST, _MAPPING):
+            raise self._tag_error(event)
+        if any(event is other for other in self._open):
+            raise self._error(event, "an alias refers to what contains it.")
         if len(self._open) > _DEEPEST:
-            raise self._error(node, "lists and mappings are nested too deeply.")
-        self._open.append(node)
-        data = self._sequence(node, path) if node.id == "sequence" else self._mapping(node, path)
+            raise self._error(event, "lists and mappings are nested too deeply.")
+        self._open.append(event)
+        data = self._sequence(path) if kind == "SequenceStartEvent" else self._mapping(event, path)
         self._open.pop()
         return data
 
-    def _sequence(self, node: _Node, path: PathParts) -> list[Any]:
-        return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
+    def _replayed(self, read: Callable[[], Any]) -> Any:
+        """Read the events of the next alias's anchor."""
+        alias = self._take()
+        if alias.anchor not in self._anchors:
+            raise self._error(alias, f"not YAML: found undefined alias {alias.anchor!r}.")
+        after, self._next = self._next, self._anchors[alias.anchor]
+        data = read()
+        self._next = after
+        return data
 
-    def _mapping(self, node: _Node, path: PathParts) -> dict[str, object]:
-        self._check_forgotten_quotes(node)
+    def _sequence(self, path: PathParts) -> list[Any]:
+        items: list[Any] = []
+        while self._peek() != "SequenceEndEvent":
+            items.append(self._value((*path, len(items))))
+        self._take()
+        return items
+
+    def _mapping(self, start: Any, path: PathParts) -> dict[str, object]:
         data: dict[str, object] = {}
-        merged: dict[str, object] = {}
-        sources = [
-            self.read(source, path)
-            for key_node, value_node in node.value
-            if key_node.tag == _PLAIN and key_node.value == "<<"
-            for source in self._merge_sources(value_node)
-        ]
-        for source in reversed(sources):  # the first source with a key wins
-            merged.update(source)
-        self._document.values[path] = self._where(node)
-        for key_node, value_node in node.value:
-            if key_node.tag == _PLAIN and key_node.value == "<<":
+        sources: list[dict[str, object]] = []
+        value_event: Any = None
+        while (kind := self._peek()) != "MappingEndEvent":
+            event = self._take()
+            if kind == "ScalarEvent" and event.value == "<<" and _is_plain(event):
+                sources += self._merged(path)
                 continue
-            key = self._key(key_node)
+            key = self._key(event)
             if key in data:
                 first = self._document.keys[(*path, key)]
                 message = f"key {show(key)} is given twice, first at {first}."
-                raise self._error(key_node, message, "Remove one of them.")
-            self._document.keys[(*path, key)] = self._where(key_node)
-            data[key] = self.read(value_node, (*path, key))
+                raise self._error(event, message, "Remove one of them.")
+            self._document.keys[(*path, key)] = self._where(event)
+            value_event = None if self._peek() == "AliasEvent" else self._taken[self._next]
+            data[key] = self._value((*path, key))
+        self._take()
+        if (
+            start.flow_style
+            and list(data.values()) == [None]
+            and getattr(value_event, "value", 0) == ""
+        ):
+            raise self._error(
+                start, f"{{{key}}} is a mapping in YAML.", f'Write "{{{key}}}" in quotes.'
+            )
+        merged: dict[str, object] = {}
+        for source in reversed(sources):  # the first source with a key wins
+            merged.update(source)
         return {**merged, **data}
 
-    def _merge_sources(self, node: _Node) -> Iterator[Any]:
-        sources = node.value if node.id == "sequence" else [node]
-        for source in sources:
-            if source.id != "mapping":
-                raise self._error(source, "'<<' takes a mapping.", "Write <<: *anchor.")
-            yield source
+    def _merged(self, path: PathParts) -> list[dict[str, object]]:
+        """Return the mappings of a `<<`; the positions of keys given next to it stay."""
+        own, self._document = self._document, Document(self._document.file)
+        sources = self._sources(path)
+        for places, found in (
+            (own.values, self._document.values),
+            (own.keys, self._document.keys),
+        ):
+            for place, where in found.items():
+                places.setdefault(place, where)
+        self._document = own
+        return sources
 
-    def _key(self, node: _Node) -> str:
-        if node.id != "scalar":
-            raise self._error(node, "a key must be text.", 'Put "{…}" in quotes.')
-        key = self._scalar(node)
+    def _sources(self, path: PathParts) -> list[dict[str, object]]:
+        if self._peek() == "AliasEvent":
+            sources: list[dict[str, object]] = self._replayed(partial(self._sources, path))
+            return sources
+        if self._peek() != "SequenceStartEvent":
+            return [self._source(path)]
+        self._take()
+        sources = []
+        while self._peek() != "SequenceEndEvent":
+            sources.append(self._source(path))
+        self._take()
+        return sources
+
+    def _source(self, path: PathParts) -> dict[str, object]:
+        source = self._value(path)
+        if not isinstance(source, dict):
+            where = self._document.values[path]
+            raise SpecError("'<<' takes a mapping.", location=where, hint="Write <<: *anchor.")
+        return source
+
+    def _key(self, event: Any) -> str:
+        if type(event).__name__ != "ScalarEvent":
+            raise self._error(event, "a key must be text.", 'Put "{…}" in quotes.')
+        key = self._scalar(event)
         if not isinstance(key, str):
-            raise self._error(node, f"a key must be text, got {show(key)}.", "Put it in quotes.")
+            raise self._error(event, f"a key must be text, got {show(key)}.", "Put it in quotes.")
         return key
 
-    def _check_forgotten_quotes(self, node: _Node) -> None:
-        if not node.is_flow or len(node.value) != 1:
-            return
-        key, value = node.value[0]
-        if key.id == value.id == "scalar" and value.tag == _PLAIN and value.value == "":
-            raise self._error(
-                node,
-                f"{{{key.value}}} is a mapping in YAML.",
-                f'Write "{{{key.value}}}" in quotes.',
-            )
+    def _scalar(self, event: Any) -> Any:
+        if _is_plain(event):
+            return self._plain(event, event.value)
+        if event.tag not in (*_UNTAGGED, _TEXT):
+            raise self._tag_error(event)
+        return self._complete(event)
 
-    def _scalar(self, node: _Node) -> Any:
-        if node.tag == _TEXT:
-            return self._complete(node)
-        if node.tag != _PLAIN:
-            raise self._tag_error(node)
-        return self._plain(node, node.value)
-
-    def _complete(self, node: _Node) -> str:
-        text = join_surrogates(node.value)
+    def _complete(self, event: Any) -> str:
+        text = join_surrogates(event.value)
         if text is None:
-            raise self._error(node, f"{show(node.value)} {HALF}", HALF_HINT)
+            raise self._error(event, f"{show(event.value)} {HALF}", HALF_HINT)
         return text
 
-    def _plain(self, node: _Node, text: str) -> Any:
+    def _plain(self, event: Any, text: str) -> Any:
         if text in _NULL:
             return None
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
         if len(text) > _LONGEST_NUMBER:
-            return self._long(node, text)
-        self._check_ambiguous(node, text)
+            return self._long(event, text)
+        self._check_ambiguous(event, text)
         if _INT.fullmatch(text):
             return int(text, 0)
         if _FLOAT.fullmatch(text):
@@ -444,25 +402,31 @@ class _Reader:
         special = _SPECIAL.fullmatch(text)
         return float(special["sign"] + special["kind"]) if special else text
 
-    def _long(self, node: _Node, text: str) -> str:
+    def _long(self, event: Any, text: str) -> str:
         if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
-            raise self._error(node, "this number is too long.")
+            raise self._error(event, "this number is too long.")
         return text
 
-    def _check_ambiguous(self, node: _Node, text: str) -> None:
+    def _check_ambiguous(self, event: Any, text: str) -> None:
         hint = next((hint for pattern, hint in _AMBIGUOUS if pattern.fullmatch(text)), None)
         if text.lower() in _YES | _NO:
             word = "true" if text.lower() in _YES else "false"
             hint = f'Write {word}, or "{text}" in quotes.'
         if hint is not None:
-            raise self._error(node, f"{text}: YAML 1.1 and YAML 1.2 read this differently.", hint)
+            raise self._error(event, f"{text}: YAML 1.1 and YAML 1.2 read this differently.", hint)
 
-    def _tag_error(self, node: _Node) -> SpecError:
-        name = node.tag.replace("tag:yaml.org,2002:", "!!")
-        return self._error(node, f"the tag {name} is not allowed.", "Specs are plain data.")
+    def _tag_error(self, event: Any) -> SpecError:
+        name = event.tag.replace("tag:yaml.org,2002:", "!!")
+        return self._error(event, f"the tag {name} is not allowed.", "Specs are plain data.")
 
-    def _where(self, node: _Node) -> Location:
-        return Location(self._document.file, node.line, node.column)
+    def _where(self, event: Any) -> Location:
+        mark = event.start_mark
+        return Location(self._document.file, mark.line + 1, mark.column + 1)
 
-    def _error(self, node: _Node, message: str, hint: str | None = None) -> SpecError:
-        return SpecError(message, location=self._where(node), hint=hint)
+    def _error(self, event: Any, message: str, hint: str | None = None) -> SpecError:
+        return SpecError(message, location=self._where(event), hint=hint)
+
+
+def _is_plain(event: Any) -> bool:
+    """Return True for a scalar without quotes or a tag."""
+    return event.tag in _UNTAGGED and event.implicit[0]

@@ -16,8 +16,8 @@ import sass_text  # noqa: F401 - found here for the tests, which import it by it
 
 sys.path.pop(0)
 
-from pallasc.analysis.sass.disassembly import disassemble_all
-from pallasc.analysis.sass.instructions import Code
+from pallasc.analysis.nvdisasm import disassemble_all
+from pallasc.analysis.sass import Code
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options

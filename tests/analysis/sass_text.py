@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pallasc.analysis.sass.instructions import Code
-from pallasc.analysis.sass.listing import read_listing
+from pallasc.analysis.sass import Code, read_listing
 
 
 def code_of(text: str) -> Code:

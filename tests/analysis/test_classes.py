@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pallasc.analysis.sass.classes import classify
-from pallasc.analysis.sass.instructions import Code
+from pallasc.analysis.sass import Code, classify
 
 
 def test_no_instruction_of_the_library_is_unknown(

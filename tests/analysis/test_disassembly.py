@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.sass.disassembly import disassemble, disassemble_all, sass
-from pallasc.analysis.sass.instructions import INSTRUCTION_BYTES, Code
-from pallasc.analysis.sass.join import pieces_of
+from pallasc.analysis import nvdisasm
+from pallasc.analysis.nvdisasm import disassemble, disassemble_all, sass
+from pallasc.analysis.sass import INSTRUCTION_BYTES, Code
 from pallasc.compiler.toolchain import toolchain
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.cubin import parse_elf
@@ -29,7 +29,7 @@ def test_many_at_once_are_the_same_as_one_by_one(
 ) -> None:
     assert {name: dict(disassemble(cubin)) for name, cubin in cubins.items()} == together
     # So the comparison is not one of a way with itself.
-    assert all(pieces_of(cubin) for cubin in cubins.values())
+    assert all(nvdisasm._pieces(cubin) for cubin in cubins.values())
 
 
 def test_every_instruction_has_its_text_and_its_bytes(
@@ -70,6 +70,18 @@ def test_live_registers_are_counted_and_no_more_than_a_thread_has(
         assert counts[0] is not None
         most = max(count for count in counts if count is not None)
         assert 1 < most <= artifact.kernels[0].registers
+
+
+def test_equal_kernels_are_disassembled_once(
+    cubins: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    together = nvdisasm._together
+    monkeypatch.setattr(nvdisasm, "_together", lambda b: seen.append(len(b)) or together(b))
+    cubin = cubins["add"]
+    found = disassemble_all({"first": cubin, "second": cubin + bytes(8)})
+    assert seen == [1]
+    assert found["first"] == found["second"] == disassemble(cubin)
 
 
 @pytest.mark.parametrize("bad", [b"", b"no cubin at all", b"\x7fELF\x02\x01" + bytes(100)])

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.metrics.kernel_metrics import (
+from pallasc.analysis.metrics import (
     KernelMetrics,
     all_metrics,
     artifact_metrics,
+    flops_of,
     metrics_json,
     occupancy_of,
 )
+from pallasc.analysis.roofline import peak_operations_per_s
 from pallasc.compiler.toolchain import toolchain
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
@@ -137,7 +139,7 @@ def test_without_a_disassembler_the_rest_is_there(
     artifacts: Mapping[str, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "find_package", lambda name: None)
-    (found,) = artifact_metrics(artifacts["hopper_matmul"])
+    (found,) = next(iter(all_metrics([artifacts["hopper_matmul"]]).values()))
     assert (found.instructions, found.mix, found.loops) == (None, None, None)
     assert "nvdisasm is not installed" in found.reasons["mix"]
     assert found.tensor_flops == 2 * M * N * K
@@ -169,4 +171,25 @@ def test_a_damaged_cubin_is_refused(artifacts: Mapping[str, Artifact]) -> None:
     key = artifact.kernels[0].cubin
     damaged.blob = lambda k: artifact.blob(k)[:3000] if k == key else artifact.blob(k)  # type: ignore[method-assign]
     with pytest.raises(CorruptError, match=key):
-        artifact_metrics(damaged)
+        all_metrics([damaged])
+
+
+def test_every_model_that_has_tensor_cores_in_the_table_is_one_of_ours() -> None:
+    known = [name for name in MODELS if peak_operations_per_s(name, "f16") is not None]
+    assert set(MODELS) - set(known) == {"gb10", "thor", "rtx-pro-6000"}
+    assert peak_operations_per_s("h100-sxm", "f16") == 989.4e12
+    assert peak_operations_per_s("h100-sxm", "f4") is None
+    assert peak_operations_per_s("unheard-of", "f16") is None
+
+
+def test_shapes_are_read_from_opcodes() -> None:
+    from sass_text import code_of
+
+    def of(opcode: str) -> int | None:
+        return flops_of(code_of(f"{opcode} R0, R1, R2").instructions)
+
+    assert of("HGMMA.64x256x16.F32.BF16") == 2 * 64 * 256 * 16
+    assert of("HMMA.16816.F32.BF16") == 2 * 16 * 8 * 16
+    assert of("IMMA.16832.S8.S8") == 2 * 16 * 8 * 32
+    assert of("UTCHMMA") is None
+    assert of("FADD") == 0

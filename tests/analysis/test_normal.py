@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from sass_text import code_of
 
-from pallasc.analysis.sass.instructions import Code
-from pallasc.analysis.sass.normal import normalised
+from pallasc.analysis.compare import normalised
+from pallasc.analysis.sass import Code
 
 TEXT = """
     LDC R7, c[0x0][0x28]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.metrics.work import FIELDS, MOST_STEPS, Work, work_of
+from pallasc.analysis.work import FIELDS, MOST_STEPS, Work, work_of
 from pallasc.specs.artifacts.plan import Bytes, Dim3, Launch, TensorMap
 
 PTX = """.version 8.6

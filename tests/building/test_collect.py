@@ -16,7 +16,7 @@ from pallasc.compiler.builds import collect as collecting
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.wire import spec_to_json
+from pallasc.specs.spec import spec_to_json
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from fakes import BEGUN, PATIENCE_S, pass_time

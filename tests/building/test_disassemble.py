@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.sass import disassembly
-from pallasc.analysis.sass.disassembly import sass
+from pallasc.analysis import nvdisasm
+from pallasc.analysis.nvdisasm import sass
 from pallasc.compiler.toolchain import toolchain
 from pallasc.errors import CorruptError, ToolError
 
@@ -56,8 +56,8 @@ def test_a_disassembler_that_does_not_end_is_stopped(
     tool = tmp_path / "nvdisasm"
     tool.write_text("#!/bin/sh\nexec sleep 1000\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(disassembly, "find_disassembler", lambda: tool)
-    monkeypatch.setattr(disassembly, "_LONGEST_S", 0.1)
+    monkeypatch.setattr(nvdisasm, "find_disassembler", lambda: tool)
+    monkeypatch.setattr(nvdisasm, "_LONGEST_S", 0.1)
     with pytest.raises(ToolError, match=r"nvdisasm took longer than 0 s for a cubin of 4 bytes"):
         sass(b"\x7fELF")
 

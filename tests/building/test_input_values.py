@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pallasc.compiler.references.arrays import random_bytes
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import DTYPES
 
 WHOLE = [name for name, dtype in DTYPES.items() if name[0] in "iu" and dtype.bits >= 8]
 FLOATS = ["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3", "c64", "c128"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallasc.analysis.sass.disassembly import sass
+from pallasc.analysis.nvdisasm import sass
 
 
 def test_kernels_before_hopper_have_nothing_of_hopper(project: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pallasc.compiler.references.arrays import check_input, names_in, npy_bytes, read_input
 from pallasc.errors import ArgumentError, SpecError
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import DTYPES
 
 WIDE = [name for name, dtype in DTYPES.items() if dtype.bits >= 8]
 SHAPE = (3, 5)

@@ -234,7 +234,7 @@ def asked(
     monkeypatch.chdir(built.folder)
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.store.root))
     monkeypatch.setattr("sys.argv", ["build"])
-    monkeypatch.setattr("pallasc.hooks.requirements.is_compiler_installed", lambda: False)
+    monkeypatch.setattr("pallasc.hooks.bundles.is_compiler_installed", lambda: False)
     module = "setuptools.build_meta" if request.param == "setuptools" else "hatchling.build"
     return importlib.import_module(module).get_requires_for_build_wheel
 
@@ -276,9 +276,9 @@ def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
             for name, value in variables.items():
                 path = str(built.folder / value)
                 patch.setenv(name, path if name == "PALLASC_TRUSTED_KEYS" else value)
-            patch.setattr("pallasc.hooks.requirements.find_package", lambda name: None)
+            patch.setattr("pallasc.hooks.bundles.find_package", lambda name: None)
             assert asked() == requirements, variables
-            patch.setattr("pallasc.hooks.requirements.find_package", lambda name: name)
+            patch.setattr("pallasc.hooks.bundles.find_package", lambda name: name)
             assert [name for name in asked() if "sign" in name] == [], variables
 
 
@@ -286,7 +286,7 @@ def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
 def test_a_bundle_that_must_be_signed_is_checked_with_what_signs(
     built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallasc.hooks.requirements.find_package", lambda name: None)
+    monkeypatch.setattr("pallasc.hooks.bundles.find_package", lambda name: None)
     text = (built.folder / "pyproject.toml").read_text()
     built.write("pyproject.toml", text.replace('["spec.yaml", "twice.py"]', '"made.pallasc"'))
     built.write("made.pallasc", "")

@@ -354,7 +354,9 @@ def test_a_kernel_that_harms_its_compiler_fails_alone_and_is_reported(
 
 def _check_reports(report: Report, folder: Path) -> None:
     """Check what `--json`, `--junit` and `--annotations` say of each variant."""
-    told = {variant["name"]: variant for variant in report_json(report)["variants"]}
+    told = {
+        variant["name"]: variant for variant in report_json(build_run(report), report)["variants"]
+    }
     cases = ElementTree.fromstring(junit_xml(build_run(report), folder)).iter("testcase")
     failures = {case.get("classname"): case.find("failure") for case in cases}
     commands = github_commands(build_run(report), folder)

@@ -158,7 +158,7 @@ def test_a_limit_stops_the_worker(project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--device", "0"], "--device cannot be used with --emulate: no GPU is used."),
+        (["--device", "1"], "--device cannot be used with --emulate: no GPU is used."),
         (["--profile", "t.json"], "--profile cannot be used with --emulate: no time is measured."),
     ],
 )

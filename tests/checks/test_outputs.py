@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -20,12 +21,12 @@ from pallasc.cli.output.check_text import (
     events,
     finding_lines,
     interrupted_lines,
-    result_lines,
+    outcome_lines,
     summary_line,
 )
 from pallasc.cli.output.json import check_json
 from pallasc.cli.output.junit import junit_xml
-from pallasc.cli.output.outcome import check_run
+from pallasc.cli.output.outcome import check_run, checked
 from pallasc.cli.output.progress import Progress
 from pallasc.cli.output.sarif import sarif
 from pallasc.cli.output.text import Screen
@@ -74,6 +75,14 @@ def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     assert type(invocation["executionSuccessful"]) is bool
     results: list[dict[str, Any]] = run["results"]
     return results
+
+
+def _summary(report: Report) -> str:
+    return summary_line(check_run(report), report)
+
+
+def _sarif(report: Report, root: Path) -> Any:
+    return json.loads(sarif(check_run(report), rules_of(LEVELS.values()), root, version="1"))
 
 
 def test_sarif_has_rules_with_help_and_places_in_the_repository(
@@ -157,21 +166,24 @@ def test_an_interrupt_is_told_with_what_is_left(tmp_path: Path) -> None:
     left = VariantCheck("left@h100", None, None, None)
     report = Report((done, left), 1.5, ("interpreter",), interrupted=True)
     assert (report.exit_code, report.left) == (130, 1)
-    assert summary_line(report) == "2 variants in 1.5 s: 1 passed, interrupted, 1 left"
+    assert _summary(report) == "2 variants in 1.5 s: 1 passed, interrupted, 1 left"
     (run,) = json.loads(sarif(check_run(report), {}, tmp_path, version="1"))["runs"]
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False
     (note,) = invocation["toolExecutionNotifications"]
     line = "not checked  interpreter  left@h100: interrupted"
-    told = f"interrupted: 1 of 2 variants lack results of a level\n{line}"
+    told = f"interrupted\n{line}"
     assert note["message"]["text"] == told
-    assert [*interrupted_lines(report)] == [line]
-    assert [row["interrupted"] for row in check_json(report)["variants"]] == [[], ["interpreter"]]  # type: ignore[attr-defined]
+    assert [*interrupted_lines(check_run(report))] == [line]
+    assert [row["interrupted"] for row in check_json(check_run(report), report)["variants"]] == [
+        [],
+        ["interpreter"],
+    ]  # type: ignore[attr-defined]
     (suite,) = ElementTree.fromstring(junit_xml(check_run(report), tmp_path))
     assert (suite.get("tests"), suite.get("errors")) == ("2", "1")
     assert suite.find("testcase[@name='left@h100']/error") is not None
     many = Report((left,) * 25, 1.5, ("interpreter",), interrupted=True)
-    assert [*interrupted_lines(many)][20:] == ["not checked  and 5 other variants"]
+    assert [*interrupted_lines(check_run(many))][20:] == ["not checked  and 5 more"]
 
 
 HOSTILE = "\x1b[31m\n::error::x\u202e%0A<&\"'>\ud800]]>"
@@ -205,7 +217,7 @@ def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
     lines = [
         line
         for r in report.checks[0].results
-        for line in result_lines(HOSTILE, r, from_store=False)
+        for line in outcome_lines(checked(HOSTILE, None, r, from_store=False))
     ]
     _assert_harmless("\n".join(lines))
     assert all("\n" not in line for line in lines)
@@ -236,6 +248,28 @@ def _report_of(*findings: Finding, origin: Location | None = None) -> Report:
     results = (from_findings("artifact", findings),)
     check = VariantCheck("k@h100", None, None, None, results, origin=origin)
     return Report((check,), 1.0, ("artifact",))
+
+
+def test_junit_has_one_failure_a_case_and_none_for_notes(tmp_path: Path) -> None:
+    note, *failures = _note_and_failures()
+    noted = ElementTree.fromstring(junit_xml(check_run(_report_of(note)), tmp_path))
+    assert noted.get("failures") == "0"
+    assert noted.find(".//failure") is None
+    (told,) = noted.findall(".//testcase/system-out")
+    assert told.text == "note: all are undefined [nothing-compared]"
+    top = ElementTree.fromstring(junit_xml(check_run(_report_of(note, *failures)), tmp_path))
+    assert top.get("failures") == "1"
+    (failure,) = top.findall(".//failure")
+    assert (failure.get("type"), failure.get("message")) == ("race", "two writes (and 1 more)")
+    assert failure.text == ("warning: two writes [race]\nerror: all wait [deadlock]\n  wait less")
+    assert top.find(".//system-out") is not None
+
+
+def test_the_summary_tells_notes_from_findings() -> None:
+    note, *failures = _note_and_failures()
+    assert _summary(_report_of(note)) == "1 variant in 1.0 s: 1 passed; 1 note"
+    both = _summary(_report_of(note, *failures))
+    assert both == "1 variant in 1.0 s: 1 found; 2 findings, 1 note"
 
 
 def test_findings_of_a_bundle_are_placed_at_it(tmp_path: Path) -> None:
@@ -271,10 +305,21 @@ def test_a_place_without_a_source_line_is_told_once_with_its_ptx_lines() -> None
     ]
 
 
+def test_a_finding_without_a_line_is_at_its_kernel_in_the_spec(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finding = Finding(rule="memory-limit", message="too much")
+    candidate = Candidate("k@h100", None, origin=Location("kernels.pallasc"))  # type: ignore[arg-type]
+    progress = Progress(Screen(io.StringIO()))
+    listeners = events(progress, silent=False)
+    listeners.on_result(candidate, from_findings("artifact", (finding,)), False)
+    assert "\n  kernels.pallasc: error: too much [memory-limit]\n" in capsys.readouterr().out
+
+
 def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixture[str]) -> None:
     candidate = Candidate("k@h100", None)  # type: ignore[arg-type]
     progress = Progress(Screen(sys.stderr), quiet=True)
-    listeners = events(progress, levels=["artifact"], silent=False)
+    listeners = events(progress, silent=False)
     note = Finding(rule="spills", message="some", severity="note")
     for finding in ((), (note,), (Finding(rule="deadlock", message="all wait"),)):
         listeners.on_result(candidate, from_findings("artifact", finding), False)

@@ -149,7 +149,7 @@ def test_variants_over_one_budget_share_an_annotation(pretended: Any, root: Path
         for m in range(2, 20)
     ]
     (line,) = map(_read, _lines(pretended.report_of(failed), root))
-    assert line[1]["title"] == "add: 18 variants are over their budget"
+    assert line[1]["title"] == "add[m=2]@h100-sxm failed and 17 more"
     assert "add[m=3]@h100-sxm: kernel takes 3 registers; the budget is 1" in line[2].splitlines()
     assert line[2].splitlines()[-1] == "and 7 more"
 

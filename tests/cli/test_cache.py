@@ -189,9 +189,9 @@ def test_prune_says_what_stays_over_the_limit_and_why(
     limit = ("cache", "prune", "--size", "1KB", "--keep", lock, "--store", store)
     dry = run(*limit, "--dry-run")
     assert dry.out == (
-        f"would keep 2 artifacts: named by --keep, {held:,} bytes\n"
+        f"kept 2 artifacts: named by --keep, {held:,} bytes\n"
         f"would remove 0 records, 0 blobs, 1 manifest: {size - held:,} of {size:,} bytes\n"
-        f"the store would still be {held - 1000:,} bytes over its limit of 1,000 bytes\n"
+        f"{held - 1000:,} bytes over the limit of 1,000 bytes stay\n"
     )
     told = json.loads(run(*limit, "--json").out)
     assert (told["excess_bytes"], told["bytes_after"]) == (held - 1000, held)
@@ -211,7 +211,7 @@ def test_prune_names_files_that_are_too_young(run: RunCommand, own: tuple[Path, 
     assert re.search(r"^removed add: over the size limit, [0-9,]+ bytes$", text, re.MULTILINE)
     young = "made less than 300 s ago, or by a running build"
     assert f"kept {count} files: {young}, {size:,} bytes\n" in text
-    assert f"is still {size - 1000:,} bytes over its limit of 1,000 bytes\n" in text
+    assert f"{size - 1000:,} bytes over the limit of 1,000 bytes stay\n" in text
 
 
 def test_clear_has_its_own_reason_and_the_statistics_begin_anew(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pallasc.cli.output.highlights import highlights
-from pallasc.cli.output.text import width
+from pallasc.cli.output.outcome import build_run
 from pallasc.errors import CompileError, Location
 
 
-def _lines(pretended: Any, results: Any, columns: int | None = None, **changes: Any) -> list[str]:
-    return list(highlights(pretended.report_of(results, **changes), columns))
+def _lines(pretended: Any, results: Any, **changes: Any) -> list[str]:
+    return list(highlights(build_run(pretended.report_of(results, **changes))))
 
 
 def _compiled(pretended: Any, number: int, **changes: int) -> Any:
@@ -72,59 +72,3 @@ def test_what_is_left_is_named(interrupted: bool, why: str, pretended: Any) -> N
         *(f"  add[m={number}]@h100-sxm" for number in range(10)),
         "  and 2 more",
     ]
-
-
-def test_on_a_terminal_the_reason_is_below_where_it_does_not_fit(pretended: Any) -> None:
-    error = CompileError("ValueError: " + "odd " * 30, location=Location("/far/kernels.py", 5))
-    of = pretended.variant("a_matmul_with_a_long_name", m=1024, n=4096)
-    short = CompileError("ValueError: odd", location=Location("/far/kernels.py", 7))
-    results = [
-        *[pretended.hit()] * 30,
-        *[pretended.failed(of, error)] * 3,
-        pretended.failed(error=short),
-        pretended.failed(error=CompileError("ValueError: odd, too", location=short.location)),
-    ]
-    assert _lines(pretended, results, 60) == [
-        "failed:",
-        "  a_matmul_with_a_long_na…m=1024,n=4096]@h100-sxm and 2 more",
-        "      kernels.py:5: ValueError: odd odd odd odd odd odd odd",
-        "      odd odd odd odd odd odd odd odd odd odd odd odd odd",
-        "      odd odd odd odd odd odd odd odd odd odd",
-        "  add@h100-sxm and 1 more  kernels.py:7: ValueError: odd",
-    ]
-
-
-def test_on_a_terminal_of_80_columns_the_cause_of_mosaic_can_be_read(pretended: Any) -> None:
-    error = CompileError(
-        "ValueError: Swizzle 128 requires the trailing dimension to be of size 64, but got shape: "
-        "(8, 1, 8, 32)",
-        location=Location("/far/swizzled_products.py", 114),
-    )
-    of = pretended.variant("matmul", m=1024, n=4096, k=4096, dtype="bf16", activation="silu")
-    results = [pretended.hit()] * 30 + [pretended.failed(of, error)]
-    assert _lines(pretended, results, 79) == [
-        "failed:",
-        "  matmul[m=1024,n=4096,k=4096,dtype=bf16,activation=silu]@h100-sxm",
-        "      swizzled_products.py:114: ValueError: Swizzle 128 requires the trailing",
-        "      dimension to be of size 64, but got shape: (8, 1, 8, 32)",
-    ]
-
-
-def test_of_many_causes_the_rest_are_counted(pretended: Any) -> None:
-    failed = [pretended.failed(error=CompileError(f"cause {number}")) for number in range(25)]
-    lines = _lines(pretended, failed, 79)
-    assert lines[-2:] == ["  add@h100-sxm  cause 9", "  and 15 more"]
-
-
-@pytest.mark.parametrize("columns", [20, 40, 79, 120])
-def test_no_line_of_a_variant_takes_more_than_its_columns(columns: int, pretended: Any) -> None:
-    of = pretended.variant("行列の積", m=1024, n=4096, dtype="bf16")
-    error = CompileError("漢字 " * 40)
-    results = [
-        *(pretended.compiled(of, spill_store_bytes=8) for _ in range(20)),
-        pretended.failed(of, error),
-        pretended.skipped(of),
-    ]
-    lines = [line for line in _lines(pretended, results, columns) if line.startswith(" ")]
-    assert len(lines) == 3 + 3 + 10 + 1 + 4 + 1
-    assert max(map(width, lines)) <= columns

@@ -102,9 +102,9 @@ def test_json_with_resources_has_the_numbers_of_each_launch(inspect: RunCommand)
 def test_what_needs_the_disassembler_is_left_out_with_one_note(
     run: RunCommand, built: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pallasc.analysis.sass import disassembly
+    from pallasc.analysis import nvdisasm
 
-    monkeypatch.setattr(disassembly, "find_disassembler", lambda: None)
+    monkeypatch.setattr(nvdisasm, "find_disassembler", lambda: None)
     result = run("inspect", *built.arguments, "--resources")
     assert result.code == 0
     assert result.err.count("note: instructions and loops are left out: nvdisasm") == 1

@@ -156,7 +156,7 @@ CONSOLE_SCRIPT = "import sys; from pallasc.__main__ import main; sys.exit(main()
 @pytest.mark.parametrize("start", [["-m", "pallasc"], ["-c", CONSOLE_SCRIPT]])
 @pytest.mark.parametrize(
     "module",
-    ["pallasc.cli", "click", "pallasc.errors", "pallasc.cli.targets", "pallasc.specs.gpus"],
+    ["pallasc.cli", "click", "pallasc.errors", "pallasc.cli.list", "pallasc.specs.gpus"],
 )
 def test_an_interrupt_while_modules_are_imported_gives_no_traceback(
     module: str, start: list[str], tmp_path: Path

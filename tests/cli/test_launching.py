@@ -10,9 +10,8 @@ from pallasc.cli.bench import limits_of
 from pallasc.cli.launching import fitting, model_of
 from pallasc.errors import Location, SelectionError, SpecError
 from pallasc.runtime.device.devices import Device
-from pallasc.specs.gpus import MODELS
+from pallasc.specs.gpus import MODELS, resolve_target
 from pallasc.specs.spec import Budget, Variant
-from pallasc.specs.targets import resolve_target
 
 H200 = Device(0, "NVIDIA H200 141GB HBM3e", 9, 0, 132, 232448)
 

@@ -157,7 +157,7 @@ def test_a_status_that_a_narrower_terminal_wrapped_is_removed(
             "above",
             f"{'─' * 37}  0/2  0 %",
             "1 running",
-            f"  1 s  {'n' * 20}…{'n' * 10}@h100-sxm",
+            f"  1 s  {'n' * 39}…",
         ]
 
 

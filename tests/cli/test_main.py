@@ -289,7 +289,7 @@ def test_talk_about_itself_imports_neither_yaml_nor_sqlite(
 def test_a_command_imports_no_other_command(process: RunCommand, tmp_path: Path) -> None:
     process("targets", modules=tmp_path / "modules")
     loaded = set((tmp_path / "modules").read_text().splitlines())
-    assert {f"pallasc.cli.{name}" for name in COMMANDS} & loaded == {"pallasc.cli.targets"}
+    assert {f"pallasc.cli.{name}" for name in COMMANDS} & loaded == {"pallasc.cli.list"}
 
 
 @pytest.mark.parametrize("command", ["list", "build", "inspect"])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, LoopMetrics, occupancy_of
-from pallasc.analysis.metrics.roofline import Roofline
-from pallasc.analysis.metrics.work import Work, unknown_work
+from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, occupancy_of
+from pallasc.analysis.roofline import Roofline
+from pallasc.analysis.work import Work, unknown_work
 from pallasc.cli.output.artifact_text import amount, metrics_text
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import Launch

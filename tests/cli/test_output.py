@@ -47,9 +47,8 @@ def test_write_text_makes_the_folder_and_says_so(
 
 def test_write_text_refuses_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match=r"file/plan\.txt cannot be written") as caught:
+    with pytest.raises(SpecError, match=r"file/plan\.txt cannot be written: File exists"):
         write_text(tmp_path / "file" / "plan.txt", "")
-    assert caught.value.message.endswith(f": {tmp_path / 'file'} is a file, not a folder.")
     with pytest.raises(SpecError, match="cannot be written: Is a directory"):
         write_text(tmp_path, "")
 

@@ -14,7 +14,7 @@ from pallasc.cli.output.annotations import github_commands
 from pallasc.cli.output.build_text import remarks, result_line, summary
 from pallasc.cli.output.json import report_json
 from pallasc.cli.output.junit import junit_xml
-from pallasc.cli.output.outcome import build_run
+from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.progress import Progress
 from pallasc.cli.output.text import Screen
 from pallasc.compiler.workers.diagnostics import Diagnostic
@@ -57,45 +57,31 @@ WARNINGS = [
 
 
 def test_the_end_of_a_build_shows_warnings_and_names_what_xla_made(report: Any) -> None:
-    assert remarks(report) == [
+    assert remarks(build_run(report).outcomes) == [
         "warning: 1 variant holds no Pallas Mosaic GPU kernel, XLA wrote its code: "
         "add[m=3]@h100-sxm",
         "kernels that XLA added to the Pallas kernels:",
         "  add (1 variant): copy, add",
         *WARNINGS,
     ]
-    assert remarks(report, added=False) == [remarks(report)[0], *WARNINGS]
-    assert summary(report).splitlines()[:-1][-len(remarks(report)) :] == remarks(report)
+    assert remarks(build_run(report).outcomes, added=False) == [
+        remarks(build_run(report).outcomes)[0],
+        *WARNINGS,
+    ]
+    assert summary(report).splitlines()[:-1][
+        -len(remarks(build_run(report).outcomes)) :
+    ] == remarks(build_run(report).outcomes)
 
 
 def test_a_build_of_hits_says_the_same(report: Any) -> None:
     hits = replace(report, results=tuple(replace(r, status="hit") for r in report.results))
-    assert remarks(hits) == remarks(report)
-    assert summary(hits).splitlines()[:-1] == remarks(hits)
+    assert remarks(build_run(hits).outcomes) == remarks(build_run(report).outcomes)
+    assert summary(hits).splitlines()[:-1] == remarks(build_run(hits).outcomes)
 
 
 def test_a_build_without_any_says_nothing(pretended: Any) -> None:
     quiet = pretended.report_of([pretended.hit(), pretended.compiled(), pretended.skipped()])
-    assert remarks(quiet) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "is_product"),
-    [
-        ("gemm_fusion_dot", True),
-        ("gemm_fusion_dot_1", True),
-        ("dot.3", True),
-        ("wrapped_dot", True),
-        ("loop_reduce_fusion", False),
-        ("dotted_fusion", False),
-    ],
-)
-def test_a_product_outside_of_the_kernels_is_told_as_one(
-    name: str, is_product: bool, pretended: Any
-) -> None:
-    result = _holding(pretended.compiled(), ("body", "mosaic"), (name, "xla"))
-    lines = remarks(pretended.report_of([result]))
-    assert lines[1] == f"  add (1 variant): {name}{' (a matrix product)' if is_product else ''}"
+    assert remarks(build_run(quiet).outcomes) == []
 
 
 def test_more_additions_than_fit_are_counted(pretended: Any) -> None:
@@ -103,7 +89,7 @@ def test_more_additions_than_fit_are_counted(pretended: Any) -> None:
         _holding(pretended.hit(pretended.variant(f"k{n}")), ("a", "mosaic"), (f"x{n}", "xla"))
         for n in range(14)
     ]
-    lines = remarks(pretended.report_of(results))
+    lines = remarks([built(each) for each in results])
     assert (len(lines), lines[-2:]) == (12, ["  k9 (1 variant): x9", "  and 4 more"])
 
 
@@ -122,7 +108,7 @@ def test_more_additions_than_fit_are_counted(pretended: Any) -> None:
 def test_the_line_of_a_variant_says_it_shortly(
     make: Callable[[Any], Any], line: str, pretended: Any
 ) -> None:
-    assert result_line(make(pretended)) == line
+    assert result_line(built(make(pretended))) == line
 
 
 def test_the_lines_of_hits_say_it_too(pretended: Any, tmp_path: Path) -> None:
@@ -138,7 +124,7 @@ def test_the_lines_of_hits_say_it_too(pretended: Any, tmp_path: Path) -> None:
 
 
 def test_json_has_every_warning_and_every_kernel_of_xla(report: Any) -> None:
-    data = report_json(report)
+    data = report_json(build_run(report), report)
     assert data["warnings"] == 5
     assert [item["warnings"] for item in data["variants"]] == [
         [MISS.to_json()], [MISS.to_json(), NOISE.to_json()], [], [],

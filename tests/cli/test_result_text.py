@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import counter, failure_lines, result_line
-from pallasc.cli.output.text import width
+from pallasc.cli.output.outcome import built
 from pallasc.errors import CompileError, Location
-
-LONG = {"m": 1024, "n": 4096, "dtype": "bf16"}
 
 
 @pytest.mark.parametrize(
@@ -32,41 +29,7 @@ LONG = {"m": 1024, "n": 4096, "dtype": "bf16"}
     ],
 )
 def test_a_result_is_one_line(make: Callable[[Any], Any], line: str, pretended: Any) -> None:
-    assert result_line(make(pretended)) == line
-
-
-@pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (
-            100,
-            "compiled  add[m=1024,n=4096,dtype=bf16]@h100-sxm  "
-            "1.24 s, 9,512 bytes, 40 registers, spills 16 bytes",
-        ),
-        (99, "compiled  add[m=1024,n=4096,dtype=bf16]@h100-sxm  1.24 s, spills 16 bytes"),
-        (73, "compiled  add[m=1024,n=4096,dtype=bf16]@h100-sxm  1.24 s, spills 16 bytes"),
-        (72, "compiled  add[m=1024,n=4096,…ype=bf16]@h100-sxm  1.24 s, spills 16 bytes"),
-        (60, "compiled  add[m=1024,n…16]@h100-sxm  1.24 s, spills 16 bytes"),
-        (50, "compiled  add[m=1024,n…6]@h100-sxm  1.24 s, spills"),
-    ],
-)
-def test_a_longer_id_takes_the_room_of_size_and_registers(
-    columns: int, line: str, pretended: Any
-) -> None:
-    result = pretended.compiled(pretended.variant(**LONG), spill_store_bytes=16)
-    assert result_line(result, columns) == line
-
-
-@pytest.mark.parametrize("columns", range(1, 120))
-def test_a_line_never_takes_more_than_its_room(columns: int, pretended: Any) -> None:
-    result = pretended.compiled(pretended.variant(name="行列の積", **LONG), spill_store_bytes=16)
-    assert width(result_line(result, columns)) <= columns
-
-
-def test_a_reason_is_not_chosen_by_its_words(pretended: Any) -> None:
-    result = pretended.missing()
-    result = replace(result, reason="no kernel with this name has been compiled yet")
-    assert result_line(result, 60) == "missing   add@h100-sxm"
+    assert result_line(built(make(pretended))) == line
 
 
 def test_the_counter_is_as_wide_for_every_variant() -> None:
@@ -74,12 +37,12 @@ def test_the_counter_is_as_wide_for_every_variant() -> None:
 
 
 def test_a_spill_that_is_not_known_is_not_told(pretended: Any) -> None:
-    line = result_line(pretended.compiled(spill_store_bytes=None))
+    line = result_line(built(pretended.compiled(spill_store_bytes=None)))
     assert line == "compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers"
 
 
 def test_only_failures_have_lines_of_their_own(pretended: Any) -> None:
-    assert failure_lines(pretended.hit()) == []
+    assert failure_lines(built(pretended.hit())) == []
 
 
 def test_a_failure_shows_the_line_of_the_source_and_the_hint(
@@ -89,7 +52,7 @@ def test_a_failure_shows_the_line_of_the_source_and_the_hint(
     source.write_text("def add(x):\n    return x.no\n")
     place = Location(str(source), 2, 5)
     error = CompileError("there is no such thing.", location=place, hint="Look again.")
-    assert failure_lines(pretended.failed(error=error)) == [
+    assert failure_lines(built(pretended.failed(error=error))) == [
         f"    {source}:2:5: there is no such thing.",
         "        2 | return x.no",
         "      Look again.",
@@ -102,11 +65,11 @@ PLACES = (None, Location("kernels.yaml", 4, 5), Location("kernels.txt", 3))
 @pytest.mark.parametrize("place", PLACES)
 def test_the_output_of_a_failure_is_shown(place: Location | None, pretended: Any) -> None:
     error = CompileError("it died.", location=place)
-    lines = failure_lines(pretended.failed(error=error, output="\x1b[31ma\x1b[0m\r\nb\n"))
+    lines = failure_lines(built(pretended.failed(error=error, output="\x1b[31ma\x1b[0m\r\nb\n")))
     assert lines[1:] == ["    output:", "    a", "    b"]
 
 
 def test_long_output_is_cut_to_its_end(pretended: Any) -> None:
-    lines = failure_lines(pretended.failed(output="\n".join(map(str, range(100)))))
+    lines = failure_lines(built(pretended.failed(output="\n".join(map(str, range(100))))))
     assert lines[:3] == ["    it broke.", "    output:", "    80"]
     assert lines[-1] == "    99"

@@ -184,7 +184,7 @@ def test_an_array_of_another_shape_is_refused(gpu: Any, launch: RunCommand, tmp_
     [
         (["--input", "x"], "error: --input 'x' is not NAME=FILE."),
         (["--input", "x=a.npy", "--input", "x=b.npy"], "error: --input gives x twice."),
-        (["--input", "z=/none.npy"], f"error: {F32} has no input 'z'.\n  Its arrays: x, y."),
+        (["--input", "z=/dev/null"], f"error: {F32} has no input 'z'.\n  Its arrays: x, y."),
         (["--input", "x=/none.npy"], "error: /none.npy cannot be read: No such file"),
         (["--device", "3"], "error: there is no GPU 3: the driver counts 1."),
     ],
@@ -243,7 +243,6 @@ def test_without_a_gpu_the_driver_is_quoted(gpu: Any, launch: RunCommand) -> Non
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--input", "z=/none.npy"], f"error: {F32} has no input 'z'.\n  Its arrays: x, y."),
         (["--input", "x=/none.npy"], "error: /none.npy cannot be read: No such file"),
         (["-k", "dtype=f16"], "error: -k 'dtype=f16' selects none of 2 variants."),
     ],

@@ -79,9 +79,9 @@ def test_the_size_is_that_of_the_terminal_at_this_moment(
     monkeypatch.setenv("COLUMNS", "33")
     screen = Screen(terminal, live=True)
     _resize(terminal, 100, 30)
-    assert (screen.size(), screen.line_columns) == ((100, 30), 99)
+    assert screen.size() == (100, 30)
     _resize(terminal, 50, 10)
-    assert (screen.size(), screen.line_columns) == ((50, 10), 49)
+    assert screen.size() == (50, 10)
 
 
 def test_a_terminal_without_a_size_has_that_of_the_environment(
@@ -91,10 +91,6 @@ def test_a_terminal_without_a_size_has_that_of_the_environment(
     monkeypatch.setenv("LINES", "45")
     assert Screen(terminal).size() == (123, 45)
     assert Screen(io.StringIO()).size() == (123, 45)
-
-
-def test_lines_stay_whole_where_nothing_is_drawn_again(terminal: TextIO) -> None:
-    assert Screen(terminal).line_columns is None
 
 
 def test_paint_only_colours_where_there_are_colours() -> None:

@@ -17,6 +17,7 @@ import pytest
 from consoles import without_heartbeats
 
 from pallasc.cache.store import Store
+from pallasc.cli.output.outcome import built
 from pallasc.cli.watch import Before
 from pallasc.compiler.builds.report import Report
 
@@ -203,7 +204,7 @@ def test_options_that_a_watch_has_no_use_for_are_refused(
 ) -> None:
     result = run("build", spec, "--watch", *more)
     assert result.code == 2
-    assert result.err.startswith(f"error: --watch cannot be used with {more[0]}, which ")
+    assert result.err.startswith(f"error: --watch cannot be used with {more[0]}.")
 
 
 def test_the_first_build_of_a_missing_spec_ends_the_watch(run: RunCommand) -> None:
@@ -218,10 +219,10 @@ def compiled(pretended: Any, **figures: int) -> Any:
     return pretended.compiled(**figures)
 
 
-def line_after(pretended: Any, first: Any, second: Any, columns: int | None = None) -> str:
+def line_after(pretended: Any, first: Any, second: Any) -> str:
     before = Before()
     before.note(Report((first,), 1.0))
-    return before.line(second, columns)
+    return before.line(built(second))
 
 
 @pytest.mark.parametrize(
@@ -253,37 +254,11 @@ def test_a_failure_keeps_the_figures_that_the_next_success_is_compared_with(
     before = Before()
     for result in (pretended.compiled(), pretended.failed()):
         before.note(Report((result,), 1.0))
-    assert "40 → 48 registers" in before.line(pretended.compiled(registers=48))
-    assert before.line(pretended.failed()) == "failed    add@h100-sxm"
+    assert "40 → 48 registers" in before.line(built(pretended.compiled(registers=48)))
+    assert before.line(built(pretended.failed())) == "failed    add@h100-sxm"
 
 
 def test_the_only_variant_of_a_kernel_is_compared_under_its_new_id(pretended: Any) -> None:
     first = pretended.compiled(pretended.variant(m=64))
     second = pretended.compiled(pretended.variant(m=128), registers=48)
     assert "40 → 48 registers" in line_after(pretended, first, second)
-
-
-@pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (
-            101,
-            "compiled  add[m=1024,n=4096,dtype=bf16]@h100-sxm  "
-            "1.24 → 1.24 s, 40 → 48 registers (worse: registers)",
-        ),
-        (
-            86,
-            "compiled  add[m=1024,n=4096,dtype=bf16]@h100-sxm  "
-            "40 → 48 registers (worse: registers)",
-        ),
-        (79, "compiled  add[m=1024,n=40…=bf16]@h100-sxm  40 → 48 registers (worse: registers)"),
-        (60, "compiled  add[m=1024,n=40…bf16]@h100-sxm  (worse: registers)"),
-        (50, "compiled  add[m=1024,n…6]@h100-sxm  (worse: regist"),
-    ],
-)
-def test_less_room_takes_what_is_as_before_and_the_middle_of_the_id(
-    columns: int, line: str, pretended: Any
-) -> None:
-    variant = pretended.variant(m=1024, n=4096, dtype="bf16")
-    results = [pretended.compiled(variant), pretended.compiled(variant, registers=48)]
-    assert line_after(pretended, *results, columns) == line

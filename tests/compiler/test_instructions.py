@@ -11,7 +11,7 @@ import pytest
 
 from pallasc.compiler.lowering.constructs import check_instructions, need_of
 from pallasc.errors import CompileError
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "architectures.py"

@@ -16,8 +16,8 @@ from pallasc.compiler.references.reference_worker import kernel_call, run_refere
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Args, Budget, Variant
-from pallasc.specs.targets import resolve_target
 
 REFERENCES = """
 import os

@@ -14,8 +14,8 @@ from pallasc.errors import Location
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 from pallasc.specs.bundle.tuned import MOST_VALUES, parse_reference
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Budget, Tolerance, Variant
-from pallasc.specs.targets import resolve_target
 from pallasc.specs.tuning import Tuning
 
 REFERENCES = """

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.lowering.jax_versions import target_config
-from pallasc.specs.gpus import DEFAULT_MODELS
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import DEFAULT_MODELS, resolve_target
 
 
 @pytest.mark.parametrize("arch", DEFAULT_MODELS)
@@ -64,7 +63,7 @@ def test_a_process_without_the_plugin_is_told_what_to_do() -> None:
         "import sys\n"
         "sys.modules.update({'jax_plugins.xla_cuda12': None, 'jax_plugins.xla_cuda13': None})\n"
         "from pallasc.compiler.lowering.jax_versions import devices_for\n"
-        "from pallasc.specs.targets import resolve_target\n"
+        "from pallasc.specs.gpus import resolve_target\n"
         "from pallasc.errors import ToolError\n"
         "try:\n    devices_for(resolve_target('sm_90a'))\n"
         "except ToolError as error:\n    print(error)\n"

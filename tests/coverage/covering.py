@@ -46,7 +46,7 @@ class Found:
     @cached_property
     def sass(self) -> str:
         """The disassembly of all kernels."""
-        from pallasc.analysis.sass.disassembly import sass
+        from pallasc.analysis.nvdisasm import sass
 
         names = dict.fromkeys(kernel.name for kernel in self.artifact.kernels)
         return "\n".join(sass(self.artifact.cubin(name)) for name in names)

@@ -25,8 +25,7 @@ from covering import CASES
 from pallasc.compiler.lowering.diagnose import failed_line
 from pallasc.compiler.lowering.entry import import_entry, import_function, static_value
 from pallasc.compiler.lowering.jax_versions import jax_mesh, on_one_device
-from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import DTYPES, ArraySpec
 from pallasc.specs.spec import Variant
 
 _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import CorruptError, NotCachedError
-from pallasc.hooks import making
+from pallasc.hooks import bundles
 from pallasc.hooks.settings import read_settings
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.signature import (
@@ -22,8 +22,8 @@ from pallasc.specs.bundle.writer import build_bundle
 
 
 def test_one_variant_is_one_and_many_are_counted() -> None:
-    assert making._variants(1) == "1 variant"
-    assert [making._variants(number) for number in (0, 2, 1024)] == [
+    assert bundles._variants(1) == "1 variant"
+    assert [bundles._variants(number) for number in (0, 2, 1024)] == [
         "0 variants", "2 variants", "1,024 variants",
     ]  # fmt: skip
 
@@ -49,7 +49,7 @@ def test_a_bundle_made_before_is_verified_before_it_is_signed(
     output = tmp_path / "k.pallasc"
 
     def make() -> None:
-        making.make(setting, output, root=tmp_path, environ=environ, say=lambda text: None)
+        bundles.make(setting, output, root=tmp_path, environ=environ, say=lambda text: None)
 
     monkeypatch.setenv(REQUIRE, "1")
     monkeypatch.setenv(TRUSTED, str(tmp_path / "trusted.pub"))
@@ -107,14 +107,14 @@ def test_hints_name_what_the_user_wrote(
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(tmp_path / "store"))
     yaml, python = read_settings(tmp_path, environ)
     output = tmp_path / "k.pallasc"
-    with pytest.raises(making.BundleError) as failed:
-        making.make(yaml, output, root=tmp_path, environ=environ, say=lambda text: None)
+    with pytest.raises(bundles.BundleError) as failed:
+        bundles.make(yaml, output, root=tmp_path, environ=environ, say=lambda text: None)
     assert failed.value.exit_code == 3
     hint = f"{written} compiles nothing: build without it, or restore the store."
     assert str(failed.value).endswith(hint)
     if written == 'from = "store"':  # which has Python specs executed
         return
     with pytest.raises(NotCachedError) as missing:
-        making.make(python, output, root=tmp_path, environ=environ, say=lambda text: None)
+        bundles.make(python, output, root=tmp_path, environ=environ, say=lambda text: None)
     hint = f"{written} does not execute it: build without it, or restore the store."
     assert missing.value.hint == hint

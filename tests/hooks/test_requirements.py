@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.hooks import requirements
-from pallasc.hooks.requirements import build_requirements
+from pallasc.hooks import bundles
+from pallasc.hooks.bundles import build_requirements
 
 PROJECT = '[tool.pallasc.bundles]\n"mylib/k.pallasc" = "kernels/"\n'
 READY = '[tool.pallasc.bundles]\n"mylib/k.pallasc" = "before.pallasc"\n'
@@ -17,9 +17,9 @@ READY = '[tool.pallasc.bundles]\n"mylib/k.pallasc" = "before.pallasc"\n'
 @pytest.fixture
 def without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the package for remote stores is not installed; the compiler is."""
-    find = requirements.find_package
+    find = bundles.find_package
     monkeypatch.setattr(
-        requirements, "find_package", lambda name: None if name == "obstore" else find(name)
+        bundles, "find_package", lambda name: None if name == "obstore" else find(name)
     )
 
 

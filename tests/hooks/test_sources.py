@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
+from pallasc.hooks.bundles import source_files
 from pallasc.hooks.settings import read_settings
-from pallasc.hooks.sources import source_files
 
 FILES = (
     "kernels.yaml",

@@ -19,8 +19,7 @@ sys.path.pop(0)
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.reports.content import Content
-from pallasc.reports.gather import gather
+from pallasc.reports.content import Content, gather
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallasc.reports.blocks import Blocks, unpacked
+from pallasc.reports.variant import Blocks, unpacked
 
 
 def test_a_text_comes_back_and_its_block_holds_no_element() -> None:

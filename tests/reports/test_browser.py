@@ -12,7 +12,7 @@ from report_browser import Browser, require_browser
 from report_case import HOSTILE, Built
 from selenium.webdriver.common.keys import Keys
 
-from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.reports.content import Content, grouped
 from pallasc.reports.page import Extras, render
 from pallasc.specs.artifacts.cubin import parse_elf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from xml.etree import ElementTree
 
-from pallasc.reports.charts import Measure, Point, draw
+from pallasc.reports.drawings import Point, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 POINTS = [
@@ -15,7 +15,7 @@ POINTS = [
 
 
 def _draw(points: list[Point] = POINTS, by: str = "m") -> ElementTree.Element:
-    return ElementTree.fromstring(draw(Measure("Registers"), points, by))
+    return ElementTree.fromstring(draw("Registers", "", points, by))
 
 
 def test_every_variant_is_a_link_with_its_name_and_value() -> None:
@@ -37,10 +37,10 @@ def test_variants_of_one_value_stand_side_by_side_and_higher_values_higher() -> 
 def test_a_plot_has_neither_scripts_nor_styles_nor_a_date() -> None:
     names = {each.tag.removeprefix(SVG) for each in _draw().iter()}
     assert names <= {"svg", "g", "rect", "path", "text", "a", "title", "circle"}
-    assert draw(Measure("Registers"), POINTS, "m") == draw(Measure("Registers"), POINTS, "m")
-    assert "<!--" not in draw(Measure("Registers"), POINTS, "m")
+    assert draw("Registers", "", POINTS, "m") == draw("Registers", "", POINTS, "m")
+    assert "<!--" not in draw("Registers", "", POINTS, "m")
 
 
 def test_a_plot_leaves_no_finder_behind_that_python_warns_of() -> None:
-    draw(Measure("registers"), [Point("a", "a", {}, 1.0, "1")], "")
+    draw("registers", "", [Point("a", "a", {}, 1.0, "1")], "")
     assert [finder for finder in sys.meta_path if not hasattr(finder, "find_spec")] == []

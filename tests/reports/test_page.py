@@ -14,9 +14,9 @@ import pytest
 from report_case import HOSTILE, Built
 
 from pallasc.errors import ToolError
-from pallasc.reports.blocks import unpacked
 from pallasc.reports.content import Content, Entry, FindingRow, LevelRow, grouped
 from pallasc.reports.page import Extras, render, require_packages
+from pallasc.reports.variant import unpacked
 
 ENTRY = Entry(
     slug="v-1", id="k@h100", kernel="k", target="h100", arch="sm_90a", params={}, status="failed"

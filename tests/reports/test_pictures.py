@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pallasc.emulator.tensors.swizzles import piece_order
-from pallasc.reports.plan_picture import MOST_STEPS, draw_plan
-from pallasc.reports.tensor_pictures import draw_maps, swizzle_rows
+from pallasc.reports.drawings import MOST_STEPS, draw_maps, draw_plan, swizzle_rows
 from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,

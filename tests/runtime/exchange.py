@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pallasc.runtime.matching.dlpack_types import dlpack_code
-from pallasc.specs.arrays import strides_of
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.arrays import parse_dtype, strides_of
 
 
 class DLTensor(ctypes.Structure):

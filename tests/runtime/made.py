@@ -39,7 +39,7 @@ from pallasc.specs.artifacts.plan import (
     plan_to_json,
 )
 from pallasc.specs.canonical import digest
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 
 _ENTRIES = """
 .visible .entry one(.param .u64 p0) { ret; }
@@ -284,7 +284,7 @@ class Framework(Adapter):
 
     def access(self, kind: type) -> Access:
         from pallasc.runtime.device.devices import current_device
-        from pallasc.specs.dtypes import DTYPES
+        from pallasc.specs.arrays import DTYPES
 
         return Access(
             kinds=(Tensor,),

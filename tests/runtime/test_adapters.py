@@ -15,7 +15,7 @@ from pallasc.runtime.adapters.cuda_arrays import read_typestr
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
 from pallasc.runtime.matching.arrays import find_adapter, is_row_major
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import DTYPES
 
 
 @pytest.mark.parametrize("name", sorted(name for name in DTYPES if DTYPES[name].bits >= 8))

@@ -37,13 +37,12 @@ from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import ToolError
 from pallasc.runtime.native.library import open_library
 from pallasc.runtime.opening import open_artifact
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.trees import unflatten
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.artifacts.signature import unflatten
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
-from pallasc.specs.spec import Variant
-from pallasc.specs.wire import variant_to_json
+from pallasc.specs.spec import Variant, variant_to_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

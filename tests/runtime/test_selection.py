@@ -17,8 +17,8 @@ from pallasc.runtime.matching.selection import (
     refusal,
     select,
 )
-from pallasc.specs.artifacts.occupancy import blocks_per_sm
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.resources import blocks_per_sm
 from pallasc.specs.gpus import MODELS
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.specs.artifacts.trees import flatten, unflatten
+from pallasc.specs.artifacts.signature import flatten, unflatten
 
 _PAIR = {"namedtuple": "Pair", "fields": {"left": 1, "right": 0}}
 _NODE = {"node": "Mine", "children": [0, {"tuple": [1]}]}

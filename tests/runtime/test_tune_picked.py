@@ -10,7 +10,7 @@ import pytest
 import tuned_jobs
 
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.tuning import Tune
 from pallasc.tuning.pick import TunedKernel, pick, with_model
 from pallasc.tuning.results import read_results

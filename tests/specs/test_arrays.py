@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import ArraySpec, layout_of, parse_array, resolve_array, strides_of
-from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.arrays import (
+    DTYPES,
+    ArraySpec,
+    layout_of,
+    parse_array,
+    resolve_array,
+    strides_of,
+)
 from pallasc.specs.templates import Scalar
 
 

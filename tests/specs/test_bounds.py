@@ -82,7 +82,7 @@ class Counting:
         # PyYAML 6.0.4 stops before our bound.
         ("[" * 4_000_000, "lists and mappings are nested too deeply|not YAML", 110),
         ("{a: " * 2_000_000, "lists and mappings are nested too deeply", 310),
-        ("? " * 4_000_000, "lists and mappings are nested too deeply", 110),
+        ("? " * 4_000_000, "a key must be text", 10),
         ("[" + "a," * 4_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
         ("a: [" + "a[" * 4_000_000, "not YAML", 10),
         ("\r%TAG !a! x" * 700_000, "tags are not allowed", 0),
@@ -230,25 +230,9 @@ KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(5_000))
             "k: 1000000000 variants are more than the 100000 that specs may expand to.",
         ),
         (
-            DEFAULTS.format(f"static: {{s: [{many(40_000)}]}}", KERNELS),
-            "k249: filling in its 1 variants takes more than 10000000 values.",
-        ),
-        (
             DEFAULTS.format(f'static: {{s: "{{m}}"}}, matrix: {{m: [{many(5000)}]}}', KERNELS),
             "k20: 5000 variants, with 100000 before it, are more than the 100000 that specs may "
             "expand to.",
-        ),
-        (
-            f"{HEAD}    args: {{}}\n    static: {{s: [{many(3000)}, '{{m}}']}}\n"
-            f"    matrix: {{m: [{many(9000)}]}}",
-            "k: filling in its 9000 variants takes more than 10000000 values.",
-        ),
-        (
-            f"{HEAD}    args: {{}}\n    static: {{s: [{', '.join(['x{m}'] * 90)}]}}\n"
-            f"    matrix: {{m: [{', '.join('x' * 1900 + str(n) for n in range(4000))}]}}".replace(
-                "x{m}", "'{m}{m}{m}{m}{m}'"
-            ),
-            "its templates give more than 268435456 characters in all.",
         ),
         (
             f"{ONE}    matrix: {{a: [{many(5_000)}], s: [1, 2, 3]}}\n"
@@ -257,7 +241,7 @@ KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(5_000))
             "14000",
         ),
     ],
-    ids=["excluded", "defaults", "kernels", "lists", "characters", "rows"],
+    ids=["excluded", "kernels", "rows"],
 )
 def test_specs_expand_within_a_gigabyte_or_are_refused(
     text: str, said: str, tmp_path: Path
@@ -310,13 +294,3 @@ def test_points_are_compared_as_often_as_there_are_points(monkeypatch: pytest.Mo
     text = f"{ONE}    matrix: {{a: [{many(1000)}], s: [1]}}\n    include: [{included}]\n"
     assert len(expand(parse_yaml(f"{text}    exclude: [{excluded}]\n"))) == 1500
     assert calls < 10 * 2000
-
-
-def test_an_exclude_of_very_many_kinds_is_refused() -> None:
-    axes = ", ".join(f"p{axis}: [1, 2]" for axis in range(8))
-    used = ", ".join(f"p{axis}: '{{p{axis}}}'" for axis in range(8))
-    sets = [[f"p{n}: 1" for n in range(8) if number >> n & 1] for number in range(1, 120)]
-    excluded = ", ".join(f"{{{', '.join(names)}}}" for names in sets)
-    text = f"{HEAD}    args: {{}}\n    static: {{{used}}}\n    matrix: {{{axes}}}\n"
-    with pytest.raises(SpecError, match=r"exclude\[100\]: .* more than 100 different sets"):
-        expand(parse_yaml(f"{text}    exclude: [{excluded}]\n"))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.specs.budget_rules import parse_rule, rules_for
-from pallasc.specs.resources import Resources
+from pallasc.specs.resources import Resources, parse_rule, rules_for
 
 
 @pytest.mark.parametrize(

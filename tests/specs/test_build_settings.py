@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.settings.build_settings import build_settings, cache_salt
+from pallasc.specs.settings import build_settings, cache_salt
 
 WHOLE = """\
 [project]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.dtypes import ALIASES, DTYPES, DType, parse_dtype
+from pallasc.specs.arrays import ALIASES, DTYPES, DType, parse_dtype
 
 
 @pytest.mark.parametrize(

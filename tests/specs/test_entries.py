@@ -136,60 +136,11 @@ def test_a_name_is_found_however_deep_the_statements_around_it_are(tmp_path: Pat
         check_entry(parse_entry("deep.py:other"), str(tmp_path))
 
 
-CLASSES = """
-import enum
-from dataclasses import dataclass
-from elsewhere import Base
-class Mode(enum.Enum):
-    FAST = 1
-    SLOW, SLOWER = 2, 3
-    @classmethod
-    def default(cls): return cls.FAST
-class Plain:
-    tile = 64
-    class Inner: ...
-class Derived(Base):
-    tile = 64
-@dataclass
-class Decorated:
-    tile: int = 64
-class Open:
-    for name in "ab":
-        locals()[name] = 1
-class Patched: ...
-Patched.later = 3
-class Rebound: ...
-Rebound = enum.unique(Rebound)
-def call(): ...
-"""
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["Mode.FAST", "Mode.SLOWER", "Mode.FAST.value", "Mode.default", "Mode.__members__", "Mode",
-     "Plain.tile", "Plain.Inner.x", "Derived.anything", "Decorated.anything", "Open.a",
-     "Patched.later", "Rebound.anything", "call.defvjp"],
-)  # fmt: skip
-def test_an_attribute_of_a_class_may_be_named(name: str, tmp_path: Path) -> None:
-    (tmp_path / "classes.py").write_text(CLASSES)
+@pytest.mark.parametrize("name", ["Mode", "Mode.FAST", "Mode.later", "call.defvjp"])
+def test_an_attribute_of_a_name_is_left_to_the_import(name: str, tmp_path: Path) -> None:
+    text = "import enum\nclass Mode(enum.Enum):\n    FAST = 1\ndef call(): ...\n"
+    (tmp_path / "classes.py").write_text(text)
     check_entry(parse_entry(f"classes.py:{name}"), str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("name", "message", "hint"),
-    [
-        ("Mode.SLO", "'classes.py:Mode' has no 'SLO'.", "Did you mean 'SLOW'?"),
-        ("Mode.x", "'classes.py:Mode' has no 'x'.", "It has: FAST, SLOW, SLOWER, default."),
-        ("Plain.tiles", "'classes.py:Plain' has no 'tiles'.", "Did you mean 'tile'?"),
-    ],
-)
-def test_an_attribute_that_no_class_body_binds_is_refused(
-    name: str, message: str, hint: str, tmp_path: Path
-) -> None:
-    (tmp_path / "classes.py").write_text(CLASSES)
-    with pytest.raises(SpecError) as caught:
-        check_entry(parse_entry(f"classes.py:{name}"), str(tmp_path))
-    assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
 def test_check_entry_reads_a_file_again_that_has_changed(tmp_path: Path) -> None:

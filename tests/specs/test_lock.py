@@ -218,7 +218,7 @@ DAMAGE = [
     (B.action, f"[{B.action}]", "pallasc.lock:8:22: variants.add@b200.action: expected a digest"),
     ("  add@b200:", "  [add]:", "pallasc.lock:8:3: a key must be text."),
     ("  add@b200", "\tadd@b200", "pallasc.lock:8:1: not YAML: "),
-    ("  jax: {", "  jax: {{", "pallasc.lock:6:3: not YAML: "),
+    ("  jax: {", "  jax: {{", "pallasc.lock:5:9: a key must be text."),
     ("add@b200", "add@b200\x07", "pallasc.lock:8: not YAML: "),
     ("cost: 1.8", "cost: fast", "cost: expected a number of at least 0, got 'fast'."),
     ("cost: 1.8", "cost: -1", "cost: expected a number of at least 0, got -1."),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.made_folder import MARKER, replace_folder
+from pallasc.specs.user_files import MARKER, replace_folder
 
 FILES = [("a.txt", b"a"), ("deep/b.txt", b"b")]
 

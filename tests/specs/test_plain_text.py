@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.spelling import one_line, printable
 
 
 @pytest.mark.parametrize(

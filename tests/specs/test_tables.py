@@ -11,8 +11,7 @@ import pytest
 from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
-from pallasc.specs.spec import Variant
-from pallasc.specs.wire import spec_from_json, spec_to_json
+from pallasc.specs.spec import Variant, spec_from_json, spec_to_json
 
 ROWS = [
     {"m": 8, "dtype": "bf16", "cfg": {"tile": 64, "warps": [1, 2]}, "device": "H100"},

@@ -22,8 +22,10 @@ from pallasc.specs.gpus import (
     Feature,
     Target,
     capability,
+    check_arch,
+    make_model,
+    resolve_target,
 )
-from pallasc.specs.targets import check_arch, make_model, resolve_target
 
 
 def test_keys_hold_every_column_of_an_architecture_that_is_not_named_as_left_out(

@@ -12,9 +12,14 @@ from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.tuned_table import Table, table_text
 from pallasc.specs.loading.yaml_loader import load_specs, load_yaml
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import (
+    Variant,
+    spec_from_json,
+    spec_to_json,
+    variant_from_json,
+    variant_to_json,
+)
 from pallasc.specs.tuning import Measured, Row, Tuning
-from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
 
 DIGEST = "a" * 64
 SPEC = """\

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import CorruptError
-from pallasc.specs.canonical import canonical_json
-from pallasc.specs.untrusted_json import parse_json
+from pallasc.specs.canonical import canonical_json, parse_json
 
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(

@@ -10,8 +10,13 @@ import pytest
 
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
-from pallasc.specs.spec import Spec
-from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
+from pallasc.specs.spec import (
+    Spec,
+    spec_from_json,
+    spec_to_json,
+    variant_from_json,
+    variant_to_json,
+)
 
 TEXT = """\
 schema: 1

@@ -19,7 +19,7 @@ from made_results import (
 from msgspec import structs
 
 from pallasc.errors import CorruptError, PallascError, SpecError
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.tuning import Row, Tune
 from pallasc.tuning.pick import Picked, TunedKernel, pick, with_model
 from pallasc.tuning.results import Results, parse_results

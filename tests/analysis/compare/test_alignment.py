@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pallasc.analysis.compare.alignment import align
-from pallasc.analysis.compare.sides import Side, Subject, side_of
+from pallasc.analysis.compare import align
+from pallasc.analysis.sides import Side, Subject, side_of
 from pallasc.specs.resources import Resources
 
 

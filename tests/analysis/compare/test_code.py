@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sass_text import code_of
 
-from pallasc.analysis.compare.code import compare_code, normal_hunks, raw_hunks
+from pallasc.analysis.compare import compare_code, normal_hunks, raw_hunks
 
 FIRST = """
     S2R R4, SR_TID.X

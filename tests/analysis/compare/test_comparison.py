@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.compare.alignment import Pair
-from pallasc.analysis.compare.comparison import DEPTHS, Comparison, Difference, compare
-from pallasc.analysis.compare.numbers import Change
-from pallasc.analysis.compare.sides import Side, side_of, subject_of
-from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.analysis.compare import DEPTHS, Change, Comparison, Difference, Pair, compare
+from pallasc.analysis.nvdisasm import disassemble_all
+from pallasc.analysis.sides import Side, side_of, subject_of
 from pallasc.specs.artifacts.artifact import Artifact
 
 
@@ -45,9 +43,10 @@ def patched(artifact: Artifact, change: Any) -> Artifact:
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_a_comparison_with_itself_is_empty_and_disassembles_nothing(
-    artifacts: Mapping[str, Artifact], depth: str
+    artifacts: Mapping[str, Artifact], depth: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = compare(side(artifacts), side(artifacts), depth=depth, disassemble=refusing)
+    monkeypatch.setattr("pallasc.analysis.compare.disassemble_all", refusing)
+    found = compare(side(artifacts), side(artifacts), depth=depth)
     assert not found
     assert (found.same, found.differing) == (len(artifacts), ())
 
@@ -104,7 +103,7 @@ def test_what_only_one_side_has_is_told(artifacts: Mapping[str, Artifact]) -> No
 
 
 def test_each_cubin_is_disassembled_once_even_for_several_pairs(
-    artifacts: Mapping[str, Artifact],
+    artifacts: Mapping[str, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
@@ -113,9 +112,8 @@ def test_each_cubin_is_disassembled_once_even_for_several_pairs(
         return disassemble_all(cubins)
 
     one, two = artifacts["add"], patched(artifacts["add"], other_stalls)
-    compare(
-        side({"a": one, "b": one}), side({"a": two, "b": two}), depth="mix", disassemble=counting
-    )
+    monkeypatch.setattr("pallasc.analysis.compare.disassemble_all", counting)
+    compare(side({"a": one, "b": one}), side({"a": two, "b": two}), depth="mix")
     assert len(asked) == 2
 
 

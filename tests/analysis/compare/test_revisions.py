@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.analysis.compare.revisions import checked_out, split_revision, taken_from_elsewhere
+from pallasc.analysis.sides import checked_out, split_revision, taken_from_elsewhere
 from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis.lines.find import Compiled, code_of, find_source_lines
-from pallasc.analysis.lines.stored import read_source_lines
+from pallasc.analysis.find_lines import Compiled, code_of, find_source_lines
+from pallasc.analysis.lines import read_source_lines
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader
@@ -18,7 +18,6 @@ from pallasc.compiler.lowering.line_tables import check_code
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import CompileError, PallascError
 from pallasc.specs import library
-from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.source_lines import SourceLines, to_json
 from pallasc.specs.canonical import digest
 from pallasc.specs.loading.matrix import expand
@@ -77,7 +76,7 @@ def lines(found: Any) -> SourceLines:
 
 
 def test_machine_code_has_the_lines_that_made_it(found: Any, compiled: Any) -> None:
-    from pallasc.analysis.sass.disassembly import sass
+    from pallasc.analysis.nvdisasm import sass
     from pallasc.compiler.toolchain.toolchain import find_disassembler
 
     if find_disassembler() is None:
@@ -96,7 +95,7 @@ def test_machine_code_has_the_lines_that_made_it(found: Any, compiled: Any) -> N
 def test_a_record_fits_one_machine_code_alone(found: Any, compiled: Any) -> None:
     known, artifact = lines(found["matmul"]), compiled["matmul"].artifact
     (kernel,) = known.kernels
-    text = code_of(parse_elf(artifact.cubin()), kernel.name)
+    text = code_of(artifact, artifact.kernels[0])
     assert known.of(kernel.name, digest(text)) == kernel
     assert len(kernel.ptx_lines) * 16 == len(text)
     assert digest(artifact.ptx().encode()) == kernel.ptx

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.analysis.lines.joined import LineCosts, is_wait
-from pallasc.analysis.sass.instructions import Instruction
+from pallasc.analysis.lines import LineCosts, is_wait
+from pallasc.analysis.sass import Instruction
 
 
 def instruction(opcode: str, live: int | None = None) -> Instruction:

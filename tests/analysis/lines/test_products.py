@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.analysis.lines.products import with_products
+from pallasc.analysis.find_lines import with_products
 
 PTX = """\
 mov.u32 a, b;

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.analysis.lines.files import Files
-from pallasc.analysis.lines.stored import key_of, put_source_lines, read_source_lines
+from pallasc.analysis.find_lines import Files
+from pallasc.analysis.lines import key_of, put_source_lines, read_source_lines
 from pallasc.cache.format import MANIFESTS
 from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest

@@ -11,7 +11,7 @@ from typing import Any
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.canonical import digest
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 
 _ROW = struct.Struct("<IIQQQQIIQQ")
 DEBUG = (".debug_frame", ".nv_debug_ptx_txt")

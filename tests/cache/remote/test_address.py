@@ -6,7 +6,7 @@ import pytest
 
 from pallasc.cache.remote.settings import parse_address, read_settings
 from pallasc.errors import SpecError
-from pallasc.specs.settings.build_settings import BuildSettings
+from pallasc.specs.settings import BuildSettings
 
 SECRET = "s3cr3t-hunter2"
 

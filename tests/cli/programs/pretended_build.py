@@ -18,8 +18,8 @@ from pallasc.cli.output.progress import stderr_progress
 from pallasc.compiler.builds.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Budget, Variant
-from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import Scalar
 
 IN_SPEC = Location("kernels.yaml", 4, 5)

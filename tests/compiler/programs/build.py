@@ -73,7 +73,7 @@ def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
     from pallasc.compiler.lowering.compile import action_fields, compile_job, lower_job
     from pallasc.compiler.lowering.lower import Job
     from pallasc.specs.canonical import labelled_key
-    from pallasc.specs.targets import resolve_target
+    from pallasc.specs.gpus import resolve_target
 
     function, args, static, *mesh = case
     start = time.perf_counter()

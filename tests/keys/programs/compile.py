@@ -17,7 +17,7 @@ from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 
 root = Path(sys.argv[2])
 tools = Tools({"made": "by a test"}, find_toolchain().ptxas, {}, {})

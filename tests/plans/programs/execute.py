@@ -52,7 +52,7 @@ from pallasc.specs.artifacts.plan import (
     Step,
     plan_from_json,
 )
-from pallasc.specs.targets import resolve_target
+from pallasc.specs.gpus import resolve_target
 
 _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"
 _TARGET = resolve_target("h100-sxm")

@@ -13,11 +13,11 @@ from native_plans import PAIR, PLANS, WINDOW, matrices
 
 from pallasc.errors import CorruptError, NotCachedError, UnsupportedError
 from pallasc.runtime.native.library import Library
+from pallasc.specs.arrays import DTYPES
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, plan_to_json
 from pallasc.specs.canonical import digest
-from pallasc.specs.dtypes import DTYPES
 
 
 def _everything() -> Artifact:

@@ -18,8 +18,7 @@ from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
 from pallasc.compiler.lowering import compile as compiling
 from pallasc.compiler.lowering.entry import import_function, static_value
 from pallasc.compiler.lowering.lower import Job
-from pallasc.specs.spec import Variant
-from pallasc.specs.wire import variant_from_json
+from pallasc.specs.spec import Variant, variant_from_json
 
 
 def place(folder: Path, variant: Variant) -> Path:

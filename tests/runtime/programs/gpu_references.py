@@ -24,7 +24,7 @@ from references import REFERENCES, make_inputs, row_axis, sample_rows
 
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
-from pallasc.specs.wire import variant_to_json
+from pallasc.specs.spec import variant_to_json
 
 TUNINGS = Path(__file__).parents[3] / "examples" / "jax_tuning.yaml"
 SMALL = {4096: 96, 16384: 64, 32768: 160, 8192: 128, 2048: 80, 1024: 48}

@@ -1,1 +1,0 @@
-"""Two sides of compiled variants, aligned and compared: resources, instructions, source lines."""

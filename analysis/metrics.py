@@ -1,0 +1,226 @@
+"""The metrics of each launch of an artifact.
+
+Each is exact, or a valid bound, or None with a reason; no times are estimated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pallasc.analysis.loops import Loop, loops
+from pallasc.analysis.nvdisasm import disassemble_all
+from pallasc.analysis.roofline import Roofline, roofline_of
+from pallasc.analysis.sass import Class, Code, Codes, Instruction, classify, mix_of
+from pallasc.analysis.work import Work, unknown_work, work_of
+from pallasc.errors import ToolError
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure, warps_of_block
+
+_SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
+
+_TOGETHER = 128
+"""Number of artifacts disassembled together: code takes 1 MB of memory per kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The occupancy of a multiprocessor by the blocks of a launch.
+
+    Attributes:
+        blocks_per_sm: number of resident blocks.
+        warps_per_sm: number of warps in these blocks.
+        most_warps_per_sm: maximum number of warps of a multiprocessor.
+        limited_by: the resources that allow no more blocks.
+        waves: how many times the grid fills all multiprocessors; with clusters, as if any
+            multiprocessors could form one, so that the true number may be higher.
+    """
+
+    blocks_per_sm: int
+    warps_per_sm: int
+    most_warps_per_sm: int
+    limited_by: tuple[str, ...]
+    waves: float
+
+    @property
+    def part(self) -> float:
+        """The resident warps as a fraction of the maximum."""
+        return self.warps_per_sm / max(1, self.most_warps_per_sm)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopMetrics:
+    """A loop: its start, its depth, its parent's start, its instructions by class."""
+
+    header: int
+    depth: int
+    parent: int | None
+    is_wait: bool
+    mix: Mapping[Class, int]
+    tensor_flops: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMetrics:
+    """The metrics of a launch.
+
+    Attributes:
+        launch: its index among the launches of the plan.
+        kernel, origin: the kernel's name, and "mosaic" or "xla".
+        occupancy: see `Occupancy`.
+        instructions, mix, loops: static counts from the kernel's SASS.
+        work: see `Work`; for the whole launch.
+        roofline: see `Roofline`.
+        reasons: why a field is None, by its name.
+    """
+
+    launch: int
+    kernel: str
+    origin: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int] | None
+    occupancy: Occupancy
+    instructions: int | None
+    mix: Mapping[Class, int] | None
+    loops: tuple[LoopMetrics, ...] | None
+    work: Work
+    roofline: Roofline
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tensor_flops(self) -> int | None:
+        """Tensor-core operations of all types."""
+        flops = self.work.tensor_flops
+        return None if flops is None else sum(flops.values())
+
+
+def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics, ...]]:
+    """Return the metrics of the launches of many artifacts, by digest.
+
+    Raises:
+        CorruptError: a cubin, a plan or a record is damaged.
+    """
+    several = list({artifact.digest: artifact for artifact in artifacts}.values())
+    found: dict[str, tuple[KernelMetrics, ...]] = {}
+    for start in range(0, len(several), _TOGETHER):
+        some = several[start : start + _TOGETHER]
+        cubins = {kernel.cubin: each.blob(kernel.cubin) for each in some for kernel in each.kernels}
+        codes: Codes = {}
+        reason = ""
+        try:
+            codes = disassemble_all(cubins)
+        except ToolError as error:
+            reason = error.message
+        found |= {each.digest: artifact_metrics(each, codes=codes, reason=reason) for each in some}
+    return found
+
+
+def artifact_metrics(
+    artifact: Artifact, *, codes: Codes, reason: str = ""
+) -> tuple[KernelMetrics, ...]:
+    """Return the metrics of each launch of an artifact.
+
+    Args:
+        artifact: the artifact.
+        codes: the code of its kernels.
+        reason: why `codes` is incomplete.
+
+    Raises:
+        CorruptError: the plan or the record is damaged.
+    """
+    return tuple(
+        _metrics(number, launch, artifact, codes, reason)
+        for number, launch in enumerate(artifact.plan.launches)
+    )
+
+
+def _metrics(
+    number: int, launch: Launch, artifact: Artifact, codes: Codes, reason: str
+) -> KernelMetrics:
+    kernel = artifact.kernel_of(launch)
+    work = _work(launch, kernel, artifact)
+    code = codes.get(launch.cubin, {}).get(launch.kernel)
+    reasons = dict(work.reasons)
+    if code is None:
+        why = reason or "the cubin has no code for it"
+        reasons |= dict.fromkeys(("instructions", "mix", "loops"), why)
+    return KernelMetrics(
+        launch=number,
+        kernel=launch.kernel,
+        origin=launch.origin,
+        grid=launch.grid,
+        block=launch.block,
+        cluster=launch.cluster,
+        occupancy=occupancy_of(launch, kernel, artifact.target),
+        instructions=None if code is None else len(code.instructions),
+        mix=None if code is None else mix_of(code.instructions),
+        loops=None if code is None else _loops(code),
+        work=work,
+        roofline=roofline_of(launch, artifact.plan, artifact.target, work),
+        reasons=reasons,
+    )
+
+
+def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
+    if kernel.ptx is None:
+        whose = "a kernel of XLA's" if kernel.origin == "xla" else "the bundle has no PTX"
+        return unknown_work(f"no PTX to count in: {whose}")
+    ptx = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0")
+    return work_of(launch, ptx, launch.kernel)
+
+
+def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
+    """Return the occupancy of a launch on the model that it was compiled for."""
+    limits = blocks_by_limit(launch, kernel, target)
+    blocks = max(1, min(limits.values()))
+    together = math.prod(launch.cluster or (1, 1, 1))
+    resident = blocks * model_figure(target, "sm_count") // together
+    return Occupancy(
+        blocks_per_sm=blocks,
+        warps_per_sm=blocks * warps_of_block(launch),
+        most_warps_per_sm=model_figure(target, "threads_per_sm") // 32,
+        limited_by=tuple(name for name, limit in limits.items() if limit <= blocks),
+        waves=math.prod(launch.grid) / together / max(1, resident),
+    )
+
+
+def _loops(code: Code) -> tuple[LoopMetrics, ...]:
+    found = loops(code)
+    around = {loop.parent for loop in found if not loop.is_wait}
+    return tuple(_loop(loop, has_inner=loop.header in around) for loop in found)
+
+
+def _loop(loop: Loop, *, has_inner: bool) -> LoopMetrics:
+    flops = None if has_inner else flops_of(loop.body)
+    mix = mix_of(loop.body)
+    return LoopMetrics(loop.header, loop.depth, loop.parent, loop.is_wait, mix, flops)
+
+
+def flops_of(instructions: Iterable[Instruction]) -> int | None:
+    """Return the operations of tensor instructions; None if an opcode does not contain its shape.
+
+    `HGMMA.64x128x16` contains M, N and K; `HMMA.16816` means 16, 8 and 16.
+    """
+    total = 0
+    for each in instructions:
+        if classify(each) == "tensor":
+            match = _SHAPE.search(each.opcode)
+            if match is None:
+                return None
+            total += 2 * math.prod(int(size) for size in match.groups() if size)
+    return total
+
+
+def metrics_json(metrics: KernelMetrics) -> dict[str, Any]:
+    """Return the metrics of a launch as JSON; unknown values are null, explained in `reasons`."""
+    data = asdict(metrics)
+    data["occupancy"]["waves"] = round(metrics.occupancy.waves, 4)
+    reasons = {**data.pop("reasons"), **data["roofline"].pop("reasons")}
+    work, roofline = data.pop("work"), data.pop("roofline")
+    del work["reasons"]
+    return {**data, **work, "roofline": roofline, "reasons": reasons}

@@ -1,1 +1,0 @@
-"""Numbers of a launch that need no GPU: occupancy, instructions, bytes, operations, roofline."""

@@ -1,1 +1,0 @@
-"""SASS as instructions: read from nvdisasm, classified, loops found, registers normalized."""

@@ -1,0 +1,329 @@
+"""One side of a comparison: compiled variants by id, from any source.
+
+A side can be a spec at another git revision: `kernels.yaml@main`. The files of the revision are
+written to a temporary folder, using a separate index. Neither the working tree nor the repository's
+index changes, and uncommitted changes are ignored. Submodules are not written.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.compiler.builds.provenance import Repository, find_repository
+from pallasc.errors import NotCachedError, SpecError, ToolError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.resources import resources_of
+from pallasc.specs.canonical import plain, variant_id
+from pallasc.specs.resources import Resources
+from pallasc.specs.spec import Variant
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.report import VariantResult
+    from pallasc.specs.lock import Lock
+
+_SHORT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A compiled variant.
+
+    Attributes:
+        id: the variant's id.
+        name: its kernel.
+        params: its parameters, formatted as in an id.
+        target: the name of its model.
+        resources: the resources it uses.
+        artifact: the compiled artifact; None if a lock names it and the store lacks it.
+        action_key: its action key, None in a bundle.
+        digest: digest of the artifact as compiled.
+    """
+
+    id: str
+    name: str
+    params: Mapping[str, str]
+    target: str
+    resources: Resources
+    artifact: Artifact | None
+    action_key: str | None
+    digest: str
+
+    @property
+    def identity(self) -> str:
+        """Kernel, sorted parameters and target; a store does not keep the parameters' order."""
+        return repr((self.name, sorted(self.params.items()), self.target))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side: its name, its variants by id, and notes for the user."""
+
+    name: str
+    variants: Mapping[str, Subject]
+    notes: tuple[str, ...] = field(default=())
+
+
+def side_of(name: str, subjects: Iterable[Subject], notes: Iterable[str] = ()) -> Side:
+    """Return a side with the given subjects, whose ids are distinct."""
+    return Side(name, {subject.id: subject for subject in subjects}, tuple(notes))
+
+
+def subject_of(
+    artifact: Artifact,
+    name: str,
+    params: Iterable[tuple[str, object]],
+    *,
+    target: str = "",
+    action_key: str | None = None,
+    whole: Artifact | None = None,
+) -> Subject:
+    """Create a subject.
+
+    Args:
+        artifact: the compiled artifact.
+        name: its kernel.
+        params: its parameters.
+        target: the name of its model; by default the artifact's target.
+        action_key: its action key, if known.
+        whole: the artifact before parts were left out, as in a bundle.
+    """
+    pairs = [(key, plain(value)) for key, value in params]
+    target = target or str(artifact.target["name"])
+    original = whole or artifact
+    return Subject(
+        variant_id(name, pairs, target),
+        name,
+        dict(pairs),
+        target,
+        resources_of(original),
+        artifact,
+        action_key,
+        original.digest,
+    )
+
+
+def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str] = ()) -> Side:
+    """Return a build's variants as a side, without failed ones, but with those over budget."""
+    subjects = [
+        subject_of(
+            result.artifact,
+            result.variant.name,
+            result.variant.params,
+            target=result.variant.target.name,
+            action_key=result.action_key,
+        )
+        for result in results
+        if result.artifact is not None
+    ]
+    return side_of(name, subjects, notes)
+
+
+def bundle_side(path: Path) -> Side:
+    """Return a bundle's variants as a side.
+
+    Raises:
+        SpecError: the bundle cannot be read.
+        CorruptError: it is damaged, or not signed as this machine requires.
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.signature import read_policy
+
+    bundle = open_bundle(path)
+    bundle.check_policy(read_policy())
+    return side_of(
+        str(path),
+        (
+            subject_of(
+                bundle.artifact(entry),
+                entry.name,
+                entry.params,
+                target=entry.target,
+                whole=Artifact(bundle.record(entry), lambda key: b""),
+            )
+            for entry in bundle.entries()
+        ),
+    )
+
+
+def store_side(store: Store, name: str) -> Side:
+    """Return a store's variants as a side, each with its most recently used artifact."""
+    from pallasc.cache.inventory import artifacts
+    from pallasc.compiler.inputs.lookup import artifact_of_action
+
+    subjects: dict[str, Subject] = {}
+    older = set()
+    for listed in artifacts(store):
+        named = [about for about in listed.variants if about.name]
+        artifact = artifact_of_action(store, listed.key) if named else None
+        if artifact is None:
+            continue
+        for about in named:
+            params, target = about.params.items(), about.target
+            subject = subject_of(artifact, about.name, params, target=target, action_key=listed.key)
+            if subjects.setdefault(subject.id, subject).digest != subject.digest:
+                older.add(subject.id)
+    if not subjects:
+        raise NotCachedError(
+            f"{name}: this store has no variant whose name is known.",
+            hint="Name the store's folder, or build into it with: pallasc build SPECS --store PATH",
+        )
+    notes = []
+    if older:
+        which = f"{len(older):,} variant{'s' if len(older) > 1 else ''}"
+        notes.append(f"{name} has several artifacts of {which}: the last used ones are compared")
+    return side_of(name, (subjects[key] for key in sorted(subjects)), notes)
+
+
+def lock_side(lock: Lock, name: str, store: Store) -> Side:
+    """Return a lock's variants as a side, with their artifacts from the store."""
+    from pallasc.compiler.inputs.lookup import artifact_of_action
+
+    subjects = []
+    for key, entry in lock.variants.items():
+        artifact = artifact_of_action(store, entry.action)
+        if artifact is not None and artifact.digest != entry.artifact:
+            artifact = None
+        resources = lock.resources.get(key) or (resources_of(artifact) if artifact else Resources())
+        kernel, params, target = _parts(key)
+        subjects.append(
+            Subject(key, kernel, params, target, resources, artifact, entry.action, entry.artifact)
+        )
+    lost = sum(subject.artifact is None for subject in subjects)
+    notes = (
+        f"the store has no artifact of {lost:,} of {name}'s {len(subjects):,} variants: only "
+        "the resources in the lock are compared",
+    )
+    return side_of(name, subjects, notes if lost else ())
+
+
+def _parts(key: str) -> tuple[str, dict[str, str], str]:
+    """Split an id into kernel, parameters and target; a lock has only the id of a variant."""
+    rest, _, target = key.rpartition("@")
+    kernel, bracket, inside = rest.partition("[")
+    if not bracket:
+        return kernel, {}, target
+    pairs: dict[str, str] = {}
+    last = ""
+    for part in inside.removesuffix("]").split(","):
+        key_of, sign, value = part.partition("=")
+        if sign and key_of.isidentifier():
+            pairs[key_of], last = value, key_of
+        elif last:  # a comma within a value
+            pairs[last] += f",{part}"
+    return kernel, pairs, target
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOut:
+    """Specs of a revision.
+
+    Attributes:
+        paths: their paths, in a temporary folder.
+        commit: the commit.
+        repository: the user's repository.
+    """
+
+    paths: tuple[str, ...]
+    commit: str
+    repository: Repository
+
+
+def split_revision(text: str) -> tuple[str, str]:
+    """Return path and revision of `kernels.yaml@main`; an existing path has no revision."""
+    path, sign, revision = text.rpartition("@")
+    return (
+        (path, revision) if sign and path and revision and not Path(text).exists() else (text, "")
+    )
+
+
+@contextmanager
+def checked_out(paths: Sequence[str], revision: str) -> Iterator[CheckedOut]:
+    """Write all files of a revision to a folder that is removed at the end of the block.
+
+    Args:
+        paths: the specs, in one repository; they need not exist in the working tree.
+        revision: any revision that git accepts.
+
+    Raises:
+        SpecError: the specs are not in a repository, the revision does not exist, or it lacks a
+            spec.
+        ToolError: git cannot write the files.
+    """
+    repository = _repository(paths[0], revision)
+    commit = repository.commit_of(revision)
+    if commit is None:
+        raise SpecError(
+            f"{revision} is no revision of {repository.root}.",
+            hint="Name a branch, tag or commit. A shallow clone lacks most of them: fetch it with "
+            f"'git fetch origin {revision}', and name FETCH_HEAD.",
+        )
+    with tempfile.TemporaryDirectory(prefix="pallasc-revision-") as folder:
+        top = Path(folder).resolve() / "tree"
+        if not repository.write_commit(commit, top):
+            raise ToolError(
+                f"git cannot write the files of {revision} into {folder}.",
+                hint="Look at what git says: git checkout-index needs space and all objects.",
+            )
+        names = [_name(path, repository) for path in paths]
+        for name in names:
+            if not (top / name).exists():
+                raise SpecError(
+                    f"{name} is not in {revision} ({commit[:_SHORT]}).",
+                    hint="It may have had another name there, or is not committed yet.",
+                )
+        yield CheckedOut(tuple(str(top / name) for name in names), commit, repository)
+
+
+def _repository(path: str, revision: str) -> Repository:
+    folder = Path(path).absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    repository = find_repository(folder)
+    if repository is None:
+        raise SpecError(
+            f"{path}@{revision}: {folder} is in no git repository that git can read.",
+            hint="Name a store, a bundle or a lock of that revision, or run this in the clone.",
+        )
+    return repository
+
+
+def _name(path: str, repository: Repository) -> Path:
+    place = Path(path).absolute()
+    resolved = place.parent.resolve() / place.name
+    if not resolved.is_relative_to(repository.root):
+        raise SpecError(f"{path} is not in the repository {repository.root}.")
+    return resolved.relative_to(repository.root)
+
+
+def taken_from_elsewhere(variants: Iterable[Variant], checked: CheckedOut) -> list[str]:
+    """Return notes on entries whose code comes from the working tree instead of the revision.
+
+    This happens with a package installed from the working tree, such as an editable install, unless
+    the package is also next to the spec.
+    """
+    from importlib.util import find_spec
+
+    notes = {}
+    for variant in variants:
+        module = variant.entry.partition(":")[0]
+        top = module.partition(".")[0]
+        base = Path(variant.base_dir)
+        if module.endswith(".py") or (base / top).exists() or (base / f"{top}.py").exists():
+            continue
+        try:
+            found = find_spec(top)
+        except (ImportError, ValueError):
+            continue
+        places = [found.origin or "", *(found.submodule_search_locations or ())] if found else []
+        if any(Path(p).resolve().is_relative_to(checked.repository.root) for p in places if p):
+            notes[top] = (
+                f"{top} is installed from the working tree: its code is the one of today, not that "
+                f"of {checked.commit[:_SHORT]}"
+            )
+    return list(notes.values())

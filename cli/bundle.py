@@ -1,0 +1,420 @@
+"""`pallasc bundle`: many compiled variants in one file; create, merge, and export bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallasc.cli import bundle_show, bundle_verify
+from pallasc.cli.arguments import options
+from pallasc.cli.arguments.command import Command, Group
+from pallasc.cli.output.text import count, echo, json_text
+from pallasc.errors import CorruptError, PallascError, SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.bundling import BundleResult, FindLines, Source, SplitBy
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import VariantResult
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
+
+
+@click.group(
+    "bundle",
+    cls=Group,
+    short_help="Pack compiled variants into one file; sign and verify it.",
+)
+def command() -> None:
+    """Pack compiled variants into one file to ship.
+
+    A bundle contains cubins and launch plans, compressed, deduplicated, and checksummed. The same
+    variants give the same bytes, regardless of the build order. Nothing in a bundle is executed
+    before a launch, so it is safe to inspect a bundle from an untrusted source.
+
+    Examples:
+      pallasc bundle create specs/ -o kernels.pallasc
+      pallasc bundle show kernels.pallasc
+      pallasc bundle sign kernels.pallasc --key release.key
+      pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
+      pallasc bundle verify kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
+    """
+
+
+_MOST_NAMED = 10
+
+Chosen = tuple["Bundle", "Sequence[Entry]"]
+
+bundle_option = options.output_option(
+    "FILE", "Bundle to write; an existing file is replaced atomically."
+)
+
+
+@command.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
+@options.specs_argument()
+@bundle_option
+@click.option(
+    "--split-by",
+    type=click.Choice(["target", "arch"]),
+    help="Write one bundle per model or architecture, named like FILE-h100-sxm.pallasc.",
+)
+@click.option("--keep-debug", is_flag=True, help="Keep debug sections in the cubins.")
+@click.option("--keep-ptx", is_flag=True, help="Include the PTX, which launches do not need.")
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Include your source lines with their text, for `pallasc inspect`.",
+)
+@click.option(
+    "--level",
+    type=int,
+    default=19,
+    show_default=True,
+    metavar="N",
+    help="Compression level, 1 to 22.",
+)
+@options.frozen_options
+@options.selection_options
+@options.build_options()
+@options.fail_on_warning_option
+@options.quiet_option
+@options.json_option("the written bundles")
+def create_command(
+    specs: tuple[str, ...],
+    output: Path,
+    frozen: bool,
+    selection: options.Selection,
+    store_root: Path | None,
+    quiet: bool,
+    as_json: bool,
+    split_by: SplitBy | None,
+    keep_debug: bool,
+    keep_ptx: bool,
+    lines: bool,
+    level: int,
+    lock: Path | None,
+    locked: bool,
+    how: Options,
+) -> int:
+    """Write the variants of SPECS to a bundle.
+
+    Variants that are not in the store are built first. If any variant fails, no bundle is written.
+    With --frozen, nothing is compiled, and if there is a lock file, every artifact must match it.
+
+    The bundle records its spec files and commit, the toolchain, and whether tracked files differed
+    from the commit. The same sources give the same bytes in every folder and on every machine.
+
+    Examples:
+      pallasc bundle create specs/ -o kernels.pallasc
+      pallasc bundle create specs/ -o hopper.pallasc --target sm_90a --frozen
+      pallasc bundle create specs/ -o norms.pallasc -k "rmsnorm or layernorm"
+      pallasc bundle create specs/ -o dist/kernels.pallasc --split-by arch
+      pallasc bundle create specs/ -o debug.pallasc --keep-ptx --lines
+
+    --json prints one object:
+      schema      1
+      bundles     list, each with: file, target (or null), bytes, digest (of the whole content),
+                  variants (their ids)
+      provenance  list, each with: builder, toolchain, specs, commit, dirty, changed
+    """
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.output.build_text import print_remarks
+    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
+
+    store = open_store(store_root)
+    with store_progress(store, hits=False, quiet=quiet) as progress:
+        reader = Reading(progress, keep_going=False).reader(store, how, frozen=frozen)
+        source: Source = "frozen" if frozen else "compile"
+        made = make_bundle(
+            reader.select(specs, **selection._asdict()),
+            output,
+            store=store,
+            options=BundleOptions(
+                source=source,
+                lock=lock,
+                locked=locked,
+                split_by=split_by,
+                keep_debug=keep_debug,
+                keep_ptx=keep_ptx,
+                level=level,
+                lines=_finder(store, how, progress.mention) if lines else None,
+                build=how,
+            ),
+            on_event=progress,
+        )
+    print_remarks(made.report, store, progress.screen, quiet=quiet)
+    if made.report.exit_code:
+        echo(f"{output} is not written.", err=True)
+        return made.report.exit_code
+    _tell(made, quiet=quiet)
+    if as_json:
+        echo(json_text(_created_json(made)))
+    return 0
+
+
+def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
+    """Return a function that finds the source lines of all variants of a build, or raises."""
+    from pallasc.cli.output.source_text import found_lines
+    from pallasc.specs.artifacts.source_lines import to_json
+
+    def find(results: Sequence[VariantResult]) -> list[bytes]:
+        records = []
+        for lines in found_lines(results, store, options, say).values():
+            if isinstance(lines, PallascError):
+                raise lines
+            records.append(to_json(lines))
+        return records
+
+    return find
+
+
+def _tell(made: BundleResult, *, quiet: bool) -> None:
+    from pallasc.specs.bundle.manifest import differing
+
+    for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
+        echo(f"warning: {text}; the bundle records this", err=True)
+    for bundle in () if quiet else made.bundles:
+        variants = count(len(bundle.variants), "variant")
+        echo(f"wrote {bundle.path}: {variants}, {bundle.size:,} bytes", err=True)
+
+
+def _created_json(made: BundleResult) -> dict[str, object]:
+    return {
+        "bundles": [
+            {
+                "file": str(bundle.path),
+                "target": bundle.target,
+                "bytes": bundle.size,
+                "digest": bundle.digest,
+                "variants": list(bundle.variants),
+            }
+            for bundle in made.bundles
+        ],
+        "provenance": [asdict(origin) for origin in made.provenance],
+    }
+
+
+@command.command("merge", cls=Command, short_help="Merge several bundles into one.")
+@options.files_argument
+@bundle_option
+@options.bundle_selection_options
+@click.option("--strip-lines", is_flag=True, help="Omit source lines.")
+@options.json_option("the written bundle")
+def merge_command(
+    files: tuple[Path, ...],
+    output: Path,
+    strip_lines: bool,
+    as_json: bool,
+    selection: options.Selection,
+) -> int:
+    """Merge the variants of several bundles into one bundle, independent of their order.
+
+    Variants that are in several bundles are written once. If bundles have different artifacts for a
+    variant, the variant is printed, nothing is written, and the exit code is 5. All bundles are
+    verified first. A signature covers a whole bundle, so the new bundle is unsigned: sign it again.
+
+    Examples:
+      pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
+      pallasc bundle merge kernels.pallasc -o small.pallasc --target sm_90a -k "not debug"
+
+    --json prints one object:
+      schema    1
+      file      the bundle that was written
+      variants  number of variants
+      bytes     size of the bundle
+      digest    digest of the whole content
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.verify import verify
+
+    with ExitStack() as stack:
+        bundles = [stack.enter_context(open_bundle(file)) for file in files]
+        for bundle in bundles:
+            verify(bundle)
+        data = _merged(_selected(bundles, selection), strip_lines=strip_lines)
+        for bundle in bundles:
+            if bundle.signatures:
+                echo(f"{bundle.name} is signed; {output} will not be", err=True)
+    _write(output, data, as_json=as_json)
+    return 0
+
+
+def _selected(bundles: Sequence[Bundle], selection: options.Selection) -> list[Chosen]:
+    """Return the bundles that have selected variants, with those variants.
+
+    Raises:
+        SpecError: no bundle has a selected variant.
+    """
+    from pallasc.cli.arguments.compiled import selected_entries
+
+    choices: list[Chosen] = []
+    errors = []
+    for bundle in bundles:
+        try:
+            choices.append((bundle, selected_entries(bundle, selection)))
+        # A target or expression must match some of the bundles, not every one.
+        except SpecError as error:
+            errors.append(error)
+    if not choices:
+        raise errors[0]
+    return choices
+
+
+def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
+    """Return the bytes of the merged bundle.
+
+    Raises:
+        CorruptError: bundles have different artifacts for a variant.
+    """
+    from pallasc.specs.bundle.writer import build_bundle
+
+    if conflicts := _conflicts(choices):
+        named = "\n".join(f"  {conflict}" for conflict in conflicts[:_MOST_NAMED])
+        more = f"\n  and {len(conflicts) - _MOST_NAMED} more" * (len(conflicts) > _MOST_NAMED)
+        raise CorruptError(
+            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:\n"
+            f"{named}{more}",
+            hint="Build them again with one toolchain, or leave them out with -k.",
+        )
+    origins = [origin for bundle, _ in choices for origin in bundle.provenance]
+    items = (item for bundle, entries in choices for item in bundle.items(entries))
+    if strip_lines:
+        items = (replace(item, lines=None) for item in items)
+    return build_bundle(items, keep_debug=True, keep_ptx=True, provenance=origins)
+
+
+def _conflicts(choices: Sequence[Chosen]) -> list[str]:
+    """Return a line for each variant that differs between bundles, with each bundle's artifact."""
+    found: dict[bytes, list[tuple[str, Entry]]] = {}
+    for bundle, entries in choices:
+        for entry in entries:
+            found.setdefault(entry.key, []).append((bundle.name, entry))
+    return [
+        f"{own[0][1].id}: {', '.join(f'{e.digest[:12]} in {name}' for name, e in own)}"
+        for _, own in sorted(found.items())
+        if len({entry.digest for _, entry in own}) > 1
+    ]
+
+
+def _write(output: Path, data: bytes, *, as_json: bool) -> None:
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.user_files import replace_file
+
+    replace_file(output, data)
+    with open_bundle(data) as bundle:
+        number, digest = len(bundle), bundle.digest
+    if as_json:
+        facts = {"file": str(output), "variants": number, "bytes": len(data), "digest": digest}
+        echo(json_text(facts))
+    echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)
+
+
+@command.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
+@options.file_argument
+@click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
+@options.output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the library and prefix of its functions. Default: the bundle's name.",
+)
+@options.size_option(
+    "--max-size",
+    "most_bytes",
+    "Maximum total size, above which nothing is written; none for no limit.",
+    default="4GiB",
+    show_default=True,
+)
+@options.bundle_selection_options
+@options.json_option("the written kernels")
+def export_command(
+    file: Path,
+    as_c: bool,
+    output: Path,
+    name: str | None,
+    most_bytes: int | None,
+    as_json: bool,
+    selection: options.Selection,
+) -> int:
+    """Write kernels as sources that CMake builds into a library, without Python or a CUDA toolkit.
+
+    The folder contains a flat launch plan for each variant, a header with one function per kernel,
+    and the sources that launch it. Each function selects the variant by the arrays and the GPU. A
+    shared library built from the folder is also a tvm-ffi module. The same variants give the same
+    bytes. The folder is written completely or not at all. For each model and set of arrays, a tuned
+    kernel includes the variant selected by the model's rows, or else the default variant; arrays
+    are not padded.
+
+    Examples:
+      pallasc bundle export --c kernels.pallasc -o kernels/
+      pallasc bundle export --c kernels.pallasc -o norms/ --name norms -k "rmsnorm or layernorm"
+
+    --json prints one object:
+      schema   1
+      file     the bundle
+      folder   the folder with the sources
+      name     name of the library
+      kernels  list, each with: name, function, left_out (number of variants that its table does
+               not select), variants, a list: id, arch, file, bytes, chosen_by (of a tuned kernel:
+               row, bucket, or default)
+    """
+    from pallasc.cli.arguments.compiled import selected_entries
+    from pallasc.runtime.native.library import FOLDER
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.c_export import export_c, name_from
+    from pallasc.version import installed_version
+
+    library = name_from(file.name) if name is None else name
+    with open_bundle(file) as bundle:
+        entries = selected_entries(bundle, selection)
+        kernels = export_c(
+            bundle,
+            entries,
+            output,
+            name=library,
+            native=FOLDER,
+            version=installed_version(),
+            most_bytes=most_bytes,
+        )
+    if as_json:
+        listed = [
+            {
+                "name": kernel.name,
+                "function": kernel.function,
+                "left_out": kernel.left_out,
+                "variants": [
+                    {
+                        "id": own.entry.id,
+                        "arch": own.entry.arch,
+                        "file": own.file,
+                        "bytes": own.size,
+                        "chosen_by": own.chosen_by,
+                    }
+                    for own in kernel.variants
+                ],
+            }
+            for kernel in kernels
+        ]
+        told = {"file": str(file), "folder": str(output), "name": library, "kernels": listed}
+        echo(json_text(told))
+    for kernel in kernels:
+        if kernel.left_out:
+            echo(f"left out {count(kernel.left_out, 'variant')} of {kernel.name}", err=True)
+    variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")
+    echo(f"wrote {count(len(kernels), 'kernel')} with {variants} to {output}", err=True)
+    return 0
+
+
+for _command in (
+    bundle_show.command,
+    bundle_verify.keygen_command,
+    bundle_verify.sign_command,
+    bundle_verify.verify_command,
+):
+    command.add_command(_command)

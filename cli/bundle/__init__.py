@@ -1,1 +1,0 @@
-"""The command `pallasc bundle`, one file per subcommand."""

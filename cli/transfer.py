@@ -1,0 +1,318 @@
+"""`pallasc cache export`, `import`, `push`, and `pull`: copy variants between machines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallasc.cli.arguments import options
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.selection import open_store
+from pallasc.cli.output.progress import Heartbeat
+from pallasc.cli.output.text import count, echo, json_text, print_result, print_warnings
+from pallasc.errors import CorruptError, SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cache.remote.remote import Transfer
+    from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.cache.store import Store
+    from pallasc.cache.transfer import Imported
+
+_TIMEOUT_S = 60.0
+
+
+def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteSettings:
+    """Return the remote store for a command that needs one.
+
+    Raises:
+        SpecError: no remote store is named, or a setting is invalid.
+    """
+    from pallasc.compiler.builds.options import remote_settings
+
+    settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
+    if settings is None:
+        raise SpecError(
+            "no remote store is configured.",
+            hint="Set it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
+            "pyproject.toml.",
+        )
+    return settings
+
+
+remote_option = options.together(
+    click.option(
+        "--remote",
+        "url",
+        metavar="URL",
+        help="URL of the remote store. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True, max=86_400),
+        default=_TIMEOUT_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit for one request, in seconds.",
+    ),
+    options.packed("settings", required_settings, ("url", "timeout_s")),
+)
+"""`--remote` and `--timeout` for commands that need a remote store.
+
+The command receives it as `settings`. Builds use `remote_options` instead."""
+
+every_option = click.option(
+    "--all", "every", is_flag=True, help="Include all toolchains, not only the installed one."
+)
+
+
+def _steps(what: str) -> Callable[[int, int], None]:
+    """Return a callback that reports the progress of a transfer from time to time.
+
+    Args:
+        what: past participle for the message, such as "sent".
+    """
+    heartbeat = Heartbeat(2.0)
+
+    def step(done: int, total: int) -> None:
+        if done < total and heartbeat.is_due():
+            echo(f"{what} {done:,} of {count(total, 'variant')}", err=True)
+
+    return step
+
+
+def _report_moved(
+    done: Transfer,
+    moved: str,
+    parts: Sequence[tuple[int, str]],
+    data: Mapping[str, object],
+    *,
+    as_json: bool,
+) -> None:
+    """Print the result of a push or a pull, with refused objects and nondeterministic compilations.
+
+    Args:
+        done: result of the transfer.
+        moved: text with the number of moved variants.
+        parts: numbers and descriptions of other variants; zeros are omitted.
+        data: fields of the `--json` object besides the traffic.
+        as_json: print JSON.
+    """
+    stats = done.stats
+    print_warnings([f"refused: {text}" for text in stats.refused], stats.refusals)
+    print_warnings([f"not deterministic: {text}" for text in stats.conflicts])
+    counted = ", ".join([moved, *(f"{number:,} {what}" for number, what in parts if number)])
+    line = (
+        f"{counted}: {stats.bytes_written:,} bytes written, {stats.bytes_read:,} bytes read, "
+        f"{count(stats.requests, 'request')}"
+    )
+    data = {**data, "present": done.present, **stats.to_json()}
+    print_result(data, [line], as_json=as_json)
+
+
+@click.command("export", cls=Command)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("specs", nargs=-1)
+@options.selection_options
+@options.store_option
+@options.json_option("the exported entries")
+def export_command(
+    file: Path,
+    specs: tuple[str, ...],
+    store_root: Path | None,
+    as_json: bool,
+    selection: options.Selection,
+) -> int:
+    """Export the store to FILE, for `pallasc cache import` on another machine.
+
+    With SPECS, only their variants are exported, if they are in the store. The store is not
+    changed. Damaged entries are skipped, and the exit code is then 5. Statistics are not exported.
+
+    Examples:
+      pallasc cache export kernels.pack
+      pallasc cache export matmul.pack specs/ -k matmul
+
+    --json prints one object: file, artifacts, manifests, bytes, and absent (ids of variants of
+    SPECS that are not in the store)
+    """
+    from pallasc.cache.transfer import export_file
+
+    store = open_store(store_root, readable=True)
+    names: list[str] | None = None
+    absent: list[str] = []
+    if specs:
+        names, absent = _selected(specs, store, selection)
+    elif any(selection):
+        raise click.UsageError("Options that select variants need SPECS.")
+    store.read_only = True
+    done = export_file(store, file, names)
+    lacking = f"; the store lacks {count(len(absent), 'variant')}" if absent else ""
+    wrote = f"wrote {file}: {count(done.artifacts, 'artifact')}, {done.bytes:,} bytes{lacking}"
+    data = {"file": str(file), **done._asdict(), "absent": absent}
+    print_result(data, [wrote], as_json=as_json)
+    return CorruptError.exit_code if store.warnings else 0
+
+
+def _selected(
+    specs: tuple[str, ...], store: Store, selection: options.Selection
+) -> tuple[list[str], list[str]]:
+    """Return the manifest names of specs and cached variants, and the ids of missing variants."""
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.inputs.lookup import Lookup
+    from pallasc.compiler.inputs.manifest import installed_or_remembered
+
+    reader = SpecReader(store=store)
+    chosen = reader.select(specs, **selection._asdict())
+    names, absent = list(reader.remembered), []
+    with installed_or_remembered(store) as setup:
+        lookup = Lookup(setup.context(store), store)
+        for variant in chosen.variants:
+            found = lookup.find(lookup.requests.of(variant))
+            if found.artifact is None:
+                absent.append(variant.id)
+            else:
+                names.append(found.manifest_key)
+    return names, absent
+
+
+@click.command("import", cls=Command)
+@options.files_argument
+@options.store_option
+@options.json_option("the imported entries")
+def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bool) -> int:
+    """Import files written by `pallasc cache export` into the store.
+
+    Each file is verified completely first; nothing is imported from a damaged file. If the store
+    and a file have different artifacts under the same action key, the compilation is not
+    deterministic: the key is printed, and the store keeps its artifact. Signatures are copied; no
+    new ones are made. If $PALLASC_REQUIRE_SIGNED_STORE is 1, only entries signed by a trusted key
+    are imported.
+
+    The exit code is 5 if a file is damaged or artifacts differ.
+
+    Example:
+      pallasc cache import shards/*.pack
+
+    --json prints one object: imported, a list with one item per file: file, artifacts and manifests
+    (number imported), existed (artifacts already in the store), kept (manifests of the store that
+    were not replaced), unsigned, conflicts (action keys)
+    """
+    from pallasc.cache.transfer import import_file
+
+    store = open_store(store_root, readable=True)
+    done = []
+    for file in files:
+        done.append(import_file(store, file))
+        if not as_json:
+            echo("\n".join(_imported_lines(done[-1])))
+    if as_json:
+        echo(json_text({"imported": [result.to_json() for result in done]}))
+    return CorruptError.exit_code if any(result.conflicts for result in done) else 0
+
+
+def _imported_lines(done: Imported) -> Iterator[str]:
+    for key in done.conflicts:
+        yield f"conflict  {key}: the file has a different artifact; the store keeps its own"
+    left = [
+        (done.existed, "already there"),
+        (done.kept, "requests unchanged"),
+        (done.unsigned, "entries skipped: not signed by a trusted key"),
+    ]
+    more = "".join(f", {number:,} {what}" for number, what in left if number)
+    yield f"{done.file}: {count(done.artifacts, 'artifact')} imported{more}"
+
+
+@click.command("push", cls=Command, short_help="Send variants to the remote store.")
+@options.specs_argument()
+@options.selection_options
+@options.store_option
+@remote_option
+@options.json_option("the result")
+def push_command(
+    specs: tuple[str, ...],
+    store_root: Path | None,
+    settings: RemoteSettings,
+    as_json: bool,
+    selection: options.Selection,
+) -> None:
+    """Send the variants of SPECS from the store to the remote store.
+
+    Nothing is compiled, and variants that the remote store already has are not sent again. A build
+    with --remote-write sends the variants that it compiles automatically. Variants that depend on
+    paths of this machine are not sent; a warning shows why. The exit code is 4 if the remote store
+    cannot be reached or written.
+
+    Examples:
+      pallasc cache push specs/ --remote s3://bucket/kernels
+      PALLASC_REMOTE=file:///srv/kernels pallasc cache push specs/ -k matmul
+
+    --json prints one object:
+      schema   1
+      sent     number of variants sent
+      present  number of variants that the remote store already had
+      absent   number of variants that are not in the store
+      bound    variants that depend on this machine: the reason, by variant id
+      and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
+    """
+    from pallasc.cache.remote.remote import push
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.builds.remote_tier import sendable
+
+    store = open_store(store_root, readable=True)
+    variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
+    found = sendable(variants, store)
+    bound = [f"{variant} is not sent: {why}" for variant, why in found.bound.items()]
+    print_warnings(bound)
+    done = push(settings, store, {found.namespace: found.keys}, on_step=_steps("sent"))
+    absent = found.absent + done.left
+    _report_moved(
+        done,
+        f"sent {count(done.moved, 'variant')}, {done.present:,} already there",
+        [(absent, "are not in the store"), (len(bound), "depend on this machine")],
+        {"sent": done.moved, "absent": absent, "bound": found.bound},
+        as_json=as_json,
+    )
+
+
+@click.command("pull", cls=Command, short_help="Fetch all variants from the remote store.")
+@every_option
+@options.store_option
+@remote_option
+@options.json_option("the result")
+def pull_command(
+    every: bool, store_root: Path | None, settings: RemoteSettings, as_json: bool
+) -> None:
+    """Fetch all variants for the installed toolchain from the remote store into the store.
+
+    A build with --remote fetches the variants that it needs automatically. Use pull on machines
+    that cannot reach the remote store later. Everything is verified; signatures are required if
+    PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed is set. Variants with paths of another machine
+    are rejected. The next build checks for changed sources. The exit code is 4 if the remote store
+    cannot be read.
+
+    Examples:
+      pallasc cache pull --remote gs://bucket/kernels
+      pallasc cache pull --all --store /srv/mirror
+
+    --json prints one object:
+      schema   1
+      brought  number of variants fetched
+      present  number of variants that the store already had
+      absent   number of variants that could not be fetched
+      and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
+    """
+    from pallasc.cache.remote.remote import pull
+    from pallasc.compiler.builds.remote_tier import is_portable, namespace_here
+
+    store = open_store(store_root, readable=True)
+    names = None if every else [namespace_here(store)]
+    done = pull(settings, store, names, accept=is_portable, on_step=_steps("fetched"))
+    moved = f"fetched {count(done.moved, 'variant')}, {done.present:,} already there"
+    if not done.moved + done.present + done.left:
+        moved = "the remote store has no variants to fetch"
+    data = {"brought": done.moved, "absent": done.left}
+    _report_moved(done, moved, [(done.left, "could not be fetched")], data, as_json=as_json)
