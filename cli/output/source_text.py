@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pallasc.analysis.lines import COUNTED, LineCosts, LocatedKernel, located_kernels
 from pallasc.cli.output.text import count, echo, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
 from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
+    from pallasc.analysis.lines import LineCosts, LocatedKernel
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import VariantResult
@@ -41,6 +41,8 @@ def lines_text(artifact: Artifact, lines: SourceLines) -> str:
         ToolError: nvdisasm is not installed, or cannot be run.
         CorruptError: a cubin is damaged.
     """
+    from pallasc.analysis.lines import located_kernels
+
     parts = []
     for kernel in located_kernels(artifact, lines):
         parts.append(_heading(kernel))
@@ -64,6 +66,8 @@ def _heading(kernel: LocatedKernel) -> str:
 
 def _listing(lines: SourceLines, name: str, costs: Mapping[int, LineCosts]) -> str:
     """Return source lines with their costs; columns that are empty for all lines are omitted."""
+    from pallasc.analysis.lines import COUNTED
+
     file = lines.file(name)
     texts = dict(file.text) if file else {}
     shown = list(_shown(sorted({*texts, *costs}), costs))
@@ -114,6 +118,8 @@ def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
         ToolError: nvdisasm is not installed, or cannot be run.
         CorruptError: a cubin is damaged.
     """
+    from pallasc.analysis.lines import located_kernels
+
     parts = []
     for kernel in located_kernels(artifact, lines):
         shown = [f"// {_heading(kernel)}"]
@@ -171,6 +177,8 @@ def _route(stack: Sequence[Frame]) -> str:
 
 def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]]:
     """Return the kernels of an artifact with the cost of each line, as JSON."""
+    from pallasc.analysis.lines import COUNTED, located_kernels
+
     return [
         {
             "name": kernel.name,
