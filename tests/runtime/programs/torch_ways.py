@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from unittest.mock import patch
 
 import made
 import standin_torch
@@ -12,7 +11,6 @@ import torch
 from standin import Standin
 from torch_calls import message
 
-from pallasc.runtime.adapters import torch_arrays
 from pallasc.runtime.calls.tracing import TRACED, skip_frames
 from pallasc.runtime.opening import Kernels
 
@@ -80,7 +78,6 @@ def works(driver: Any) -> dict[str, Any]:
     found.update(_gradients(kernel, a, b))
     found.update(_optional(driver, a, b))
     found["streams"] = _streams(driver, kernel, a, b)
-    found["one GPU"] = _one_gpu(a, b)
     found["memory of streams"] = _memory_of_streams(driver, kernel, a, b)
     found["writes are counted"] = _versions(kernel, updating, a, b)
     found["backward notices a write"] = _noticed(kernel, a, b)
@@ -219,14 +216,6 @@ def _streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[bool]:
         kernel(a, b)
         found.append(driver.launches[-1].stream == 0)
     return found
-
-
-def _one_gpu(a: Any, b: Any) -> list[Any]:
-    """Return what a kernel gives whose code was generated where there is one GPU."""
-    kernel = made.kernel(made.add())
-    with patch.object(torch_arrays, "device_count", lambda: 1):
-        results = [kernel(a, b) for _ in range(3)]
-    return [[first(result), str(result.device), result.stride()] for result in results][-1]
 
 
 def _memory_of_streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[list[Any]]:
