@@ -29,8 +29,6 @@ JAX = metadata.version("jax")
 FILE = FOLDER / f"results-{'.'.join(JAX.split('.')[:2])}.json"
 ALL = os.environ.get("PALLASC_ALL_COVERAGE", "") not in ("", "0")
 KEPT: dict[str, Any] = json.loads(FILE.read_text()) if FILE.is_file() else {"cases": {}}
-LEFT_TO_PYTHON = 3
-"""The most artifacts whose arrays the extension leaves to Python: one kernel of u2, at each GPU."""
 
 pytestmark = pytest.mark.skipif(
     KEPT.get("jax") != JAX, reason=f"there are no results of JAX {JAX}: `make coverage` writes them"
@@ -103,9 +101,6 @@ def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
     found = json.loads(done.stdout)
     assert found["different"] == []
     assert found["artifacts"] > 10
-    assert found["maps"] > 2
-    assert found["extension"] + found["left"] in (0, found["artifacts"])
-    assert found["left"] <= LEFT_TO_PYTHON
 
 
 def test_lines_of_the_source_fit_kernels_of_all_kinds(built: Path) -> None:
