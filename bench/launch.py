@@ -142,7 +142,11 @@ class CudaArray:
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self.__cuda_array_interface__ = owner.__cuda_array_interface__
+        self._fields = owner.__cuda_array_interface__
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self._fields
 
 
 def four() -> Any:

@@ -3,7 +3,7 @@
 This is how machines launch where pallasc was installed without a C compiler, or with
 PALLASC_NATIVE=0. It does what `runtime/native/prepare.c` and `launch.c` do, in the same order and
 with the same messages, and is written to be read: a launch prepares its parameters and tensor maps
-again, which takes some 20 to 40 µs (`bench/launch.py`, "plain"), where C takes less than one.
+again, which takes 30 to 40 µs (`bench/launch.py`, "plain"), where C takes less than one.
 """
 
 from __future__ import annotations
