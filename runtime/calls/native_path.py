@@ -144,7 +144,6 @@ class NativePaths:
 
     def _array_words(self, signature: Signature, access: Access) -> Iterator[bytes]:
         """Yield the checks for each array, packed."""
-        alignments, sizes = signature.alignments, signature.sizes_bytes
         for number, array in enumerate(signature.passed):
             asks = _ASK_DTYPE | _ASK_SHAPE | _ASK_STRIDES
             if not self._checks:
@@ -154,12 +153,10 @@ class NativePaths:
                 asks |= _ASK_PLAIN * bool(access.capsule and access.is_plain)
             code = dlpack_code(array.dtype)
             yield struct.pack(
-                f"=6q{2 * len(array.shape)}q",
+                f"=4q{2 * len(array.shape)}q",
                 _NO_CODE if code is None else code,
                 parse_dtype(array.dtype).bits,
                 asks,
-                alignments[number],
-                sizes[number],
                 len(array.shape),
                 *array.shape,
                 *array.strides,

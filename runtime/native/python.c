@@ -39,6 +39,8 @@ enum {
 
 enum { DLPACK_CUDA = 2 };
 
+enum { PALLASC_ERROR_ARGUMENT = 1 }; /* of include/pallasc.h */
+
 typedef struct dl_tensor {
     void *data;
     int32_t device_type, device_id;
@@ -159,8 +161,6 @@ enum { ASK_DTYPE = 1, ASK_SHAPE = 2, ASK_STRIDES = 4, ASK_PLAIN = 8 };
 typedef struct array_type {
     PyObject *dtype; /* short name, interned */
     int64_t code, bits, asks;
-    uint64_t below; /* address bits that must be 0: the alignment minus one */
-    uint64_t size_bytes;
     int64_t ndim;
     const int64_t *shape, *strides;
     bool is_row_major;
@@ -702,27 +702,6 @@ static bool find_stream(call *own, route *way, program *ready, int device, void 
     return true;
 }
 
-/* Checks alignment and overlap as `Signature.check_addresses` does. */
-static bool addresses_fit(const call *own, const route *way)
-{
-    int count = way->input_count + way->result_count;
-    for (int n = 0; n < count; n++)
-        if (way->arrays[n].size_bytes && own->addresses[n] & way->arrays[n].below)
-            return false;
-    for (int n = 0; n < count; n++) {
-        if (n < way->input_count && !way->is_updated[n])
-            continue;
-        uint64_t start = own->addresses[n], size = way->arrays[n].size_bytes;
-        int others = n > way->input_count ? n : way->input_count;
-        for (int other = 0; size && other < others; other++) {
-            uint64_t begin = own->addresses[other], length = way->arrays[other].size_bytes;
-            if (other != n && length && begin < start + size && start < begin + length)
-                return false;
-        }
-    }
-    return true;
-}
-
 /* Returns whether memory has the arrays' actual values, which some frameworks defer. */
 static bool are_plain(const call *own, const route *way)
 {
@@ -926,10 +905,6 @@ static PyObject *enqueue(call *own, route *way, program *ready, void *stream)
     PyObject *after = NULL;
     if (order(own, way, ready->device, stream, &after))
         return NULL;
-    if (mark_written(own, way)) {
-        Py_XDECREF(after);
-        return NULL;
-    }
     int status, results = way->input_count + way->result_count;
     void *buffers[MOST_ARRAYS];
     for (int n = 0; n < results; n++)
@@ -939,16 +914,21 @@ static PyObject *enqueue(call *own, route *way, program *ready, void *stream)
     status = ready->launch(ready->plan, ready->device, buffers, (size_t)results, workspace, stream,
                            0, NULL);
     Py_END_ALLOW_THREADS
+    bool is_noted = true;
     if (after) {
         PyObject *done = PyObject_CallNoArgs(after); /* some of several steps may be enqueued */
-        Py_DECREF(after);
+        is_noted = done != NULL;
         Py_XDECREF(done);
-        if (!done && !status)
-            return NULL;
-        PyErr_Clear();
+        Py_DECREF(after);
     }
+    /* Wrong addresses are found before anything is enqueued. */
+    if (is_noted && status != PALLASC_ERROR_ARGUMENT)
+        is_noted = !mark_written(own, way);
+    if (!status)
+        return is_noted ? returned(own, way) : NULL;
+    PyErr_Clear();
     /* `refuse` raises the exception for the failure, which the library keeps for each thread. */
-    return status ? PyObject_CallFunction(way->refuse, "i", status) : returned(own, way);
+    return PyObject_CallFunction(way->refuse, "i", status);
 }
 
 /* Outcome of a call: done, with a result or an exception; or nothing was done. */
@@ -978,7 +958,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     bool is_placed;
     int end = allocate_all(own, way, stream, device, first_new, is_elsewhere, &is_placed);
     int status = NOT_DONE;
-    if (is_placed && may_use(own, way) && addresses_fit(own, way)) {
+    if (is_placed && may_use(own, way)) {
         status = DONE;
         *result = enqueue(own, way, ready, stream);
     }
@@ -1159,6 +1139,8 @@ static bool is_row_major(const array_type *own)
     return is_same;
 }
 
+enum { HEAD = 4 }; /* words of an array before its shape */
+
 static bool read_arrays(route *made, const int64_t *words, size_t count, PyObject *dtypes)
 {
     made->words = malloc((count + 1) * sizeof *made->words);
@@ -1169,20 +1151,18 @@ static bool read_arrays(route *made, const int64_t *words, size_t count, PyObjec
     for (int n = 0; n < PyTuple_Size(dtypes); n++) {
         array_type *own = &made->arrays[n];
         own->dtype = optional(PyTuple_GetItem(dtypes, n));
-        if (end - at < 6 || at[5] < 0 || at[5] > (end - at - 6) / 2 || at[3] < 1 ||
-            (at[3] & (at[3] - 1)) || !own->dtype || !PyUnicode_Check(own->dtype))
+        if (end - at < HEAD || at[3] < 0 || at[3] > (end - at - HEAD) / 2 || !own->dtype ||
+            !PyUnicode_Check(own->dtype))
             return false;
         own->code = at[0];
         own->bits = at[1];
         own->asks = at[2];
-        own->below = (uint64_t)at[3] - 1;
-        own->size_bytes = (uint64_t)at[4];
-        own->ndim = at[5];
-        own->shape = at + 6;
-        own->strides = at + 6 + own->ndim;
+        own->ndim = at[3];
+        own->shape = at + HEAD;
+        own->strides = at + HEAD + own->ndim;
         own->is_row_major = is_row_major(own);
         made->any_plain |= (own->asks & ASK_PLAIN) != 0;
-        at += 6 + 2 * own->ndim;
+        at += HEAD + 2 * own->ndim;
     }
     return at == end;
 }

@@ -239,7 +239,8 @@ def test_wrong_arrays_are_refused_in_the_words_of_python(
     given, into = _wrong(current, what)
     with pytest.raises(ArgumentError) as native:
         adds.into(*given, out=into)
-    assert left == ["into"]
+    # The C library finds wrong addresses itself.
+    assert left == ([] if what in ("misaligned", "overlap") else ["into"])
     monkeypatch.setattr(native_path, "extension", lambda: None)
     plain = made.kernel(made.add())
     for _ in range(TIMES):

@@ -218,7 +218,7 @@ class Case:
 
     def add_route(self):
         plain = self.any.choice((0, 8)) * self.can_ask_plain
-        array = struct.pack("=10q", 2, 32, 7 | plain, 256, 1024, 2, 4, 64, 64, 1)
+        array = struct.pack("=8q", 2, 32, 7 | plain, 2, 4, 64, 64, 1)
         words = array * 3
         if self.odd(0.05):
             words = self.changed(words)
