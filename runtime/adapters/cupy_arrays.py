@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from pallasc.runtime.adapters.numpy_arrays import element_strides, numpy_dtype, short_dtype
 from pallasc.runtime.device.devices import current_device
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
+from pallasc.runtime.matching.arrays import Access, Adapter, ArrayView, no_array
 
 
 class CupyAdapter(Adapter):
@@ -20,6 +21,11 @@ class CupyAdapter(Adapter):
         import cupy
 
         self._cupy: Any = cupy
+
+    def access(self, kind: type) -> Access:
+        """Return how the C extension handles arrays of a type; results are of CuPy's own."""
+        kinds = tuple({kind: None, self._cupy.ndarray: None})
+        return replace(super().access(kind), kinds=kinds)
 
     def view(self, array: Any) -> ArrayView:
         """Return a view of an array for the runtime.

@@ -234,7 +234,8 @@ class DeviceArrayAdapter(OwnMemory):
         """Return how the C extension handles device arrays."""
         view = attrgetter("view")
         own = super().access(kind)
-        return replace(own, kinds=(kind,), describe=view, describe_in_order=view)
+        kinds = tuple({kind: None, DeviceArray: None})
+        return replace(own, kinds=kinds, describe=view, describe_in_order=view)
 
     def view(self, array: Any) -> ArrayView:
         """Return a view of a device array for the runtime.

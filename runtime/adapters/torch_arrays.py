@@ -111,7 +111,7 @@ class TorchAdapter(Adapter):
         known = (torch.Tensor, torch.nn.Parameter)
         capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         return Access(
-            kinds=known if kind in known else (kind,),
+            kinds=known if kind in known else (kind, *known),
             describe=self.view,
             describe_in_order=self.view,
             dtypes=self.dtypes,

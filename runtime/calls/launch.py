@@ -249,11 +249,12 @@ def launch(match: Match, ordinal: int) -> Any:
                 pointers,
                 lambda places: route.enqueue(stream, ordinal, places, address),
             )
-    except PallascError:
+    except PallascError as error:
         if order is not None:
             with suppress(PallascError):  # some of several steps may be enqueued
                 order.after()
-        _mark_written(passed, written)
+        if not isinstance(error, ArgumentError):  # then nothing was enqueued
+            _mark_written(passed, written)
         raise
     if order is not None:
         order.after()

@@ -20,6 +20,7 @@ from typing import Any
 from pallasc.errors import DeviceError, PallascError
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.calls.tracing import Function, skip_frames
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import get_device, open_driver
 from pallasc.runtime.device.parameters import function_address
 from pallasc.runtime.device.streams import check_stream, stream_handle
@@ -37,6 +38,8 @@ _KINDS = {"into": _INTO, "call": _CALL}
 _ASK_DTYPE, _ASK_SHAPE, _ASK_STRIDES, _ASK_PLAIN = 1, 2, 4, 8
 _LEAF, _TUPLE, _LIST, _NONE = 0, 1, 2, 3
 _NO_CODE = -1
+_MOST_FRAMEWORKS = 8
+"""Fronts of different types of arrays call each other in turn."""
 
 Slots = tuple[int, ...]
 """The input number for each parameter of a front, -1 if it must be None."""
@@ -55,6 +58,7 @@ class NativePaths:
     def __init__(
         self, variants: Sequence[Candidate], *, checks: bool, slow: Mapping[str, Function]
     ) -> None:
+        self._variants = variants
         self._questions = _questions(variants)
         self._checks = checks
         self._is_possible = extension() is not None and (checks or not _differ_in_layout(variants))
@@ -76,6 +80,8 @@ class NativePaths:
         if not _can_hold(route, adapter, access):
             return None
         framework = self._frameworks.get(access.kinds)
+        if framework is None and len(self._frameworks) >= _MOST_FRAMEWORKS:
+            return None
         if framework is None:
             names = _names(route.signature)
             fronts = {
@@ -85,12 +91,12 @@ class NativePaths:
             framework = self._frameworks[access.kinds] = _Framework(access, fronts)
             self._current = fronts
         if route not in framework.routes:
-            framework.routes.append(route)
             for what, front in framework.fronts.items():
                 self._add_route(front, access, _KINDS[what], route, _slots(route.signature))
             for front, own, slots in self._operators:
                 if own.kinds == access.kinds:
                     self._add_route(front, own, _OPERATOR, route, slots)
+            framework.routes.append(route)
         return self._current
 
     def serve(self, front: Any, access: Access, slots: Slots) -> None:
@@ -101,10 +107,11 @@ class NativePaths:
             access: the framework of its arrays.
             slots: the input of each of the operator's parameters.
         """
-        self._operators.append((front, access, slots))
-        framework = self._frameworks.get(access.kinds)
-        for route in framework.routes if framework is not None else ():
-            self._add_route(front, access, _OPERATOR, route, slots)
+        with process_state.now.lock:
+            self._operators.append((front, access, slots))
+            framework = self._frameworks.get(access.kinds)
+            for route in framework.routes if framework is not None else ():
+                self._add_route(front, access, _OPERATOR, route, slots)
 
     def _can_take(self, route: Route) -> bool:
         """Return True if the extension supports the structure of the arguments and results."""
@@ -113,6 +120,8 @@ class NativePaths:
         trees = [tree for _, tree in input_names(signature)]
         return (
             route.is_only  # otherwise addresses decide between routes
+            # Arguments are bound to the parameters of the first variant.
+            and _names(signature) == _names(self._variants[0].signature)
             and bool(signature.inputs)
             and all(tree is None or type(tree) is int for tree in trees)
             and is_flat(signature.output_tree)

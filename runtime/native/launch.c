@@ -290,7 +290,7 @@ static void run_copy(const struct call *call, const struct flat_step *step,
                                               step->size, call->stream);
 }
 
-/* The error for a step, with the message of runtime/calls/program.py. */
+/* The error for a step, with the message of runtime/calls/plain.py. */
 static int step_failed(const struct call *call, size_t number, const struct step_answer *failed)
 {
     const char *name = name_of(call->plan), *before = "";

@@ -1,5 +1,5 @@
 /* Prepare a plan on a device: the same driver queries, in the same order, and the same errors as
- * runtime/calls/program.py. */
+ * runtime/calls/plain.py. */
 #define _ISOC11_SOURCE
 #include "prepare.h"
 

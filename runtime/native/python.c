@@ -479,8 +479,8 @@ static int match_inputs(call *own, const route *way)
                 return DIFFERS;
             continue;
         }
-        if (!array)
-            return UNUSUAL;
+        if (!array || array == Py_None)
+            return DIFFERS; /* another route may do without it */
         if (!own->is_viewed[n]) {
             own->is_viewed[n] = true;
             if (!view(own, array, &own->views[n]))

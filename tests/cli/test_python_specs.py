@@ -20,7 +20,6 @@ STARTERS = {
 FOR_MISSES_AND_ERRORS = {
     "pallasc.compiler.inputs.manifest",
     "pallasc.specs.loading.select",
-    "pallasc.specs.loading.tables",
     "pallasc.specs.lock",
     "difflib",
     "hmac",
