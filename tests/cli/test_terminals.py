@@ -293,7 +293,7 @@ def test_a_tmux_window_that_becomes_narrower_and_wider_keeps_the_results(
     order("go on")
     order("go on")
     narrow = _wait_for_end(terminal, "  1 s  a_matmul_whose_name_alone_is")
-    assert narrow[-2] == "30 hits, 1 compiled, 1 failed, 1 runn"
+    assert narrow[-2] == "30 hits, 1 compiled, 1 failed, 1 run…"
     terminal.resize(200)
     order("go on")
     shown = _wait_for_end(terminal, "40 variants")
