@@ -12,6 +12,7 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.opening import Kernels
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -119,3 +120,65 @@ def test_a_call_keeps_no_references(framework: Any, adds: Any) -> None:
             adds.into(a, out, out=out)
     gc.collect()
     assert [sys.getrefcount(array) for array in (a, b, out, a.view, a.uses)] == counts
+
+
+def test_a_subclass_allocates_each_result_once(
+    runtime: Any, framework: Any, adds: Any, slow: list[str]
+) -> None:
+    class Own(DeviceArray):
+        pass
+
+    a, b = (Own((4, 64), "f32") for _ in range(2))
+    adds(a, b)
+    slow.clear()
+    before = runtime.count("cuMemAlloc_v2")
+    for _ in range(3):
+        adds(a, b)
+    assert slow == []
+    assert runtime.count("cuMemAlloc_v2") == before + 3
+
+
+def test_more_types_of_arrays_than_there_are_fronts_go_through_python(
+    framework: Any, adds: Any, slow: list[str]
+) -> None:
+    for number in range(20):
+        kind: Any = type(f"Own{number}", (DeviceArray,), {})
+        a, b, out = (kind((4, 64), "f32") for _ in range(3))
+        for _ in range(2):
+            assert adds.into(a, b, out=out) is out
+    assert len(slow) > 20
+    assert len(adds.native_paths._frameworks) == 8
+
+
+def test_variants_with_other_parameters_get_the_arguments_of_the_first_call(
+    runtime: Any, framework: Any
+) -> None:
+    def variant(dtype: str, names: list[str]) -> Any:
+        arrays = dict.fromkeys("ab", f"{dtype}[4, 64]")
+        tree = {"a": 0, "b": 1}
+        step = made.launch("three", 0, 1, 2)
+        return made.artifact(step, inputs=arrays, input_tree=tree, parameters=names)
+
+    entries = [("k", {"d": 1}, variant("f32", ["a", "b"]))]
+    entries.append(("k", {"d": 2}, variant("f16", ["b", "a"])))
+    kernel = Kernels(entries)["k"]
+    kernel(*(framework.tensor(TEXT) for _ in range(2)))
+    x, y = (framework.tensor("f16[4, 64]") for _ in range(2))
+    seen = set()
+    for _ in range(3):
+        kernel(x, y)
+        seen.add(tuple(runtime.launches[-1].pointer(n) for n in range(2)))
+    assert len(seen) == 1
+
+
+def test_a_variant_with_an_optional_argument_more_is_launched(framework: Any) -> None:
+    def variant(dtype: str, tree: dict[str, Any]) -> Any:
+        step = made.launch("two", 0, 1)
+        inputs = {"a": f"{dtype}[4, 64]"}
+        return made.artifact(step, inputs=inputs, input_tree=tree, parameters=list(tree))
+
+    entries = [("k", {"d": 1}, variant("f32", {"a": 0}))]
+    entries.append(("k", {"d": 2}, variant("f16", {"a": 0, "bias": None})))
+    kernel = Kernels(entries)["k"]
+    for text in (TEXT, "f16[4, 64]") * 2:
+        kernel(framework.tensor(text))
