@@ -38,6 +38,14 @@ _FIRST_PORT, _FEWEST_PORTS = 10_000, 10_000
 RCLONE_S3 = "rclone serve s3 --addr 127.0.0.1:9000 --auth-key KEY,SECRET /srv/buckets"
 RCLONE_WEBDAV = "rclone serve webdav --addr 127.0.0.1:9000 --user USER --pass PASSWORD /srv/files"
 MOTO_S3 = "python -m moto.server -H 127.0.0.1 -p 9000"
+# moto checks the condition of a write and writes in two steps: let it answer one request at a time.
+ONE_AT_A_TIME = """
+import sys
+import moto.server
+run_simple = moto.server.run_simple
+moto.server.run_simple = lambda *args, **kwargs: run_simple(*args, **kwargs | {"threaded": False})
+moto.server.main(sys.argv[1:])
+"""
 AZURITE = "azurite-blob --blobHost 127.0.0.1 --blobPort 9000 --location /srv/azure --silent"
 
 
@@ -119,7 +127,7 @@ def s3_of_moto() -> Iterator[str]:
     """Serve S3 with conditional writes; give the endpoint."""
     pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[s3]' flask")
     port = free_port()
-    with running([sys.executable, *_command(MOTO_S3, port)[1:]], port):
+    with running([sys.executable, "-c", ONE_AT_A_TIME, *_command(MOTO_S3, port)[3:]], port):
         endpoint = f"http://127.0.0.1:{port}"
         request = urllib.request.Request(f"{endpoint}/kernels", method="PUT")
         urllib.request.urlopen(request, timeout=_START_S).close()
