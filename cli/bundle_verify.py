@@ -107,9 +107,9 @@ def verify_command(
     """Verify the digests and signatures of a bundle, and check that it is ready for release.
 
     The exit code is 5 for a damaged bundle and for a missing required signature. Signatures are
-    checked only with --key or --require-signature. With --lock, the exit code is 3 if a variant is
-    missing from the lock file or has a different artifact there. Each finding is one line, the
-    worst first:
+    checked only with --key or --require-signature. With --lock, the exit code is 3, despite
+    --fail-on, if a variant is missing from the lock file or has a different artifact there. Each
+    finding is one line, the worst first:
       lock          differs from --lock (error); a variant of the lock file is missing (note)
       target        no variants for a requested target (error); variants for another target, or a
                     kernel that lacks some of its variants on a target (warning)

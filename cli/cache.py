@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 def command() -> None:
     """Manage the store of compiled artifacts.
 
-    The store is in $PALLASC_CACHE_DIR, or by default in pallasc in the user's cache folder.
-    $PALLASC_CACHE_SIZE limits its size (default: 10GiB); least recently used entries are removed
-    first.
+    The store is in $PALLASC_CACHE_DIR, or by default in ~/.cache/pallasc. $PALLASC_CACHE_SIZE
+    limits its size (default: 10GiB); least recently used entries are removed first.
 
     A group of users can share a store: put it in a folder of that group with mode 2775. Any umask
     works. Each user trusts the entries of the others, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
@@ -241,7 +240,7 @@ def prune_command(
     size: str | None,
     age: str | None,
 ) -> int:
-    """Shrink the store to its limits, and remove leftovers of dead processes.
+    """Shrink the store, and remove leftovers of dead processes.
 
     The least recently used entries are removed first. A pack contains many artifacts and is removed
     as a whole. Artifacts named by --keep, artifacts in use by a running build, and blobs younger

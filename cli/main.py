@@ -116,7 +116,9 @@ def root() -> None:
     """Compile Pallas Mosaic GPU kernels ahead of time, without a GPU.
 
     A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) declares kernels, their arrays,
-    and their targets. Compiled kernels are kept in a store, so nothing is compiled twice.
+    and their targets. Compiled kernels are kept in a store, so nothing is compiled twice. An
+    artifact in the store has two names: its digest, and its action key, the digest of all inputs.
+    `pallasc build --json` prints both.
 
     Results are printed to standard output, everything else to standard error. Without a command,
     pallasc prints this help to standard error and exits with code 2; so do groups of commands such

@@ -127,7 +127,7 @@ def export_command(
     as_json: bool,
     selection: options.Selection,
 ) -> int:
-    """Export the store to FILE, for `pallasc cache import` on another machine.
+    """Export the store to FILE, to import it on another machine.
 
     With SPECS, only their variants are exported, if they are in the store. The store is not
     changed. Damaged entries are skipped, and the exit code is then 5. Statistics are not exported.

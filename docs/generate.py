@@ -161,7 +161,9 @@ def targets_page() -> str:
         "(`docs/spec.md`).\n\n"
         "From sm_90a on, Mosaic GPU compiles only for accelerated architectures, whose code runs "
         "on exactly that compute capability: a DGX Spark (GB10, 12.1) needs sm_121a, and an RTX "
-        "PRO 6000 (12.0) sm_120a. Mosaic GPU does not support the family target sm_120f."
+        "PRO 6000 (12.0) sm_120a. Mosaic GPU has no "
+        "family targets, such as sm_120f. The CPUs of GH200, GB200, GB300, Thor, and DGX Spark are "
+        "aarch64, on which pallasc is untested; bundles do not depend on the CPU."
     )
     return (
         "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, target_rows(MODELS.values()))]) + "\n"

@@ -66,8 +66,8 @@ FIELDS = (
     Field("specs", OneOrMore(Text("path")), "Spec files and folders of them."),
     Field("bundle", Text("path"), "An existing bundle, in place of specs."),
     Field("targets", OneOrMore(Text("target")), "Targets in place of the specs' own."),
-    Field("select", Text("expression"), "Which variants to take, as `-k` of the command line."),
-    Field("from", Choice(("compile", "store", "frozen")), "Where kernels come from."),
+    Field("select", Text("expression"), "The variants to include, as with `-k`."),
+    Field("from", Choice(("compile", "store", "frozen")), "Source of the kernels."),
     Field("lock", Text("path"), "The lock file that all variants must match."),
     Field("keep-debug", Flag(), "Leave debug sections in the cubins."),
 )

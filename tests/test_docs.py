@@ -45,6 +45,7 @@ from pallasc.cli.main import main
 from pallasc.errors import SpecError
 from pallasc.hooks.settings import read_settings
 from pallasc.specs.arrays import DTYPES
+from pallasc.specs.gpus import DEFAULT_MODELS
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.schema import (
     BUDGET_FIELDS,
@@ -419,10 +420,26 @@ def test_the_reference_of_specs_names_every_field_and_dtype() -> None:
     assert [name for name in names if f"`{name}`" not in page] == []
 
 
+def test_the_table_of_variables_names_every_variable_that_the_code_reads() -> None:
+    files = [file for folder in PRODUCT for file in (ROOT / folder).rglob("*.py")]
+    text = "".join(file.read_text("utf-8") for file in files)
+    read_here = set(re.findall(r'"(PALLASC_[A-Z_]+)"', text))
+    listed = re.findall(r"^\| `(\w+)` \|", read("docs/environment.md"), re.MULTILINE)
+    assert len(listed) > 20
+    assert sorted(listed) == sorted(read_here)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/runtime.md", "docs/targets.md"])
+def test_a_page_names_every_architecture(page: str) -> None:
+    named = set(re.findall(r"\bsm_\d+[a-z]?\b", read(page)))
+    assert set(DEFAULT_MODELS) <= named
+
+
 LINK = re.compile(r"\]\((?P<to>[^)#\s]+)[^)]*\)")
 CODE = re.compile(r"`(?P<text>[^`\n]+)`")
 FOLDERS = ["bench", "cache", "cli", "compiler", "docs", "examples", "hooks", "runtime"]
 FOLDERS += ["analysis", "checks", "emulator", "specs", "tests"]
+PRODUCT = [*(set(FOLDERS) - {"bench", "docs", "examples", "tests"}), "reports", "tuning"]
 
 
 def named_paths(page: str) -> Iterator[str]:

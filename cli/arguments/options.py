@@ -202,7 +202,7 @@ store_option = click.option(
     type=click.Path(path_type=Path),
     metavar="PATH",
     envvar="PALLASC_CACHE_DIR",
-    help="Folder of the store. Default: $PALLASC_CACHE_DIR, or pallasc in your cache folder.",
+    help="Folder of the store. Default: $PALLASC_CACHE_DIR, or ~/.cache/pallasc.",
 )
 
 
