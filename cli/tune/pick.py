@@ -81,16 +81,15 @@ def command(
 ) -> int:
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
-    A configuration is a set of values of the tuned parameters. Pick selects the smallest number of
-    configurations such that every key has one within --within of its best, and the fastest among
-    those. A configuration counts only if the measurements show that it is within the limit. Each
-    bucket gets one row; a key that this row does not suit gets its own row. Rows of other GPUs and
-    of keys without measurements are kept. The same results give the same bytes, in any order.
+    A configuration is a set of values of the tuned parameters. Pick selects few configurations such
+    that every key has one within --within of its best, and fast ones among those. A configuration
+    counts only if the measurements show that it is within the limit. Each bucket gets one row; a
+    key that this row does not suit gets its own row. Rows of other GPUs are kept, and rows of keys
+    and buckets without measurements. The same results give the same bytes, in any order.
 
-    Pick rejects results of two GPUs, of a GPU that the points are not compiled for, and of two
-    artifacts of one point; truncated results, and results older than a row; and files with a round
-    in common. Each row records the digest of the measured artifact; a build warns if its variant
-    compiles to a different one.
+    Pick rejects results of two GPUs and of a GPU that the points are not compiled for; truncated
+    results, and results older than a row; and two files with results of one key. Each row records
+    the digest of the measured artifact; a build warns if its variant compiles to a different one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
@@ -102,7 +101,7 @@ def command(
     --json prints one object:
       schema   1
       written  list of the written tables
-      kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used, smallest),
+      kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used),
                artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (each
                with change, gpu, key, before, after), beyond, unfinished, without
     """
@@ -182,13 +181,8 @@ def _read_kernels(
         path = output or Path(spec.base_dir, tune.table)
         places[name] = _Place(path, str(output or table_shown(spec, tune)))
         table = read_table(*places[name]).get(name)
-        params = [dict(variant.params) for variant in variants]
-        kernels[name] = TunedKernel(
-            tune,
-            ids={variant.id for variant in variants},
-            rows=table.rows if table is not None else (),
-            keys={tuple(point[by] for by in tune.by) for point in params},
-        )
+        ids = {variant.id for variant in variants}
+        kernels[name] = TunedKernel(tune, ids, rows=table.rows if table is not None else ())
     return places, kernels
 
 
@@ -267,8 +261,6 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     if picked.unknown:
         points = count(picked.unknown, "point")
         yield f"{name}: {points} that are no longer in the spec did not count"
-    if not picked.is_smallest and not picked.unserved:
-        yield f"{name}: a smaller set may exist; the search was stopped early"
     if picked.default is not None and tune.default is None:
         yield (
             f"{name}: the spec has no default; the best single configuration for all keys is "
@@ -286,7 +278,6 @@ def _json(picked: Picked) -> dict[str, object]:
         "configurations": {
             "measured": len(picked.configurations),
             "used": len(picked.uses),
-            "smallest": picked.is_smallest,
         },
         "artifacts": {"measured": measured, "used": used},
         "loss_percent": {"mean": round(mean, 3), "worst": round(worst, 3)},
