@@ -83,8 +83,7 @@ def command(
                memory_share (fraction of the model's bandwidth; null if it is unknown, or if the
                arrays fit in an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.arguments.compiled import refuse_keys
-    from pallasc.cli.arguments.selection import parse_inputs
+    from pallasc.cli.arguments.variants import parse_inputs, refuse_keys
     from pallasc.runtime.device.devices import get_device
 
     refuse_keys(specs, "bench")
@@ -320,7 +319,7 @@ def _remarks(measured: Sequence[Measured], limits: Limits, *, with_flops: bool) 
 
 
 def _result_json(measured: Measured) -> dict[str, object]:
-    from pallasc.cli.output.json import variant_facts
+    from pallasc.cli.output.reports import variant_facts
 
     return {
         **variant_facts(measured.chosen.variant),

@@ -141,7 +141,7 @@ def verify_command(
       totals    number of findings by severity
       findings  list, each with: severity (error, warning, note), kind, subject, message
     """
-    from pallasc.cli.arguments.selection import read_existing_lock
+    from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.verify import (
         SEVERITIES,

@@ -15,7 +15,7 @@ from pallasc.cache.format import size
 from pallasc.cli import transfer
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command, Group
-from pallasc.cli.arguments.selection import open_store
+from pallasc.cli.arguments.variants import open_store
 from pallasc.cli.output.text import count, print_result, print_warnings, table
 from pallasc.errors import CorruptError, SpecError, ToolError
 

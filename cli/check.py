@@ -10,7 +10,7 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.selection import (
+from pallasc.cli.arguments.variants import (
     input_options,
     open_store,
     parse_inputs,
@@ -199,7 +199,7 @@ def _read_compiled(
     Raises:
         SpecError, NotCachedError, click.UsageError: see `read_compiled`.
     """
-    from pallasc.cli.arguments.compiled import bundle_files, is_key, read_compiled
+    from pallasc.cli.arguments.variants import bundle_files, is_key, read_compiled
 
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard works with specs, not with bundles or action keys.")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.compiled import Opener
+from pallasc.cli.arguments.variants import Selectable, Target, is_key, open_store, stored
 from pallasc.cli.output.text import count, echo, json_text
+from pallasc.errors import SpecError
 from pallasc.specs.resources import WORDS, Resources
 from pallasc.specs.spelling import one_line
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
         KernelDifference,
     )
     from pallasc.analysis.sides import Side, Subject
+    from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
 
 
 _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
@@ -130,7 +134,6 @@ def command(
                    before, after), no_lines (why there are none), diff (lines of a unified diff))
     """
     from pallasc.analysis.compare import compare
-    from pallasc.cli.arguments.selection import open_store
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown cannot be used together.")
@@ -188,6 +191,125 @@ def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: b
             echo(line)
     if not quiet:
         echo(summary_line(comparison), err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens the sides of a comparison.
+
+    Attributes:
+        store: store for built specs, with the artifacts of locks and keys.
+        options: build options.
+        targets: models or architectures that replace the specs' targets, and select variants of
+            other sides.
+        stack: closes resources of sides, such as the files of a revision.
+        quiet: print only errors while specs are built.
+        lines: find the source lines of built variants that the store lacks.
+    """
+
+    store: Store
+    options: Options
+    targets: tuple[str, ...]
+    stack: ExitStack
+    quiet: bool = False
+    lines: bool = False
+
+    def open(self, text: str, expression: str | None) -> tuple[Side, int]:
+        """Return the side that an argument names, and the exit code of its build.
+
+        Raises:
+            SpecError: the argument names nothing, or `expression` and the targets select nothing.
+            PallascError: reading or building failed.
+        """
+        from pallasc.analysis import sides
+
+        path, revision = sides.split_revision(text)
+        if revision:
+            checked = self.stack.enter_context(sides.checked_out([path], revision))
+            report = self._build(checked.paths, expression)
+            notes = sides.taken_from_elsewhere(
+                [result.variant for result in report.results], checked
+            )
+            return _side_of(f"{path}@{revision}", report, notes)
+        side = self._compiled(text)
+        if side is None:
+            return _side_of(text, self._build([path], expression), ())
+        return self._selected(side, expression), 0
+
+    def _compiled(self, text: str) -> Side | None:
+        """Return an already compiled side, None for specs."""
+        from pallasc.analysis import sides
+        from pallasc.cache.store import Store
+        from pallasc.specs.bundle.format import is_bundle
+
+        path = Path(text)
+        if is_bundle(path):
+            return sides.bundle_side(path)
+        if path.suffix == ".lock" and not path.is_dir():
+            from pallasc.specs.loading.lock_file import read_lock
+
+            lock = read_lock(path)
+            if lock is None:
+                raise SpecError(f"there is no {path}.")
+            return sides.lock_side(lock, text, self.store)
+        if path.is_dir() and Store(path).folder.is_dir():
+            return sides.store_side(open_store(path), text)
+        if not is_key(text):
+            return None
+        variant, artifact, key = stored(text, self.store)
+        name = str(key)[:12] if variant.name == key else variant.name
+        return sides.side_of(
+            text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
+        )
+
+    def _selected(self, side: Side, expression: str | None) -> Side:
+        if expression is None and not self.targets:
+            return side
+        from pallasc.specs.loading.select import select
+
+        views = [
+            Selectable(
+                each.id,
+                each.name,
+                tuple(each.params.items()),
+                Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
+            )
+            for each in side.variants.values()
+        ]
+        if self.targets:
+            views = [v for v in views if {*v.target} & {*self.targets}]
+            if not views:
+                raise SpecError(f"{side.name} has no variant for {', '.join(self.targets)}.")
+        if expression is not None:
+            views = select(views, expression)
+        return replace(side, variants={view.id: side.variants[view.id] for view in views})
+
+    def _build(self, paths: Sequence[str], expression: str | None) -> Report:
+        from pallasc.cli.output.progress import Reading, store_progress
+        from pallasc.compiler.builds.build import build
+        from pallasc.specs.spec import Budget
+
+        with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
+            reader = Reading(progress, keep_going=False).reader(self.store, self.options)
+            selected = reader.select(paths, self.targets, expression).variants
+            variants = [structs.replace(variant, budget=Budget()) for variant in selected]
+            report = build(variants, store=self.store, options=self.options, on_event=progress)
+            if self.lines:
+                from pallasc.cli.output.source_text import found_lines
+
+                # The comparison reads them from the store, and reports missing ones.
+                found_lines(report.results, self.store, self.options, progress.mention)
+            return report
+
+
+def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
+    """Return the side of a build, and the build's exit code."""
+    from pallasc.analysis.sides import built_side
+
+    failed = report.failed
+    lost = [f"{name}: {len(failed):,} of its variants cannot be built"] if failed else []
+    code = report.exit_code if failed or report.interrupted else 0
+    return built_side(name, report.results, [*notes, *report.notes, *lost]), code
 
 
 _VERDICTS = ("worse", "mixed", "better", "")

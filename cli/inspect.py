@@ -146,8 +146,13 @@ def command(
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of null values)
     """
-    from pallasc.cli.arguments.compiled import bundle_files, read_compiled, report_of
-    from pallasc.cli.arguments.selection import build_specs, open_store
+    from pallasc.cli.arguments.variants import (
+        build_specs,
+        bundle_files,
+        open_store,
+        read_compiled,
+        report_of,
+    )
 
     views = chosen_views(click.get_current_context(), source=source)
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
@@ -172,7 +177,7 @@ def command(
 
 def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection) -> int:
     """Unpack the selected variants of bundles into files."""
-    from pallasc.cli.arguments.compiled import selected_entries
+    from pallasc.cli.arguments.variants import selected_entries
     from pallasc.cli.output.artifact_text import unpack
     from pallasc.specs.bundle.bundle import open_bundle
 

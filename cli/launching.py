@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pallasc.cli.arguments.options import count_option, together
-from pallasc.cli.arguments.selection import build_variants, input_options, open_store
+from pallasc.cli.arguments.variants import build_variants, input_options, open_store
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, DeviceError, SelectionError, SpecError
@@ -80,7 +80,7 @@ def read_request(
     for file in files.values():
         with refusing(file, doing="read"):
             file.stat()
-    from pallasc.cli.arguments.compiled import bundle_files, read_bundled
+    from pallasc.cli.arguments.variants import bundle_files, read_bundled
     from pallasc.compiler.builds.collect import SpecReader
 
     if bundles := bundle_files(specs):

@@ -73,7 +73,7 @@ def command(
                  before and after (each with action, artifact, and request, or null)
       tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
-    from pallasc.cli.arguments.selection import open_store, read_variants
+    from pallasc.cli.arguments.variants import open_store, read_variants
     from pallasc.specs.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
@@ -126,7 +126,7 @@ def _check(
     Raises:
         NotCachedError: the lock file does not exist.
     """
-    from pallasc.cli.arguments.selection import read_existing_lock
+    from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.compiler.builds.relock import check_lock
 
     lock = read_existing_lock(path)

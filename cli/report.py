@@ -16,7 +16,7 @@ from pallasc.cli.output.text import count, echo
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.arguments.compiled import Compiled
+    from pallasc.cli.arguments.variants import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
 
@@ -74,8 +74,8 @@ def command(
     The report includes variants that fail to compile. The exit code is the same as for
     `pallasc build`.
     """
-    from pallasc.cli.arguments.compiled import Opener, read_compiled, report_of
-    from pallasc.cli.arguments.selection import build_specs, open_store
+    from pallasc.cli.arguments.variants import build_specs, open_store, read_compiled, report_of
+    from pallasc.cli.diff import Opener
     from pallasc.reports.page import make_report, require_packages
     from pallasc.specs.user_files import replace_file
 

@@ -11,7 +11,7 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.selection import open_store
+from pallasc.cli.arguments.variants import open_store
 from pallasc.cli.output.progress import Heartbeat
 from pallasc.cli.output.text import count, echo, json_text, print_result, print_warnings
 from pallasc.errors import CorruptError, SpecError

@@ -31,7 +31,6 @@ STATUS_COLOURS = {
 }
 
 _MOST_WARNINGS = 5
-_ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -90,17 +89,15 @@ class Screen(NamedTuple):
         stream: the stream.
         live: whether lines at the bottom can be redrawn.
         colour: whether colors are used.
-        ascii: whether the stream cannot show our bar and ellipsis.
     """
 
     stream: TextIO
     live: bool = False
     colour: bool = False
-    ascii: bool = False
 
     def write(self, text: str) -> None:
         """Write and flush text."""
-        self.stream.write(text.translate(_ASCII) if self.ascii else text)
+        self.stream.write(text)
         self.stream.flush()
 
     def size(self) -> tuple[int, int]:
@@ -144,26 +141,7 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
 def stderr_screen() -> Screen:
     """Return a screen for this process's stderr."""
     stream = sys.stderr
-    try:
-        "━─…".encode(stream.encoding or "ascii")  # a StringIO has no encoding
-        is_narrow = False
-    except (UnicodeEncodeError, LookupError):
-        is_narrow = True
-    return Screen(
-        stream,
-        live=can_redraw(stream, os.environ),
-        colour=wants_colour(stream, os.environ),
-        ascii=is_narrow,
-    )
-
-
-def cut(text: str, columns: int) -> str:
-    """Return the longest beginning of a line that fits into a number of columns."""
-    from rich.text import Text
-
-    line = Text(text)
-    line.truncate(columns)
-    return line.plain.rstrip()
+    return Screen(stream, can_redraw(stream, os.environ), wants_colour(stream, os.environ))
 
 
 def table(

@@ -10,7 +10,7 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command, Group
-from pallasc.cli.arguments.compiled import Selectable, Target
+from pallasc.cli.arguments.variants import Selectable, Target
 from pallasc.cli.output.artifact_text import amount
 from pallasc.cli.output.text import count, echo, json_text, table
 from pallasc.cli.tune import pick, run
@@ -130,7 +130,7 @@ def plan_command(
                 why
       untuned   names of the kernels without `tune`, which are not in the job
     """
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.variants import open_store
     from pallasc.cli.output.build_text import print_notes, summary
     from pallasc.cli.output.exits import error_text
     from pallasc.cli.output.progress import Reading, store_progress
@@ -283,7 +283,7 @@ def show_command(
               artifact, and, if known: source, us, spread_percent, rounds, device, driver,
               clock_mhz, date
     """
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.variants import open_store
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_points import Tables

@@ -105,7 +105,7 @@ def command(
                artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (each
                with change, gpu, key, before, after), beyond, unfinished, without
     """
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.variants import open_store
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
     from pallasc.tuning.pick import pick, with_model
