@@ -83,10 +83,9 @@ def command(
                memory_share (fraction of the model's bandwidth; null if it is unknown, or if the
                arrays fit in an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.arguments.variants import parse_inputs, refuse_keys
+    from pallasc.cli.arguments.variants import parse_inputs
     from pallasc.runtime.device.devices import get_device
 
-    refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
     request = launching.read_request(specs, store_root, selection, files)
     if flops is not None:

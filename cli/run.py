@@ -9,6 +9,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,16 +18,16 @@ import click
 from pallasc.cli import launching
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.output.artifact_text import safe_name
 from pallasc.cli.output.text import echo, print_result, refusing
 from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
 from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching import Chosen
+    from pallasc.cli.launching import Chosen, Value
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.references.comparison import Comparison, LaunchFiles
     from pallasc.runtime.device.devices import Device
-    from pallasc.specs.artifacts.plan import Binding
 
 
 _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
@@ -110,7 +111,7 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.arguments.variants import parse_inputs, refuse_keys
+    from pallasc.cli.arguments.variants import parse_inputs
 
     files = parse_inputs(inputs, archive)
     for name, given, why in (
@@ -119,19 +120,22 @@ def command(
     ):
         if emulated and given:
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
-    refuse_keys(specs, "run --emulate" if emulated else "run")
     request = launching.read_request(specs, store_root, selection, files)
     device, traces = None, None if profile is None else TraceFile(profile)
-    execute: Execute
     if emulated:
         chosen, execute = launching.collect_emulated(request, every=every, how=how)
     else:
         device = _device(ordinal)
         chosen = launching.collect(request, device, every=every, how=how)
-        execute = OnGpu(device, traces)
+        execute = partial(_launch, device, traces)
     launching.check_single(files, chosen)
-    launcher = Launcher(execute, seed, files, output, many=len(chosen) > 1)
-    outcomes = launch_all(chosen, launcher)
+
+    def launch(own: Chosen) -> LaunchResult:
+        arrays = _inputs(own, seed, files)
+        folder = output / safe_name(own.variant.id) if output and len(chosen) > 1 else output
+        return LaunchResult(own, arrays, _outputs(execute(own, arrays), folder))
+
+    outcomes = launch_all(chosen, launch)
     if traces is not None:
         traces.write()
     data = {
@@ -164,35 +168,30 @@ def _device(ordinal: int) -> Device:
         raise
 
 
-@dataclass(slots=True)
-class LaunchOutput:
-    """An output of a launch.
+def _launch(
+    device: Device, traces: TraceFile | None, chosen: Chosen, inputs: list[Value]
+) -> list[Value]:
+    """Launch a variant on a GPU, and wait for its outputs.
 
-    Attributes:
-        value: the array.
-        digest: SHA-256 of its bytes.
-        file: file it was written to, if any.
-        compared: comparison with the reference's output, None without a reference.
+    Raises:
+        DeviceError: the launch failed.
     """
-
-    value: launching.Value
-    digest: str
-    file: Path | None = None
-    compared: Comparison | None = None
+    with launching.naming(chosen.variant):
+        operands = launching.Operands(chosen.route.signature, inputs, device)
+        if traces is None:
+            chosen.route.enqueue(0, device.ordinal, operands.pointers)
+        else:
+            traces.enqueue(chosen, device, operands.pointers)
+        return operands.read_outputs()
 
 
 @dataclass(slots=True)
 class LaunchResult:
-    """Result of one launch.
-
-    Attributes:
-        chosen: the launched variant.
-        inputs, outputs: arrays of the launch.
-    """
+    """Result of one launch: the launched variant, and its arrays."""
 
     chosen: Chosen
-    inputs: list[launching.Value]
-    outputs: list[LaunchOutput]
+    inputs: list[Value]
+    outputs: list[Value]
 
     @property
     def same(self) -> bool | None:
@@ -203,69 +202,41 @@ class LaunchResult:
 
     def forget_bytes(self) -> None:
         """Drop the arrays' bytes to free memory."""
-        for value in (*self.inputs, *(output.value for output in self.outputs)):
+        for value in (*self.inputs, *self.outputs):
             value.data = b""
 
 
-Execute = Callable[["Chosen", list[launching.Value]], list[launching.Value]]
-"""Runs a variant on inputs, and returns its outputs."""
+def _inputs(chosen: Chosen, seed: int, files: Mapping[str, Path]) -> list[Value]:
+    """Return the inputs of a variant, see `make_inputs`."""
+    devices, name = chosen.artifact.plan.device_count, chosen.variant.id
+    return launching.make_inputs(
+        chosen.route.signature, seed=seed, files=files, name=name, devices=devices
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """Launches variants.
+def _outputs(outputs: list[Value], folder: Path | None) -> list[Value]:
+    """Return outputs with their digests, after writing them to a folder, if any.
 
-    Attributes:
-        execute: runs a variant once.
-        seed: seed of random inputs.
-        files: files of the other inputs, by array path.
-        folder: folder for outputs, if they are written.
-        many: write each variant's outputs to a separate subfolder.
+    Raises:
+        SpecError: a file cannot be written.
     """
-
-    execute: Execute
-    seed: int
-    files: Mapping[str, Path]
-    folder: Path | None
-    many: bool
-
-    def launch(self, chosen: Chosen) -> LaunchResult:
-        """Launch a variant, and wait for its outputs.
-
-        Raises:
-            ArgumentError: a file does not match its input.
-            SpecError: a file cannot be read or written.
-            PallascError: the launch failed.
-        """
-        signature, name = chosen.route.signature, chosen.variant.id
-        devices = chosen.artifact.plan.device_count
-        inputs = launching.make_inputs(
-            signature, seed=self.seed, files=self.files, name=name, devices=devices
-        )
-        outputs = [
-            LaunchOutput(value, hashlib.sha256(value.data).hexdigest())
-            for value in self.execute(chosen, inputs)
-        ]
-        if self.folder is not None:
-            from pallasc.cli.output.artifact_text import safe_names
-
-            own = self.folder / safe_names([name])[name] if self.many else self.folder
-            for output in outputs:
-                output.file = _write(own, output.value)
-        return LaunchResult(chosen, inputs, outputs)
+    for output in outputs:
+        output.digest = hashlib.sha256(output.data).hexdigest()
+        if folder is not None:
+            output.file = _write(folder, output)
+    return outputs
 
 
-def _write(folder: Path, value: launching.Value) -> Path:
+def _write(folder: Path, value: Value) -> Path:
     """Write an output as a .npy file.
 
     Raises:
         SpecError: the file cannot be written.
     """
-    from pallasc.cli.output.artifact_text import safe_names
     from pallasc.compiler.references.arrays import npy_bytes
 
     array = value.binding
-    path = folder / f"{safe_names([array.path])[array.path]}.npy"
+    path = folder / f"{safe_name(array.path)}.npy"
     with refusing(path, hint="Give --output another path."):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(npy_bytes(array.dtype, array.shape, value.data))
@@ -273,7 +244,9 @@ def _write(folder: Path, value: launching.Value) -> Path:
     return path
 
 
-def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResult]:
+def launch_all(
+    chosen: Sequence[Chosen], launch: Callable[[Chosen], LaunchResult]
+) -> list[LaunchResult]:
     """Launch all variants, compare those with references, and return the results in the same order.
 
     Raises:
@@ -282,7 +255,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
     outcomes: dict[int, LaunchResult] = {}
     referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
     for number in sorted({*range(len(chosen))} - {*referring}):
-        outcomes[number] = launcher.launch(chosen[number])
+        outcomes[number] = launch(chosen[number])
         outcomes[number].forget_bytes()
     if referring:
         from pallasc.compiler.references.comparison import compare
@@ -290,7 +263,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
         with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
             def hand_over(index: int) -> LaunchFiles:
-                outcome = outcomes[referring[index]] = launcher.launch(chosen[referring[index]])
+                outcome = outcomes[referring[index]] = launch(chosen[referring[index]])
                 files = _hand_over(outcome, Path(folder))
                 outcome.forget_bytes()
                 return files
@@ -307,13 +280,14 @@ def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the comparing process, replacing the previous launch's files."""
     from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
-    def write(kind: str, values: Iterable[launching.Value]) -> Iterator[ArrayFile]:
+    def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):
             (folder / f"{kind}{number}").write_bytes(value.data)
             yield ArrayFile(value.binding, f"{kind}{number}")
 
-    outputs = write("output", (output.value for output in outcome.outputs))
-    return LaunchFiles(folder, tuple(write("input", outcome.inputs)), tuple(outputs))
+    return LaunchFiles(
+        folder, tuple(write("input", outcome.inputs)), tuple(write("output", outcome.outputs))
+    )
 
 
 _SHOWN_DIGITS = 16
@@ -331,14 +305,14 @@ def outcome_text(outcome: LaunchResult, device: Device | None, seed: int) -> str
     if device is None:
         place = f"{count} emulated GPUs" if count > 1 else "an emulated GPU"
     rows = [
-        (value.binding, f"random, seed {seed}" if value.source is None else str(value.source))
+        (value.binding, f"random, seed {seed}" if value.file is None else str(value.file))
         for value in outcome.inputs
     ]
     for output in outcome.outputs:
         verdict = "not compared (no reference)"
         if output.compared is not None:
             verdict = difference_text(output.compared)
-        rows.append((output.value.binding, f"{verdict}; sha256 {output.digest[:_SHOWN_DIGITS]}"))
+        rows.append((output.binding, f"{verdict}; sha256 {output.digest[:_SHOWN_DIGITS]}"))
     arrays = [(b.path, f"{b.dtype}[{', '.join(map(str, b.shape))}]") for b, _ in rows]
     widths = [max(map(len, column)) for column in zip(*arrays, strict=True)]
     lines = [
@@ -376,15 +350,11 @@ def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
         "devices": outcome.chosen.artifact.plan.device_count,
         "reference": variant.reference,
         "same": outcome.same,
-        "inputs": [
-            {**_array_json(array.binding), "file": str(array.source) if array.source else None}
-            for array in outcome.inputs
-        ],
+        "inputs": list(map(_array_json, outcome.inputs)),
         "outputs": [
             {
-                **_array_json(output.value.binding),
+                **_array_json(output),
                 "sha256": output.digest,
-                "file": None if output.file is None else str(output.file),
                 "compared": None if output.compared is None else output.compared.to_json(),
             }
             for output in outcome.outputs
@@ -392,35 +362,9 @@ def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
     }
 
 
-def _array_json(binding: Binding) -> dict[str, object]:
-    return {"path": binding.path, "dtype": binding.dtype, "shape": list(binding.shape)}
-
-
-@dataclass(frozen=True, slots=True)
-class OnGpu:
-    """Launches variants on a GPU.
-
-    Attributes:
-        device: the GPU.
-        traces: collects the traces of profiled kernels, if requested.
-    """
-
-    device: Device
-    traces: TraceFile | None = None
-
-    def __call__(self, chosen: Chosen, inputs: list[launching.Value]) -> list[launching.Value]:
-        """Launch a variant, and wait for its outputs.
-
-        Raises:
-            DeviceError: the launch failed.
-        """
-        with launching.naming(chosen.variant):
-            operands = launching.Operands(chosen.route.signature, inputs, self.device)
-            if self.traces is None:
-                chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
-            else:
-                self.traces.enqueue(chosen, self.device, operands.pointers)
-            return operands.read_outputs()
+def _array_json(value: Value) -> dict[str, object]:
+    array, file = value.binding, None if value.file is None else str(value.file)
+    return {"path": array.path, "dtype": array.dtype, "shape": list(array.shape), "file": file}
 
 
 # ---- --profile: traces of profiled kernels, in the format of Perfetto

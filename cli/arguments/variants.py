@@ -39,26 +39,8 @@ def is_key(text: str) -> bool:
     return _HEX.fullmatch(text) is not None and not Path(text).exists()
 
 
-def refuse_keys(specs: Sequence[str], command: str) -> None:
-    """Reject keys for a command that needs specs or bundles.
-
-    Raises:
-        SpecError: one of the specs is a key.
-    """
-    for spec in specs:
-        if is_key(spec):
-            raise SpecError(
-                f"{spec}: there is no such file, and {command} takes specs or bundles, not action "
-                "keys.",
-                hint="Name the spec that it was compiled from, or a bundle that holds it. "
-                "pallasc check takes keys.",
-            )
-
-
 def whole_key(text: str, store: Store) -> str:
     """Return the action key of the artifact whose action key or digest starts with `text`.
-
-    A complete key is returned unchanged if the store has nothing under it.
 
     Raises:
         SpecError: there are too few digits, or several artifacts match.
@@ -75,11 +57,7 @@ def whole_key(text: str, store: Store) -> str:
     from pallasc.cache.inventory import artifacts
 
     keys = sorted(listed.key for listed in artifacts(store, key_prefix=text))
-    what = "an action key"
-    if not keys:
-        keys, what = _keys_of_digest(text, store), "a digest"
-    if not keys and len(text) == DIGITS:
-        return text
+    keys = keys or _keys_of_digest(text, store)
     if not keys:
         raise NotCachedError(
             f"{text} is not a file, and the store has no artifact whose action key or digest "
@@ -88,8 +66,8 @@ def whole_key(text: str, store: Store) -> str:
         )
     if len(keys) > 1:
         raise SpecError(
-            f"{len(keys):,} artifacts have {what} that begins with {text}, such as those under "
-            f"{keys[0]} and {keys[1]}.",
+            f"{len(keys):,} artifacts begin with {text}, such as those under {keys[0]} and "
+            f"{keys[1]}.",
             hint="Give more digits.",
         )
     return keys[0]
@@ -119,9 +97,8 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
     bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
     if bundles and len(bundles) < len(specs):
         other = next(spec for spec in specs if not is_bundle(Path(spec)))
-        for path in (*bundles, Path(other)):
-            if not path.exists():
-                raise SpecError(f"{path}: there is no such file.")
+        if missing := next((path for path in (*bundles, Path(other)) if not path.exists()), None):
+            raise SpecError(f"{missing}: there is no such file.")
         raise SpecError(
             f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
             "specs.",
@@ -260,10 +237,7 @@ def stored(text: str, store: Store) -> Compiled:
     key = whole_key(text, store)
     artifact = artifact_of_action(store, key)
     if artifact is None:
-        raise NotCachedError(
-            f"the store has no artifact {key}.",
-            hint="pallasc inspect SPECS --json prints the action keys of variants.",
-        )
+        raise NotCachedError(f"the store has no artifact {key}.", hint=_HINT)
     listed = artifacts(store, key_prefix=key)
     about = next((about for each in listed for about in each.variants if about.name), None)
     name, params = (about.name, tuple(about.params.items())) if about else (key, ())

@@ -475,6 +475,11 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
     return by_name
 
 
+def safe_name(name: str) -> str:
+    """Return a file name for a name."""
+    return safe_names([name])[name]
+
+
 def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
     """Yield file names and contents; equal names of different files get digits of the digest."""
     for name, value in (("artifact", artifact.record), ("plan", artifact.record["plan"])):
