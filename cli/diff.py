@@ -13,7 +13,14 @@ from msgspec import structs
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.variants import Selectable, Target, is_key, open_store, stored
+from pallasc.cli.arguments.variants import (
+    Selectable,
+    Target,
+    is_key,
+    open_store,
+    select_views,
+    stored,
+)
 from pallasc.cli.output.text import count, echo, json_text
 from pallasc.errors import SpecError
 from pallasc.specs.resources import WORDS, Resources
@@ -257,16 +264,12 @@ class Opener:
         if not is_key(text):
             return None
         variant, artifact, key = stored(text, self.store)
-        name = str(key)[:12] if variant.name == key else variant.name
+        name = variant.name[:12] if variant.name == key else variant.name
         return sides.side_of(
             text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
         )
 
     def _selected(self, side: Side, expression: str | None) -> Side:
-        if expression is None and not self.targets:
-            return side
-        from pallasc.specs.loading.select import select
-
         views = [
             Selectable(
                 each.id,
@@ -276,13 +279,8 @@ class Opener:
             )
             for each in side.variants.values()
         ]
-        if self.targets:
-            views = [v for v in views if {*v.target} & {*self.targets}]
-            if not views:
-                raise SpecError(f"{side.name} has no variant for {', '.join(self.targets)}.")
-        if expression is not None:
-            views = select(views, expression)
-        return replace(side, variants={view.id: side.variants[view.id] for view in views})
+        chosen = select_views(views, options.Selection(self.targets, expression), side.name)
+        return replace(side, variants={view.id: side.variants[view.id] for view in chosen})
 
     def _build(self, paths: Sequence[str], expression: str | None) -> Report:
         from pallasc.cli.output.progress import Reading, store_progress
@@ -431,8 +429,10 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
     """Return a comparison as plain data."""
     verdicts = [difference.verdict for difference in comparison.differing]
     return {
-        "first": _side(comparison.first),
-        "second": _side(comparison.second),
+        **{
+            name: {"name": side.name, "variants": len(side.variants), "notes": list(side.notes)}
+            for name, side in (("first", comparison.first), ("second", comparison.second))
+        },
         "depth": comparison.depth,
         "totals": {
             **{name: verdicts.count(name) for name in ("better", "worse", "mixed")},
@@ -443,10 +443,6 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
         "only_second": [subject.id for subject in comparison.only_second],
         "variants": [_difference(each) for each in comparison.differing],
     }
-
-
-def _side(side: Side) -> dict[str, object]:
-    return {"name": side.name, "variants": len(side.variants), "notes": list(side.notes)}
 
 
 def _difference(difference: Difference) -> dict[str, object]:
@@ -506,7 +502,8 @@ def _table(rows: list[Difference]) -> list[str]:
     fields = [field for field in Resources._fields if field in changed]
     heads = ["variant", "", *(WORDS[field] for field in fields), "code"]
     bars = ["---", "---", *("---:" for _ in fields), "---"]
-    return [_row(heads), _row(bars), *(_row(_cells(row, fields)) for row in rows)]
+    cells = [heads, bars, *(_cells(row, fields) for row in rows)]
+    return [f"| {' | '.join(each)} |" for each in cells]
 
 
 def _cells(row: Difference, fields: list[str]) -> list[str]:
@@ -525,10 +522,6 @@ def _cells(row: Difference, fields: list[str]) -> list[str]:
     if row.plan:
         what.append("other launch plan")
     return [_code(row.pair.label), row.verdict, *numbers, _cell("; ".join(dict.fromkeys(what)))]
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _code(text: str) -> str:

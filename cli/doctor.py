@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 @click.command(
     "doctor", cls=Command, short_help="Check that everything needed for compiling is installed."
 )
-@ptxas_setting
 @json_option("the items")
-def command(ptxas: Path | None, as_json: bool) -> None:
+def command(as_json: bool) -> None:
     """Check every required package and tool, and show how to install missing ones.
 
     Compiling needs no GPU, no driver, and no C compiler. The exit code is 4 if a required item is
@@ -56,6 +55,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     """
     from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of
 
+    ptxas = ptxas_setting()
     items = inventory(ptxas)
     problem = problem_of(items)
     runs_only = problem is not None and only_runs(items)

@@ -267,21 +267,8 @@ def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
     Raises:
         SpecError: a target has no entry, or no entry matches.
     """
-    entries, targets = list(bundle.entries()), selection.targets
-    present = sorted({name for entry in entries for name in (entry.target, entry.arch)})
-    for target in targets:
-        if target not in present:
-            from pallasc.specs.spelling import suggestion
-
-            raise SpecError(
-                f"{bundle.name} has no variant for {target}.",
-                hint=suggestion(target, present, otherwise="Targets"),
-            )
-    if targets:
-        entries = [entry for entry in entries if {entry.target, entry.arch} & {*targets}]
-    if selection.expression is None:
-        return entries
-    return select_entries(entries, selection.expression)
+    views = [_selectable(entry) for entry in bundle.entries()]
+    return [view.entry for view in select_views(views, selection, bundle.name)]
 
 
 def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
@@ -292,11 +279,41 @@ def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
     """
     from pallasc.specs.loading.select import select
 
-    views = [
-        Selectable(entry.id, entry.name, entry.params, Target(entry.target, entry.arch), entry)
-        for entry in entries
-    ]
-    return [view.entry for view in select(views, expression)]
+    return [view.entry for view in select(list(map(_selectable, entries)), expression)]
+
+
+def _selectable(entry: Entry) -> Selectable:
+    target = Target(entry.target, entry.arch)
+    return Selectable(entry.id, entry.name, entry.params, target, entry)
+
+
+def select_views(views: list[Selectable], selection: Selection, name: str) -> list[Selectable]:
+    """Return the compiled variants that the command line selects, in their order.
+
+    Args:
+        views: all variants.
+        selection: targets and expression.
+        name: where the variants are from, for messages.
+
+    Raises:
+        SpecError: a target has no variant, or no variant matches.
+    """
+    present = sorted({text for view in views for text in view.target})
+    for target in selection.targets:
+        if target not in present:
+            from pallasc.specs.spelling import suggestion
+
+            raise SpecError(
+                f"{name} has no variant for {target}.",
+                hint=suggestion(target, present, otherwise="Targets"),
+            )
+    if selection.targets:
+        views = [view for view in views if {*view.target} & {*selection.targets}]
+    if selection.expression is None:
+        return views
+    from pallasc.specs.loading.select import select
+
+    return select(views, selection.expression)
 
 
 def open_store(root: Path | None, *, check_folders: bool = True, readable: bool = False) -> Store:

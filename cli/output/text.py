@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -193,10 +194,8 @@ def elapsed(seconds: float) -> str:
 
 def about(seconds: float) -> str:
     """Return a rough estimate: `about 25 s`, `about 3 min`."""
-    if seconds <= 5:
-        return "a few seconds"
     if seconds <= 55:
-        return f"about {-(-seconds // 5) * 5:.0f} s"
+        return f"about {max(1, math.ceil(seconds / 5)) * 5} s"
     if seconds < 5400:
         return f"about {max(1, round(seconds / 60))} min"
     return f"about {round(seconds / 3600)} h"
