@@ -271,9 +271,9 @@ class Points:
             try:
                 self.ready[name] = self._launched(name, judge=judge)
             except PointError as error:
-                self.end(name)
                 if error.code not in NO_ROOM or not self.ready:
                     raise
+                self.end(name)
                 self._most = len(self.ready)
 
     def time_us(self, name: str) -> float:
@@ -284,17 +284,17 @@ class Points:
         """
         process = self.ready[name] = self.ready.pop(name)
         message = {"op": "time", "repeats": self._setup.repeats, "cold": self._setup.cold}
-        try:
-            us = float(str(process.ask(message)["us"]))
-            if not 0 < us < math.inf:
-                raise PointError(f"a launch took {us:g} µs by the driver's clock")
-        except PointError:
-            self.end(name)
-            raise
+        us = float(str(process.ask(message)["us"]))
+        if not 0 < us < math.inf:
+            raise PointError(f"a launch took {us:g} µs by the driver's clock")
         return us
 
     def end(self, name: str) -> None:
-        """End the process of a point, if it has one."""
+        """End the process of a point, if it has one.
+
+        Raises:
+            DeviceError: it does not end.
+        """
         for processes in (self.ready, self._starting):
             if name in processes:
                 processes.pop(name).kill()
@@ -447,7 +447,7 @@ class Run:
                 if name not in known:
                     self._note(match, name)
             except PointError as error:
-                self._lose(match, name, error)
+                self._lose(match, points, name, error.why)
             if len(left) > self.rules.together:  # they cannot all stay, so start the next ones
                 points.end(name)
 
@@ -462,7 +462,7 @@ class Run:
                 times_us[name] = points.time_us(name)
                 spent_s += time.monotonic() - began_s
             except PointError as error:
-                self._lose(match, name, error)
+                self._lose(match, points, name, error.why)
         if times_us:
             known: dict[str, Any] = self.conditions.read()
             spent_s = round(spent_s, 6)
@@ -471,16 +471,15 @@ class Run:
             )
             self.file.add(times)
 
-    def _lose(self, match: Match, name: str, error: PointError) -> None:
-        """Record a lost point; the run ends if its process cannot be killed.
+    def _lose(self, match: Match, points: Points, name: str, why: str) -> None:
+        """Record a lost point, then end its process.
 
         Raises:
             DeviceError: the process does not end; the next run skips the point.
         """
-        self._note(match, name, error.why)
-        self.listener.failed(name, error.why)
-        if error.stuck is not None:
-            raise error.stuck
+        self._note(match, name, why)
+        self.listener.failed(name, why)
+        points.end(name)
 
     def _note(self, match: Match, name: str, why: str = "") -> None:
         entry = match.entries[name]

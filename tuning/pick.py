@@ -16,6 +16,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -43,11 +44,15 @@ class TunedKernel(NamedTuple):
         tune: the `tune` field of its spec.
         ids: ids of all its points on the measured model.
         rows: rows of its table, for all models.
+        table: the file of the table.
+        shown: the name of that file in messages.
     """
 
     tune: Tune
     ids: Collection[str]
     rows: Sequence[Row]
+    table: Path = Path()
+    shown: str = ""
 
 
 class Option(NamedTuple):

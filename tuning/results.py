@@ -468,15 +468,13 @@ def check_start(found: Start, wanted: Start, shown: str) -> None:
     Raises:
         SpecError: the file has something else.
     """
-    differences = [
-        ("of another job", f"{found.job[:12]}…", f"{wanted.job[:12]}…"),
-        ("of another GPU", *(f"{own.device} ({own.arch})" for own in (found, wanted))),
-        *(
-            (f"with another --{name}", *(plain(own.settings.get(name)) for own in (found, wanted)))
-            for name in _LIKE_BEFORE
-        ),
-    ]
-    for what, before, now in differences:
+
+    def facts(start: Start) -> dict[str, str]:
+        settings = {f"with another --{n}": plain(start.settings.get(n)) for n in _LIKE_BEFORE}
+        gpu = f"{start.device} ({start.arch})"
+        return {"of another job": f"{start.job[:12]}…", "of another GPU": gpu, **settings}
+
+    for (what, before), now in zip(facts(found).items(), facts(wanted).values(), strict=True):
         if before != now:
             raise SpecError(
                 f"{shown} has results {what}: {before}, and this is {now}.",

@@ -85,9 +85,10 @@ def test_a_process_that_does_not_end_is_told_with_what_it_did(
         raise subprocess.TimeoutExpired("p", timeout)
 
     monkeypatch.setattr(child, "wait", never)
-    with pytest.raises(PointError, match="it hangs") as lost:
+    with pytest.raises(PointError, match="it hangs"):
         process.ask({"op": "open", "device": 0})
-    assert f"the process of p, {child.pid}, does not end after SIGKILL." in str(lost.value.stuck)
+    with pytest.raises(DeviceError, match=f"process of p, {child.pid}, does not end after SIGKI"):
+        process.kill()
     process.kill()
     assert wait() == -9
 
@@ -105,6 +106,7 @@ class World:
         faults: what is answered instead of a time in a round, by point and how often it was asked.
         wrong: points with wrong outputs.
         hangs: points whose first launch does not end.
+        stuck: points whose process does not end.
         broken: no process can open the GPU.
         exclusive: only one may.
         live: the processes that have a context, the one that was launched last at the end.
@@ -123,6 +125,7 @@ class World:
     most: int = 0
     wrong: frozenset[str] = frozenset()
     hangs: frozenset[str] = frozenset()
+    stuck: frozenset[str] = frozenset()
 
 
 class FakeProcess:
@@ -161,6 +164,8 @@ class FakeProcess:
     def kill(self) -> None:
         if self.name in self.world.live:
             self.world.live.remove(self.name)
+        if self.name in self.world.stuck:
+            raise DeviceError("it does not end after SIGKILL")
 
 
 class Quiet:
@@ -259,9 +264,9 @@ def test_a_time_that_cannot_be_loses_its_point(play: Play, us_read: float) -> No
 
 
 def test_a_point_whose_process_does_not_end_is_not_met_again(play: Play, tmp_path: Path) -> None:
-    stuck = DeviceError("it does not end after SIGKILL")
-    hangs = PointError("it hangs", stuck=stuck)
-    world = World(room=9, us=us(10, 9), faults={(point_id(1, 1), 2): hangs})
+    slow = point_id(1, 1)
+    faults, stuck = {(slow, 2): PointError("it hangs")}, frozenset([slow])
+    world = World(room=9, us=us(10, 9), faults=faults, stuck=stuck)
     with pytest.raises(DeviceError, match="does not end after SIGKILL"):
         play(world, Rules())
     (contest,) = read_results(tmp_path / "results.jsonl").contests.values()
