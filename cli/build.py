@@ -65,7 +65,7 @@ class BuildCommand(Command):
     help="Stop after the first failure.",
 )
 @click.option("--dry-run", is_flag=True, help="List what would be compiled, without compiling it.")
-@options.watch_option
+@click.option("--watch", is_flag=True, help="Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants twice more, and compare the results.")
 @options.frozen_options
 @options.file_option(

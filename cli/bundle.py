@@ -15,7 +15,7 @@ import click
 from pallasc.cli import bundle_verify
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command, Group
-from pallasc.cli.output.text import count, echo, json_text, print_result
+from pallasc.cli.output.text import count, echo, first_of, json_text, print_result
 from pallasc.errors import CorruptError, PallascError, SpecError
 
 if TYPE_CHECKING:
@@ -480,11 +480,9 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     except SpecError as error:
         raise SpecError(f"{bundle.name} has no variant {name!r}.", hint=error.hint) from error
     if len(matching) > 1:
-        more = ", …" if len(matching) > _MOST_LISTED else ""
-        ids = ", ".join(entry.id for entry in matching[:_MOST_LISTED])
+        ids = first_of([entry.id for entry in matching], _MOST_LISTED)
         raise SpecError(
-            f"{name!r} matches {len(matching)} variants of {bundle.name}.",
-            hint=f"Name one: {ids}{more}.",
+            f"{name!r} matches {len(matching)} variants of {bundle.name}.", hint=f"Name one: {ids}."
         )
     return matching[0]
 

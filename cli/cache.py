@@ -219,8 +219,7 @@ _REASONS = {
 @click.option(
     "--remote",
     metavar="URL",
-    help="Prune this remote store instead: packs not used for --age, then the least recently used "
-    "ones until the rest fits --size.",
+    help="Prune this remote store instead: packs not used for --age, then until it fits --size.",
 )
 @click.option(
     "--keep",

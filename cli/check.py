@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,8 +20,7 @@ from pallasc.cli.arguments.variants import (
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.candidate import Candidate, Events
-    from pallasc.checks.subject import Options
+    from pallasc.checks.candidate import Candidate
     from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.builds.shard import Shard
 
@@ -29,23 +28,12 @@ LEVELS = ("interpreter", "artifact", "all")
 """Values of `--level`; a test compares them with the existing levels."""
 
 
-class _Settings(TypedDict):
-    """Common arguments of the check functions."""
-
-    store: Store
-    options: Options
-    limits: BuildOptions
-    events: Events
-
-
 @click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
 @options.specs_argument()
 @click.option(
     "--level",
-    "chosen",
     type=click.Choice(LEVELS),
-    multiple=True,
-    default=("all",),
+    default="all",
     show_default=True,
     help="Run the kernel in JAX's interpreter, execute its PTX, or both.",
 )
@@ -72,7 +60,7 @@ class _Settings(TypedDict):
 @options.json_option("the report")
 def command(
     specs: tuple[str, ...],
-    chosen: tuple[str, ...],
+    level: str,
     inputs: tuple[str, ...],
     archive: Path | None,
     seed: int | None,
@@ -153,11 +141,7 @@ def command(
     from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.build import build
 
-    if len(chosen) > 1:
-        raise click.UsageError(
-            f"--level is given {len(chosen)} times: name one level, or none for all."
-        )
-    levels = chosen_levels(chosen[0])
+    levels = chosen_levels(level)
     outputs = Outputs(as_json, junit, annotations, sarif, levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
@@ -170,10 +154,8 @@ def command(
         store = open_store(store_root)
         compiled, share = _read_compiled(specs, store, shard, selection), None
         with store_progress(store, hits=False, quiet=quiet) as progress:
-            listeners = events(progress, silent=outputs.prints_report)
-            settings: _Settings = {
-                "store": store, "options": checking, "limits": how, "events": listeners,
-            }  # fmt: skip
+            settings: dict[str, Any] = {"store": store, "options": checking, "limits": how}
+            settings["events"] = events(progress, silent=outputs.prints_report)
             if compiled is None:
                 reading = Reading(progress, keep_going=True)
                 variants = reading.reader(store, how).select(specs, **selection._asdict()).variants

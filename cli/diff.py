@@ -54,8 +54,7 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
     "expressions",
     multiple=True,
     metavar="EXPR",
-    help="Select variants that match EXPR. With one SIDE and two -k, compare the first selection "
-    "with the second.",
+    help="Select variants that match EXPR. With one SIDE, two -k compare two selections.",
 )
 @click.option(
     "--target",

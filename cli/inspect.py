@@ -88,8 +88,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "--output",
     type=click.Path(),
     metavar="PATH",
-    help="Write to this file, or, for a folder (exists or ends in /), one file per variant and "
-    "view.",
+    help="Write to this file; in a folder (exists or ends in /), one file per variant and view.",
 )
 @options.selection_options
 @options.build_options()

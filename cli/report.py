@@ -27,16 +27,14 @@ if TYPE_CHECKING:
 @click.option(
     "--baseline",
     metavar="SIDE",
-    help="Show changes since this baseline: a SIDE as in `pallasc diff`, such as a spec, a bundle, "
-    "or a lock file.",
+    help="Show changes since this baseline: a SIDE as in `pallasc diff`, e.g. a bundle.",
 )
 @click.option("--title", default="", metavar="TEXT", help="Heading of the report.")
 @click.option(
     "--timings/--no-timings",
     default=True,
     show_default=True,
-    help="Include the date, the machine, and the build time. Without them, the same inputs give "
-    "the same bytes.",
+    help="Include date, machine, and build time. Without, the same inputs give the same bytes.",
 )
 @options.selection_options
 @options.build_options()

@@ -35,12 +35,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 
 @click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
 @options.specs_argument()
-@click.option(
-    "--emulate",
-    "emulated",
-    is_flag=True,
-    help="Execute the PTX on the CPU; no GPU is needed.",
-)
+@click.option("--emulate", is_flag=True, help="Execute the PTX on the CPU; no GPU is needed.")
 @launching.launch_options
 @options.output_option(
     "FOLDER",
@@ -54,7 +49,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @options.json_option("the results")
 def command(
     specs: tuple[str, ...],
-    emulated: bool,
+    emulate: bool,
     inputs: tuple[str, ...],
     archive: Path | None,
     seed: int,
@@ -118,11 +113,11 @@ def command(
         ("--device", ordinal, "no GPU is used"),
         ("--profile", profile, "no time is measured"),
     ):
-        if emulated and given:
+        if emulate and given:
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
     request = launching.read_request(specs, store_root, selection, files)
     device, traces = None, None if profile is None else TraceFile(profile)
-    if emulated:
+    if emulate:
         chosen, execute = launching.collect_emulated(request, every=every, how=how)
     else:
         device = _device(ordinal)
@@ -140,7 +135,7 @@ def command(
         traces.write()
     data = {
         "device": launching.device_json(device) if device else None,
-        "emulated": emulated,
+        "emulated": emulate,
         "results": [outcome_json(outcome, seed) for outcome in outcomes],
     }
     texts = "\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes)

@@ -217,12 +217,7 @@ frozen_options = together(
     lock_option("Path of the lock file"),
 )
 
-quiet_option = click.option(
-    "-q",
-    "--quiet",
-    is_flag=True,
-    help="Print only problems.",
-)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
 
 junit_option = file_option("--junit", "Write the report as JUnit XML; - for standard output.")
 
@@ -302,8 +297,7 @@ executor_option = click.option(
     callback=_executor,
     envvar="PALLASC_EXECUTOR",
     metavar="ADDRESS",
-    help="Compile on a Dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or dask: for a "
-    "cluster on this machine.",
+    help="Compile on a Dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or dask: here.",
 )
 
 fail_on_warning_option = click.option(
@@ -470,10 +464,3 @@ def build_options(limits: Callable[[Any], Any] = supervision_options) -> Callabl
     )
     building = packed("how", _build_options, _HOW)
     return together(jobs, limits, store_option, _remote_options, building)
-
-
-watch_option = click.option(
-    "--watch",
-    is_flag=True,
-    help="Recompile after each file change, until Ctrl-C.",
-)

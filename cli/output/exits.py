@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -25,24 +25,17 @@ OUTPUT_LOST = 74
 """`EX_IOERR` of sysexits.h: the output could not be written."""
 
 
-class Failure(NamedTuple):
-    """Text for stderr, and the exit code."""
-
-    text: str
-    exit_code: int
-
-
-def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> Failure:
-    """Return the text and exit code for an error; an `OSError` is an output error."""
+def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> tuple[str, int]:
+    """Return text and exit code for an error; an `OSError` is an output error."""
     if isinstance(error, OSError):
-        return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
+        return (f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
     if isinstance(error, PallascError):
-        return Failure(f"error: {error_text(error)}", error.exit_code)
+        return (f"error: {error_text(error)}", error.exit_code)
     if isinstance(error, click.UsageError):
-        return Failure(_usage_text(error), USAGE)
+        return (_usage_text(error), USAGE)
     if isinstance(error, click.ClickException):
-        return Failure(f"error: {error.format_message()}", USAGE)
-    return Failure("interrupted", INTERRUPTED)  # click raises Abort for KeyboardInterrupt
+        return (f"error: {error.format_message()}", USAGE)
+    return ("interrupted", INTERRUPTED)  # click raises Abort for KeyboardInterrupt
 
 
 def is_output_error(error: OSError) -> bool:

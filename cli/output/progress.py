@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -117,12 +116,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def __call__(self, event: Event | Tick) -> None:
@@ -204,12 +198,8 @@ def running_text(running: Sequence[tuple[str, float]]) -> str:
 
 def time_left(tick: Tick, running_s: Sequence[float]) -> str:
     """Return `about 3 min left`, or "" if no estimate is possible."""
-    left_s = time_left_s(
-        left=tick.total - tick.done,
-        compiled_s=tick.compiled_s,
-        running_s=running_s,
-        jobs=tick.jobs,
-    )
+    left = tick.total - tick.done
+    left_s = time_left_s(left=left, compiled_s=tick.compiled_s, running_s=running_s, jobs=tick.jobs)
     return "" if left_s is None else f"{about(left_s)} left"
 
 
