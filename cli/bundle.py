@@ -235,6 +235,7 @@ def merge_command(
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.verify import verify
+    from pallasc.specs.user_files import replace_file
 
     with ExitStack() as stack:
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
@@ -244,7 +245,13 @@ def merge_command(
         for bundle in bundles:
             if bundle.signatures:
                 echo(f"{bundle.name} is signed; {output} will not be", err=True)
-    _write(output, data, as_json=as_json)
+    replace_file(output, data)
+    with open_bundle(data) as made:
+        number, digest = len(made), made.digest
+    if as_json:
+        facts = {"file": str(output), "variants": number, "bytes": len(data), "digest": digest}
+        echo(json_text(facts))
+    echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)
     return 0
 
 
@@ -303,19 +310,6 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
         for _, own in sorted(found.items())
         if len({entry.digest for _, entry in own}) > 1
     ]
-
-
-def _write(output: Path, data: bytes, *, as_json: bool) -> None:
-    from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.user_files import replace_file
-
-    replace_file(output, data)
-    with open_bundle(data) as bundle:
-        number, digest = len(bundle), bundle.digest
-    if as_json:
-        facts = {"file": str(output), "variants": number, "bytes": len(data), "digest": digest}
-        echo(json_text(facts))
-    echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)
 
 
 @command.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")

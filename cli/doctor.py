@@ -121,16 +121,8 @@ def _remote(ptxas: Path | None) -> list[Item]:
     unreadable, unwritable = probe(settings, _namespace(ptxas))
     problem = unreadable or unwritable
     access = "read, write" if settings.write and not problem else "read"
-    return [
-        Item(
-            name,
-            "" if unreadable else access,
-            purpose,
-            needed=False,
-            path=settings.address.text,
-            problem=problem.rstrip("."),
-        )
-    ]
+    version, path = "" if unreadable else access, settings.address.text
+    return [Item(name, version, purpose, needed=False, path=path, problem=problem.rstrip("."))]
 
 
 def _namespace(ptxas: Path | None) -> str:
@@ -160,14 +152,13 @@ def _runs() -> list[str]:
 
 def running_text(archs: Sequence[str]) -> str:
     """Return which kernels can run in an environment without a compiler."""
-    lines = ["No compiler is installed: kernels can be run, but not compiled."]
-    if archs:
-        lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
-    else:
-        lines.append("No GPU found: launching needs a GPU and NVIDIA's driver.")
     from pallasc.compiler.toolchain.toolchain import INSTALL
 
-    return "\n".join([*lines, f"To compile as well: {INSTALL}"])
+    gpus = "No GPU found: launching needs a GPU and NVIDIA's driver."
+    if archs:
+        gpus = f"The GPUs here run kernels for {', '.join(archs)}."
+    first = "No compiler is installed: kernels can be run, but not compiled."
+    return "\n".join([first, gpus, f"To compile as well: {INSTALL}"])
 
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:

@@ -297,7 +297,7 @@ executor_option = click.option(
     callback=_executor,
     envvar="PALLASC_EXECUTOR",
     metavar="ADDRESS",
-    help="Compile on a Dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or dask: here.",
+    help="Compile on Dask: dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster here.",
 )
 
 fail_on_warning_option = click.option(
