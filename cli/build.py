@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from click.core import ParameterSource
@@ -184,14 +184,8 @@ def command(
                     f"compiling {min(reproduce, len(variants))} twice more, to compare"
                 )
                 stored = {r.variant.id: r.artifact for r in report.results if r.artifact}
-                reproduction = compile_twice(
-                    variants,
-                    reproduce,
-                    store=store,
-                    stored=stored,
-                    options=how,
-                    on_event=progress,
-                )
+                tools: dict[str, Any] = {"store": store, "options": how, "on_event": progress}
+                reproduction = compile_twice(variants, reproduce, stored=stored, **tools)
                 report = with_reproduction(report, reproduction)
         if reproduction is not None:
             _print_reproduction(reproduction, report, quiet=quiet)
@@ -322,8 +316,8 @@ def verdict(before: Figures, now: Figures) -> str:
     }
     better = ", ".join(name for name, by in signs.items() if by < 0)
     worse = ", ".join(name for name, by in signs.items() if by > 0)
-    told = [f"better: {better}" if better else "", f"worse: {worse}" if worse else ""]
-    return "; ".join(filter(None, told)) or "other code, same figures"
+    told = [f"{name}: {what}" for name, what in (("better", better), ("worse", worse)) if what]
+    return "; ".join(told) or "other code, same figures"
 
 
 def _seconds(outcome: Outcome, before: Outcome) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -139,16 +138,10 @@ def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: b
 
 
 def _namespaces(found: list[NamespaceStats], now_s: float) -> str:
-    rows = [
-        [
-            each.namespace[:12],
-            f"{each.variants:,}",
-            f"{each.packs:,}",
-            size(each.bytes),
-            _age(each.newest_use_s, now_s),
-        ]
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        numbers = [f"{each.variants:,}", f"{each.packs:,}", size(each.bytes)]
+        rows.append([each.namespace[:12], *numbers, _age(each.newest_use_s, now_s)])
     head = ["NAMESPACE", "VARIANTS", "PACKS", "SIZE", "USED"]
     return table(head, rows, right=head[1:])
 
@@ -295,11 +288,7 @@ def _locked(files: Sequence[Path]) -> frozenset[str]:
 
     keys: set[str] = set()
     for file in files:
-        try:
-            lock = read_lock(file)
-        except SpecError as error:
-            error.hint = "--keep takes a lock file, such as pallasc.lock."
-            raise
+        lock = read_lock(file)
         if lock is None:
             raise SpecError(f"there is no {file}.", hint="--keep takes a lock file.")
         keys.update(entry.action for entry in lock.variants.values())
@@ -318,13 +307,10 @@ def _prune_remote(
     """
     from pallasc.cache.evict import parse_age, parse_size
     from pallasc.cache.remote.remote import prune as prune_packs
-    from pallasc.compiler.builds.options import remote_settings
 
     if size is None and age is None:
         raise click.UsageError("--remote needs --size or --age.")
-    settings = remote_settings(os.environ, url=url)
-    if settings is None:
-        raise click.UsageError("--remote names no remote store.")
+    settings = transfer.required_settings(url)
     done = prune_packs(
         settings,
         max_age_s=None if age is None else parse_age(age, what="--age"),

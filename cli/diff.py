@@ -139,7 +139,7 @@ def command(
                    removed, added, mix, loops; null if only bytes were compared), lines (place,
                    before, after), no_lines (why there are none), diff (lines of a unified diff))
     """
-    from pallasc.analysis.compare import compare
+    from pallasc.analysis.compare import add_lines, compare
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown cannot be used together.")
@@ -150,14 +150,12 @@ def command(
         opener = Opener(store, how, targets, stack, quiet, lines)
         (first, code), (second, other_code) = (opener.open(*side) for side in named)
 
-        def with_lines(difference: Difference) -> Difference:
-            from pallasc.analysis.compare import add_lines
-
-            return add_lines(difference, store)
-
-        by_parameters = len(sides) == 1 and len(expressions) == 2
         comparison = compare(
-            first, second, depth=depth, by_parameters=by_parameters, add_lines=with_lines
+            first,
+            second,
+            depth=depth,
+            by_parameters=len(sides) == 1 and len(expressions) == 2,
+            add_lines=lambda difference: add_lines(difference, store),
         )
     _print(comparison, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     return code or other_code or int(tells and bool(comparison))
@@ -407,11 +405,9 @@ def summary_line(comparison: Comparison) -> str:
         for verdict, text in words.items()
         if verdict in verdicts
     ]
-    sentences = []
-    if parts:
-        verb = "differs" if len(verdicts) == 1 else "differ"
-        sentences.append(f"{count(len(verdicts), 'variant')} {verb}: {', '.join(parts)}")
-    sentences.append(f"{count(comparison.same, 'variant')} the same")
+    verb = "differs" if len(verdicts) == 1 else "differ"
+    differing = f"{count(len(verdicts), 'variant')} {verb}: {', '.join(parts)}"
+    sentences = [*([differing] if parts else []), f"{count(comparison.same, 'variant')} the same"]
     sentences += [
         f"{len(subjects):,} only in {one_line(side.name)}"
         for side, subjects in one_sided(comparison)

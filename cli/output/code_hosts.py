@@ -113,10 +113,8 @@ def _failure(group: Sequence[Outcome]) -> Annotation:
     error = first.error
     title = f"{first.id} failed{f' and {len(others):,} more' if others else ''}"
     parts = [str(error or ""), *output_tail(first)]
-    if (
-        others
-        and len({each.error.reason or each.error.message for each in group if each.error}) > 1
-    ):
+    reasons = {each.error.reason or each.error.message for each in group if each.error}
+    if len(reasons) > 1:
         parts += [f"{each.id}: {each.message}" for each in others[:_NAMED]]
         parts += [f"and {len(others) - _NAMED:,} more"] if len(others) > _NAMED else []
     elif others:
@@ -199,21 +197,14 @@ def sarif(run: Run, rules: Mapping[str, Rule], root: Path, *, version: str) -> b
     # reject results without a location; `_notifications` reports those.
     shared = grouped(run.found, lambda found: (_fingerprint(found, root), found.finding.location))
     results = (_result(group, numbers, root) for group in shared if _found_location(group[0]))
+    listed = [_rule(rule) for rule in rules.values()]
+    driver = {"name": "pallasc", "semanticVersion": version, "rules": listed}
+    is_whole = not any(note["level"] == "error" for note in notes)
+    invocation = {"executionSuccessful": is_whole, "toolExecutionNotifications": notes}
     record = {
-        "tool": {
-            "driver": {
-                "name": "pallasc",
-                "semanticVersion": version,
-                "rules": [_rule(rule) for rule in rules.values()],
-            }
-        },
+        "tool": {"driver": driver},
         "originalUriBaseIds": {_ROOT: {"uri": f"{root.as_uri()}/"}},
-        "invocations": [
-            {
-                "executionSuccessful": not any(note["level"] == "error" for note in notes),
-                "toolExecutionNotifications": notes,
-            }
-        ],
+        "invocations": [invocation],
         # Python counts code points; SARIF's default is UTF-16 code units.
         "columnKind": "unicodeCodePoints",
         "results": list(results),

@@ -264,15 +264,8 @@ def checked(
     from_store: bool,
 ) -> Outcome:
     """Return the outcome of a variant at one level of a check."""
-    outcome = Outcome(
-        name,
-        result.level,
-        place,
-        result.status,
-        result.seconds,
-        notes=result.notes,
-        findings=result.findings,
-        from_store=from_store,
+    outcome = Outcome(name, result.level, place, result.status, result.seconds)._replace(
+        notes=result.notes, findings=result.findings, from_store=from_store
     )
     failing = [finding for finding in result.findings if finding.severity != "note"]
     if failing:
