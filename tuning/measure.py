@@ -81,9 +81,7 @@ class Match:
     def sort_key(self) -> tuple[object, ...]:
         """Return the key of its place in a job: kernel and key, small numbers first."""
         values = (*self.key, *self.at.values())
-        return self.kernel, *(
-            (isinstance(own, str), own if isinstance(own, str) else own or 0) for own in values
-        )
+        return self.kernel, *((isinstance(own, str), own or 0) for own in values)
 
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:

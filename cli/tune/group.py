@@ -57,16 +57,10 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     Raises:
         click.BadParameter: it is not a percentage.
     """
-    if ctx.resilient_parsing:
-        return 1.0
-    number = text.removesuffix("%").strip()
-    try:
-        percent = float(number)
-    except ValueError:
-        percent = -1.0  # rejected below, like other invalid values
-    if not text.endswith("%") or not 0 < percent <= 100:
+    number = text.strip().removesuffix("%")
+    if text == number or not number.replace(".", "", 1).isdecimal() or not 0 < float(number) <= 100:
         raise click.BadParameter(f"{text!r} is not a percentage: write 50% for a half.", ctx)
-    return percent / 100
+    return float(number) / 100
 
 
 @command.command("plan", cls=Command, short_help="Write a job with the points worth measuring.")
@@ -198,10 +192,8 @@ def _totals(planned: Planned) -> Iterator[str]:
     for name in planned.untuned:
         yield f"note: {name} has no `tune` and is left out"
     kept = [point for point in planned.points if point.rank]
-    without = [
-        (own.variant.name, own.samples.why) for own in kept if own.samples and not own.samples.data
-    ]
-    for name, why in dict.fromkeys(without):
+    samples = [(own.variant.name, own.samples) for own in kept if own.samples]
+    for name, why in dict.fromkeys((name, own.why) for name, own in samples if not own.data):
         yield f"note: {name} has no reference values: {why}"
     if dropped := len(planned.points) - len(kept):
         points = count(len(planned.points), "point")
