@@ -143,7 +143,11 @@ def verify_command(
         sort_findings,
         verify,
     )
+    from pallasc.specs.gpus import DEFAULT_MODELS, resolve_target
 
+    for name in targets:  # other names may be models that a spec adds
+        if name.startswith("sm_") and name not in DEFAULT_MODELS:
+            resolve_target(name)
     rules = Rules(targets=tuple(dict.fromkeys(targets)), **limits)
     with open_bundle(file) as bundle:
         verify(bundle)

@@ -67,10 +67,10 @@ def test_a_process_that_hangs_is_killed_with_what_it_started(
         process._socket.settimeout(0.2)
         with pytest.raises(PointError, match=r"no answer in 0\.2 s: it hangs"):
             process.ask({"op": "time", "repeats": 1, "cold": False})
+        process.kill()
         assert process._process.returncode == -9
         while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
             os.sched_yield()  # it is dead as soon as the kernel gets to it
-        process.kill()
         os.close(memory)
 
 
