@@ -288,7 +288,11 @@ def _locked(files: Sequence[Path]) -> frozenset[str]:
 
     keys: set[str] = set()
     for file in files:
-        lock = read_lock(file)
+        try:
+            lock = read_lock(file)
+        except SpecError as error:
+            error.hint = "--keep takes a lock file, such as pallasc.lock."
+            raise
         if lock is None:
             raise SpecError(f"there is no {file}.", hint="--keep takes a lock file.")
         keys.update(entry.action for entry in lock.variants.values())

@@ -32,8 +32,10 @@ LEVELS = ("interpreter", "artifact", "all")
 @options.specs_argument()
 @click.option(
     "--level",
+    "chosen",
     type=click.Choice(LEVELS),
-    default="all",
+    multiple=True,
+    default=("all",),
     show_default=True,
     help="Run the kernel in JAX's interpreter, execute its PTX, or both.",
 )
@@ -60,7 +62,7 @@ LEVELS = ("interpreter", "artifact", "all")
 @options.json_option("the report")
 def command(
     specs: tuple[str, ...],
-    level: str,
+    chosen: tuple[str, ...],
     inputs: tuple[str, ...],
     archive: Path | None,
     seed: int | None,
@@ -141,7 +143,11 @@ def command(
     from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.build import build
 
-    levels = chosen_levels(level)
+    if len(chosen) > 1:
+        raise click.UsageError(
+            f"--level is given {len(chosen)} times: name one level, or none for all."
+        )
+    levels = chosen_levels(chosen[0])
     outputs = Outputs(as_json, junit, annotations, sarif, levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)

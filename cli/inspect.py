@@ -41,8 +41,6 @@ SUFFIXES = {
     "lines": ".lines.txt",
     "debug-output": ".debug.txt",
     "json": ".json",
-    "sass-source": ".sass",
-    "ptx-source": ".ptx",
 }
 """Views and the suffixes of their files."""
 
@@ -51,6 +49,7 @@ NOTHING_PRINTED = "nothing was printed"
 """Shown for a kernel that prints nothing, neither during tracing nor at run time."""
 
 _IN_JSON = {"json", "lines", "resources"}
+_SUFFIXES = {**SUFFIXES, "sass-source": ".sass", "ptx-source": ".ptx"}
 _CHOSEN = "pallasc.cli.inspect.views"
 
 
@@ -219,7 +218,7 @@ def show(report: Report, views: list[str], output: str | None, lines: FoundLines
     if output is not None and is_folder(output):
         # Ids that differ only in characters invalid in file names must not share a file.
         names = artifact_text.safe_names(result.variant.id for result in shown)
-        files = {".json": views} if "json" in views else {SUFFIXES[v]: [v] for v in views}
+        files = {".json": views} if "json" in views else {_SUFFIXES[v]: [v] for v in views}
         for result in shown:
             for suffix, chosen in files.items():
                 path = Path(output, names[result.variant.id] + suffix)
