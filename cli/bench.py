@@ -21,7 +21,6 @@ from pallasc.specs.templates import Scalar, parse_template
 if TYPE_CHECKING:
     from pallasc.cli.launching import Chosen
     from pallasc.compiler.builds.options import Options
-    from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.gpus import Target
 
@@ -83,11 +82,10 @@ def command(
                memory_share (fraction of the model's bandwidth; null if it is unknown, or if the
                arrays fit in an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.arguments.compiled import refuse_keys
-    from pallasc.cli.arguments.selection import parse_inputs
+    from pallasc.cli.arguments.variants import parse_inputs
     from pallasc.runtime.device.devices import get_device
+    from pallasc.runtime.timing import time_launches
 
-    refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
     request = launching.read_request(specs, store_root, selection, files)
     if flops is not None:
@@ -100,11 +98,15 @@ def command(
     limits = None if model is None else limits_of(model)
     measured = []
     for own in chosen:
-        times_us = measure(
-            own, device, seed=seed, files=files, repeats=repeats, warmup=warmup, cold=cold
-        )
+        signature = own.route.signature
+        arrays = launching.make_inputs(signature, seed=seed, files=files, name=own.variant.id)
+        with launching.naming(own.variant):
+            operands = launching.Operands(signature, arrays, device)
+            times_us = time_launches(
+                own.route, device, operands.pointers, repeats=repeats, warmup=warmup, cold=cold
+            )
         flop = None if flops is None else parse_flop(flops, dict(own.variant.params))
-        moved = moved_bytes(own.route.signature)
+        moved = moved_bytes(signature)
         figures = Figures.of(times_us, moved_bytes=moved, flop=flop, limits=limits, cold=cold)
         measured.append(Measured(own, times_us, figures))
     data = {
@@ -136,34 +138,6 @@ class Measured(NamedTuple):
     chosen: Chosen
     times_us: list[float]
     figures: Figures
-
-
-def measure(
-    chosen: Chosen,
-    device: Device,
-    *,
-    seed: int,
-    files: Mapping[str, Path],
-    repeats: int,
-    warmup: int,
-    cold: bool,
-) -> list[float]:
-    """Launch a variant repeatedly, and return the time of each launch in microseconds.
-
-    Raises:
-        ArgumentError: a file does not match its input.
-        SpecError: a file cannot be read.
-        DeviceError: a launch failed.
-    """
-    from pallasc.runtime.timing import time_launches
-
-    signature, name = chosen.route.signature, chosen.variant.id
-    inputs = launching.make_inputs(signature, seed=seed, files=files, name=name)
-    with launching.naming(chosen.variant):
-        operands = launching.Operands(signature, inputs, device)
-        return time_launches(
-            chosen.route, device, operands.pointers, repeats=repeats, warmup=warmup, cold=cold
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +294,7 @@ def _remarks(measured: Sequence[Measured], limits: Limits, *, with_flops: bool) 
 
 
 def _result_json(measured: Measured) -> dict[str, object]:
-    from pallasc.cli.output.json import variant_facts
+    from pallasc.cli.output.reports import variant_facts
 
     return {
         **variant_facts(measured.chosen.variant),

@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,13 +35,6 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
     return text
 
 
-class _Limits(TypedDict):
-    bundle_bytes: int | None
-    variant_bytes: int | None
-    spill_bytes: int
-    driver: str | None
-
-
 @click.command(
     "verify", cls=Command, short_help="Verify a bundle, and check that it is ready for release."
 )
@@ -51,8 +44,7 @@ class _Limits(TypedDict):
     "keys",
     multiple=True,
     metavar="KEY",
-    help="Require a signature by one of these keys: a file from keygen, a folder of *.pub files, "
-    "or ed25519:…; repeatable.",
+    help="Require a signature by one of these: FILE.pub, a folder of them, ed25519:…; repeatable.",
 )
 @click.option(
     "--require-signature",
@@ -102,7 +94,7 @@ def verify_command(
     targets: tuple[str, ...],
     fail_on: str,
     as_json: bool,
-    **limits: Unpack[_Limits],
+    **limits: Any,
 ) -> int:
     """Verify the digests and signatures of a bundle, and check that it is ready for release.
 
@@ -141,7 +133,7 @@ def verify_command(
       totals    number of findings by severity
       findings  list, each with: severity (error, warning, note), kind, subject, message
     """
-    from pallasc.cli.arguments.selection import read_existing_lock
+    from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.verify import (
         SEVERITIES,
@@ -151,8 +143,12 @@ def verify_command(
         sort_findings,
         verify,
     )
+    from pallasc.specs.gpus import DEFAULT_MODELS, resolve_target
 
-    rules = Rules(targets=_checked(targets), **limits)
+    for name in targets:  # other names may be models that a spec adds
+        if name.startswith("sm_") and name not in DEFAULT_MODELS:
+            resolve_target(name)
+    rules = Rules(targets=tuple(dict.fromkeys(targets)), **limits)
     with open_bundle(file) as bundle:
         verify(bundle)
         signers = _signers(bundle, keys, require=require_signature)
@@ -187,20 +183,6 @@ def verify_command(
         return _NOT_AS_LOCKED
     failed = fail_on != "never" and any(finding.at_least(fail_on) for finding in findings)  # type: ignore[arg-type]
     return _FOUND if failed else 0
-
-
-def _checked(targets: Sequence[str]) -> tuple[str, ...]:
-    """Return the targets without duplicates. Other names may be models that a spec adds.
-
-    Raises:
-        SpecError: an architecture does not exist.
-    """
-    from pallasc.specs.gpus import DEFAULT_MODELS, resolve_target
-
-    for name in targets:
-        if name.startswith("sm_") and name not in DEFAULT_MODELS:
-            resolve_target(name)
-    return tuple(dict.fromkeys(targets))
 
 
 def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pallasc.cache.format import size
 from pallasc.cli import transfer
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command, Group
-from pallasc.cli.arguments.selection import open_store
+from pallasc.cli.arguments.variants import open_store
 from pallasc.cli.output.text import count, print_result, print_warnings, table
 from pallasc.errors import CorruptError, SpecError, ToolError
 
@@ -138,16 +137,10 @@ def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: b
 
 
 def _namespaces(found: list[NamespaceStats], now_s: float) -> str:
-    rows = [
-        [
-            each.namespace[:12],
-            f"{each.variants:,}",
-            f"{each.packs:,}",
-            size(each.bytes),
-            _age(each.newest_use_s, now_s),
-        ]
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        numbers = [f"{each.variants:,}", f"{each.packs:,}", size(each.bytes)]
+        rows.append([each.namespace[:12], *numbers, _age(each.newest_use_s, now_s)])
     head = ["NAMESPACE", "VARIANTS", "PACKS", "SIZE", "USED"]
     return table(head, rows, right=head[1:])
 
@@ -218,8 +211,7 @@ _REASONS = {
 @click.option(
     "--remote",
     metavar="URL",
-    help="Prune this remote store instead: packs not used for --age, then the least recently used "
-    "ones until the rest fits --size.",
+    help="Prune this remote store instead: packs not used for --age, then until it fits --size.",
 )
 @click.option(
     "--keep",
@@ -318,13 +310,10 @@ def _prune_remote(
     """
     from pallasc.cache.evict import parse_age, parse_size
     from pallasc.cache.remote.remote import prune as prune_packs
-    from pallasc.compiler.builds.options import remote_settings
 
     if size is None and age is None:
         raise click.UsageError("--remote needs --size or --age.")
-    settings = remote_settings(os.environ, url=url)
-    if settings is None:
-        raise click.UsageError("--remote names no remote store.")
+    settings = transfer.required_settings(url)
     done = prune_packs(
         settings,
         max_age_s=None if age is None else parse_age(age, what="--age"),

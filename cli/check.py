@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.selection import (
+from pallasc.cli.arguments.variants import (
     input_options,
     open_store,
     parse_inputs,
@@ -20,22 +20,12 @@ from pallasc.cli.arguments.selection import (
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.candidate import Candidate, Events
-    from pallasc.checks.subject import Options
+    from pallasc.checks.candidate import Candidate
     from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.builds.shard import Shard
 
 LEVELS = ("interpreter", "artifact", "all")
 """Values of `--level`; a test compares them with the existing levels."""
-
-
-class _Settings(TypedDict):
-    """Common arguments of the check functions."""
-
-    store: Store
-    options: Options
-    limits: BuildOptions
-    events: Events
 
 
 @click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
@@ -170,10 +160,8 @@ def command(
         store = open_store(store_root)
         compiled, share = _read_compiled(specs, store, shard, selection), None
         with store_progress(store, hits=False, quiet=quiet) as progress:
-            listeners = events(progress, silent=outputs.prints_report)
-            settings: _Settings = {
-                "store": store, "options": checking, "limits": how, "events": listeners,
-            }  # fmt: skip
+            settings: dict[str, Any] = {"store": store, "options": checking, "limits": how}
+            settings["events"] = events(progress, silent=outputs.prints_report)
             if compiled is None:
                 reading = Reading(progress, keep_going=True)
                 variants = reading.reader(store, how).select(specs, **selection._asdict()).variants
@@ -199,7 +187,7 @@ def _read_compiled(
     Raises:
         SpecError, NotCachedError, click.UsageError: see `read_compiled`.
     """
-    from pallasc.cli.arguments.compiled import bundle_files, is_key, read_compiled
+    from pallasc.cli.arguments.variants import bundle_files, is_key, read_compiled
 
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard works with specs, not with bundles or action keys.")

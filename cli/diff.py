@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.compiled import Opener
+from pallasc.cli.arguments.variants import (
+    Selectable,
+    Target,
+    is_key,
+    open_store,
+    select_views,
+    stored,
+)
 from pallasc.cli.output.text import count, echo, json_text
+from pallasc.errors import SpecError
 from pallasc.specs.resources import WORDS, Resources
 from pallasc.specs.spelling import one_line
 
@@ -25,7 +34,9 @@ if TYPE_CHECKING:
         KernelDifference,
     )
     from pallasc.analysis.sides import Side, Subject
+    from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
 
 
 _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
@@ -43,8 +54,7 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
     "expressions",
     multiple=True,
     metavar="EXPR",
-    help="Select variants that match EXPR. With one SIDE and two -k, compare the first selection "
-    "with the second.",
+    help="Select variants that match EXPR. With one SIDE, two -k compare two selections.",
 )
 @click.option(
     "--target",
@@ -129,8 +139,7 @@ def command(
                    removed, added, mix, loops; null if only bytes were compared), lines (place,
                    before, after), no_lines (why there are none), diff (lines of a unified diff))
     """
-    from pallasc.analysis.compare import compare
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.analysis.compare import add_lines, compare
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown cannot be used together.")
@@ -141,14 +150,12 @@ def command(
         opener = Opener(store, how, targets, stack, quiet, lines)
         (first, code), (second, other_code) = (opener.open(*side) for side in named)
 
-        def with_lines(difference: Difference) -> Difference:
-            from pallasc.analysis.compare import add_lines
-
-            return add_lines(difference, store)
-
-        by_parameters = len(sides) == 1 and len(expressions) == 2
         comparison = compare(
-            first, second, depth=depth, by_parameters=by_parameters, add_lines=with_lines
+            first,
+            second,
+            depth=depth,
+            by_parameters=len(sides) == 1 and len(expressions) == 2,
+            add_lines=lambda difference: add_lines(difference, store),
         )
     _print(comparison, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     return code or other_code or int(tells and bool(comparison))
@@ -188,6 +195,116 @@ def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: b
             echo(line)
     if not quiet:
         echo(summary_line(comparison), err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens the sides of a comparison.
+
+    Attributes:
+        store: store for built specs, with the artifacts of locks and keys.
+        options: build options.
+        targets: models or architectures that replace the specs' targets, and select variants of
+            other sides.
+        stack: closes resources of sides, such as the files of a revision.
+        quiet: print only errors while specs are built.
+        lines: find the source lines of built variants that the store lacks.
+    """
+
+    store: Store
+    options: Options
+    targets: tuple[str, ...]
+    stack: ExitStack
+    quiet: bool = False
+    lines: bool = False
+
+    def open(self, text: str, expression: str | None) -> tuple[Side, int]:
+        """Return the side that an argument names, and the exit code of its build.
+
+        Raises:
+            SpecError: the argument names nothing, or `expression` and the targets select nothing.
+            PallascError: reading or building failed.
+        """
+        from pallasc.analysis import sides
+
+        path, revision = sides.split_revision(text)
+        if revision:
+            checked = self.stack.enter_context(sides.checked_out([path], revision))
+            report = self._build(checked.paths, expression)
+            notes = sides.taken_from_elsewhere(
+                [result.variant for result in report.results], checked
+            )
+            return _side_of(f"{path}@{revision}", report, notes)
+        side = self._compiled(text)
+        if side is None:
+            return _side_of(text, self._build([path], expression), ())
+        return self._selected(side, expression), 0
+
+    def _compiled(self, text: str) -> Side | None:
+        """Return an already compiled side, None for specs."""
+        from pallasc.analysis import sides
+        from pallasc.cache.store import Store
+        from pallasc.specs.bundle.format import is_bundle
+
+        path = Path(text)
+        if is_bundle(path):
+            return sides.bundle_side(path)
+        if path.suffix == ".lock" and not path.is_dir():
+            from pallasc.specs.loading.lock_file import read_lock
+
+            lock = read_lock(path)
+            if lock is None:
+                raise SpecError(f"there is no {path}.")
+            return sides.lock_side(lock, text, self.store)
+        if path.is_dir() and Store(path).folder.is_dir():
+            return sides.store_side(open_store(path), text)
+        if not is_key(text):
+            return None
+        variant, artifact, key = stored(text, self.store)
+        name = variant.name[:12] if variant.name == key else variant.name
+        return sides.side_of(
+            text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
+        )
+
+    def _selected(self, side: Side, expression: str | None) -> Side:
+        views = [
+            Selectable(
+                each.id,
+                each.name,
+                tuple(each.params.items()),
+                Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
+            )
+            for each in side.variants.values()
+        ]
+        chosen = select_views(views, options.Selection(self.targets, expression), side.name)
+        return replace(side, variants={view.id: side.variants[view.id] for view in chosen})
+
+    def _build(self, paths: Sequence[str], expression: str | None) -> Report:
+        from pallasc.cli.output.progress import Reading, store_progress
+        from pallasc.compiler.builds.build import build
+        from pallasc.specs.spec import Budget
+
+        with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
+            reader = Reading(progress, keep_going=False).reader(self.store, self.options)
+            selected = reader.select(paths, self.targets, expression).variants
+            variants = [structs.replace(variant, budget=Budget()) for variant in selected]
+            report = build(variants, store=self.store, options=self.options, on_event=progress)
+            if self.lines:
+                from pallasc.cli.output.source_text import found_lines
+
+                # The comparison reads them from the store, and reports missing ones.
+                found_lines(report.results, self.store, self.options, progress.mention)
+            return report
+
+
+def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
+    """Return the side of a build, and the build's exit code."""
+    from pallasc.analysis.sides import built_side
+
+    failed = report.failed
+    lost = [f"{name}: {len(failed):,} of its variants cannot be built"] if failed else []
+    code = report.exit_code if failed or report.interrupted else 0
+    return built_side(name, report.results, [*notes, *report.notes, *lost]), code
 
 
 _VERDICTS = ("worse", "mixed", "better", "")
@@ -288,11 +405,9 @@ def summary_line(comparison: Comparison) -> str:
         for verdict, text in words.items()
         if verdict in verdicts
     ]
-    sentences = []
-    if parts:
-        verb = "differs" if len(verdicts) == 1 else "differ"
-        sentences.append(f"{count(len(verdicts), 'variant')} {verb}: {', '.join(parts)}")
-    sentences.append(f"{count(comparison.same, 'variant')} the same")
+    verb = "differs" if len(verdicts) == 1 else "differ"
+    differing = f"{count(len(verdicts), 'variant')} {verb}: {', '.join(parts)}"
+    sentences = [*([differing] if parts else []), f"{count(comparison.same, 'variant')} the same"]
     sentences += [
         f"{len(subjects):,} only in {one_line(side.name)}"
         for side, subjects in one_sided(comparison)
@@ -309,8 +424,10 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
     """Return a comparison as plain data."""
     verdicts = [difference.verdict for difference in comparison.differing]
     return {
-        "first": _side(comparison.first),
-        "second": _side(comparison.second),
+        **{
+            name: {"name": side.name, "variants": len(side.variants), "notes": list(side.notes)}
+            for name, side in (("first", comparison.first), ("second", comparison.second))
+        },
         "depth": comparison.depth,
         "totals": {
             **{name: verdicts.count(name) for name in ("better", "worse", "mixed")},
@@ -321,10 +438,6 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
         "only_second": [subject.id for subject in comparison.only_second],
         "variants": [_difference(each) for each in comparison.differing],
     }
-
-
-def _side(side: Side) -> dict[str, object]:
-    return {"name": side.name, "variants": len(side.variants), "notes": list(side.notes)}
 
 
 def _difference(difference: Difference) -> dict[str, object]:
@@ -384,7 +497,8 @@ def _table(rows: list[Difference]) -> list[str]:
     fields = [field for field in Resources._fields if field in changed]
     heads = ["variant", "", *(WORDS[field] for field in fields), "code"]
     bars = ["---", "---", *("---:" for _ in fields), "---"]
-    return [_row(heads), _row(bars), *(_row(_cells(row, fields)) for row in rows)]
+    cells = [heads, bars, *(_cells(row, fields) for row in rows)]
+    return [f"| {' | '.join(each)} |" for each in cells]
 
 
 def _cells(row: Difference, fields: list[str]) -> list[str]:
@@ -403,10 +517,6 @@ def _cells(row: Difference, fields: list[str]) -> list[str]:
     if row.plan:
         what.append("other launch plan")
     return [_code(row.pair.label), row.verdict, *numbers, _cell("; ".join(dict.fromkeys(what)))]
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _code(text: str) -> str:

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 @click.command(
     "doctor", cls=Command, short_help="Check that everything needed for compiling is installed."
 )
-@ptxas_setting
 @json_option("the items")
-def command(ptxas: Path | None, as_json: bool) -> None:
+def command(as_json: bool) -> None:
     """Check every required package and tool, and show how to install missing ones.
 
     Compiling needs no GPU, no driver, and no C compiler. The exit code is 4 if a required item is
@@ -56,6 +55,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     """
     from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of
 
+    ptxas = ptxas_setting()
     items = inventory(ptxas)
     problem = problem_of(items)
     runs_only = problem is not None and only_runs(items)
@@ -121,16 +121,8 @@ def _remote(ptxas: Path | None) -> list[Item]:
     unreadable, unwritable = probe(settings, _namespace(ptxas))
     problem = unreadable or unwritable
     access = "read, write" if settings.write and not problem else "read"
-    return [
-        Item(
-            name,
-            "" if unreadable else access,
-            purpose,
-            needed=False,
-            path=settings.address.text,
-            problem=problem.rstrip("."),
-        )
-    ]
+    version, path = "" if unreadable else access, settings.address.text
+    return [Item(name, version, purpose, needed=False, path=path, problem=problem.rstrip("."))]
 
 
 def _namespace(ptxas: Path | None) -> str:
@@ -160,14 +152,13 @@ def _runs() -> list[str]:
 
 def running_text(archs: Sequence[str]) -> str:
     """Return which kernels can run in an environment without a compiler."""
-    lines = ["No compiler is installed: kernels can be run, but not compiled."]
-    if archs:
-        lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
-    else:
-        lines.append("No GPU found: launching needs a GPU and NVIDIA's driver.")
     from pallasc.compiler.toolchain.toolchain import INSTALL
 
-    return "\n".join([*lines, f"To compile as well: {INSTALL}"])
+    gpus = "No GPU found: launching needs a GPU and NVIDIA's driver."
+    if archs:
+        gpus = f"The GPUs here run kernels for {', '.join(archs)}."
+    first = "No compiler is installed: kernels can be run, but not compiled."
+    return "\n".join([first, gpus, f"To compile as well: {INSTALL}"])
 
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:

@@ -12,6 +12,7 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.output import artifact_text
 from pallasc.cli.output.source_text import (
     SOURCE_VIEWS,
     FoundLines,
@@ -22,12 +23,14 @@ from pallasc.cli.output.source_text import (
 )
 from pallasc.cli.output.text import count, echo, json_text, write_text
 from pallasc.errors import PallascError
+from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics import KernelMetrics
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.artifacts.source_lines import SourceLines
 
 SUFFIXES = {
     "summary": ".txt",
@@ -88,8 +91,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "--output",
     type=click.Path(),
     metavar="PATH",
-    help="Write to this file, or, for a folder (exists or ends in /), one file per variant and "
-    "view.",
+    help="Write to this file; in a folder (exists or ends in /), one file per variant and view.",
 )
 @options.selection_options
 @options.build_options()
@@ -146,8 +148,13 @@ def command(
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of null values)
     """
-    from pallasc.cli.arguments.compiled import bundle_files, read_compiled, report_of
-    from pallasc.cli.arguments.selection import build_specs, open_store
+    from pallasc.cli.arguments.variants import (
+        build_specs,
+        bundle_files,
+        open_store,
+        read_compiled,
+        report_of,
+    )
 
     views = chosen_views(click.get_current_context(), source=source)
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
@@ -172,14 +179,13 @@ def command(
 
 def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection) -> int:
     """Unpack the selected variants of bundles into files."""
-    from pallasc.cli.arguments.compiled import selected_entries
-    from pallasc.cli.output.artifact_text import unpack
+    from pallasc.cli.arguments.variants import selected_entries
     from pallasc.specs.bundle.bundle import open_bundle
 
     for file in bundles:
         with open_bundle(file) as bundle:
             entries = selected_entries(bundle, selection)
-            written = unpack(bundle, entries, folder)
+            written = artifact_text.unpack(bundle, entries, folder)
         text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
         echo(f"wrote {text} to {folder}", err=True)
     return 0
@@ -210,10 +216,8 @@ def show(report: Report, views: list[str], output: str | None, lines: FoundLines
     shown = [result for result in report.results if result.artifact is not None]
     document = Document(lines, _metrics(shown) if "resources" in views else {})
     if output is not None and is_folder(output):
-        from pallasc.cli.output.artifact_text import safe_names
-
         # Ids that differ only in characters invalid in file names must not share a file.
-        names = safe_names(result.variant.id for result in shown)
+        names = artifact_text.safe_names(result.variant.id for result in shown)
         files = {".json": views} if "json" in views else {_SUFFIXES[v]: [v] for v in views}
         for result in shown:
             for suffix, chosen in files.items():
@@ -268,12 +272,14 @@ class Document(NamedTuple):
                 parts.append(f"{head}{text}".lstrip() if headed else text)
         return "\n\n".join(parts) + "\n"
 
-    def _view(self, result: VariantResult, artifact: Artifact, view: str) -> str:
-        from pallasc.cli.output import artifact_text
+    def _lines(self, result: VariantResult) -> SourceLines | None:
+        found = self.lines.get(result.variant.id)
+        return None if isinstance(found, PallascError) else found
 
+    def _view(self, result: VariantResult, artifact: Artifact, view: str) -> str:
         if view in SOURCE_VIEWS:
-            lines = self.lines.get(result.variant.id)
-            if lines is None or isinstance(lines, PallascError):
+            lines = self._lines(result)
+            if lines is None:
                 return f"{_comment(view)} no source lines".strip()
             return SOURCE_VIEWS[view](artifact, lines)
         if view == _PRINTED:
@@ -298,12 +304,8 @@ class Document(NamedTuple):
             "record": dict(artifact.record),
         }
         if lines:
-            known = self.lines.get(result.variant.id)
-            record["lines"] = (
-                None
-                if known is None or isinstance(known, PallascError)
-                else lines_json(artifact, known)
-            )
+            known = self._lines(result)
+            record["lines"] = None if known is None else lines_json(artifact, known)
         if self.metrics:
             from pallasc.analysis.metrics import metrics_json
 
@@ -318,8 +320,6 @@ def _comment(view: str) -> str:
 
 def _warnings(result: VariantResult) -> str:
     """Return a variant's compile warnings, to append to its summary."""
-    from pallasc.specs.spelling import printable
-
     if not result.diagnostics:
         return ""
     lines = printable("\n".join(map(str, result.diagnostics))).splitlines()

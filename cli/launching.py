@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pallasc.cli.arguments.options import count_option, together
-from pallasc.cli.arguments.selection import build_variants, input_options, open_store
+from pallasc.cli.arguments.variants import build_variants, input_options, open_store
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, DeviceError, SelectionError, SpecError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pallasc.checks.subject import Subject
     from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.references.comparison import Comparison
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
@@ -80,7 +81,7 @@ def read_request(
     for file in files.values():
         with refusing(file, doing="read"):
             file.stat()
-    from pallasc.cli.arguments.compiled import bundle_files, read_bundled
+    from pallasc.cli.arguments.variants import bundle_files, read_bundled
     from pallasc.compiler.builds.collect import SpecReader
 
     if bundles := bundle_files(specs):
@@ -98,12 +99,16 @@ class Value:
     Attributes:
         binding: dtype, shape, layout and name of the array.
         data: bytes in the layout of device memory.
-        source: file it was read from, if any.
+        file: file it was read from or written to, if any.
+        digest: SHA-256 of the bytes of an output.
+        compared: comparison of an output with the reference, None without a reference.
     """
 
     binding: Binding
     data: bytes
-    source: Path | None = None
+    file: Path | None = None
+    digest: str = ""
+    compared: Comparison | None = None
 
 
 def make_inputs(
@@ -242,46 +247,10 @@ def device_json(device: Device) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Emulation:
-    """Emulates variants on the CPU.
-
-    Attributes:
-        subjects: subjects of the emulation, by artifact digest and variant id.
-        store: store of the build, None without source.
-        limits: options with time and memory limits.
-    """
-
-    subjects: Mapping[tuple[str, str], Subject]
-    store: Store | None
-    limits: Options
-
-    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
-        """Emulate a variant, and print its output to stderr.
-
-        Raises:
-            CheckError: a kernel failed: an out-of-bounds access, a deadlock, an assertion.
-            CompileError: a kernel has an unknown instruction, or was stopped at a limit.
-        """
-        from pallasc.checks.emulation.emulate import emulate, fault_error
-
-        subject = self.subjects[chosen.artifact.digest, chosen.variant.id]
-        data = [value.data for value in inputs]
-        emulated = emulate(subject, data, store=self.store, limits=self.limits)
-        if emulated.printed:
-            # stdout is reserved for the results, which may be JSON.
-            echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
-        if emulated.fault is not None:
-            raise fault_error(subject, emulated.fault)
-        count = chosen.artifact.plan.device_count
-        outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
-        return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
-
-
 def collect_emulated(
     request: Request, *, every: bool, how: Options
-) -> tuple[list[Chosen], Emulation]:
-    """Return the variants to emulate, and the emulation that runs them.
+) -> tuple[list[Chosen], Execute]:
+    """Return the variants to emulate, and the function that emulates one.
 
     Of variants that differ only in their target, the first is emulated.
 
@@ -290,6 +259,8 @@ def collect_emulated(
         PallascError: compiling failed, or a requirement is missing.
     """
     from pallasc.checks.emulation.emulate import check_installed, subjects_of
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.matching.candidates import Candidate
 
     check_installed()
     first = {(variant.name, variant.params): variant for variant in reversed(request.variants)}
@@ -300,16 +271,35 @@ def collect_emulated(
     pairs = request.compiled(variants, how)
     subjects = subjects_of(pairs, store=request.store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
-    return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, how)
+
+    def execute(chosen: Chosen, inputs: list[Value]) -> list[Value]:
+        subject = by_key[chosen.artifact.digest, chosen.variant.id]
+        return _emulate(chosen, inputs, subject, request.store, how)
+
+    routes = [Route([Candidate(v.name, dict(v.params), artifact)]) for v, artifact in pairs]
+    return [Chosen(*pair, route) for pair, route in zip(pairs, routes, strict=True)], execute
 
 
-def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
-    from pallasc.runtime.calls.launch import Route
-    from pallasc.runtime.matching.candidates import Candidate
+def _emulate(
+    chosen: Chosen, inputs: list[Value], subject: Subject, store: Store | None, limits: Options
+) -> list[Value]:
+    """Emulate a variant, and print its output to stderr.
 
-    return Chosen(
-        variant, artifact, Route([Candidate(variant.name, dict(variant.params), artifact)])
-    )
+    Raises:
+        CheckError: a kernel failed: an out-of-bounds access, a deadlock, an assertion.
+        CompileError: a kernel has an unknown instruction, or was stopped at a limit.
+    """
+    from pallasc.checks.emulation.emulate import emulate, fault_error
+
+    emulated = emulate(subject, [value.data for value in inputs], store=store, limits=limits)
+    if emulated.printed:
+        # stdout is reserved for the results, which may be JSON.
+        echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
+    if emulated.fault is not None:
+        raise fault_error(subject, emulated.fault)
+    count = chosen.artifact.plan.device_count
+    outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
+    return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
 
 
 _MOST_LISTED = 20
@@ -348,6 +338,10 @@ class Chosen:
     variant: Variant
     artifact: Artifact
     route: Route
+
+
+Execute = Callable[[Chosen, list[Value]], list[Value]]
+"""Runs a variant on inputs, and returns its outputs."""
 
 
 def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
@@ -395,13 +389,9 @@ def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Vari
     fit = [variant for variant, reason in reasons if reason is None]
     if not fit:
         rows = [f"{variant.id}: {reason}" for variant, reason in reasons]
-        runs = (
-            a
-            for a in reversed([*DEFAULT_MODELS])
-            if not arch_refusal(a, device.major, device.minor)
-        )
+        archs = [a for a in DEFAULT_MODELS if not arch_refusal(a, device.major, device.minor)]
         model = model_of(device)
-        name = model.name if model else next(runs, None)
+        name = model.name if model else next(reversed(archs), None)
         raise SelectionError(
             f"no variant of {variants[0].name} fits {device}:{_listed(rows)}",
             location=variants[0].location,
@@ -438,35 +428,22 @@ def _listed(rows: Sequence[str]) -> str:
 
 
 def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen]:
-    """Return the variants to launch on a device, compiled.
+    """Return the variants to launch on a device, compiled; of each point the one that suits best.
 
     Raises:
         click.exceptions.Exit: a build failed.
         PallascError: compiling or choosing failed.
-    """
-    fit = fitting(request.variants, device, every=every)
-    return choose(request.compiled(fit, how), device)
-
-
-def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:
-    """Choose the variant of each point that suits the GPU best.
-
-    Raises:
-        SelectionError: no variant of a point can run on the GPU.
     """
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
     from pallasc.runtime.matching.selection import select
 
     points: dict[object, dict[Candidate, Variant]] = {}
-    for variant, artifact in variants:
+    for variant, artifact in request.compiled(fitting(request.variants, device, every=every), how):
         candidate = Candidate(variant.name, dict(variant.params), artifact)
         points.setdefault((variant.name, variant.params), {})[candidate] = variant
-    chosen = []
-    for candidates in points.values():
-        best = select(list(candidates), device)
-        chosen.append(Chosen(candidates[best], best.artifact, Route([best])))
-    return chosen
+    best = [(candidates, select(list(candidates), device)) for candidates in points.values()]
+    return [Chosen(candidates[own], own.artifact, Route([own])) for candidates, own in best]
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -11,9 +12,11 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.output.text import echo, json_text, print_result, table
+from pallasc.cli.output.text import count, echo, json_text, print_result, table
 
 if TYPE_CHECKING:
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
     from pallasc.specs.gpus import Target
     from pallasc.specs.spec import Variant
 
@@ -51,9 +54,7 @@ def command(
     (compressed), vmap (the kernel for a batch, null if the spec has none), tune (selects the cases
     in which a tuned kernel uses this variant, null if it is not tuned)
     """
-    from pallasc.cli.arguments.compiled import bundle_files
-    from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.bundle_show import list_bundles
+    from pallasc.cli.arguments.variants import bundle_files, open_store
     from pallasc.compiler.builds.collect import SpecReader
 
     if bundles := bundle_files(specs):
@@ -76,9 +77,72 @@ def command(
     echo(table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows))
 
 
+def list_bundles(files: Sequence[Path], selection: options.Selection, *, as_json: bool) -> None:
+    """Print the variants of bundles, sorted by kernel, target and parameters."""
+    from pallasc.cli.arguments.variants import selected_entries
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    listed: list[dict[str, object]] = []
+    rows: list[list[str]] = []
+    for file in files:
+        with open_bundle(file) as bundle:
+            entries = selected_entries(bundle, selection)
+            for entry in sorted(entries, key=_order):
+                listed.append({"bundle": str(file), **entry_json(bundle, entry)})
+                size = f"{stored_bytes(bundle, entry):,}"
+                rows.append([entry.id, entry.arch, size, entry.digest[:12], _used_for(entry)])
+    columns = ["VARIANT", "ARCH", "BYTES", "DIGEST", "USED FOR"]
+    if not any(row[-1] for row in rows):  # no kernel is tuned
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    text = table(columns, rows, right={"BYTES"})
+    print_result({"variants": listed}, [text], as_json=as_json)
+
+
+def stored_bytes(bundle: Bundle, entry: Entry) -> int:
+    """Return the stored size of an entry's blobs, without the blobs they are compressed against."""
+    return sum(row.extent.size for row in bundle.rows(entry))
+
+
+def _used_for(entry: Entry) -> str:
+    """Return how many table rows use a variant, per GPU, and whether it is the default."""
+    tuning = entry.tuning
+    if tuning is None:
+        return ""
+    gpus = Counter(row.gpu for row in tuning.rows)
+    uses = [f"{count(number, 'row')} for {gpu}" for gpu, number in sorted(gpus.items())]
+    return ", ".join([*uses, *(["default"] if tuning.is_default else [])])
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    """Return a sort key: parameters that are numbers sort by value, before other values."""
+    params = [
+        (name, 0, value, "") if isinstance(value, int | float) else (name, 1, 0, str(value))
+        for name, value in entry.params
+    ]
+    return entry.name, entry.target, params
+
+
+def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
+    """Return the `--json` object of a variant."""
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "params": dict(entry.params),
+        "target": entry.target,
+        "arch": entry.arch,
+        "inputs": [str(array) for array in entry.inputs],
+        "outputs": [str(array) for array in entry.outputs],
+        "minimum_driver": dict(entry.minimum_driver),
+        "digest": entry.digest,
+        "bytes": stored_bytes(bundle, entry),
+        "vmap": entry.vmap,
+        "tune": None if entry.tuning is None else entry.tuning.to_json(),
+    }
+
+
 def variant_json(variant: Variant) -> dict[str, object]:
     """Return the `--json` object of a variant."""
-    from pallasc.cli.output.json import variant_facts
+    from pallasc.cli.output.reports import variant_facts
     from pallasc.specs.spec import plain_args
 
     return {
@@ -153,7 +217,7 @@ def target_rows(models: Iterable[Target]) -> list[list[str]]:
 def _added(specs: tuple[str, ...], store_root: Path | None) -> list[Target]:
     if not specs:
         return []
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.variants import open_store
     from pallasc.compiler.builds.collect import SpecReader
 
     added: dict[str, Target] = {}

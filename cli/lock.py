@@ -73,7 +73,7 @@ def command(
                  before and after (each with action, artifact, and request, or null)
       tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
-    from pallasc.cli.arguments.selection import open_store, read_variants
+    from pallasc.cli.arguments.variants import open_store, read_variants
     from pallasc.specs.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
@@ -88,9 +88,9 @@ def command(
         return code
     kinds = [change.kind for change in found.changes]
     totals: dict[str, int] = {kind: kinds.count(kind) for kind in _MARKS}
-    same = len(variants) - len(kinds) + totals["dropped"]
+    totals["same"] = len(variants) - len(kinds) + totals["dropped"]
     if not quiet or (code and not update):
-        _summarize(path, found, {**totals, "same": same})
+        _summarize(path, found, totals)
     if code:
         # Variants that are not in the store cannot be compared; they must be built before an
         # update.
@@ -99,9 +99,8 @@ def command(
             remedy = "Build them first: pallasc build SPECS"
         echo(f"  {remedy}", err=True)
     if as_json:
-        changes = [_change_json(change) for change in found.changes]
-        data = {**found._asdict(), "lock": str(path), "totals": {**totals, "same": same}}
-        echo(json_text({**data, "changes": changes}))
+        data = {**found._asdict(), "lock": str(path), "totals": totals}
+        echo(json_text({**data, "changes": list(map(_change_json, found.changes))}))
     elif not (quiet and update):
         for change in found.changes:
             reason = f": {change.reason}" if change.reason else ""
@@ -126,7 +125,7 @@ def _check(
     Raises:
         NotCachedError: the lock file does not exist.
     """
-    from pallasc.cli.arguments.selection import read_existing_lock
+    from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.compiler.builds.relock import check_lock
 
     lock = read_existing_lock(path)
@@ -156,13 +155,7 @@ def _update(
     old = read_lock(path)
     with store_progress(store, hits=False, quiet=quiet) as progress:
         updated = update_lock(
-            variants,
-            old,
-            file=path,
-            whole=whole,
-            store=store,
-            options=how,
-            on_event=progress,
+            variants, old, file=path, whole=whole, store=store, options=how, on_event=progress
         )
     print_remarks(updated.report, store, progress.screen, quiet=quiet)
     if not updated.complete:

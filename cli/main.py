@@ -174,17 +174,17 @@ def _end(
     from pallasc.cli.output.exits import failure
     from pallasc.cli.output.text import echo
 
-    ending = failure(error)
+    text, exit_code = failure(error)
     try:
         if options.traceback:
             import traceback
 
             echo("".join(traceback.format_exception(error)), err=True, nl=False)
-        echo(ending.text, err=True)
+        echo(text, err=True)
     except OSError:
         pass  # nothing can be printed; the exit code has to do
     _discard_output()
-    return ending.exit_code
+    return exit_code
 
 
 def _replace_closed_streams() -> None:

@@ -16,7 +16,7 @@ from pallasc.cli.output.text import count, echo
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.arguments.compiled import Compiled
+    from pallasc.cli.arguments.variants import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
 
@@ -27,16 +27,14 @@ if TYPE_CHECKING:
 @click.option(
     "--baseline",
     metavar="SIDE",
-    help="Show changes since this baseline: a SIDE as in `pallasc diff`, such as a spec, a bundle, "
-    "or a lock file.",
+    help="Show changes since this baseline: a SIDE as in `pallasc diff`, e.g. a bundle.",
 )
 @click.option("--title", default="", metavar="TEXT", help="Heading of the report.")
 @click.option(
     "--timings/--no-timings",
     default=True,
     show_default=True,
-    help="Include the date, the machine, and the build time. Without them, the same inputs give "
-    "the same bytes.",
+    help="Include date, machine, and build time. Without, the same inputs give the same bytes.",
 )
 @options.selection_options
 @options.build_options()
@@ -74,8 +72,8 @@ def command(
     The report includes variants that fail to compile. The exit code is the same as for
     `pallasc build`.
     """
-    from pallasc.cli.arguments.compiled import Opener, read_compiled, report_of
-    from pallasc.cli.arguments.selection import build_specs, open_store
+    from pallasc.cli.arguments.variants import build_specs, open_store, read_compiled, report_of
+    from pallasc.cli.diff import Opener
     from pallasc.reports.page import make_report, require_packages
     from pallasc.specs.user_files import replace_file
 

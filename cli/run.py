@@ -1,29 +1,33 @@
-"""`pallasc run`: launch kernels, and compare the results with their references."""
+"""`pallasc run`: launch kernels, compare the results with their references, trace profiles."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from pallasc.cli import launching
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.output.artifact_text import safe_name
 from pallasc.cli.output.text import echo, print_result, refusing
-from pallasc.cli.profile import TraceFile
-from pallasc.errors import CheckError, DeviceError
+from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
+from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching import Chosen
+    from pallasc.cli.launching import Chosen, Value
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.references.comparison import Comparison, LaunchFiles
     from pallasc.runtime.device.devices import Device
-    from pallasc.specs.artifacts.plan import Binding
 
 
 _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
@@ -31,12 +35,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 
 @click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
 @options.specs_argument()
-@click.option(
-    "--emulate",
-    "emulated",
-    is_flag=True,
-    help="Execute the PTX on the CPU; no GPU is needed.",
-)
+@click.option("--emulate", is_flag=True, help="Execute the PTX on the CPU; no GPU is needed.")
 @launching.launch_options
 @options.output_option(
     "FOLDER",
@@ -50,7 +49,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @options.json_option("the results")
 def command(
     specs: tuple[str, ...],
-    emulated: bool,
+    emulate: bool,
     inputs: tuple[str, ...],
     archive: Path | None,
     seed: int,
@@ -107,34 +106,36 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.arguments.compiled import refuse_keys
-    from pallasc.cli.arguments.selection import parse_inputs
+    from pallasc.cli.arguments.variants import parse_inputs
 
     files = parse_inputs(inputs, archive)
     for name, given, why in (
         ("--device", ordinal, "no GPU is used"),
         ("--profile", profile, "no time is measured"),
     ):
-        if emulated and given:
+        if emulate and given:
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
-    refuse_keys(specs, "run --emulate" if emulated else "run")
     request = launching.read_request(specs, store_root, selection, files)
     device, traces = None, None if profile is None else TraceFile(profile)
-    execute: Execute
-    if emulated:
+    if emulate:
         chosen, execute = launching.collect_emulated(request, every=every, how=how)
     else:
         device = _device(ordinal)
         chosen = launching.collect(request, device, every=every, how=how)
-        execute = OnGpu(device, traces)
+        execute = partial(_launch, device, traces)
     launching.check_single(files, chosen)
-    launcher = Launcher(execute, seed, files, output, many=len(chosen) > 1)
-    outcomes = launch_all(chosen, launcher)
+
+    def launch(own: Chosen) -> LaunchResult:
+        arrays = _inputs(own, seed, files)
+        folder = output / safe_name(own.variant.id) if output and len(chosen) > 1 else output
+        return LaunchResult(own, arrays, _outputs(execute(own, arrays), folder))
+
+    outcomes = launch_all(chosen, launch)
     if traces is not None:
         traces.write()
     data = {
         "device": launching.device_json(device) if device else None,
-        "emulated": emulated,
+        "emulated": emulate,
         "results": [outcome_json(outcome, seed) for outcome in outcomes],
     }
     texts = "\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes)
@@ -162,35 +163,30 @@ def _device(ordinal: int) -> Device:
         raise
 
 
-@dataclass(slots=True)
-class LaunchOutput:
-    """An output of a launch.
+def _launch(
+    device: Device, traces: TraceFile | None, chosen: Chosen, inputs: list[Value]
+) -> list[Value]:
+    """Launch a variant on a GPU, and wait for its outputs.
 
-    Attributes:
-        value: the array.
-        digest: SHA-256 of its bytes.
-        file: file it was written to, if any.
-        compared: comparison with the reference's output, None without a reference.
+    Raises:
+        DeviceError: the launch failed.
     """
-
-    value: launching.Value
-    digest: str
-    file: Path | None = None
-    compared: Comparison | None = None
+    with launching.naming(chosen.variant):
+        operands = launching.Operands(chosen.route.signature, inputs, device)
+        if traces is None:
+            chosen.route.enqueue(0, device.ordinal, operands.pointers)
+        else:
+            traces.enqueue(chosen, device, operands.pointers)
+        return operands.read_outputs()
 
 
 @dataclass(slots=True)
 class LaunchResult:
-    """Result of one launch.
-
-    Attributes:
-        chosen: the launched variant.
-        inputs, outputs: arrays of the launch.
-    """
+    """Result of one launch: the launched variant, and its arrays."""
 
     chosen: Chosen
-    inputs: list[launching.Value]
-    outputs: list[LaunchOutput]
+    inputs: list[Value]
+    outputs: list[Value]
 
     @property
     def same(self) -> bool | None:
@@ -201,69 +197,41 @@ class LaunchResult:
 
     def forget_bytes(self) -> None:
         """Drop the arrays' bytes to free memory."""
-        for value in (*self.inputs, *(output.value for output in self.outputs)):
+        for value in (*self.inputs, *self.outputs):
             value.data = b""
 
 
-Execute = Callable[["Chosen", list[launching.Value]], list[launching.Value]]
-"""Runs a variant on inputs, and returns its outputs."""
+def _inputs(chosen: Chosen, seed: int, files: Mapping[str, Path]) -> list[Value]:
+    """Return the inputs of a variant, see `make_inputs`."""
+    devices, name = chosen.artifact.plan.device_count, chosen.variant.id
+    return launching.make_inputs(
+        chosen.route.signature, seed=seed, files=files, name=name, devices=devices
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """Launches variants.
+def _outputs(outputs: list[Value], folder: Path | None) -> list[Value]:
+    """Return outputs with their digests, after writing them to a folder, if any.
 
-    Attributes:
-        execute: runs a variant once.
-        seed: seed of random inputs.
-        files: files of the other inputs, by array path.
-        folder: folder for outputs, if they are written.
-        many: write each variant's outputs to a separate subfolder.
+    Raises:
+        SpecError: a file cannot be written.
     """
-
-    execute: Execute
-    seed: int
-    files: Mapping[str, Path]
-    folder: Path | None
-    many: bool
-
-    def launch(self, chosen: Chosen) -> LaunchResult:
-        """Launch a variant, and wait for its outputs.
-
-        Raises:
-            ArgumentError: a file does not match its input.
-            SpecError: a file cannot be read or written.
-            PallascError: the launch failed.
-        """
-        signature, name = chosen.route.signature, chosen.variant.id
-        devices = chosen.artifact.plan.device_count
-        inputs = launching.make_inputs(
-            signature, seed=self.seed, files=self.files, name=name, devices=devices
-        )
-        outputs = [
-            LaunchOutput(value, hashlib.sha256(value.data).hexdigest())
-            for value in self.execute(chosen, inputs)
-        ]
-        if self.folder is not None:
-            from pallasc.cli.output.artifact_text import safe_names
-
-            own = self.folder / safe_names([name])[name] if self.many else self.folder
-            for output in outputs:
-                output.file = _write(own, output.value)
-        return LaunchResult(chosen, inputs, outputs)
+    for output in outputs:
+        output.digest = hashlib.sha256(output.data).hexdigest()
+        if folder is not None:
+            output.file = _write(folder, output)
+    return outputs
 
 
-def _write(folder: Path, value: launching.Value) -> Path:
+def _write(folder: Path, value: Value) -> Path:
     """Write an output as a .npy file.
 
     Raises:
         SpecError: the file cannot be written.
     """
-    from pallasc.cli.output.artifact_text import safe_names
     from pallasc.compiler.references.arrays import npy_bytes
 
     array = value.binding
-    path = folder / f"{safe_names([array.path])[array.path]}.npy"
+    path = folder / f"{safe_name(array.path)}.npy"
     with refusing(path, hint="Give --output another path."):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(npy_bytes(array.dtype, array.shape, value.data))
@@ -271,7 +239,9 @@ def _write(folder: Path, value: launching.Value) -> Path:
     return path
 
 
-def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResult]:
+def launch_all(
+    chosen: Sequence[Chosen], launch: Callable[[Chosen], LaunchResult]
+) -> list[LaunchResult]:
     """Launch all variants, compare those with references, and return the results in the same order.
 
     Raises:
@@ -280,7 +250,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
     outcomes: dict[int, LaunchResult] = {}
     referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
     for number in sorted({*range(len(chosen))} - {*referring}):
-        outcomes[number] = launcher.launch(chosen[number])
+        outcomes[number] = launch(chosen[number])
         outcomes[number].forget_bytes()
     if referring:
         from pallasc.compiler.references.comparison import compare
@@ -288,7 +258,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
         with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
             def hand_over(index: int) -> LaunchFiles:
-                outcome = outcomes[referring[index]] = launcher.launch(chosen[referring[index]])
+                outcome = outcomes[referring[index]] = launch(chosen[referring[index]])
                 files = _hand_over(outcome, Path(folder))
                 outcome.forget_bytes()
                 return files
@@ -305,13 +275,14 @@ def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the comparing process, replacing the previous launch's files."""
     from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
-    def write(kind: str, values: Iterable[launching.Value]) -> Iterator[ArrayFile]:
+    def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):
             (folder / f"{kind}{number}").write_bytes(value.data)
             yield ArrayFile(value.binding, f"{kind}{number}")
 
-    outputs = write("output", (output.value for output in outcome.outputs))
-    return LaunchFiles(folder, tuple(write("input", outcome.inputs)), tuple(outputs))
+    return LaunchFiles(
+        folder, tuple(write("input", outcome.inputs)), tuple(write("output", outcome.outputs))
+    )
 
 
 _SHOWN_DIGITS = 16
@@ -329,14 +300,14 @@ def outcome_text(outcome: LaunchResult, device: Device | None, seed: int) -> str
     if device is None:
         place = f"{count} emulated GPUs" if count > 1 else "an emulated GPU"
     rows = [
-        (value.binding, f"random, seed {seed}" if value.source is None else str(value.source))
+        (value.binding, f"random, seed {seed}" if value.file is None else str(value.file))
         for value in outcome.inputs
     ]
     for output in outcome.outputs:
         verdict = "not compared (no reference)"
         if output.compared is not None:
             verdict = difference_text(output.compared)
-        rows.append((output.value.binding, f"{verdict}; sha256 {output.digest[:_SHOWN_DIGITS]}"))
+        rows.append((output.binding, f"{verdict}; sha256 {output.digest[:_SHOWN_DIGITS]}"))
     arrays = [(b.path, f"{b.dtype}[{', '.join(map(str, b.shape))}]") for b, _ in rows]
     widths = [max(map(len, column)) for column in zip(*arrays, strict=True)]
     lines = [
@@ -364,7 +335,7 @@ def difference_text(compared: Comparison) -> str:
 
 def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
     """Return the `--json` object of a launch."""
-    from pallasc.cli.output.json import variant_facts
+    from pallasc.cli.output.reports import variant_facts
 
     variant = outcome.chosen.variant
     return {
@@ -374,15 +345,11 @@ def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
         "devices": outcome.chosen.artifact.plan.device_count,
         "reference": variant.reference,
         "same": outcome.same,
-        "inputs": [
-            {**_array_json(array.binding), "file": str(array.source) if array.source else None}
-            for array in outcome.inputs
-        ],
+        "inputs": list(map(_array_json, outcome.inputs)),
         "outputs": [
             {
-                **_array_json(output.value.binding),
+                **_array_json(output),
                 "sha256": output.digest,
-                "file": None if output.file is None else str(output.file),
                 "compared": None if output.compared is None else output.compared.to_json(),
             }
             for output in outcome.outputs
@@ -390,32 +357,193 @@ def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
     }
 
 
-def _array_json(binding: Binding) -> dict[str, object]:
-    return {"path": binding.path, "dtype": binding.dtype, "shape": list(binding.shape)}
+def _array_json(value: Value) -> dict[str, object]:
+    array, file = value.binding, None if value.file is None else str(value.file)
+    return {"path": array.path, "dtype": array.dtype, "shape": list(array.shape), "file": file}
 
 
-@dataclass(frozen=True, slots=True)
-class OnGpu:
-    """Launches variants on a GPU.
+# ---- --profile: traces of profiled kernels, in the format of Perfetto
+
+_HALF = 1 << 32  # kernels record the lower half of the 64-bit global timer
+_PIDS_A_LAUNCH = 1000  # more than any GPU has multiprocessors
+
+
+class Region(NamedTuple):
+    """One execution of a profiled region, in cycles since the start of the trace."""
+
+    name: str
+    start: int
+    end: int
+
+
+class Trace(NamedTuple):
+    """Trace of one warp or warpgroup.
 
     Attributes:
-        device: the GPU.
-        traces: collects the traces of profiled kernels, if requested.
+        block: index of the block.
+        number: index of the trace in its block.
+        sm: the multiprocessor.
+        start_ns: lower half of the global timer at the start.
+        regions: regions in the order in which they were entered.
     """
 
-    device: Device
-    traces: TraceFile | None = None
+    block: int
+    number: int
+    sm: int
+    start_ns: int
+    regions: tuple[Region, ...]
 
-    def __call__(self, chosen: Chosen, inputs: list[launching.Value]) -> list[launching.Value]:
-        """Launch a variant, and wait for its outputs.
+
+def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
+    """Decode the traces that a profiled launch wrote to memory.
+
+    Raises:
+        CorruptError: the data does not contain traces.
+        SpecError: a kernel entered more regions than its space can hold.
+    """
+    words = struct.unpack(f"<{len(data) // 4}I", data)
+    if len(words) != blocks * profile.traces * profile.words:
+        raise CorruptError(f"a profile of {len(data)} bytes for {blocks} blocks")
+    traces = []
+    for index in range(blocks * profile.traces):
+        block, number = divmod(index, profile.traces)
+        start, sm, used, *events = words[index * profile.words : (index + 1) * profile.words]
+        if used % 2 or used > profile.words - PROFILE_HEAD_WORDS:
+            raise SpecError(
+                f"block {block} of the kernel wrote {used} words into a trace that has room for "
+                f"{profile.words - PROFILE_HEAD_WORDS}.",
+                hint="Give it a larger profile_space.",
+            )
+        regions = tuple(_regions(profile, events[:used]))
+        traces.append(Trace(block, number, sm, start, regions))
+    return traces
+
+
+def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
+    regions: list[tuple[int, Region]] = []
+    entered: list[tuple[int, int, int]] = []
+    begin = events[1] if events else 0
+    cycles = 0
+    for order, (tag, clock) in enumerate(zip(events[::2], events[1::2], strict=True)):
+        cycles = (clock - begin) % _HALF
+        region = tag & ~PROFILE_EXIT
+        if region >= len(profile.names):
+            raise CorruptError(f"a profile names region {region} of {len(profile.names)}")
+        if not tag & PROFILE_EXIT:
+            entered.append((order, region, cycles))
+            continue
+        if not entered or entered[-1][1] != region:
+            raise CorruptError(f"a profile leaves {profile.names[region]} without entering it")
+        entered_at, _, start = entered.pop()
+        regions.append((entered_at, Region(profile.names[region], start, cycles)))
+    # A trace without space for more events ends inside its regions.
+    regions += [(at, Region(profile.names[name], start, cycles)) for at, name, start in entered]
+    yield from (region for _, region in sorted(regions, key=lambda item: item[0]))
+
+
+def trace_events(
+    traces: list[Trace], *, title: str, clock_ghz: float, launch: int, base_ns: int
+) -> list[dict[str, object]]:
+    """Return the trace events of one launch.
+
+    Args:
+        traces: traces that the kernel wrote.
+        title: name of the kernel.
+        clock_ghz: cycles per nanosecond.
+        launch: unique number of the launch.
+        base_ns: global timer at the start of the whole trace.
+    """
+    events: list[dict[str, object]] = []
+    per_block = 1 + max((trace.number for trace in traces), default=0)
+    for trace in traces:
+        place = {
+            "pid": 1 + launch * _PIDS_A_LAUNCH + trace.sm,
+            "tid": 1 + trace.block * per_block + trace.number,
+        }
+        thread = f"block {trace.block}" + (f", trace {trace.number}" if per_block > 1 else "")
+        events.append(_name("process_name", f"{title}, SM {trace.sm}", place))
+        events.append(_name("thread_name", thread, place))
+        begin_ns = (trace.start_ns - base_ns) % _HALF
+        for region in trace.regions:
+            cycles = region.end - region.start
+            events.append(
+                {
+                    "name": region.name,
+                    "ph": "X",
+                    "ts": (begin_ns + region.start / clock_ghz) / 1000,
+                    "dur": cycles / clock_ghz / 1000,
+                    **place,
+                    "args": {"cycles": cycles},
+                }
+            )
+    return events
+
+
+def _name(what: str, text: str, place: dict[str, int]) -> dict[str, object]:
+    return {"name": what, "ph": "M", **place, "args": {"name": text}}
+
+
+def earliest(traces: list[Trace]) -> int:
+    """Return the earliest start; a time over half the timer's range ahead counts as earlier."""
+    if not traces:
+        return 0
+    first = traces[0].start_ns
+    after = [(trace.start_ns - first + _HALF // 2) % _HALF for trace in traces]
+    return (first + min(after) - _HALF // 2) % _HALF
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """Launches variants, and collects the traces of their profiled kernels in one file.
+
+    Attributes:
+        path: path of the file.
+    """
+
+    path: Path
+    _launches: list[tuple[str, float, list[Trace]]] = field(default_factory=list)
+
+    def enqueue(self, chosen: Chosen, device: Device, pointers: list[int]) -> None:
+        """Launch a variant with a workspace that is read back afterwards.
 
         Raises:
+            ArgumentError: none of its kernels is profiled.
             DeviceError: the launch failed.
+            CorruptError, SpecError: see `decode_profile`.
         """
-        with launching.naming(chosen.variant):
-            operands = launching.Operands(chosen.route.signature, inputs, self.device)
-            if self.traces is None:
-                chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
-            else:
-                self.traces.enqueue(chosen, self.device, operands.pointers)
-            return operands.read_outputs()
+        from pallasc.runtime.adapters.device_arrays import DeviceArray
+        from pallasc.runtime.device.memory import lay_out
+
+        plan, name = chosen.artifact.plan, chosen.variant.id
+        if not plan.profiles:
+            raise ArgumentError(
+                f"no kernel of {name} is profiled.",
+                hint="Compile it with CompilerParams(profile_space=…, profile_dir=…).",
+            )
+        workspace = DeviceArray((chosen.route.workspace_bytes,), "u8", device.ordinal)
+        chosen.route.enqueue(0, device.ordinal, pointers, workspace.pointer)
+        held, offsets = workspace.to_bytes(), dict(lay_out(plan)[0])
+        clock_ghz = float(chosen.artifact.target["clock_ghz"])
+        for profile in plan.profiles:
+            launch, start = plan.launches[profile.launch], offsets[profile.buffer]
+            data = held[start : start + plan.buffers[profile.buffer].size]
+            traces = decode_profile(profile, math.prod(launch.grid), data)
+            self._launches.append((f"{name} {launch.kernel}", clock_ghz, traces))
+
+    def write(self) -> None:
+        """Write the file.
+
+        Raises:
+            SpecError: the file cannot be written.
+        """
+        base_ns = earliest([trace for _, _, traces in self._launches for trace in traces])
+        events = [
+            event
+            for number, (title, clock_ghz, traces) in enumerate(self._launches)
+            for event in trace_events(
+                traces, title=title, clock_ghz=clock_ghz, launch=number, base_ns=base_ns
+            )
+        ]
+        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
+        with refusing(self.path, hint="Give --profile another path."):
+            self.path.write_text(text)

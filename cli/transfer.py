@@ -11,9 +11,9 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.selection import open_store
+from pallasc.cli.arguments.variants import open_store
 from pallasc.cli.output.progress import Heartbeat
-from pallasc.cli.output.text import count, echo, json_text, print_result, print_warnings
+from pallasc.cli.output.text import count, echo, print_result, print_warnings
 from pallasc.errors import CorruptError, SpecError
 
 if TYPE_CHECKING:
@@ -204,13 +204,9 @@ def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bo
     from pallasc.cache.transfer import import_file
 
     store = open_store(store_root, readable=True)
-    done = []
-    for file in files:
-        done.append(import_file(store, file))
-        if not as_json:
-            echo("\n".join(_imported_lines(done[-1])))
-    if as_json:
-        echo(json_text({"imported": [result.to_json() for result in done]}))
+    done = [import_file(store, file) for file in files]
+    lines = [line for result in done for line in _imported_lines(result)]
+    print_result({"imported": [result.to_json() for result in done]}, lines, as_json=as_json)
     return CorruptError.exit_code if any(result.conflicts for result in done) else 0
 
 
@@ -269,13 +265,10 @@ def push_command(
     print_warnings(bound)
     done = push(settings, store, {found.namespace: found.keys}, on_step=_steps("sent"))
     absent = found.absent + done.left
-    _report_moved(
-        done,
-        f"sent {count(done.moved, 'variant')}, {done.present:,} already there",
-        [(absent, "are not in the store"), (len(bound), "depend on this machine")],
-        {"sent": done.moved, "absent": absent, "bound": found.bound},
-        as_json=as_json,
-    )
+    moved = f"sent {count(done.moved, 'variant')}, {done.present:,} already there"
+    parts = [(absent, "are not in the store"), (len(bound), "depend on this machine")]
+    data = {"sent": done.moved, "absent": absent, "bound": found.bound}
+    _report_moved(done, moved, parts, data, as_json=as_json)
 
 
 @click.command("pull", cls=Command, short_help="Fetch all variants from the remote store.")

@@ -126,7 +126,7 @@ class Rules:
     Attributes:
         within: points are tied if the leader is slower by no more than this: 0.01 for 1 percent.
         rounds: after this many rounds, the median of ratios decides between two points.
-        seconds: time for the points of a key; starts again when failed points are retried.
+        seconds: time for the points of a key.
         together: maximum number of points in a round.
         seed: determines the order of the points in each round.
     """
@@ -172,7 +172,7 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
     drop = _slower(contest, leader, pairs, rules)
     if drop is not None:
         return drop
-    if contest.spent_s - contest.retried_s >= rules.seconds:
+    if contest.spent_s >= rules.seconds:
         return _out_of_time(contest, leader, pairs, len(alive) - len(measured), rules)
     ties = [name for name, pair in pairs.items() if pair.close or pair.rounds >= rules.rounds]
     if len(ties) == len(alive) - 1:

@@ -2,7 +2,7 @@
 
 The file of results contains everything that is known, so an interrupted run continues where it
 stopped. A round is written when it is complete; an interrupted round does not count. Before the
-first round, all points are launched, and points whose results differ from the majority's are lost.
+first round, all points are launched, and points with wrong results are lost.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pallasc.errors import DeviceError, PallascError, SelectionError, SpecError
+from pallasc.errors import DeviceError, SelectionError, SpecError
 from pallasc.runtime.device.conditions import Conditions
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.selection import arch_refusal
@@ -26,18 +26,20 @@ from pallasc.specs.templates import Scalar, typed
 from pallasc.specs.tuning import Tuning, key_text
 from pallasc.tuning.contest import Measure, Rules, decide
 from pallasc.tuning.point_process import NO_ROOM, PointError, PointProcess
-from pallasc.tuning.referee import OutputReferee
 from pallasc.tuning.results import (
     Contest,
     ContestKey,
     Done,
-    End,
     Point,
     ResultsFile,
-    Retry,
     Times,
     contest_key,
 )
+
+if TYPE_CHECKING:
+    from pallasc.compiler.references.comparison import Comparison
+    from pallasc.specs.artifacts.plan import Binding
+    from pallasc.specs.bundle.tuned import Reference
 
 # ---- the job
 
@@ -79,9 +81,7 @@ class Match:
     def sort_key(self) -> tuple[object, ...]:
         """Return the key of its place in a job: kernel and key, small numbers first."""
         values = (*self.key, *self.at.values())
-        return self.kernel, *(
-            (isinstance(own, str), own if isinstance(own, str) else own or 0) for own in values
-        )
+        return self.kernel, *((isinstance(own, str), own or 0) for own in values)
 
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
@@ -128,6 +128,81 @@ def _is_for(entry: Entry, device: Device) -> bool:
     return model is not None and device.name in device_names(model.description)
 
 
+# ---- right and wrong results
+
+
+@dataclass(slots=True)
+class Referee:
+    """Provides the inputs of the points of one contest, and judges their outputs.
+
+    Outputs must agree with the job's reference values, which cover some elements. The first outputs
+    that do are the standard for all elements of the others.
+
+    Attributes:
+        bundle: the job.
+        seed: seed of the inputs if there are no reference values.
+        make_inputs: returns the inputs of a point, as `pallasc run` makes them.
+        standard: id and outputs of the point that the others are compared with.
+    """
+
+    bundle: Bundle
+    seed: int
+    make_inputs: Callable[..., Sequence[Any]]
+    standard: tuple[str, Sequence[bytes]] | None = None
+
+    def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
+        """Return the inputs of a point."""
+        reference = self.bundle.reference(entry)
+        seed = self.seed if reference is None else reference.seed
+        made = self.make_inputs(signature, seed=seed, files={}, name=entry.id)
+        return [value.data for value in made]
+
+    def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
+        """Describe the first wrong element of outputs, "" if they are right."""
+        from pallasc.compiler.references.comparison import compare_outputs, compare_samples
+
+        reference = self.bundle.reference(entry)
+        if reference is not None:
+            tolerance = reference.rtol, reference.atol
+            for binding, data, own in zip(
+                signature.outputs, outputs, reference.outputs, strict=True
+            ):
+                if own.positions:
+                    compared = compare_samples(binding, data, own.positions, own.values, tolerance)
+                    if compared.first is not None:
+                        return _wrong(binding, compared, "the reference has")
+        if self.standard is None:
+            self.standard = entry.id, outputs
+            return ""
+        name, expected = self.standard
+        for binding, data, right in zip(signature.outputs, outputs, expected, strict=True):
+            if data != right:
+                compared = compare_outputs(binding, data, right, _of_two(reference))
+                if compared.first is not None:
+                    return _wrong(binding, compared, f"{name} gives")
+        return ""
+
+
+def _of_two(reference: Reference | None) -> tuple[float, float] | None:
+    """Return `rtol` and `atol` for two results that agree with a reference, None without one."""
+    if reference is None:
+        return None
+    rtol = 2 * reference.rtol / max(0.5, 1 - reference.rtol)
+    return rtol, (2 + rtol) * reference.atol
+
+
+def _wrong(binding: Binding, compared: Comparison, whose: str) -> str:
+    """Describe the first difference of an output; `whose` introduces the expected value."""
+    first = compared.first
+    place = "" if first is None else ", ".join(map(str, first.index))
+    got, wanted = (None, None) if first is None else (first.got, first.wanted)
+    return (
+        f"wrong result: {binding.path}[{place}] is {got}, and {whose} {wanted}; "
+        f"{compared.mismatches:,} of {compared.count:,} elements differ by more than rtol "
+        f"{compared.rtol:g} and atol {compared.atol:g}"
+    )
+
+
 # ---- its processes
 
 
@@ -159,21 +234,20 @@ class Points:
     Args:
         match: the competing points.
         setup: settings of launches and measurements.
-        referee: provides inputs and judges outputs.
+        referee: provides inputs, and judges outputs.
         most: maximum number of processes at a time.
 
     Attributes:
         ready: the launched points, the most recently used one last.
     """
 
-    def __init__(self, match: Match, setup: Setup, referee: OutputReferee, most: int) -> None:
+    def __init__(self, match: Match, setup: Setup, referee: Referee, most: int) -> None:
         self._match = match
         self._setup = setup
         self._referee = referee
         self._most = max(2, most)
         self._starting: dict[str, PointProcess] = {}
         self._inputs: dict[object, list[int]] = {}
-        self._judged: set[str] = set()
         self.ready: dict[str, PointProcess] = {}
 
     def start(self, names: Sequence[str]) -> None:
@@ -182,8 +256,8 @@ class Points:
             if name not in self.ready and len(self.ready) + len(self._starting) < self._most:
                 self._process(name)
 
-    def launch(self, name: str) -> None:
-        """Launch a point that has no process; the first launch also judges its outputs.
+    def launch(self, name: str, *, judge: bool = False) -> None:
+        """Launch a point that has no process, and `judge` its outputs.
 
         Raises:
             PointError: it cannot be launched, or its outputs are wrong.
@@ -193,11 +267,11 @@ class Points:
             while len(self.ready) >= self._most:
                 self.end(next(iter(self.ready)))
             try:
-                self.ready[name] = self._launched(name)
+                self.ready[name] = self._launched(name, judge=judge)
             except PointError as error:
-                self.end(name)
                 if error.code not in NO_ROOM or not self.ready:
                     raise
+                self.end(name)
                 self._most = len(self.ready)
 
     def time_us(self, name: str) -> float:
@@ -208,17 +282,17 @@ class Points:
         """
         process = self.ready[name] = self.ready.pop(name)
         message = {"op": "time", "repeats": self._setup.repeats, "cold": self._setup.cold}
-        try:
-            us = float(str(process.ask(message)["us"]))
-            if not 0 < us < math.inf:
-                raise PointError(f"a launch took {us:g} µs by the driver's clock")
-        except PointError:
-            self.end(name)
-            raise
+        us = float(str(process.ask(message)["us"]))
+        if not 0 < us < math.inf:
+            raise PointError(f"a launch took {us:g} µs by the driver's clock")
         return us
 
     def end(self, name: str) -> None:
-        """End the process of a point, if it has one."""
+        """End the process of a point, if it has one.
+
+        Raises:
+            DeviceError: it does not end.
+        """
         for processes in (self.ready, self._starting):
             if name in processes:
                 processes.pop(name).kill()
@@ -244,7 +318,7 @@ class Points:
             self._starting[name] = process
         return process
 
-    def _launched(self, name: str) -> PointProcess:
+    def _launched(self, name: str, *, judge: bool) -> PointProcess:
         process, entry = self._process(name), self._match.entries[name]
         self._open(process)
         message = {
@@ -258,11 +332,10 @@ class Points:
             "outputs": process.outputs,
         }
         sizes: list[int] = process.ask(message)["sizes"]  # type: ignore[assignment]
-        if name not in self._judged:
+        if judge:
             outputs = process.read_outputs(sizes)
             if why := self._referee.disagreement(entry, self._signature(name), outputs):
                 raise PointError(why)
-            self._judged.add(name)
         return self._starting.pop(name)
 
     def _open(self, process: PointProcess) -> None:
@@ -296,13 +369,7 @@ class Points:
 class Listener(Protocol):
     """Receives the progress of a run."""
 
-    def began(self, match: Match, number: int, total: int) -> None:
-        """A contest begins or continues; it is the `number`th of `total`."""
-
-    def measured(self, match: Match, contest: Contest) -> None:
-        """A round is over."""
-
-    def failed(self, match: Match, name: str, why: str) -> None:
+    def failed(self, name: str, why: str) -> None:
         """A point is lost."""
 
     def done(self, match: Match, contest: Contest) -> None:
@@ -326,20 +393,8 @@ class Run:
     setup: Setup
     rules: Rules
     conditions: Conditions
-    referee: Callable[[], OutputReferee]
+    referee: Callable[[], Referee]
     listener: Listener
-
-    def retry_failed(self, matches: Sequence[Match]) -> None:
-        """Reopen every contest with failed points; the reasons of their failures stay in the file.
-
-        Raises:
-            SpecError: the results cannot be written.
-        """
-        for match in matches:
-            points = self._contest(match).points
-            failed = [name for name in match.entries if name in points and points[name].failed]
-            if failed:
-                self.file.add(Retry(*match.subject, ids=failed))
 
     def all(self, matches: Sequence[Match]) -> None:
         """Run every contest that is not done; if all are done, nothing is written.
@@ -348,32 +403,18 @@ class Run:
             DeviceError: the GPU can no longer be used.
             SpecError: the results cannot be written.
         """
-        why = "failed"
-        try:
-            for number, match in enumerate(matches, 1):
-                if not self._contest(match).done:
-                    self.listener.began(match, number, len(matches))
-                    self._one(match)
-                    self.listener.done(match, self._contest(match))
-            why = "done"
-        except KeyboardInterrupt:
-            why = "interrupted"
-            raise
-        except PallascError as error:
-            why = error.message
-            raise
-        finally:
-            if self.file.changed or self.file.results.ended != why:
-                self.file.add(End(why))
+        for match in matches:
+            if not self._contest(match).done:
+                self._one(match)
+                self.listener.done(match, self._contest(match))
 
     def _contest(self, match: Match) -> Contest:
         return self.file.results.contests.get(match.contest_key, Contest(*match.subject))
 
     def _one(self, match: Match) -> None:
-        referee = self.referee()
-        points = Points(match, self.setup, referee, self.rules.together)
+        points = Points(match, self.setup, self.referee(), self.rules.together)
         try:
-            self._vote(match, points, referee)
+            self._check(match, points)
             while True:
                 decision = decide(self._contest(match), [*match.entries], self.rules)
                 if isinstance(decision, Measure):
@@ -386,42 +427,27 @@ class Run:
         finally:
             points.close()
 
-    def _vote(self, match: Match, points: Points, referee: OutputReferee) -> None:
-        """Launch all points before any is measured, and lose points that differ from the majority.
+    def _check(self, match: Match, points: Points) -> None:
+        """Launch all points before any is measured, and lose the ones with wrong results.
 
-        An interrupted vote is repeated, and so is a vote if one of its points is retried; points
-        that were outvoted before take part again.
+        The first right result is the standard: of points that were right before an interruption,
+        then of the default.
         """
-        known = dict(self._contest(match).points)
-        if all(name in known and not known[name].again for name in match.entries):
+        known, entries = dict(self._contest(match).points), match.entries
+        if known.keys() >= entries.keys():
             return
-        voters = [
-            name
-            for name in match.entries
-            if name not in known or known[name].outvoted or not known[name].failed
-        ]
-        launched = self._launched(match, points, voters)
-        outvoted = referee.outvoted()
-        for name in launched:
-            if name in outvoted:
-                points.end(name)
-                self._lose(match, name, PointError(outvoted[name]), outvoted=True)
-            elif name not in known or known[name].again or known[name].failed:
-                self._note(match, name)
-
-    def _launched(self, match: Match, points: Points, voters: Sequence[str]) -> list[str]:
-        """Launch points for a vote; return the points that were not lost."""
-        launched = []
-        for number, name in enumerate(voters):
-            points.start(voters[number:])
+        left = [name for name in entries if name not in known or not known[name].failed]
+        left.sort(key=lambda name: (name not in known, not _is_default(entries[name])))
+        for number, name in enumerate(left):
+            points.start(left[number:])
             try:
-                points.launch(name)
-                launched.append(name)
+                points.launch(name, judge=True)
+                if name not in known:
+                    self._note(match, name)
             except PointError as error:
-                self._lose(match, name, error)
-            if len(voters) > self.rules.together:  # they cannot all stay, so start the next ones
+                self._lose(match, points, name, error.why)
+            if len(left) > self.rules.together:  # they cannot all stay, so start the next ones
                 points.end(name)
-        return launched
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
         """Measure each point once; lost points are recorded, and the others count."""
@@ -434,7 +460,7 @@ class Run:
                 times_us[name] = points.time_us(name)
                 spent_s += time.monotonic() - began_s
             except PointError as error:
-                self._lose(match, name, error)
+                self._lose(match, points, name, error.why)
         if times_us:
             known: dict[str, Any] = self.conditions.read()
             spent_s = round(spent_s, 6)
@@ -442,20 +468,18 @@ class Run:
                 *match.subject, round=decision.round, times_us=times_us, spent_s=spent_s, **known
             )
             self.file.add(times)
-        self.listener.measured(match, self._contest(match))
 
-    def _lose(self, match: Match, name: str, error: PointError, *, outvoted: bool = False) -> None:
-        """Record a lost point; the run ends if its process cannot be killed.
+    def _lose(self, match: Match, points: Points, name: str, why: str) -> None:
+        """Record a lost point, then end its process.
 
         Raises:
             DeviceError: the process does not end; the next run skips the point.
         """
-        self._note(match, name, error.why, outvoted=outvoted)
-        self.listener.failed(match, name, error.why)
-        if error.stuck is not None:
-            raise error.stuck
+        self._note(match, name, why)
+        self.listener.failed(name, why)
+        points.end(name)
 
-    def _note(self, match: Match, name: str, why: str = "", *, outvoted: bool = False) -> None:
+    def _note(self, match: Match, name: str, why: str = "") -> None:
         entry = match.entries[name]
         point = Point(
             *match.subject,
@@ -465,6 +489,9 @@ class Run:
             artifact=entry.digest,
             state="failed" if why else "ok",
             why=why,
-            outvoted=outvoted,
         )
         self.file.add(point)
+
+
+def _is_default(entry: Entry) -> bool:
+    return entry.tuning is not None and entry.tuning.is_default

@@ -1,14 +1,13 @@
 """Rows of a table from results: as few configurations as are within the limit for every key.
 
-Results of several files are merged; the rounds of a contest in several files all count. A key of
-`tune.by` may have several contests, one for each combination of the matrix parameters that are not
-in `by`; a row must be good in all of them.
+Several files may have results of different keys. A key of `tune.by` may have several contests, one
+for each combination of the matrix parameters that are not in `by`; a row must be good in all of
+them.
 
 A bucket gets one row, which is also the row of the exact key that names the bucket. It uses the
-configuration that is within the limit for most of its keys, including that key; a key that it does
-not suit gets its own row. If calls may be padded, a bucket has a row only if the key that names it
-was measured, because calls are padded to it. A bucket's old row stays while a key that uses it is
-not measured, and serves the keys that it suits.
+configuration that is within the limit for most of its measured keys, including that key; a key that
+it does not suit gets its own row. If calls may be padded, a bucket has a row only if the key that
+names it was measured, because calls are padded to it.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -44,13 +44,15 @@ class TunedKernel(NamedTuple):
         tune: the `tune` field of its spec.
         ids: ids of all its points on the measured model.
         rows: rows of its table, for all models.
-        keys: keys of all these points; if None, they are unknown, and any key is allowed.
+        table: the file of the table.
+        shown: the name of that file in messages.
     """
 
     tune: Tune
     ids: Collection[str]
     rows: Sequence[Row]
-    keys: Collection[Key] | None = None
+    table: Path = Path()
+    shown: str = ""
 
 
 class Option(NamedTuple):
@@ -109,7 +111,6 @@ class Picked:
         changes: the change of each row of the table.
         unfinished: keys that were not measured completely.
         without: keys for which no configuration has valid times in all contests.
-        is_smallest: True if fewer configurations cannot be within the limit for every key.
         default: the configuration that loses least if it must serve every key.
         unknown: number of measured points that the spec does not have.
     """
@@ -121,7 +122,6 @@ class Picked:
     changes: Sequence[RowChange] = ()
     unfinished: list[Key] = field(default_factory=list)
     without: list[Key] = field(default_factory=list)
-    is_smallest: bool = True
     default: dict[str, Scalar] | None = None
     unknown: int = 0
 
@@ -183,9 +183,7 @@ def pick(
         SpecError: the results do not match each other or the specs.
     """
     gpu = _checked_model(files)
-    contests: dict[ContestKey, Contest] = {}
-    for key, contest in (item for file in files for item in file.contests.items()):
-        contests[key] = contests[key].joined(contest) if key in contests else contest
+    contests = _contests(files)
     decided = []
     for name in sorted({contest.kernel for contest in contests.values()}):
         if name not in kernels:
@@ -197,14 +195,8 @@ def pick(
         own = [contests[key] for key in sorted(contests) if key[0] == name]
         picked, kernel = Picked(name, gpu), kernels[name]
         _measure_keys(own, picked, kernel, percent)
-        if picked.unknown and not (picked.keys or picked.unfinished or picked.without):
-            raise SpecError(
-                f"{files[0].file}: no point of {name} that was measured is one of its spec any "
-                "more.",
-                hint="Plan and measure them again: pallasc tune plan, then pallasc tune run.",
-            )
         _choose(picked, most)
-        _add_rows(picked, kernel)
+        _add_rows(picked, kernel.tune)
         picked.changes = _changes(picked, kernel.rows)
         for change in picked.changes:
             _check_age(name, change, kernel.tune)
@@ -230,7 +222,7 @@ def with_model(file: Results, models: Iterable[Target]) -> Results:
 
 
 def _checked_model(files: Sequence[Results]) -> str:
-    """Check that files are complete, of one GPU, and do not contradict each other.
+    """Check that files are complete, and of one GPU that the points are compiled for.
 
     Returns:
         The GPU's model.
@@ -256,49 +248,34 @@ def _checked_model(files: Sequence[Results]) -> str:
             "pallasc knows.",
             hint="Add the model to the specs under 'models', with this name as its description.",
         )
-    rounds, artifacts = dict[bytes, str](), dict[str, tuple[str, str]]()
     for file in files:
-        _check_targets(file, model)
-        _check_artifacts(file, artifacts)
-        _check_rounds(file, rounds)
+        targets = sorted({point.target for each in file.contests.values() for point in each})
+        if targets and model not in targets:
+            raise SpecError(
+                f"{file.file} was measured on {model}, and its points are compiled for "
+                f"{', '.join(targets)}.",
+                hint=f"Rows are for the model that a variant is compiled for: add {model} to the "
+                "targets of the specs, and tune it.",
+            )
     return model
 
 
-def _check_targets(file: Results, model: str) -> None:
-    targets = sorted({point.target for each in file.contests.values() for point in each})
-    if targets and model not in targets:
-        raise SpecError(
-            f"{file.file} was measured on {model}, and its points are compiled for "
-            f"{', '.join(targets)}.",
-            hint=f"Rows are for the model that a variant is compiled for: add {model} to the "
-            "targets of the specs, and tune it.",
-        )
+def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
+    """Return the contests of all files.
 
-
-def _check_artifacts(file: Results, known: dict[str, tuple[str, str]]) -> None:
-    """Check that points have the artifacts of earlier files."""
-    for point in (point for each in file.contests.values() for point in each):
-        before, digest = known.setdefault(point.id, (file.file, point.artifact))
-        if digest != point.artifact:
+    Raises:
+        SpecError: two files have results of one key.
+    """
+    contests: dict[ContestKey, Contest] = {}
+    for file in files:
+        if twice := next((file.contests[key] for key in file.contests if key in contests), None):
             raise SpecError(
-                f"{point.id} was measured as artifact {digest[:12]}… in {before}, and as "
-                f"{point.artifact[:12]}… in {file.file}.",
-                hint="Give the results of one toolchain and one state of the specs.",
+                f"{file.file} and another file have results of {twice.kernel}, key "
+                f"{canonical_text(list(twice.key))}.",
+                hint="Give one of them; rows of keys that it lacks stay in the table.",
             )
-
-
-def _check_rounds(file: Results, known: dict[bytes, str]) -> None:
-    """Check that no round is in an earlier file, since it would count twice."""
-    for round_ in (round_ for each in file.contests.values() for round_ in each.rounds):
-        content = msgspec.json.encode(round_)
-        if content in known:
-            raise SpecError(
-                f"{known[content]} and {file.file} have the same round of {round_.kernel}, which "
-                "would count twice.",
-                hint="One of them is a copy of the other, or goes on from one: give the one that "
-                "has more.",
-            )
-        known[content] = file.file
+        contests |= file.contests
+    return contests
 
 
 def _check_age(name: str, change: RowChange, tune: Tune) -> None:
@@ -388,29 +365,25 @@ def _choose(picked: Picked, most: int | None) -> None:
     chosen = choose(losses, within, len(names), most=most)
     for key, index in zip(picked.keys, chosen.of_key, strict=True):
         key.use = None if index is None else names[index]
-    picked.is_smallest = chosen.is_smallest and not picked.unserved
 
 
-def _add_rows(picked: Picked, kernel: TunedKernel) -> None:
+def _add_rows(picked: Picked, tune: Tune) -> None:
     """Set the rows, and let keys of a bucket use its row if it suits them."""
-    tune, gpu = kernel.tune, picked.gpu
-    kept = _kept_rows(gpu, [own.key for own in picked.served], kernel)
-    known = {_text(own.key) for own in picked.served} | kept.keys()
+    gpu, measured = picked.gpu, {_text(own.key) for own in picked.served}
     buckets: dict[str, tuple[Key, list[MeasuredKey]]] = {}
     for own in picked.served:
-        around = _bucket(own.key, tune)
-        if around is None or (tune.pad and _text(around) not in known):
+        around = bucket_key(own.key, tune.by, tune.buckets, tune.rounding)
+        if around is None or (tune.pad and _text(around) not in measured):
             picked.rows.append(_row(gpu, own.key, own.option))
         else:
             buckets.setdefault(_text(around), (around, []))[1].append(own)
-    for name, (around, group) in buckets.items():
-        shared = use_id(kept[name].use) if name in kept else _shared_use(around, group)
+    for around, group in buckets.values():
+        shared = _shared_use(around, group)
         for own in group:
             own.use = shared if own.is_within(shared) else own.use
-        if name not in kept:
-            like = [own for own in group if own.use == shared]
-            figures = max(like, key=lambda own: (own.key == around, _sizes(own.key)))
-            picked.rows.append(_row(gpu, around, figures.option))
+        like = [own for own in group if own.use == shared]
+        figures = max(like, key=lambda own: (own.key == around, _sizes(own.key)))
+        picked.rows.append(_row(gpu, around, figures.option))
         picked.rows += [_row(gpu, own.key, own.option) for own in group if own.use != shared]
 
 
@@ -427,28 +400,6 @@ def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
 
     uses = {own.use for own in group if own.use is not None}
     return min((u for u in uses if end is None or u == end.use or end.is_within(u)), key=order)
-
-
-def _kept_rows(gpu: str, measured: Collection[Key], kernel: TunedKernel) -> dict[str, Row]:
-    """Return the old rows of buckets to keep, by the text of their keys.
-
-    A bucket's row is replaced if the key that names it was measured. If the spec has no such key,
-    it is replaced if all keys without another row were measured.
-    """
-    tune, done = kernel.tune, set(map(_text, measured))
-    own = {_text(row.key): row for row in kernel.rows if row.gpu == gpu and tune.buckets}
-    waiting = {
-        _text(around)
-        for key in kernel.keys or ()
-        if _text(key) not in done
-        and (around := _bucket(key, tune)) is not None
-        and (_text(key) == _text(around) or _text(key) not in own)
-    }
-    return {
-        name: row
-        for name, row in own.items()
-        if name not in done and (kernel.keys is None or name in waiting)
-    }
 
 
 def _changes(picked: Picked, old: Sequence[Row]) -> list[RowChange]:
@@ -476,10 +427,6 @@ def _kind(before: Row | None, after: Row) -> ChangeKind:
 
 def _row(gpu: str, key: Key, option: Option) -> Row:
     return Row(gpu, key, option.use, option.artifact, "", option.measured)
-
-
-def _bucket(key: Key, tune: Tune) -> Key | None:
-    return bucket_key(key, tune.by, tune.buckets, tune.rounding) if tune.buckets else None
 
 
 def _row_id(gpu: str, key: Key) -> str:

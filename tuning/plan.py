@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pallasc.analysis.metrics import all_metrics
 from pallasc.compiler.builds.build import build
@@ -34,9 +34,6 @@ from pallasc.tuning.rules import DEFAULT_SHARE, KINDS, Kind, Point, facts_of, pr
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
-
-_LISTED = 3
-"""Number of different errors of a key that its message lists."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,16 +153,10 @@ def plan_job(
     samples = sample_references(plans, memory_bytes=options.memory_bytes)
     items = []
     for point, artifact, own in zip(kept, artifacts, samples, strict=True):
-        point.samples = own
-        item = Item(
-            point.variant.name,
-            dict(point.variant.params),
-            artifact,
-            vmap=point.variant.vmap,
-            tuning=replace(point.tuning, rows=(), rank=point.rank),
-            reference=own.data,
-        )
-        items.append(item)
+        point.samples, variant = own, point.variant
+        tuning = replace(point.tuning, rows=(), rank=point.rank)
+        facts: dict[str, Any] = {"vmap": variant.vmap, "tuning": tuning, "reference": own.data}
+        items.append(Item(variant.name, dict(variant.params), artifact, **facts))
     read = files_read([point.result for point in kept], store)
     origin = origins(selection.specs, artifacts, read=read, ignore=[output])
     data = build_bundle(items, level=DEFAULT_LEVEL, provenance=tuple(origin))
@@ -216,11 +207,9 @@ def lost_error(points: Sequence[JobPoint]) -> CompileError:
     """Return the error for a key that has no point left."""
     variant, place = points[0].variant, points[0].place
     name = f"{variant.name} {use_text(place)}".rstrip()
-    reasons = list(dict.fromkeys(point.why.rstrip(".") for point in points))
-    more = [f"and {len(reasons) - _LISTED:,} more"] if len(reasons) > _LISTED else []
+    reason = points[0].why.rstrip(".")
     return CompileError(
-        f"{name} on {variant.target.name}: no point is left: {counts_text(points)}; "
-        f"{'; '.join([*reasons[:_LISTED], *more])}.",
+        f"{name} on {variant.target.name}: no point is left: {counts_text(points)}; {reason}.",
         location=variant.location,
         hint="Declare points that compile there, or leave that key out.",
     )

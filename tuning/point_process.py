@@ -62,14 +62,12 @@ class PointError(Exception):
     Args:
         why: the reason.
         code: the driver's error code, 0 for other reasons.
-        stuck: the error if its process cannot be killed, else None.
     """
 
-    def __init__(self, why: str, code: int = 0, stuck: DeviceError | None = None) -> None:
+    def __init__(self, why: str, code: int = 0) -> None:
         super().__init__(why)
         self.why = why
         self.code = code
-        self.stuck = stuck
 
 
 class PointProcess:
@@ -108,22 +106,22 @@ class PointProcess:
         """Send a message and return the answer.
 
         Raises:
-            PointError: the process reported an error, ended, or timed out; it is then killed.
+            PointError: the process reported an error, ended, or timed out.
         """
         try:
             self._socket.sendall(encode(message))
             line = self._answers.readline()
         except TimeoutError:
             why = f"no answer in {self._socket.gettimeout():g} s: it hangs"
-            raise PointError(why, stuck=self._killed()) from None
+            raise PointError(why) from None
         except ConnectionError:
             line = b""
         if not line:
-            stuck = self._killed()
-            raise PointError(self._ending(), stuck=stuck)
+            self.kill()
+            raise PointError(self._ending())
         answer: dict[str, object] = json.loads(line)
         if "error" in answer:
-            raise PointError(str(answer["error"]), int(str(answer["code"])), self._killed())
+            raise PointError(str(answer["error"]), int(str(answer["code"])))
         return answer
 
     def read_outputs(self, sizes: Sequence[int]) -> list[bytes]:
@@ -133,14 +131,6 @@ class PointProcess:
             outputs = [file.read(size) for size in sizes]
         os.ftruncate(self.outputs, 0)
         return outputs
-
-    def _killed(self) -> DeviceError | None:
-        """Kill the process; return the error if it does not end."""
-        try:
-            self.kill()
-        except DeviceError as error:
-            return error
-        return None
 
     def kill(self) -> None:
         """Kill the process and its whole session; repeated calls do nothing.
@@ -170,8 +160,6 @@ class PointProcess:
     def _ending(self) -> str:
         """Describe how a process ended by itself, with the last line that it wrote."""
         code = self._process.returncode
-        if code is None:
-            return "its process gives no answers any more"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         return f"its process ended with {how}" + (f": {self._last_line}" if self._last_line else "")
 

@@ -3,18 +3,16 @@
 Schema 1, ASCII, append-only; each line is canonical JSON (`specs/canonical.py`) and is synced to
 the disk before the next measurement:
 
-    results = start { start | point | times | dropped | done | retry | end }
+    results = start { start | point | times | dropped | done }
     line    = object with "kind" and "check" LF
     start   = {schema: 1, job: digest, device: text, model: text | null, arch: text, driver: text,
                date: "2026-11-23", settings: object}
     point   = subject {id, params: object, target: text, artifact: digest, state: "ok" | "failed",
-               why: text, [outvoted: true]}
+               why: text}
     times   = subject {round: n, times_us: {id: us}, spent_s: seconds,
                [clock_mhz: n], [temperature_c: n], [throttled: [text]]}
     dropped = subject {id, by: id, why: text}
     done    = subject {winner: id | null, why: text}
-    retry   = subject {ids: [id]}
-    end     = {why: text}
     subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
 
 * `check` is the first 16 hexadecimal digits of the SHA-256 of the line's canonical JSON without it
@@ -24,9 +22,6 @@ the disk before the next measurement:
   `at` has the values of the matrix's other parameters, if there are any
 * if several point lines have one id, the last one counts: a launched point may fail in a later
   round. Then the points that were dropped by comparison with it, `by`, take part again
-* `outvoted` marks a point whose results differ from most points of its key
-* a retry reopens a contest, done or not: its points, all of which failed, are launched again, and
-  their earlier times count. Their earlier failures stay in the file
 * rounds of a contest ascend from 1 without a gap; a line has the times of all remaining points
 * `driver` is NVIDIA's version, `580.95.05`, empty if unknown
 * a last line without a line feed is incomplete: it does not count, and causes a warning
@@ -42,7 +37,7 @@ import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,7 +90,6 @@ class Point(_Subject, frozen=True, kw_only=True):
     artifact: str
     state: Literal["ok", "failed"]
     why: str
-    outvoted: bool = False
 
 
 class Times(_Subject, frozen=True, kw_only=True):
@@ -124,19 +118,7 @@ class Done(_Subject, frozen=True, kw_only=True):
     why: str
 
 
-class Retry(_Subject, frozen=True, kw_only=True):
-    """Failed points to launch again."""
-
-    ids: Sequence[str]
-
-
-class End(Struct, frozen=True, tag_field="kind", tag="end"):
-    """The end of a run."""
-
-    why: str
-
-
-Record = Start | Point | Times | Dropped | Done | Retry | End
+Record = Start | Point | Times | Dropped | Done
 
 # ---- what the records say
 
@@ -155,9 +137,6 @@ class PointResults:
         dropped: why it was not measured to the end, "" if it was.
         dropped_by: the id of the point that it was compared with.
         times_us: its time in each of its rounds, in microseconds.
-        outvoted: True if it failed because its results differ from most points.
-        again: True if it is to be launched again, and was not yet.
-        failed_before: the reason of each failure before a retry.
     """
 
     id: str
@@ -168,9 +147,6 @@ class PointResults:
     dropped: str = ""
     dropped_by: str = ""
     times_us: dict[int, float] = field(default_factory=dict)
-    outvoted: bool = False
-    again: bool = False
-    failed_before: list[str] = field(default_factory=list)
 
     @property
     def median_us(self) -> float:
@@ -194,7 +170,6 @@ class Contest:
         leaders: the points that others were compared with when they were dropped, in this order.
         rounds: its rounds.
         spent_s: time spent on measurements.
-        retried_s: `spent_s` at the last retry of failed points.
         winner: the id of the best point; None if none is valid, or it is not done.
         done: why it ended, "" if it has not.
         start: start of the run that measured its last round, None before the first round.
@@ -207,7 +182,6 @@ class Contest:
     leaders: list[str] = field(default_factory=list)
     rounds: list[Times] = field(default_factory=list)
     spent_s: float = 0.0
-    retried_s: float = 0.0
     winner: str | None = None
     done: str = ""
     start: Start | None = None
@@ -252,27 +226,6 @@ class Contest:
             date=self.start.date,
         )
 
-    def joined(self, other: Contest) -> Contest:
-        """Return a contest with the rounds and points of both, of the later run."""
-        points = {
-            name: replace(point, times_us=dict(point.times_us))
-            for name, point in self.points.items()
-        }
-        for name, point in other.points.items():
-            own = points.setdefault(name, replace(point, times_us={}))
-            own.failed, own.dropped = own.failed or point.failed, own.dropped or point.dropped
-            for number, us in point.times_us.items():
-                own.times_us[len(self.rounds) + number] = us
-        starts = [start for start in (self.start, other.start) if start is not None]
-        return replace(
-            self,
-            points=points,
-            rounds=[*self.rounds, *other.rounds],
-            winner=self.winner if self.winner == other.winner else None,
-            done=self.done and other.done,
-            start=max(starts, key=lambda start: (start.date, start.driver), default=None),
-        )
-
     def add(self, record: Record, start: Start) -> None:
         """Update the contest with a record of a run.
 
@@ -290,17 +243,11 @@ class Contest:
                 self.leaders.append(other.id)
             case Done():
                 self.winner, self.done = record.winner, record.why
-            case Retry():
-                for point in map(self.points.__getitem__, record.ids):
-                    point.failed_before.append(point.failed)
-                    point.failed, point.outvoted, point.again = "", False, True
-                self.winner, self.done, self.retried_s = None, "", self.spent_s
 
     def _add_point(self, record: Point) -> None:
         new = PointResults(record.id, record.params, record.target, record.artifact)
         point = self.points.setdefault(record.id, new)
         point.failed = record.why if record.state == "failed" else ""
-        point.outvoted, point.again = record.outvoted, False
         for other in self if point.failed else ():
             if other.dropped_by == point.id:
                 other.dropped = other.dropped_by = ""
@@ -327,7 +274,6 @@ class Results:
         file: its path for messages.
         start: start of the last run.
         contests: the contests, in the order of the file.
-        ended: why the last run ended, "" if it was interrupted.
         torn: remark on an incomplete last line, which was dropped; "" for none.
         whole_bytes: length of the file without that line.
     """
@@ -335,7 +281,6 @@ class Results:
     file: str
     start: Start
     contests: dict[ContestKey, Contest] = field(default_factory=dict)
-    ended: str = ""
     torn: str = ""
     whole_bytes: int = 0
 
@@ -349,9 +294,7 @@ class Results:
             first = self.start
             if (record.job, record.device, record.arch) != (first.job, first.device, first.arch):
                 raise ValueError("the run that starts here is of another job or GPU than the first")
-            self.start, self.ended = record, ""
-        elif isinstance(record, End):
-            self.ended = record.why
+            self.start = record
         else:
             key = contest_key(record.kernel, record.key, record.at)
             new = Contest(record.kernel, record.key, record.at)
@@ -449,7 +392,6 @@ class ResultsFile:
     Attributes:
         results: its content, always the same as reading it would give.
         resumed: True if it already had results.
-        remark: a remark on the results that it had, "" for none.
         changed: True if this run has written to it.
     """
 
@@ -458,11 +400,10 @@ class ResultsFile:
         self._path = path
         self._start: Start | None = start
         self.resumed = os.fstat(descriptor).st_size > 0
-        self.remark = ""
         self.changed = False
         if self.resumed:
             self.results = read_results(path)
-            self.remark = check_start(self.results.start, start, str(path))
+            check_start(self.results.start, start, str(path))
         else:
             self.results = Results(str(path), start)
         if self.results.torn or not self.resumed:
@@ -521,33 +462,24 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
         os.close(descriptor)
 
 
-def check_start(found: Start, wanted: Start, shown: str) -> str:
+def check_start(found: Start, wanted: Start, shown: str) -> None:
     """Check that a run may continue in a file: same job, same GPU, comparable times.
-
-    Returns:
-        A remark on the existing results, "" for none.
 
     Raises:
         SpecError: the file has something else.
     """
-    differences = [
-        ("of another job", f"{found.job[:12]}…", f"{wanted.job[:12]}…"),
-        ("of another GPU", *(f"{own.device} ({own.arch})" for own in (found, wanted))),
-        *(
-            (f"with another --{name}", *(plain(own.settings.get(name)) for own in (found, wanted)))
-            for name in _LIKE_BEFORE
-        ),
-    ]
-    for what, before, now in differences:
+
+    def facts(start: Start) -> dict[str, str]:
+        settings = {f"with another --{n}": plain(start.settings.get(n)) for n in _LIKE_BEFORE}
+        gpu = f"{start.device} ({start.arch})"
+        return {"of another job": f"{start.job[:12]}…", "of another GPU": gpu, **settings}
+
+    for (what, before), now in zip(facts(found).items(), facts(wanted).values(), strict=True):
         if before != now:
             raise SpecError(
                 f"{shown} has results {what}: {before}, and this is {now}.",
                 hint="Give -o another path; nothing was changed.",
             )
-    if found.driver != wanted.driver:
-        before, now = (own.driver or "unknown" for own in (found, wanted))
-        return f"{shown} has times taken with driver {before}, and this is {now}; both count."
-    return ""
 
 
 @contextmanager

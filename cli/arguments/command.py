@@ -98,8 +98,7 @@ def _traceback_option(*, hidden: bool) -> click.Option:
         expose_value=False,
         hidden=hidden,
         callback=_show_traceback,
-        help="Show the Python traceback of an error that ends the command, for bug reports. "
-        "Kernels that fail to compile have none.",
+        help="Show the Python traceback of an error that ends the command, for bug reports.",
     )
 
 

@@ -206,52 +206,6 @@ store_option = click.option(
 )
 
 
-def _ptxas() -> Path | None:
-    path = os.environ.get("PALLASC_PTXAS")
-    return Path(path) if path else None
-
-
-ptxas_setting = packed("ptxas", _ptxas)
-"""`PALLASC_PTXAS`: assembler to use instead of the one in NVIDIA's wheel."""
-
-compile_options = together(
-    click.option(
-        "-j",
-        "--jobs",
-        type=WholeNumber(1),
-        metavar="N",
-        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
-    ),
-    ptxas_setting,
-)
-
-
-_HOW = (
-    "jobs",
-    "ptxas",
-    "timeout_s",
-    "memory_bytes",
-    "require_store",
-    "remote",
-    "fail_on_warning",
-    "executor",
-    "keep_going",
-    "explain",
-)
-
-
-def _build_options(**given: Any) -> Options:
-    from pallasc.compiler.builds.options import Options
-
-    return Options(**given)
-
-
-building = packed("how", _build_options, _HOW)
-"""Combines a command's build options into one `how` parameter of type `Options`.
-
-It must be the innermost decorator, because it receives the parameters of the others."""
-
-
 def lock_option(what: str) -> Callable[[F], F]:
     """Return the `--lock` option for a lock file; `what` starts its help."""
     return file_option("--lock", f"{what}. Default: ./pallasc.lock.")
@@ -263,12 +217,7 @@ frozen_options = together(
     lock_option("Path of the lock file"),
 )
 
-quiet_option = click.option(
-    "-q",
-    "--quiet",
-    is_flag=True,
-    help="Print only problems.",
-)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
 
 junit_option = file_option("--junit", "Write the report as JUnit XML; - for standard output.")
 
@@ -282,8 +231,17 @@ def annotations_option(what: str) -> Callable[[F], F]:
     )
 
 
+def ptxas_setting() -> Path | None:
+    """Return `PALLASC_PTXAS`: assembler to use instead of the one in NVIDIA's wheel."""
+    path = os.environ.get("PALLASC_PTXAS")
+    return Path(path) if path else None
+
+
 def _store_is_required() -> bool:
     """Return True if a store that cannot be written is an error.
+
+    `PALLASC_REQUIRE_STORE` is 1 for that, or 0 to continue without the store. The default is 1 in
+    CI, else 0.
 
     Raises:
         SpecError: `PALLASC_REQUIRE_STORE` is neither 1 nor 0.
@@ -293,11 +251,6 @@ def _store_is_required() -> bool:
         raise SpecError(f"PALLASC_REQUIRE_STORE must be 1 or 0, got {text!r}.")
     # In CI, a build without a writable store would compile everything again on every run.
     return text == "1" if text else is_ci(os.environ)
-
-
-store_setting = packed("require_store", _store_is_required)
-"""`PALLASC_REQUIRE_STORE`: 1 fails if the store cannot be written, 0 continues without it. The
-default is 1 in CI, else 0."""
 
 
 def _patterns(
@@ -344,8 +297,7 @@ executor_option = click.option(
     callback=_executor,
     envvar="PALLASC_EXECUTOR",
     metavar="ADDRESS",
-    help="Compile on a Dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or dask: for a "
-    "cluster on this machine.",
+    help="Compile on Dask: dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster here.",
 )
 
 fail_on_warning_option = click.option(
@@ -460,7 +412,7 @@ def _remote_of_build(remote: str | None, remote_write: bool | None) -> RemoteSet
     return settings
 
 
-remote_options = together(
+_remote_options = together(
     click.option(
         "--remote",
         metavar="URL",
@@ -472,24 +424,43 @@ remote_options = together(
         default=None,
         help="Send compiled variants to the remote store, or only read from it.",
     ),
-    packed("remote", _remote_of_build, ("remote", "remote_write")),
 )
-"""`--remote` and `--remote-write`; the command receives the remote store as `remote`."""
+
+
+def _build_options(
+    *, remote: str | None = None, remote_write: bool | None = None, **given: Any
+) -> Options:
+    from pallasc.compiler.builds.options import Options
+
+    return Options(
+        ptxas=ptxas_setting(),
+        require_store=_store_is_required(),
+        remote=_remote_of_build(remote, remote_write),
+        **given,
+    )
+
+
+_HOW = (
+    "jobs", "timeout_s", "memory_bytes", "remote", "remote_write", "fail_on_warning", "executor",
+    "keep_going", "explain",
+)  # fmt: skip
 
 
 def build_options(limits: Callable[[Any], Any] = supervision_options) -> Callable[[F], F]:
     """Return the options of a command that builds missing variants before its other work.
 
-    The command receives the store's folder as `store_root`, and all other options as `how`.
+    The command receives the store's folder as `store_root`. `how` has all other options, and the
+    options of a build that decorators above this one add; so this must be the innermost decorator.
 
     Args:
         limits: limit options; by default, the limits for compiling.
     """
-    return together(compile_options, limits, store_option, store_setting, remote_options, building)
-
-
-watch_option = click.option(
-    "--watch",
-    is_flag=True,
-    help="Recompile after each file change, until Ctrl-C.",
-)
+    jobs = click.option(
+        "-j",
+        "--jobs",
+        type=WholeNumber(1),
+        metavar="N",
+        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
+    )
+    building = packed("how", _build_options, _HOW)
+    return together(jobs, limits, store_option, _remote_options, building)

@@ -41,17 +41,9 @@ if TYPE_CHECKING:
 
 
 RESOURCES = (
-    "KERNEL",
-    "ORIGIN",
-    "REGISTERS",
-    "STACK",
-    "SPILL STORES",
-    "SPILL LOADS",
-    "STATIC SMEM",
-    "DYNAMIC SMEM",
-    "BARRIERS",
-    "CUBIN",
-)
+    "KERNEL", "ORIGIN", "REGISTERS", "STACK", "SPILL STORES", "SPILL LOADS", "STATIC SMEM",
+    "DYNAMIC SMEM", "BARRIERS", "CUBIN",
+)  # fmt: skip
 """Columns of the resource table; sizes are in bytes."""
 
 NO_KERNELS = "no kernels"
@@ -71,10 +63,8 @@ def _facts(artifact: Artifact, plan: plans.LaunchPlan) -> Iterator[tuple[str, st
     driver = artifact.record.get("minimum_driver", {})
     yield "artifact", artifact.digest
     yield "target", f"{artifact.target['name']} ({artifact.target['arch']})"
-    yield (
-        "toolchain",
-        f"jax {artifact.versions.get('jax')}, ptxas {artifact.toolchain.get('ptxas')}",
-    )
+    jax, ptxas = artifact.versions.get("jax"), artifact.toolchain.get("ptxas")
+    yield "toolchain", f"jax {jax}, ptxas {ptxas}"
     yield "driver", f"CUDA {driver.get('cuda')}, Linux {driver.get('linux')} or newer"
     yield "inputs", _arrays(plan.inputs)
     yield "outputs", _arrays(plan.outputs)
@@ -215,10 +205,12 @@ def _buffer(number: int, buffer: plans.Buffer, plan: plans.LaunchPlan) -> str:
 
 def _step(number: int, step: plans.Step) -> Iterator[str]:
     if isinstance(step, plans.Fill):
-        yield f"{number:>4}: fill {_range(step.buffer, step.offset, step.size)} with {_value(step)}"
+        place, value = _place(step.buffer, step.offset), f"{step.value:#0{2 + 2 * step.width}x}"
+        yield f"{number:>4}: fill {step.size} bytes of {place} with {value}"
     elif isinstance(step, plans.Copy):
-        source = _range(step.source, step.source_offset, step.size)
-        yield f"{number:>4}: copy {source} to {_place(step.target, step.target_offset)}"
+        source = _place(step.source, step.source_offset)
+        target = _place(step.target, step.target_offset)
+        yield f"{number:>4}: copy {step.size} bytes of {source} to {target}"
     else:
         yield from _launch(number, step)
 
@@ -260,13 +252,12 @@ def _parameter(parameter: plans.Parameter) -> str:
         return "pointer to the table of peers"
     if isinstance(parameter, plans.Pointer):
         return f"pointer to {_place(parameter.buffer, parameter.offset)}"
-    facts = [f"{parameter.size} bytes"]
+    facts = []
     if parameter.tensor_maps:
-        number = len(parameter.tensor_maps)
-        facts.append("1 tensor map" if number == 1 else f"{number} tensor maps")
+        facts.append(count(len(parameter.tensor_maps), "tensor map"))
     if parameter.data and set(parameter.data) != {"0"}:
         facts.append(f"data {parameter.data}")
-    return ": ".join([facts[0], ", ".join(facts[1:])]) if facts[1:] else facts[0]
+    return f"{parameter.size} bytes{': ' if facts else ''}{', '.join(facts)}"
 
 
 def _tensor_map(tensor_map: plans.TensorMap) -> str:
@@ -295,14 +286,6 @@ def _tensor_map(tensor_map: plans.TensorMap) -> str:
 
 def _place(buffer: int, offset: int) -> str:
     return f"buffer {buffer}+{offset}" if offset else f"buffer {buffer}"
-
-
-def _range(buffer: int, offset: int, size: int) -> str:
-    return f"{size} bytes of {_place(buffer, offset)}"
-
-
-def _value(step: plans.Fill) -> str:
-    return f"{step.value:#0{2 + 2 * step.width}x}"
 
 
 def _dim(values: plans.Dim3 | tuple[int, ...]) -> str:
@@ -473,6 +456,11 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
         taken.add(safe.lower())
         by_name[name] = safe
     return by_name
+
+
+def safe_name(name: str) -> str:
+    """Return a file name for a name."""
+    return safe_names([name])[name]
 
 
 def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""Text output of a build: one line per variant, remarks, and totals.
+"""Text output of a build: one line per variant, remarks, explanations of misses, and totals.
 
 Remarks are warnings, variants without a Mosaic kernel, and kernels that XLA added. They are the
 same for hits as for newly compiled variants.
@@ -6,23 +6,25 @@ same for hits as for newly compiled variants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pallasc.cli.output.exits import error_text
+from pallasc.cli.output.exits import error_line, error_text
 from pallasc.cli.output.outcome import build_run, built, grouped, has_remarks, xla_kernels
 from pallasc.cli.output.text import STATUS_COLOURS, count, duration, echo, first_of
 from pallasc.specs.spelling import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.cli.output.outcome import Outcome
+    from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.cli.output.text import Screen
     from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.inputs.why import Difference, Explanation
 
 _OUTPUT_LINES = 20
 _NAMED = 10
 _MOST_LISTED = 10
+_FEW_RESULTS = 20
 _WRONG = "CompiledWrongly"
 
 
@@ -64,8 +66,6 @@ def lines_below(outcome: Outcome) -> list[str]:
     lines, result = failure_lines(outcome), outcome.result
     if result is None or result.explanation is None:
         return lines
-    from pallasc.cli.output.highlights import difference_lines
-
     is_said = result.status == "missing" or (result.error and result.error.reason == result.reason)
     if not is_said:
         lines.append(f"      {one_line(result.explanation.reason)}")
@@ -127,13 +127,11 @@ def _added(outcomes: Sequence[Outcome]) -> list[str]:
     ]
     groups = grouped(filter(lambda pair: pair[1], added), lambda pair: pair)
     lines = [
-        f"  {one_line(pairs[0][0])} ({count(len(pairs), 'variant')}): "
+        f"{one_line(pairs[0][0])} ({count(len(pairs), 'variant')}): "
         f"{', '.join(map(one_line, pairs[0][1]))}"
-        for pairs in groups[:_MOST_LISTED]
+        for pairs in groups
     ]
-    if len(groups) > _MOST_LISTED:
-        lines.append(f"  and {len(groups) - _MOST_LISTED:,} more")
-    return ["kernels that XLA added to the Pallas kernels:", *lines] if lines else []
+    return _section("kernels that XLA added to the Pallas kernels", lines)
 
 
 def warning_lines(outcomes: Sequence[Outcome], *, only_wrong: bool = False) -> list[str]:
@@ -179,14 +177,96 @@ def summary(report: Report, screen: Screen | None = None, *, quiet: bool = False
         return ""
     lines: list[str] = []
     if len(report.hits) < len(report.results):
-        from pallasc.cli.output.highlights import highlights
-
-        lines += highlights(build_run(report), failures=quiet)
+        lines += unfinished(build_run(report))
     if not quiet:
         lines += remarks([built(result) for result in report.results if has_remarks(result)])
         if report.remote is not None and report.remote.requests:
             lines.append(str(report.remote))
     return "\n".join([*map(printable, lines), _totals_line(report, screen)])
+
+
+def unfinished(run: Run) -> Iterator[str]:
+    """Yield the failures of a build with many results, and the unfinished variants."""
+    # After many results, failures may have scrolled out of sight, so they are listed again.
+    if len(run.outcomes) > _FEW_RESULTS:
+        failed = [outcome for outcome in run.outcomes if outcome.problem == "failure"]
+        yield from _section("failed", [f"{one_line(o.id)}{_why(o)}" for o in failed])
+    left = [one_line(outcome.id) for outcome in run.outcomes if outcome.status == "skipped"]
+    why = "interrupted" if run.report.interrupted else "stopped after a failure"
+    of = f"{len(left):,} of {len(run.outcomes):,}"
+    yield from _section(f"{why}: {of} left; finished variants are kept", left)
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    """Return a title and the first few lines below it; nothing without lines."""
+    shown = [f"  {line}" for line in lines[:_MOST_LISTED]]
+    if len(lines) > _MOST_LISTED:
+        shown.append(f"  and {len(lines) - _MOST_LISTED:,} more")
+    return [f"{title}:", *shown] if lines else []
+
+
+def _why(outcome: Outcome) -> str:
+    """Return `  kernels.py:5: ValueError: no kernel for (2048,)`."""
+    place = outcome.error.location if outcome.error else None
+    return f"  {f'{place}: ' if place else ''}{error_line(outcome.error)}"
+
+
+_TOOLCHAIN = ("tool ", "variable ")
+"""Label prefixes of fields that are the same for all variants of a build."""
+_DATA = "data "
+"""Label prefix of a data file; the values of such fields are digests."""
+_EXCERPT = 100
+"""Maximum number of characters shown of a long value."""
+
+
+def difference_lines(explanation: Explanation) -> list[str]:
+    """Return the indented differences from the nearest stored entry, except those in the reason."""
+    reason = explanation.reason
+    lines = [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
+    if explanation.sources:
+        lines.append(
+            "      a build lowers it again, and compiles only if that gives something else"
+        )
+    for difference in explanation.fields:
+        if difference.label.startswith(_TOOLCHAIN) and explanation.toolchain:
+            continue  # the reason contains the names and versions
+        if difference.label.startswith(_DATA):
+            lines.append(f"      {_data_change(difference)}")
+            continue
+        stored, now = excerpts(difference.stored, difference.now)
+        lines += [
+            f"      {difference.label}",
+            f"        stored: {stored}",
+            f"        now:    {now}",
+        ]
+    return lines
+
+
+def _data_change(difference: Difference) -> str:
+    """Describe the change of a data file; its digests are not useful to the user."""
+    name = one_line(difference.label.removeprefix(_DATA))
+    if difference.stored is None:
+        return f"{name} is new in the spec"
+    return f"{name} {'is no longer in the spec' if difference.now is None else 'has changed'}"
+
+
+def excerpts(stored: str | None, now: str | None) -> tuple[str, str]:
+    """Shorten two different values to the text around their first difference."""
+    if stored is None or now is None:
+        return _excerpt(stored, 0), _excerpt(now, 0)
+    pairs = enumerate(zip(stored, now, strict=False))
+    shared = next((at for at, (a, b) in pairs if a != b), min(len(stored), len(now)))
+    return _excerpt(stored, shared), _excerpt(now, shared)
+
+
+def _excerpt(value: str | None, around: int) -> str:
+    if value is None:
+        return "(absent)"
+    if len(value) <= _EXCERPT:
+        return value
+    start = max(0, min(around - _EXCERPT // 3, len(value) - _EXCERPT))
+    end = start + _EXCERPT
+    return f"{'…' if start else ''}{value[start:end]}{'…' if end < len(value) else ''}"
 
 
 def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:

@@ -7,11 +7,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -25,24 +25,17 @@ OUTPUT_LOST = 74
 """`EX_IOERR` of sysexits.h: the output could not be written."""
 
 
-class Failure(NamedTuple):
-    """Text for stderr, and the exit code."""
-
-    text: str
-    exit_code: int
-
-
-def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> Failure:
-    """Return the text and exit code for an error; an `OSError` is an output error."""
+def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> tuple[str, int]:
+    """Return text and exit code for an error; an `OSError` is an output error."""
     if isinstance(error, OSError):
-        return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
+        return (f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
     if isinstance(error, PallascError):
-        return Failure(f"error: {error_text(error)}", error.exit_code)
+        return (f"error: {error_text(error)}", error.exit_code)
     if isinstance(error, click.UsageError):
-        return Failure(_usage_text(error), USAGE)
+        return (_usage_text(error), USAGE)
     if isinstance(error, click.ClickException):
-        return Failure(f"error: {error.format_message()}", USAGE)
-    return Failure("interrupted", INTERRUPTED)  # click raises Abort for KeyboardInterrupt
+        return (f"error: {error.format_message()}", USAGE)
+    return ("interrupted", INTERRUPTED)  # click raises Abort for KeyboardInterrupt
 
 
 def is_output_error(error: OSError) -> bool:
@@ -103,7 +96,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 _DEAF_S = 10.0
 """Longer than a run needs to end its workers and print the final messages."""
-_AGAIN_S = 0.01
+_AGAIN_S = 0.02
 
 
 @contextmanager
@@ -121,94 +114,42 @@ def as_interrupts() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     # nohup ignores SIGHUP, and a program that calls `main` may have its own handlers; keep both.
     ours = [number for number, handler in before.items() if handler in _UNHANDLED]
-    first = _First()
+    report, first = sys.unraisablehook, _First()
     for number in ours:
         signal.signal(number, first)
+    sys.unraisablehook = first.send_again(report)
     try:
-        with first.sent_again_where_dropped():
-            yield
+        yield
     finally:
+        sys.unraisablehook = report
         for number in ours:
             # Python restores its own handlers long before the process ends, but keeps SIG_IGN.
-            signal.signal(number, signal.SIG_IGN if first.came else before[number])
-
-
-@contextmanager
-def deferred() -> Iterator[None]:
-    """Defer a first signal: raise `KeyboardInterrupt` at the end of the block, not inside.
-
-    Output written in the block is therefore complete, also in nested blocks. A second signal ends
-    the block immediately, because nobody may be reading the output.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()  # handlers run there
-    if not isinstance(handler, _First) or handler.defers or not is_main:
-        yield
-        return
-    handler.defers = True
-    try:
-        yield
-    finally:
-        handler.defers = False
-    handler.catch_up()
+            is_over = first.came_s is not None
+            signal.signal(number, signal.SIG_IGN if is_over else before[number])
 
 
 class _First:
     """Signal handler that raises `KeyboardInterrupt` for the first of several signals."""
 
     def __init__(self) -> None:
-        self.defers = False
-        self._came_s: float | None = None
-        self._deferred = False
+        self.came_s: float | None = None
         self._number: int = signal.SIGINT
-        self._is_dropped = self._reports = False
-        self._over = threading.Event()
 
-    @property
-    def came(self) -> bool:
-        return self._came_s is not None or self._is_dropped
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if self.came_s is None or now_s - self.came_s > _DEAF_S:
+            self.came_s, self._number = now_s, number
+            raise KeyboardInterrupt
 
-    @contextmanager
-    def sent_again_where_dropped(self) -> Iterator[None]:
-        """Send a signal again if Python drops its exception, as in a `__del__`."""
-        report = sys.unraisablehook
+    def send_again(self, report: Callable[[Any], object]) -> Callable[[Any], None]:
+        """Return a hook for dropped exceptions, which `report` gets unless they are ours."""
 
         def hook(dropped: Any) -> None:
             if not issubclass(dropped.exc_type, KeyboardInterrupt):
                 report(dropped)
                 return
-            self._reports, self._is_dropped, self._came_s = True, True, None
-            try:
-                threading.Thread(target=self._send_again, daemon=True).start()
-            finally:
-                self._reports = False
+            self.came_s = -_DEAF_S  # the next signal counts, and its process still ends by it
+            # An exception raised in this hook would be dropped, too.
+            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), self._number)).start()
 
-        sys.unraisablehook = hook
-        try:
-            yield
-        finally:
-            sys.unraisablehook = report
-            self._over.set()
-
-    def _send_again(self) -> None:
-        """Send the signal until it is handled; the first may arrive before the hook returns."""
-        while not self._over.wait(_AGAIN_S) and self._is_dropped:
-            os.kill(os.getpid(), self._number)
-
-    def catch_up(self) -> None:
-        """Raise a deferred interrupt. Later signals are then ignored as usual."""
-        if self._deferred:
-            self._deferred = False
-            self._came_s = time.monotonic()
-            raise KeyboardInterrupt
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._reports:
-            return  # the signal will be sent again
-        now_s = time.monotonic()
-        if self.defers and self._came_s is None:
-            self._came_s, self._deferred, self._is_dropped = now_s - _DEAF_S, True, False
-            return
-        if self._came_s is None or now_s - self._came_s > _DEAF_S:
-            self._came_s, self._number, self._is_dropped = now_s, number, False
-            raise KeyboardInterrupt
+        return hook

@@ -12,7 +12,7 @@ readers accept: `skipped` of `testsuites`, `file` and `line` of a `testcase`, an
           properties, failure or error or skipped, system-out, system-err
 
 In a build, each kernel is a suite, in the order of the specs, and each variant is a case.
-Properties are listed in `junit_properties`; pallas_kernels is 0 if XLA generated all kernels. A
+Properties are listed in `_properties`; pallas_kernels is 0 if XLA generated all kernels. A
 failure has the first line of the message, the error's type, and the full message as text.
 system-out has the end of the compiling process's output, system-err the warnings, one per line.
 
@@ -31,13 +31,13 @@ from xml.etree import ElementTree
 
 from pallasc.cli.output.check_text import finding_lines
 from pallasc.cli.output.exits import error_text
-from pallasc.cli.output.json import junit_properties
 from pallasc.cli.output.outcome import Outcome
 from pallasc.cli.output.text import relative_file
 from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Run
+    from pallasc.compiler.builds.report import VariantResult
 
 _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow."""
@@ -96,7 +96,7 @@ def _case(outcome: Outcome, root: Path) -> ElementTree.Element:
     if result is not None:
         output = result.output
         properties = ElementTree.SubElement(case, "properties")
-        for name, value in junit_properties(outcome, result).items():
+        for name, value in _properties(outcome, result).items():
             ElementTree.SubElement(properties, "property", name=name, value=clean(value))
         warnings = "\n".join(map(str, result.diagnostics))
     if outcome.problem:
@@ -109,6 +109,23 @@ def _case(outcome: Outcome, root: Path) -> ElementTree.Element:
         if (text := clean(text)).strip():
             ElementTree.SubElement(case, tag).text = text
     return case
+
+
+def _properties(outcome: Outcome, result: VariantResult) -> dict[str, str]:
+    """Return a variant's properties for JUnit XML, omitting missing values."""
+    properties: dict[str, object] = {
+        "status": outcome.status,
+        "reason": result.reason,
+        "target": result.variant.target.name,
+        "arch": result.variant.target.arch,
+        "action_key": result.action_key,
+    }
+    if (figures := outcome.figures) is not None:
+        texts = {name: str(value) for name, value in figures._asdict().items()}
+        properties |= {**texts, "xla_kernels": ", ".join(figures.xla_kernels)}
+    properties["occupancy"] = (outcome.resources or {}).get("occupancy")
+    properties["warnings"] = outcome.warnings
+    return {name: str(value) for name, value in properties.items() if value}
 
 
 def clean(text: str) -> str:

@@ -5,10 +5,13 @@ A `Run` has one `Outcome` per variant of a build, or per level and variant of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pallasc.cli.output.exits import error_line
+from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.shard import Share
     from pallasc.errors import Location, PallascError
     from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.gpus import Target
 
 T = TypeVar("T")
 _NOT_DONE = {
@@ -89,9 +93,32 @@ class Outcome(NamedTuple):
         return None if self.artifact is None else figures_of(self.artifact)
 
     @property
+    def resources(self) -> dict[str, int | None] | None:
+        """Resources of a built variant as stored in a lock file, None without an artifact."""
+        if self.result is None or self.result.artifact is None:
+            return None
+        from pallasc.specs.artifacts.resources import resources_of
+
+        # The artifact's record has the same figures, but is not in memory.
+        with suppress(CorruptError):
+            figures = _figures_of(self.result.variant.target)
+            return resources_of(self.result.artifact, figures)._asdict()
+        return None
+
+    @property
+    def warnings(self) -> int:
+        """Number of warnings, including repeated ones."""
+        return sum(warning.count for warning in self.result.diagnostics) if self.result else 0
+
+    @property
     def holds_no_kernel(self) -> bool:
         """True if the variant was compiled but contains no Mosaic GPU kernel."""
         return self.artifact is not None and _holds_no_kernel(self.artifact)
+
+
+@cache
+def _figures_of(target: Target) -> Mapping[str, Any]:
+    return target.figures()
 
 
 class Found(NamedTuple):
@@ -237,15 +264,8 @@ def checked(
     from_store: bool,
 ) -> Outcome:
     """Return the outcome of a variant at one level of a check."""
-    outcome = Outcome(
-        name,
-        result.level,
-        place,
-        result.status,
-        result.seconds,
-        notes=result.notes,
-        findings=result.findings,
-        from_store=from_store,
+    outcome = Outcome(name, result.level, place, result.status, result.seconds)._replace(
+        notes=result.notes, findings=result.findings, from_store=from_store
     )
     failing = [finding for finding in result.findings if finding.severity != "note"]
     if failing:

@@ -3,24 +3,23 @@
 On a terminal, `Live` prints finished variants above a status area that it redraws. It uses only
 colors and three control sequences: carriage return, "cursor up" and "erase line". It avoids "erase
 to end of screen" because tmux keeps the erased lines. The cursor stays visible and no terminal mode
-changes, so a killed process leaves the terminal usable.
+changes, so a killed process leaves the terminal usable. Only `Live` imports rich.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import counter, lines_below, result_line
-from pallasc.cli.output.exits import deferred, error_text
+from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import Outcome, built
-from pallasc.cli.output.text import STATUS_COLOURS, Screen, about, elapsed, stderr_screen
+from pallasc.cli.output.text import STATUS_COLOURS, Screen, about, count, elapsed, stderr_screen
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.spelling import one_line, printable
 
@@ -45,6 +44,11 @@ _INTERVAL_S = 0.1
 _QUIET_S = 0.3
 """Delay before the status appears; builds with only hits usually finish earlier."""
 _FEW_HITS = 20
+_MOST_RUNNING = 4
+_BAR = 40
+_SHORTEST_BAR = 5
+_MARGIN = 3
+"""Columns kept free: one to prevent wrapping, two for the `^C` that a terminal echoes."""
 
 ResultLine = Callable[[Outcome], str]
 """Formats the line of a result, like `result_line`."""
@@ -112,12 +116,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def __call__(self, event: Event | Tick) -> None:
@@ -199,12 +198,8 @@ def running_text(running: Sequence[tuple[str, float]]) -> str:
 
 def time_left(tick: Tick, running_s: Sequence[float]) -> str:
     """Return `about 3 min left`, or "" if no estimate is possible."""
-    left_s = time_left_s(
-        left=tick.total - tick.done,
-        compiled_s=tick.compiled_s,
-        running_s=running_s,
-        jobs=tick.jobs,
-    )
+    left = tick.total - tick.done
+    left_s = time_left_s(left=left, compiled_s=tick.compiled_s, running_s=running_s, jobs=tick.jobs)
     return "" if left_s is None else f"{about(left_s)} left"
 
 
@@ -301,8 +296,6 @@ class Live(Progress):
         lines: list[Text] = []
         painted = ""
         if self._visible:
-            from pallasc.cli.output.live import status_lines, terminal_text
-
             running = [(one_line(variant.id), now_s - since) for variant, since in self._running]
             left = time_left(self._tick, [seconds for _, seconds in running])
             lines = status_lines(
@@ -310,10 +303,11 @@ class Live(Progress):
             )
             painted = terminal_text(lines, self.screen)
         if self._held or lines != self._drawn:
-            with deferred():  # otherwise an interrupt could leave a status area on the screen
-                self.screen.write(_erase(self._drawn, columns) + "".join(self._held) + painted)
-                self._held.clear()
-                self._drawn = lines
+            text = _erase(self._drawn, columns) + "".join(self._held) + painted
+            # Before the write, because an interrupt in it must not leave a status area.
+            self._held.clear()
+            self._drawn = lines
+            self.screen.write(text)
         self._drawn_s = now_s
 
 
@@ -326,6 +320,98 @@ def _erase(lines: list[Text], columns: int) -> str:
         return ""
     above = sum(max(1, -(-line.cell_len // columns)) for line in lines) - 1
     return "\r\x1b[2K" + "\x1b[1A\x1b[2K" * above
+
+
+def status_lines(
+    done: int,
+    total: int,
+    counts: Mapping[str, int],
+    running: Sequence[tuple[str, float]],
+    time_left: str,
+    columns: int,
+    rows: int,
+) -> list[Text]:
+    """Return the lines of the status area: progress bar, counts, slowest running variants.
+
+    No line wraps, and one row of the screen stays free. Until a variant starts or finishes, a
+    single line reports that the build is getting ready.
+
+    Args:
+        done: number of finished variants.
+        total: number of variants.
+        counts: number of finished variants by status.
+        running: running variants with elapsed seconds.
+        time_left: estimated remaining time, as text.
+        columns: width of the screen.
+        rows: height of the screen.
+    """
+    from rich.text import Text
+
+    room = max(1, columns - _MARGIN)
+    if not done and not running:
+        lines = [Text(f"{f'[0/{total}] ' if total else ''}getting ready")]
+    else:
+        slowest = sorted(running, key=lambda entry: -entry[1])
+        shown = slowest[: max(0, min(_MOST_RUNNING, rows - 3))]
+        lines = [_bar(done, total, time_left, room), _counts(counts, len(running))]
+        lines = [*lines, *_running(shown)][: max(1, rows - 1)]
+    for line in lines:
+        line.truncate(room, overflow="ellipsis")
+    return [line for line in lines if line]
+
+
+def _bar(done: int, total: int, time_left: str, room: int) -> Text:
+    from rich.text import Text
+
+    part = done / total if total else 0.0
+    figures = f"{done:,}/{total:,}  {int(100 * part)} %{f'  {time_left}' if time_left else ''}"
+    length = min(_BAR, room - len(figures) - 2)
+    if length < _SHORTEST_BAR:
+        return Text(figures)
+    full = int(length * part)
+    rest = ("─" * (length - full), "bright_black")
+    return Text.assemble(("━" * full, "green"), rest, f"  {figures}")
+
+
+def _counts(counts: Mapping[str, int], running: int) -> Text:
+    """Return the nonzero counts by status, and the number of running variants."""
+    from rich.text import Text
+
+    words = {name: f"{number:,} {name}" for name, number in counts.items() if number}
+    words |= {"hit": count(counts["hit"], "hit")} if counts["hit"] else {}
+    parts = [Text(text, STATUS_COLOURS[name]) for name, text in words.items()]
+    parts += [Text(f"{running:,} running")] if running else []
+    return Text(", ").join(parts)
+
+
+def _running(shown: Sequence[tuple[str, float]]) -> list[Text]:
+    """Return one line per variant: its right-aligned elapsed time and its id."""
+    from rich.text import Text
+
+    times = [elapsed(seconds) for _, seconds in shown]
+    widest = max(map(len, times), default=0)
+    return [
+        Text.assemble((f"  {time:>{widest}}  ", "bright_black"), name)
+        for time, (name, _) in zip(times, shown, strict=True)
+    ]
+
+
+def terminal_text(lines: Sequence[Text], screen: Screen) -> str:
+    """Render lines as terminal text, with colors if the screen has any."""
+    import io
+
+    from rich.console import Console
+    from rich.text import Text
+
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        force_terminal=True,
+        color_system="standard" if screen.colour else None,
+        legacy_windows=False,
+    )
+    console.print(Text("\n").join(lines), end="", soft_wrap=True)
+    return stream.getvalue()
 
 
 class Reading:

@@ -1,17 +1,21 @@
-"""Outputs for the report of a build or a check besides the terminal: JSON, files, annotations."""
+"""Outputs for the report of a build or a check besides the terminal: JSON, files, annotations.
+
+A new column of a build is a key of `_variant_row`, described in the help of `pallasc build --json`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import click
 
-from pallasc.cli.output.exits import deferred
 from pallasc.cli.output.text import (
+    STATUS_COLOURS,
     echo,
     echo_bytes,
     echo_command,
@@ -24,11 +28,14 @@ from pallasc.errors import PallascError
 if TYPE_CHECKING:
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.output.outcome import Run
-    from pallasc.compiler.builds.report import Report
+    from pallasc.checks.report import VariantCheck
+    from pallasc.cli.output.outcome import Outcome, Run
+    from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.compiler.builds.shard import Share
+    from pallasc.specs.spec import Variant
 
+_TOP = 5
 STANDARD_OUTPUT = Path("-")
 """Value of an option that writes a report to stdout."""
 
@@ -90,14 +97,13 @@ class Outputs(NamedTuple):
         """
         if not (self.as_json or self.junit or self.annotations):
             return
-        from pallasc.cli.output.json import report_json
         from pallasc.cli.output.outcome import build_run
 
         run = build_run(report, error, share)
         self._write(run, report_json(run, report, reproduction) if self.as_json else None)
 
     def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
-        """Write the report of a check. A first signal is deferred until every output is complete.
+        """Write the report of a check.
 
         Args:
             report: report of the check.
@@ -109,14 +115,12 @@ class Outputs(NamedTuple):
         """
         from pallasc.cli.output.check_text import print_report
 
-        with deferred():
-            run, levels = self._write_check(report, report.unchecked, share), self.levels or ()
-            print_report(run, report, levels, only_totals=self.prints_report, quiet=quiet)
+        run, levels = self._write_check(report, report.unchecked, share), self.levels or ()
+        print_report(run, report, levels, only_totals=self.prints_report, quiet=quiet)
 
     def _write_check(
         self, report: CheckReport, error: PallascError | None, share: Share | None = None
     ) -> Run:
-        from pallasc.cli.output.json import check_json
         from pallasc.cli.output.outcome import check_run
 
         run = check_run(report, error, share)
@@ -127,7 +131,7 @@ class Outputs(NamedTuple):
         """Write the requested outputs: JSON from `data`, everything else from `run`."""
         root = workspace_root(os.environ)
         if self.annotations:
-            from pallasc.cli.output.annotations import github_commands
+            from pallasc.cli.output.code_hosts import github_commands
 
             # GitHub reads commands from both streams, and stdout may contain JSON.
             for line in github_commands(run, root):
@@ -140,7 +144,7 @@ class Outputs(NamedTuple):
             write_report(junit_xml(run, root), self.junit, "--junit")
         if self.sarif:
             from pallasc.checks.levels import rules_of
-            from pallasc.cli.output.sarif import sarif
+            from pallasc.cli.output.code_hosts import sarif
             from pallasc.version import installed_version
 
             rules = rules_of(self.levels or ())
@@ -202,3 +206,150 @@ def write_report(data: bytes, path: Path, option: str) -> None:
             path.write_bytes(data)
             return
     replace_file(path, data)
+
+
+def report_json(
+    run: Run, report: Report, reproduction: Reproduction | None = None
+) -> dict[str, object]:
+    """Return the `--json` object of a build, without the schema version.
+
+    Args:
+        run: record of the build.
+        report: its report.
+        reproduction: result of compiling twice, None if that was not requested.
+    """
+    totals = run.totals(STATUS_COLOURS)
+    finished = len(run.outcomes) - totals["skipped"]
+    compiled = [outcome for outcome in run.outcomes if outcome.status == "compiled"]
+    data = {
+        **_common(run),
+        "warnings": sum(outcome.warnings for outcome in run.outcomes),
+        "totals": totals,
+        "hit_rate": round(totals["hit"] / finished, 4) if finished else None,
+        "saved_s": round(sum(result.saved_s for result in report.hits), 3),
+        "slowest": _top(compiled, lambda outcome: outcome.seconds)[:_TOP],
+        "largest": _top(compiled, lambda o: o.artifact.cubin_bytes if o.artifact else 0)[:_TOP],
+        "spilling": _top(run.outcomes, lambda o: o.artifact.spill_bytes if o.artifact else 0),
+        "variants": [
+            _variant_row(outcome, outcome.result) for outcome in run.outcomes if outcome.result
+        ],
+        "remote": report.remote.to_json() if report.remote else None,
+    }
+    if reproduction is not None:
+        data["reproduced"] = [result.to_json() for result in reproduction.results]
+    return data
+
+
+def check_json(run: Run, report: CheckReport) -> dict[str, object]:
+    """Return the `--json` object of a check, without the schema version."""
+    from pallasc.checks.findings import Status
+
+    return {
+        **_common(run),
+        "levels": list(report.levels),
+        "totals": run.totals(get_args(Status)),
+        "findings": sum(len(outcome.findings) for outcome in run.outcomes),
+        "variants": [_check_row(check, report) for check in report.checks],
+    }
+
+
+def _common(run: Run) -> dict[str, object]:
+    report, share = run.report, run.share
+    shard = share and {
+        "number": share.shard.number,
+        "of": share.shard.of,
+        "variants": len(share.variants),
+        "others": share.others,
+        "expected_s": share.expected_s,
+        "costs_from": share.costs_from or None,
+    }
+    return {
+        "seconds": round(report.seconds, 3),
+        "interrupted": report.interrupted,
+        "notes": list(report.notes),
+        "errors": [error_row(failed) for failed in report.errors],
+        "error": error_row(run.error),
+        "shard": shard,
+    }
+
+
+def _top(outcomes: list[Outcome], measure: Callable[[Outcome], float]) -> list[str]:
+    """Return the ids of the outcomes with a nonzero measure, in descending order."""
+    return [o.id for o in sorted(filter(measure, outcomes), key=lambda o: -measure(o))]
+
+
+def variant_facts(variant: Variant) -> dict[str, object]:
+    """Return the fields of a variant that are common to every command's `--json`."""
+    return {
+        "id": variant.id,
+        "name": variant.name,
+        "params": dict(variant.params),
+        "target": variant.target.name,
+    }
+
+
+def _variant_row(outcome: Outcome, result: VariantResult) -> dict[str, object]:
+    """Return the row of a variant in a build; missing values are null or empty."""
+    variant, figures = result.variant, outcome.figures
+    return {
+        **variant_facts(variant),
+        "arch": variant.target.arch,
+        "status": outcome.status,
+        "seconds": round(outcome.seconds, 3),
+        "saved_s": round(result.saved_s, 3),
+        "reason": result.reason,
+        "explanation": result.explanation.to_json() if result.explanation else None,
+        "remote": result.remote,
+        "action_key": result.action_key,
+        "digest": figures and figures.digest,
+        "cubin_bytes": figures and figures.cubin_bytes,
+        "kernels": [asdict(kernel) for kernel in result.artifact.kernels]
+        if result.artifact
+        else [],
+        "resources": outcome.resources,
+        "pallas_kernels": figures.pallas_kernels if figures else 0,
+        "xla_kernels": list(figures.xla_kernels) if figures else [],
+        "warnings": [diagnostic.to_json() for diagnostic in result.diagnostics],
+        "error": error_row(outcome.error),
+        "output": result.output,
+    }
+
+
+def _check_row(check: VariantCheck, report: CheckReport) -> dict[str, object]:
+    from pallasc.checks.findings import to_json
+
+    variant = check.variant
+    return {
+        "id": check.id,
+        "name": variant.name if variant else None,
+        "params": dict(variant.params) if variant else {},
+        "target": variant.target.name if variant else None,
+        "action_key": check.action_key,
+        "digest": check.digest,
+        "results": [
+            {
+                **to_json(result),
+                "seconds": round(result.seconds, 3),
+                "from_store": result.level in check.from_store,
+                "error": error_row(check.errors.get(result.level)),
+            }
+            for result in check.results
+        ],
+        "error": error_row(check.built.error if check.built is not None else None),
+        "interrupted": list(report.missing(check)),
+    }
+
+
+def error_row(error: PallascError | None) -> dict[str, object] | None:
+    """Return the row of an error, None without an error."""
+    if error is None:
+        return None
+    place = error.location
+    return {
+        "message": error.message,
+        "hint": error.hint,
+        "file": place.file if place else None,
+        "line": place.line or None if place else None,
+        "column": place.column or None if place else None,
+        "exit_code": error.exit_code,
+    }

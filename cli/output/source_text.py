@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
-    from pallasc.specs.artifacts.source_lines import KernelLines, SourceLines
+    from pallasc.specs.artifacts.source_lines import KernelLines
     from pallasc.specs.spec import Variant
 
     Found = SourceLines | PallascError
@@ -257,13 +257,11 @@ def held_lines(
     found: dict[str, Found] = {}
     for variant, artifact, action_key in compiled:
         if action_key is None:
-            lines = artifact.source_lines
+            lines, where = artifact.source_lines, "its bundle"
             hint = "Make the bundle with: pallasc bundle create --lines"
-            where = "its bundle"
         else:
-            lines = read_source_lines(store, action_key)
+            lines, where = read_source_lines(store, action_key), "the store"
             hint = "Find them where its spec is: pallasc inspect SPECS --lines"
-            where = "the store"
         missing = f"{variant.id}: {where} has no source lines of it."
         found[variant.id] = lines or NotCachedError(missing, hint=hint)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -31,7 +32,6 @@ STATUS_COLOURS = {
 }
 
 _MOST_WARNINGS = 5
-_ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -90,17 +90,15 @@ class Screen(NamedTuple):
         stream: the stream.
         live: whether lines at the bottom can be redrawn.
         colour: whether colors are used.
-        ascii: whether the stream cannot show our bar and ellipsis.
     """
 
     stream: TextIO
     live: bool = False
     colour: bool = False
-    ascii: bool = False
 
     def write(self, text: str) -> None:
         """Write and flush text."""
-        self.stream.write(text.translate(_ASCII) if self.ascii else text)
+        self.stream.write(text)
         self.stream.flush()
 
     def size(self) -> tuple[int, int]:
@@ -144,26 +142,7 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
 def stderr_screen() -> Screen:
     """Return a screen for this process's stderr."""
     stream = sys.stderr
-    try:
-        "━─…".encode(stream.encoding or "ascii")  # a StringIO has no encoding
-        is_narrow = False
-    except (UnicodeEncodeError, LookupError):
-        is_narrow = True
-    return Screen(
-        stream,
-        live=can_redraw(stream, os.environ),
-        colour=wants_colour(stream, os.environ),
-        ascii=is_narrow,
-    )
-
-
-def cut(text: str, columns: int) -> str:
-    """Return the longest beginning of a line that fits into a number of columns."""
-    from rich.text import Text
-
-    line = Text(text)
-    line.truncate(columns)
-    return line.plain.rstrip()
+    return Screen(stream, can_redraw(stream, os.environ), wants_colour(stream, os.environ))
 
 
 def table(
@@ -215,10 +194,8 @@ def elapsed(seconds: float) -> str:
 
 def about(seconds: float) -> str:
     """Return a rough estimate: `about 25 s`, `about 3 min`."""
-    if seconds <= 5:
-        return "a few seconds"
     if seconds <= 55:
-        return f"about {-(-seconds // 5) * 5:.0f} s"
+        return f"about {max(1, math.ceil(seconds / 5)) * 5} s"
     if seconds < 5400:
         return f"about {max(1, round(seconds / 60))} min"
     return f"about {round(seconds / 3600)} h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
@@ -23,7 +23,6 @@ from pallasc.specs.canonical import canonical_text
 from pallasc.specs.tuning import Row, key_text, use_text
 
 if TYPE_CHECKING:
-    from pallasc.specs.loading.tuned_table import Table
     from pallasc.specs.spec import Spec, Variant
     from pallasc.specs.tuning import Tune
     from pallasc.tuning.pick import Key, Picked, RowChange, TunedKernel
@@ -81,16 +80,15 @@ def command(
 ) -> int:
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
-    A configuration is a set of values of the tuned parameters. Pick selects the smallest number of
-    configurations such that every key has one within --within of its best, and the fastest among
-    those. A configuration counts only if the measurements show that it is within the limit. Each
-    bucket gets one row; a key that this row does not suit gets its own row. Rows of other GPUs and
-    of keys without measurements are kept. The same results give the same bytes, in any order.
+    A configuration is a set of values of the tuned parameters. Pick selects few configurations such
+    that every key has one within --within of its best, and fast ones among those. A configuration
+    counts only if the measurements show that it is within the limit. Each bucket gets one row; a
+    key that this row does not suit gets its own row. Rows of other GPUs are kept, and rows of keys
+    and buckets without measurements. The same results give the same bytes, in any order.
 
-    Pick rejects results of two GPUs, of a GPU that the points are not compiled for, and of two
-    artifacts of one point; truncated results, and results older than a row; and files with a round
-    in common. Each row records the digest of the measured artifact; a build warns if its variant
-    compiles to a different one.
+    Pick rejects results of two GPUs and of a GPU that the points are not compiled for; truncated
+    results, and results older than a row; and two files with results of one key. Each row records
+    the digest of the measured artifact; a build warns if its variant compiles to a different one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
@@ -102,11 +100,11 @@ def command(
     --json prints one object:
       schema   1
       written  list of the written tables
-      kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used, smallest),
+      kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used),
                artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (each
                with change, gpu, key, before, after), beyond, unfinished, without
     """
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.variants import open_store
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
     from pallasc.tuning.pick import pick, with_model
@@ -124,11 +122,11 @@ def command(
         )
     models = [model for spec in tuned for model in spec.models.values()]
     results = [with_model(file, models) for file in results]
-    places, kernels = _read_kernels(tuned, output, results[0].start.model)
+    kernels = _read_kernels(tuned, output, results[0].start.model)
     decided = pick(results, kernels, within, most=at_most)
-    written = [] if dry_run else _write(places, decided, kernels)
+    written = [] if dry_run else _write(decided, kernels)
     if as_json:
-        listed = [{"table": places[own.name].shown, **_json(own)} for own in decided]
+        listed = [{"table": kernels[own.name].shown, **_json(own)} for own in decided]
         echo(json_text({"kernels": listed, "written": [str(path) for path in written]}))
     for own in decided:
         tune = kernels[own.name].tune
@@ -136,23 +134,16 @@ def command(
             echo(_text(own, tune))
         for line in _remarks(own, tune, within):
             echo(line, err=True)
-    for path, shown in dict(places.values()).items():
+    for path, shown in {own.table: own.shown for own in kernels.values()}.items():
         stayed = "as it was" if path.exists() else "not written"
         echo(f"{shown} is {'written' if path in written else stayed}", err=True)
     return 0 if any(own.served for own in decided) else 1
 
 
-class _Place(NamedTuple):
-    """Where the table of a kernel is, and its name in messages."""
-
-    path: Path
-    shown: str
-
-
 def _read_kernels(
     specs: Sequence[Spec], output: Path | None, model: str | None
-) -> tuple[dict[str, _Place], dict[str, TunedKernel]]:
-    """Return the tables and the tuned kernels of specs for a model, by the name of the kernel.
+) -> dict[str, TunedKernel]:
+    """Return the tuned kernels of specs for a model, by name.
 
     Raises:
         SpecError: a spec or a table is invalid, or two specs tune a kernel differently.
@@ -167,7 +158,6 @@ def _read_kernels(
     for variant in expand(list(declared.values()), all_points=True):
         if variant.target.name == model:
             points.setdefault(variant.name, []).append(variant)
-    places: dict[str, _Place] = {}
     kernels: dict[str, TunedKernel] = {}
     for name, variants in points.items():
         own = dict.fromkeys(variant.location for variant in variants)
@@ -180,36 +170,29 @@ def _read_kernels(
                 hint="Write the same 'tune' in both.",
             )
         path = output or Path(spec.base_dir, tune.table)
-        places[name] = _Place(path, str(output or table_shown(spec, tune)))
-        table = read_table(*places[name]).get(name)
-        params = [dict(variant.params) for variant in variants]
-        kernels[name] = TunedKernel(
-            tune,
-            ids={variant.id for variant in variants},
-            rows=table.rows if table is not None else (),
-            keys={tuple(point[by] for by in tune.by) for point in params},
-        )
-    return places, kernels
+        shown = str(output or table_shown(spec, tune))
+        table = read_table(path, shown).get(name)
+        ids = {variant.id for variant in variants}
+        kernels[name] = TunedKernel(tune, ids, table.rows if table else (), path, shown)
+    return kernels
 
 
-def _write(
-    places: Mapping[str, _Place], decided: Sequence[Picked], kernels: Mapping[str, TunedKernel]
-) -> list[Path]:
+def _write(decided: Sequence[Picked], kernels: Mapping[str, TunedKernel]) -> list[Path]:
     """Write the tables that have changed, and return their paths."""
     from pallasc.specs.loading.tuned_table import Table, read_table, table_text, write_table
 
-    changed: dict[_Place, dict[str, Table]] = {}
+    changed: dict[tuple[Path, str], dict[str, Table]] = {}
     for own in decided:
         if own.served:
+            kernel = kernels[own.name]
             rows = tuple(change.row for change in own.changes if change.kind != "dropped")
-            changed.setdefault(places[own.name], {})[own.name] = Table(
-                kernels[own.name].tune.by, rows
-            )
+            tables = changed.setdefault((kernel.table, kernel.shown), {})
+            tables[own.name] = Table(kernel.tune.by, rows)
     written = []
-    for (path, shown), own_tables in changed.items():
-        tables = {**read_table(path, shown), **own_tables}
-        if not path.exists() or table_text(tables) != path.read_text(encoding="utf-8"):
-            write_table(path, tables)
+    for (path, shown), tables in changed.items():
+        whole = {**read_table(path, shown), **tables}
+        if not path.exists() or table_text(whole) != path.read_text(encoding="utf-8"):
+            write_table(path, whole)
             written.append(path)
     return written
 
@@ -267,8 +250,6 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     if picked.unknown:
         points = count(picked.unknown, "point")
         yield f"{name}: {points} that are no longer in the spec did not count"
-    if not picked.is_smallest and not picked.unserved:
-        yield f"{name}: a smaller set may exist; the search was stopped early"
     if picked.default is not None and tune.default is None:
         yield (
             f"{name}: the spec has no default; the best single configuration for all keys is "
@@ -286,7 +267,6 @@ def _json(picked: Picked) -> dict[str, object]:
         "configurations": {
             "measured": len(picked.configurations),
             "used": len(picked.uses),
-            "smallest": picked.is_smallest,
         },
         "artifacts": {"measured": measured, "used": used},
         "loss_percent": {"mean": round(mean, 3), "worst": round(worst, 3)},
@@ -296,15 +276,15 @@ def _json(picked: Picked) -> dict[str, object]:
             {
                 "change": change.kind,
                 "gpu": change.row.gpu,
-                "key": list(change.row.key),
+                "key": change.row.key,
                 "before": _row_json(change.before),
                 "after": None if change.kind == "dropped" else _row_json(change.row),
             }
             for change in picked.changes
         ],
-        "beyond": list(map(list, picked.beyond)),
-        "unfinished": list(map(list, picked.unfinished)),
-        "without": list(map(list, [*picked.without, *picked.unserved])),
+        "beyond": picked.beyond,
+        "unfinished": picked.unfinished,
+        "without": [*picked.without, *picked.unserved],
     }
 
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import datetime
-import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import F, count_option, json_option, quiet_option
-from pallasc.cli.output.text import count, cut, echo, json_text
-from pallasc.specs.spelling import one_line, printable
+from pallasc.cli.output.text import count, echo, json_text
+from pallasc.specs.spelling import one_line
 from pallasc.specs.tuning import use_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pallasc.cli.output.text import Screen
     from pallasc.tuning.measure import Match
     from pallasc.tuning.results import Contest, Start
-
-_INTERVAL_S = 0.1
-_ERASE = "\r\x1b[2K"
 
 
 def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
@@ -82,11 +77,6 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
     metavar="N",
     help="Seed for the order of points in a round, and for inputs if the job has no reference.",
 )
-@click.option(
-    "--retry-failed",
-    is_flag=True,
-    help="Retry points that failed in an earlier run; their failure reasons are kept.",
-)
 @quiet_option
 @json_option("a summary")
 def command(
@@ -101,7 +91,6 @@ def command(
     cold: bool,
     timeout_s: float,
     seed: int,
-    retry_failed: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -109,9 +98,9 @@ def command(
 
     JAX and a compiler are not needed. Each point runs in a separate process, so a point that hangs
     or fails does not affect the others. All points of a key are launched before the first is
-    measured. Their outputs are compared with the reference values of the job, if any, and with each
-    other in all elements: the most common result counts as correct, and points with a different
-    result are not measured. If there is no most common result, the key has no winner.
+    measured. Their outputs are compared with the reference values of the job, if any, and in all
+    elements with the first valid output, which is the default's if the spec has one. Points with a
+    different result are not measured.
 
     Points of a key are measured in rounds, once per round, in changing order. After each round,
     points that are known to be slower are dropped. A key is done when its best point is known, when
@@ -122,20 +111,20 @@ def command(
     command; if every key is done, nothing changes. Results of a different job or GPU, or with
     different --cold, --repeats, or --seed, are rejected and not changed.
 
-    Failed points are not launched again. --retry-failed retries all of them, for example after a
-    hang caused by the machine; their keys are measured again, with a new budget of --seconds.
+    Failed points are not launched again. To retry them, for example after a hang caused by the
+    machine, write the results to another file.
 
     Conditions such as clock and temperature come from NVML, if cuda-bindings includes it.
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
       pallasc tune run job.pallasc -o results.jsonl --within 3 --seconds 10
-      pallasc tune run job.pallasc -o results.jsonl --retry-failed --timeout 300
+      pallasc tune run job.pallasc -o results.jsonl --timeout 300
       pallasc tune run job.pallasc -o b200.jsonl --device 1 --cold --json > summary.json
 
     Exit codes:
       0    every key has a winner
-      1    all points of a key failed, or the correct result is unknown
+      1    all points of a key failed
       2    the results are for another job, GPU, --cold, --repeats, or --seed; or JOB is not a job
       4    there is no GPU, or it is no longer usable
       5    the job or the results are damaged
@@ -150,24 +139,20 @@ def command(
       changed  true if results were added
       keys     list, each with: kernel, key, at (parameters that are not in the key), winner (an id,
                or null), why, us (median of the winner), rounds, spent_s, points (each with id,
-               params, artifact, us or null, rounds, failed or null, failed_before (reasons of
-               failures before retries), dropped or null)
+               params, artifact, us or null, rounds, failed or null, dropped or null)
     """
     from pallasc.cli.launching import device_json, make_inputs, model_of
-    from pallasc.cli.output.text import stderr_screen
     from pallasc.runtime.device.conditions import find_conditions, pci_address
     from pallasc.runtime.device.devices import look_at_device
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
     from pallasc.tuning.contest import Rules
-    from pallasc.tuning.measure import Run, Setup, read_job
-    from pallasc.tuning.referee import OutputReferee
+    from pallasc.tuning.measure import Referee, Run, Setup, read_job
     from pallasc.tuning.results import Start, open_results
 
     rules = Rules(within_percent / 100, rounds, seconds, together, seed)
     limits = {"repeats": repeats, "timeout_s": timeout_s, "cold": cold}
-    progress = _Progress(stderr_screen(), quiet=quiet or as_json)
-    with open_bundle(job) as bundle, progress:
+    with open_bundle(job) as bundle:
         bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
         matches = read_job(bundle, device)
@@ -182,22 +167,19 @@ def command(
             settings={**asdict(rules), **limits},
         )
         with open_results(output, start) as file:
-            for why in (file.results.torn, _unfit_gpu(start, matches), file.remark):
+            for why in (file.results.torn, _unfit_gpu(start, matches)):
                 if why:
-                    progress.say(f"warning: {why}")
+                    echo(f"warning: {why}", err=True)
             if conditions.missing:
-                progress.say(f"note: no clocks and temperatures: {conditions.missing}")
-            run = Run(
+                echo(f"note: no clocks and temperatures: {conditions.missing}", err=True)
+            Run(
                 file,
                 Setup(bundle, ordinal, timeout_s, repeats, cold),
                 rules,
                 conditions,
-                lambda: OutputReferee(bundle, seed, make_inputs),
-                progress,
-            )
-            if retry_failed:
-                run.retry_failed(matches)
-            run.all(matches)
+                lambda: Referee(bundle, seed, make_inputs),
+                _Progress(quiet=quiet or as_json),
+            ).all(matches)
     contests = [file.results.contests[match.contest_key] for match in matches]
     if as_json:
         about = {"file": str(output), "job": start.job, "device": device_json(device)}
@@ -207,9 +189,7 @@ def command(
         points = sum(len(match.entries) for match in matches)
         echo(f"{_totals(contests, points)} on {device}: {output}")
         if not file.changed:
-            failed = any(contest.failed for contest in contests)
-            again = "; use --retry-failed to retry failed points" if failed else ""
-            echo(f"All keys were already done; the results are unchanged{again}.")
+            echo("All keys were already done; the results are unchanged.")
     return 0 if all(contest.winner for contest in contests) else 1
 
 
@@ -226,52 +206,17 @@ def _unfit_gpu(start: Start, matches: Sequence[Match]) -> str:
     )
 
 
-class _Progress:
-    """Prints a line for each finished key and, on a terminal, a redrawn status line."""
+class _Progress(NamedTuple):
+    """Prints a line for each failed point and, unless quiet, for each finished key."""
 
-    def __init__(self, screen: Screen, *, quiet: bool) -> None:
-        self._screen = screen
-        self._quiet = quiet
-        self._is_live = screen.live and not quiet
-        self._place = ""
-        self._drawn_s = 0.0
+    quiet: bool
 
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write("")
-
-    def say(self, text: str) -> None:
-        """Print text above the status line."""
-        self._write(f"{printable(text)}\n")
-
-    def began(self, match: Match, number: int, total: int) -> None:
-        self._place = f"[{number}/{total}] {match.text}"
-        self._draw(f"starting {count(len(match.entries), 'point')}")
-
-    def measured(self, match: Match, contest: Contest) -> None:
-        """Show the number of remaining points, unless the status line was just redrawn."""
-        if time.monotonic() - self._drawn_s >= _INTERVAL_S:
-            out = sum(bool(p.failed or p.dropped) for p in contest.points.values())
-            left = count(len(match.entries) - out, "point")
-            self._draw(f"round {len(contest.rounds)}, {left} left")
-
-    def failed(self, match: Match, name: str, why: str) -> None:
-        self.say(f"{self._screen.paint('failed', 'red')}  {one_line(name)}: {one_line(why)}")
+    def failed(self, name: str, why: str) -> None:
+        echo(f"failed  {one_line(name)}: {one_line(why)}", err=True)
 
     def done(self, match: Match, contest: Contest) -> None:
-        if not self._quiet:
-            self.say(one_line(_contest_line(match, contest)))
-
-    def _draw(self, text: str) -> None:
-        if self._is_live:
-            self._drawn_s = time.monotonic()
-            self._write(cut(one_line(f"{self._place}: {text}"), self._screen.size()[0] - 1))
-
-    def _write(self, text: str) -> None:
-        """Write text instead of the status line."""
-        self._screen.write(f"{_ERASE if self._is_live else ''}{text}")
+        if not self.quiet:
+            echo(one_line(_contest_line(match, contest)), err=True)
 
 
 def _contest_line(match: Match, contest: Contest) -> str:
@@ -315,7 +260,6 @@ def _contest_json(contest: Contest) -> dict[str, object]:
                 "us": point.median_us if point.times_us else None,
                 "rounds": len(point.times_us),
                 "failed": point.failed or None,
-                "failed_before": point.failed_before,
                 "dropped": point.dropped or None,
             }
             for point in contest.points.values()

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.cli.output.annotations import github_commands
-from pallasc.cli.output.json import report_json
+from pallasc.cli.output.code_hosts import github_commands
 from pallasc.cli.output.junit import junit_xml
 from pallasc.cli.output.outcome import build_run
+from pallasc.cli.output.reports import report_json
 from pallasc.compiler.builds.report import Report
 from pallasc.compiler.workers import channel, worker_process
 from pallasc.compiler.workers.messages import Collect, Failed, Listen, Reply, Task

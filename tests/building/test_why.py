@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pallasc.cli.output.highlights import difference_lines
+from pallasc.cli.output.build_text import difference_lines
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.why import Explainer, Explanation
 from pallasc.compiler.toolchain.setup import prepare

@@ -12,7 +12,7 @@ import pytest
 from made_bundles import make_artifact, make_items
 from taken_apart import Parts
 
-from pallasc.cli.bundle_show import stored_bytes
+from pallasc.cli.list import stored_bytes
 from pallasc.errors import CorruptError, SelectionError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Item

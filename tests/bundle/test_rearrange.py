@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from made_bundles import make_items
 
-from pallasc.cli.arguments.compiled import select_entries
+from pallasc.cli.arguments.variants import select_entries
 from pallasc.errors import SpecError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Provenance

@@ -15,7 +15,6 @@ from pallasc.checks.candidate import Candidate
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
 from pallasc.checks.report import Report, VariantCheck
-from pallasc.cli.output.annotations import github_commands
 from pallasc.cli.output.check_text import (
     error_lines,
     events,
@@ -24,11 +23,11 @@ from pallasc.cli.output.check_text import (
     outcome_lines,
     summary_line,
 )
-from pallasc.cli.output.json import check_json
+from pallasc.cli.output.code_hosts import github_commands, sarif
 from pallasc.cli.output.junit import junit_xml
 from pallasc.cli.output.outcome import check_run, checked
 from pallasc.cli.output.progress import Progress
-from pallasc.cli.output.sarif import sarif
+from pallasc.cli.output.reports import check_json
 from pallasc.cli.output.text import Screen
 from pallasc.errors import Location, SpecError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.output.annotations import Annotation, github_commands
+from pallasc.cli.output.code_hosts import Annotation, github_commands
 from pallasc.cli.output.outcome import build_run
 from pallasc.errors import BudgetError, CompileError, Location, NotCachedError, SpecError
 from pallasc.specs.spec import Budget

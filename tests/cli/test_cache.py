@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.output.highlights import excerpts
+from pallasc.cli.output.build_text import excerpts
 
 RunCommand = Callable[..., Any]
 

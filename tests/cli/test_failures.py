@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pallasc.cli.output.exits import Failure, error_text, failure
+from pallasc.cli.output.exits import error_text, failure
 from pallasc.errors import CompileError, Location, SpecError, ToolError
 
 
@@ -51,11 +51,13 @@ def test_a_spec_error_keeps_its_own_text(source: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (ToolError("no ptxas.", hint="Get it."), Failure("error: no ptxas.\n  Get it.", 4)),
-        (click.UsageError("no."), Failure("error: no.\n  See pallasc --help.", 2)),
-        (click.ClickException("no."), Failure("error: no.", 2)),
-        (click.Abort(), Failure("interrupted", 130)),
+        (ToolError("no ptxas.", hint="Get it."), ("error: no ptxas.\n  Get it.", 4)),
+        (click.UsageError("no."), ("error: no.\n  See pallasc --help.", 2)),
+        (click.ClickException("no."), ("error: no.", 2)),
+        (click.Abort(), ("interrupted", 130)),
     ],
 )
-def test_failure_gives_text_and_exit_code(error: click.ClickException, expected: Failure) -> None:
+def test_failure_gives_text_and_exit_code(
+    error: click.ClickException, expected: tuple[str, int]
+) -> None:
     assert failure(error) == expected

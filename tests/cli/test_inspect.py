@@ -264,4 +264,4 @@ def test_a_bundle_is_inspected_but_for_what_tracing_printed(
 def test_a_digest_that_the_store_lacks_says_so(run: RunCommand, built: Any) -> None:
     result = run("inspect", "0" * 64, "--store", built.store)
     assert (result.code, result.out) == (3, "")
-    assert f"the store has no artifact {'0' * 64}" in result.err
+    assert f"{'0' * 64} is not a file, and the store has no artifact" in result.err

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pallasc.cli.output import exits
-from pallasc.cli.output.exits import as_interrupts, deferred
+from pallasc.cli.output.exits import as_interrupts
 from pallasc.cli.output.progress import Live
 from pallasc.cli.output.text import Screen
 
@@ -175,47 +175,6 @@ def test_the_console_script_is_what_the_test_runs() -> None:
     assert project["project"]["scripts"] == {"pallasc": "pallasc.__main__:main"}
 
 
-def _write(written: list[str], *, signals: int) -> None:
-    """Write a report of two parts, while signals come."""
-    with as_interrupts():
-        with deferred():
-            for part in ("first half", "second half"):
-                if signals > len(written):
-                    os.kill(os.getpid(), signal.SIGTERM)
-                written.append(part)
-        written.append("what follows")
-
-
-@pytest.mark.parametrize(
-    ("signals", "whole"),
-    [(1, ["first half", "second half"]), (2, ["first half"])],
-    ids=["one: the report is whole", "two: perhaps nobody reads it"],
-)
-def test_a_signal_while_a_report_is_written(
-    signals: int, whole: list[str], handlers: object
-) -> None:
-    written: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        _write(written, signals=signals)
-    assert written == whole
-
-
-def test_a_block_within_another_leaves_the_signal_to_the_outer_one(handlers: object) -> None:
-    written = []
-
-    def write() -> None:
-        with as_interrupts():
-            with deferred():
-                with deferred():
-                    os.kill(os.getpid(), signal.SIGTERM)
-                written.append("the rest of the outer one")
-            written.append("what follows")
-
-    with pytest.raises(KeyboardInterrupt):
-        write()
-    assert written == ["the rest of the outer one"]
-
-
 class Interrupting(io.StringIO):
     """A terminal, read by a model; what is drawn on it first brings a signal."""
 
@@ -249,10 +208,3 @@ def test_an_interrupt_while_the_status_is_drawn_leaves_none_behind(
     with pytest.raises(KeyboardInterrupt):
         build()
     assert terminal.paper.shown == ["compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers"]
-
-
-def test_a_report_without_a_signal_is_written() -> None:
-    with as_interrupts(), deferred():
-        pass
-    with deferred():  # where somebody else handles signals
-        pass

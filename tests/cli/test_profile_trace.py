@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pallasc.cli.main import main
-from pallasc.cli.profile import TraceFile, decode_profile, earliest, trace_events
+from pallasc.cli.run import TraceFile, decode_profile, earliest, trace_events
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.plan import PROFILE_EXIT as EXIT
 from pallasc.specs.artifacts.plan import Profile

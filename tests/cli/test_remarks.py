@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from pallasc.cli.output.annotations import github_commands
 from pallasc.cli.output.build_text import remarks, result_line, summary
-from pallasc.cli.output.json import report_json
+from pallasc.cli.output.code_hosts import github_commands
 from pallasc.cli.output.junit import junit_xml
 from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.progress import Progress
+from pallasc.cli.output.reports import report_json
 from pallasc.cli.output.text import Screen
 from pallasc.compiler.workers.diagnostics import Diagnostic
 from pallasc.specs.artifacts.artifact import Artifact

@@ -6,14 +6,13 @@ import fcntl
 import io
 import os
 import struct
-import sys
 import termios
 from collections.abc import Iterator
 from typing import TextIO
 
 import pytest
 
-from pallasc.cli.output.text import Screen, can_redraw, stderr_screen, wants_colour
+from pallasc.cli.output.text import Screen, can_redraw, wants_colour
 
 
 class Terminal(io.StringIO):
@@ -100,15 +99,3 @@ def test_paint_only_colours_where_there_are_colours() -> None:
     assert Screen(stream, colour=True).paint("word", "red") == "\x1b[31mword\x1b[0m"
     painted = Screen(stream, colour=True).paint_status("hit  hit@b200", "hit")
     assert painted == "\x1b[36mhit\x1b[0m  hit@b200"
-
-
-@pytest.mark.parametrize(
-    ("encoding", "text"), [("utf-8", "━━──…"), ("ascii", "==--~"), ("latin-1", "==--~")]
-)
-def test_a_stream_that_cannot_show_the_bar_gets_another(
-    encoding: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding=encoding))
-    stderr_screen().write("━━──…")
-    assert raw.getvalue().decode(encoding) == text

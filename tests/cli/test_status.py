@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from pallasc.cli.output.live import status_lines
+from pallasc.cli.output.progress import status_lines
 
 COUNTS = {"hit": 88, "compiled": 23, "failed": 1, "missing": 0, "skipped": 0}
 

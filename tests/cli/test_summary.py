@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import summary
-from pallasc.cli.output.json import report_json
 from pallasc.cli.output.outcome import build_run
+from pallasc.cli.output.reports import report_json
 from pallasc.cli.output.text import Screen
 
 
@@ -92,11 +91,3 @@ def test_each_count_has_the_colour_of_its_status(pretended: Any) -> None:
         "4 variants in 1.2 s: \x1b[36m1 hit (25 %)\x1b[0m, \x1b[32m1 compiled\x1b[0m, "
         "\x1b[31m2 failed\x1b[0m"
     )
-
-
-def test_a_build_of_hits_alone_loads_nothing_more(
-    pretended: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "pallasc.cli.output.highlights", raising=False)
-    summary(pretended.report_of([pretended.hit()] * 30))
-    assert "pallasc.cli.output.highlights" not in sys.modules

@@ -38,8 +38,8 @@ def test_what_runs_has_run_for_whole_seconds(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.1, "a few seconds"),
-        (5, "a few seconds"),
+        (0.1, "about 5 s"),
+        (5, "about 5 s"),
         (6, "about 10 s"),
         (21, "about 25 s"),
         (55, "about 55 s"),

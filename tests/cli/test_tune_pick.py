@@ -131,7 +131,7 @@ kernels:
     entry: pallasc.specs.library.elementwise:add
     args: {x: "f32[{m}, 4096]", y: "f32[{m}, 4096]"}
     static: {block_size: "{tile}"}
-    matrix: {m: [1024]}
+    matrix: {m: [1024, 2048]}
     tune: {over: {tile: [1024, 2048]}}
 """
 
@@ -142,11 +142,10 @@ def test_the_same_results_give_the_same_table_and_the_same_bundle(
     run("bundle", "create", *built.arguments, "--frozen", "-o", tmp_path / "all.pallasc")
     with open_bundle(tmp_path / "all.pallasc") as bundle:
         (digest,) = [entry.digest for entry in bundle.entries() if "dtype=f32" in entry.id]
-    times = {1024: {1024: 20.0, 2048: 10.0}}
     artifacts = {point_id(1024, 2048): digest}
     made = [
-        b"".join(made_lines(times, artifacts=artifacts, rounds=count, start=start))
-        for count, start in ((20, H100), (30, replace(H100, job="6b" * 32)))
+        b"".join(made_lines({m: {1024: 20.0, 2048: 10.0}}, artifacts=artifacts, start=start))
+        for m, start in ((1024, H100), (2048, replace(H100, job="6b" * 32)))
     ]
     bundles, tables = [], []
     for order in ((0, 1), (1, 0)):
@@ -160,7 +159,8 @@ def test_the_same_results_give_the_same_table_and_the_same_bundle(
         store = ("--store", built.store)
         picked = run("tune", "pick", *files, "--specs", spec, *store)
         assert picked.code == 0, picked.err
-        created = run("bundle", "create", spec, *store, "--frozen", "-o", folder / "b.pallasc")
+        frozen = ("--frozen", "-k", "m=1024", "-o", folder / "b.pallasc")
+        created = run("bundle", "create", spec, *store, *frozen)
         assert created.code == 0, created.err
         tables.append((folder / "kernels.tuned.yaml").read_bytes())
         bundles.append((folder / "b.pallasc").read_bytes())
@@ -176,7 +176,7 @@ def test_a_dry_run_writes_nothing_and_json_says_all(pick: RunCommand, tuned: Pat
     data = json.loads(result.out)
     assert data["written"] == []
     (kernel,) = data["kernels"]
-    assert kernel["configurations"] == {"measured": 2, "used": 2, "smallest": True}
+    assert kernel["configurations"] == {"measured": 2, "used": 2}
     assert kernel["uses"] == [{"tile": 1024}, {"tile": 2048}]
     assert [row["change"] for row in kernel["rows"]] == ["added", "added"]
 
@@ -194,20 +194,6 @@ def test_rows_of_another_gpu_stay_and_changes_are_shown(pick: RunCommand, tuned:
     assert "~  h100-sxm  m=512   tile=1024  tile=2048  10.62  1.00 %\n" in result.out
     assert "1 row unchanged" in result.out
     assert table.read_text().count('{gpu: b200, key: [512], use: {tile: 1024}, source: "els') == 2
-
-
-def test_the_row_of_a_bucket_stays_until_all_that_use_it_are_measured(
-    pick: RunCommand, tuned: Path
-) -> None:
-    tuned.write_text(TUNED.replace("tune: {", "tune: {buckets: {m: [2048]}, ", 1))
-    pick()
-    table = tuned.parent / "kernels.tuned.yaml"
-    one = {512: {1024: 10.0, 2048: 20.0}}
-    (tuned.parent / "one.jsonl").write_bytes(b"".join(made_lines(one, noise=0)))
-    result = pick(results="one.jsonl")
-    assert "+  h100-sxm  m=512          tile=1024" in result.out
-    assert "1 row unchanged" in result.out
-    assert "key: [2048], use: {tile: 2048}" in table.read_text()
 
 
 def test_results_without_a_finished_key_write_nothing(pick: RunCommand, tuned: Path) -> None:

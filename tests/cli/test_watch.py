@@ -17,8 +17,8 @@ import pytest
 from consoles import without_heartbeats
 
 from pallasc.cache.store import Store
+from pallasc.cli.build import Before
 from pallasc.cli.output.outcome import built
-from pallasc.cli.watch import Before
 from pallasc.compiler.builds.report import Report
 
 RunCommand = Callable[..., Any]

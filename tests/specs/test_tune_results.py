@@ -50,13 +50,13 @@ def test_points_have_their_times_by_round(tmp_path: Path) -> None:
         times(2, 12.0, 15.0, clock_mhz=1755, throttled=["power"]),
         times(3, 11.0),
     ]
-    file.write_bytes(content(*BOTH, *rounds, DROPPED, DONE, {"kind": "end", "why": "done"}))
+    file.write_bytes(content(*BOTH, *rounds, DROPPED, DONE))
     results = read_results(file)
     contest = results.contests[contest_key("matmul", [1024, "bf16"], {})]
     fast, slow = (contest.points[name] for name in IDS)
     assert (fast.times_us, slow.times_us) == ({1: 10.0, 2: 12.0, 3: 11.0}, {1: 14.0, 2: 15.0})
     assert contest.ratios(IDS[0], IDS[1]) == [10 / 14, 12 / 15]
-    assert (contest.winner, contest.done, results.ended) == (IDS[0], DONE["why"], "done")
+    assert (contest.winner, contest.done) == (IDS[0], DONE["why"])
     assert slow.dropped == DROPPED["why"]
     assert contest.rounds[1].throttled == ["power"]
     name, driver = START.device, START.driver
@@ -71,22 +71,6 @@ def test_a_point_that_fails_later_has_no_valid_times() -> None:
     (contest,) = results.contests.values()
     assert [own.id for own in contest.valid] == [IDS[0]]
     assert [own.failed for own in contest.failed] == ["an illegal address"]
-
-
-def test_a_retry_opens_a_contest_and_keeps_what_its_points_failed_with() -> None:
-    failed = point(1, state="failed", why="it hangs", outvoted=True)
-    retry = {"kind": "retry", **SUBJECT, "ids": [IDS[1]]}
-    lines = [*BOTH, times(1, 10.0, 14.0), failed, DONE, {"kind": "end", "why": "done"}]
-    (contest,) = parse_results(content(*lines, START.to_json(), retry), "r").contests.values()
-    own = contest.points[IDS[1]]
-    assert (contest.done, contest.winner, contest.retried_s) == ("", None, 0.5)
-    assert (own.failed, own.outvoted, own.again, own.failed_before) == (
-        "", False, True, ["it hangs"],
-    )  # fmt: skip
-    more = [retry, point(1), times(2, 10.0, 14.0)]
-    (contest,) = parse_results(content(*lines, *more), "r").contests.values()
-    own = contest.points[IDS[1]]
-    assert (own.again, own.failed_before, own.times_us) == (False, ["it hangs"], {1: 14, 2: 14})
 
 
 def test_what_a_failed_point_had_beaten_takes_part_again() -> None:
@@ -109,17 +93,15 @@ def test_a_cut_last_line_is_dropped_and_said(kept: int) -> None:
 
 def test_runs_of_one_file_go_on() -> None:
     again = {**START.to_json(), "date": "2026-11-24"}
-    stopped = {"kind": "end", "why": "stopped"}
-    results = parse_results(content(*BOTH, times(1, 1, 2), stopped, again, times(2, 1, 2)), "r")
+    results = parse_results(content(*BOTH, times(1, 1, 2), again, times(2, 1, 2)), "r")
     (contest,) = results.contests.values()
     assert len(contest.rounds) == 2
-    assert (results.start.date, results.ended) == ("2026-11-24", "")
+    assert results.start.date == "2026-11-24"
 
 
 def test_a_run_that_finds_a_contest_done_leaves_its_date_and_driver() -> None:
-    end = {"kind": "end", "why": "done"}
     later = {**START.to_json(), "date": "2026-12-24", "driver": "590.10"}
-    done = [*BOTH, times(1, 10.0, 14.0), DONE, end, later, end]
+    done = [*BOTH, times(1, 10.0, 14.0), DONE, later]
     results = parse_results(content(*done), "r")
     (contest,) = results.contests.values()
     own = contest.measured(contest.points[IDS[0]])

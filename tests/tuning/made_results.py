@@ -70,8 +70,6 @@ def made_lines(
             best = min(valid, key=lambda tile: own[tile], default=None)
             winner = None if best is None else ids[best]
             records.append({"kind": "done", **subject, "winner": winner, "why": "known"})
-    if done:
-        records.append({"kind": "end", "why": "done"})
     return list(map(line_of, records))
 
 

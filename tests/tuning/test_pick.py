@@ -39,7 +39,7 @@ def decided(
     ids = {
         own.id for file in files for each in file.contests.values() for own in each.points.values()
     }
-    kernel = TunedKernel(tune, options.pop("ids", ids), rows, options.pop("keys", None))
+    kernel = TunedKernel(tune, options.pop("ids", ids), rows)
     (own,) = pick(files, {"matmul": kernel}, options.pop("within", 3), **options)
     return own
 
@@ -52,7 +52,6 @@ def uses(own: Picked) -> dict[object, object]:
 def test_one_configuration_that_is_near_the_best_everywhere_is_enough() -> None:
     own = decided(made_results(TIMES))
     assert uses(own) == {256: 128, 512: 128, 1024: 128}
-    assert own.is_smallest
     assert own.loss_percent()[1] == pytest.approx(1.0, abs=0.1)
     row = own.rows[0]
     assert (row.gpu, row.artifact) == ("h100-sxm", made_digest(row.key[0], 128))
@@ -86,17 +85,11 @@ def test_the_order_of_files_and_what_they_are_called_change_nothing() -> None:
     assert decided(*(replace(own, file="x") for own in parts)).changes == first
 
 
-def test_rounds_of_one_key_in_two_files_count_together() -> None:
-    few = [made_results(TIMES, f"{n}.jsonl", rounds=n) for n in (9, 10)]
-    assert len(decided(few[0]).uses) == 3
-    assert uses(decided(*few)) == {256: 128, 512: 128, 1024: 128}
-
-
 def test_equal_numbers_of_different_types_are_different_keys() -> None:
     times = {1: {64: 1.0, 128: 2.0}}
     assert len(times) == 1  # a dict joins them, and results do not
     lines = [
-        *made_lines({1: {64: 1.0, 128: 2.0}})[:-1],
+        *made_lines({1: {64: 1.0, 128: 2.0}}),
         *made_lines({True: {64: 2.0, 128: 1.0}})[1:],
     ]
     own = decided(parse_results(b"".join(lines), "r"))
@@ -138,49 +131,12 @@ def test_with_padding_a_bucket_whose_end_was_not_measured_has_no_row() -> None:
 
 # What becomes of the rows of a table.
 
-END = Row("h100-sxm", (1024,), {"tile": 64}, "c" * 64)
-
-
-@pytest.mark.parametrize("pad", [{}, {"m": {"a": 0}}])
-def test_the_row_of_a_bucket_stays_until_its_end_is_measured(pad: dict[str, Any]) -> None:
-    tune = replace(POW2, pad=pad)
-    times = {600: {64: 15.0, 128: 10.0}, 700: {64: 10.0, 128: 15.0}}
-    keys = [(600,), (700,), (1024,)]
-    for known in (keys, None):
-        own = decided(made_results(times), tune=tune, rows=(END,), keys=known)
-        found = {change.row.key[0]: (change.kind, change.row.use) for change in own.changes}
-        # 700 uses the row that stays, which suits it.
-        assert found == {600: ("added", {"tile": 128}), 1024: ("same", {"tile": 64})}
-        again = decided(
-            made_results(times), tune=tune, rows=[change.row for change in own.changes], keys=known
-        )
-        assert {change.kind for change in again.changes} == {"same"}
-    times[1024] = {64: 15.0, 128: 10.0}
-    own = decided(made_results(times), tune=tune, rows=(END,), keys=keys)
-    assert [(each.kind, each.row.key[0]) for each in own.changes] == [
-        ("added", 700),
-        ("changed", 1024),
-    ]
-
-
-def test_the_row_of_a_bucket_whose_end_no_point_has_is_replaced_by_all_that_use_it() -> None:
-    times = {600: {64: 15.0, 128: 10.0}, 700: {64: 15.0, 128: 10.0}}
-    keys = [(600,), (700,)]
-    one = decided(made_results({600: times[600]}), tune=POW2, rows=(END,), keys=keys)
-    assert [(each.kind, each.row.key[0]) for each in one.changes] == [
-        ("added", 600),
-        ("same", 1024),
-    ]
-    both = decided(made_results(times), tune=POW2, rows=(END,), keys=keys)
-    assert [(each.kind, each.row.key[0]) for each in both.changes] == [("changed", 1024)]
-
 
 def test_the_same_results_of_a_bucket_change_nothing_the_second_time() -> None:
     times = {600: {64: 15.0, 128: 10.0}, 700: {64: 10.0, 128: 15.0}}
-    keys = [(600,), (700,), (1024,)]
-    first = decided(made_results(times), tune=POW2, keys=keys)
+    first = decided(made_results(times), tune=POW2)
     rows = tuple(change.row for change in first.changes)
-    second = decided(made_results(times), tune=POW2, rows=rows, keys=keys)
+    second = decided(made_results(times), tune=POW2, rows=rows)
     assert {change.kind for change in second.changes} == {"same"}
 
 
@@ -256,21 +212,17 @@ def test_an_unknown_model_is_refused_unless_the_specs_know_it() -> None:
     assert with_model(file, [own]).start.model == "h100-pcie"
 
 
-def test_a_round_that_two_files_have_is_refused() -> None:
-    lines = made_lines(TIMES)
-    copy = parse_results(b"".join(lines), "copy.jsonl")
-    assert "results.jsonl and copy.jsonl have the same round of matmul" in str(
-        refused(made_results(TIMES), copy)
+def test_results_of_one_key_in_two_files_are_refused() -> None:
+    rest = made_results({256: TIMES[256]}, "rest.jsonl")
+    assert "rest.jsonl and another file have results of matmul, key [256]" in str(
+        refused(made_results(TIMES), rest)
     )
-    rest = made_lines({256: TIMES[256]}, rounds=9)
-    own = parse_results(b"".join(rest), "rest.jsonl")
-    assert uses(decided(made_results(TIMES), own))[512] == 128
 
 
-def test_two_files_with_different_artifacts_of_a_point_are_refused() -> None:
-    other = made_results(TIMES, "b.jsonl", artifacts={point_id(256, 64): "c" * 64})
-    error = refused(made_results(TIMES), other)
-    assert "in results.jsonl, and as cccccccccccc… in b.jsonl" in str(error)
+def test_results_that_are_older_than_a_row_are_refused() -> None:
+    later = made_results(TIMES, start=structs.replace(H100, date="2026-12-24"))
+    rows = tuple(change.row for change in decided(later).changes)
+    assert "is of 2026-12-24" in str(refused(made_results(TIMES), rows=rows))
 
 
 def test_a_file_whose_end_is_missing_is_refused() -> None:
@@ -287,25 +239,11 @@ def test_results_are_as_old_as_their_rounds_and_not_as_a_run_that_found_them_don
     assert own.changes == decided(made_results(TIMES)).changes
 
 
-def test_results_of_two_days_change_nothing_the_second_time() -> None:
-    later = structs.replace(H100, date="2026-12-24")
-    files = made_results(TIMES), made_results(TIMES, "later.jsonl", start=later, rounds=30)
-    rows = tuple(change.row for change in decided(*files).changes)
-    assert {row.measured.date for row in rows if row.measured} == {"2026-12-24"}
-    assert {change.kind for change in decided(*files, rows=rows).changes} == {"same"}
-    assert "is of 2026-12-24" in str(refused(files[0], rows=rows))
-
-
 def test_results_of_an_older_schema_are_refused() -> None:
     lines = made_lines(TIMES)
     old = lines[0].replace(b'"schema":1', b'"schema":0')
     with pytest.raises(SpecError, match="the results have schema 0, and this pallasc reads 1"):
         parse_results(b"".join([old, *lines[1:]]), "results.jsonl")
-
-
-def test_results_of_which_the_specs_have_no_point_are_refused() -> None:
-    error = refused(made_results(TIMES), ids=all_ids({1: {64: 1.0}}))
-    assert "results.jsonl: no point of matmul that was measured is one of its spec" in str(error)
 
 
 def test_a_kernel_that_no_spec_tunes_is_refused() -> None:

@@ -1,29 +1,29 @@
-"""Compiled variants that arguments name: of bundles, of keys, and of the sides of a comparison."""
+"""Store, variants, artifacts, and input files that the arguments of a command name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from msgspec import structs
 
+from pallasc.cli.arguments.options import file_option, read_by, together
+from pallasc.cli.output.text import count, duration, echo
 from pallasc.errors import Location, NotCachedError, SpecError
 
 if TYPE_CHECKING:
-    from pallasc.analysis.sides import Side
     from pallasc.cache.store import Store
     from pallasc.checks.candidate import Candidate
     from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.builds.shard import Shard, Share
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
+    from pallasc.specs.lock import Lock
     from pallasc.specs.spec import Variant
 
 DIGITS = 64
@@ -39,26 +39,8 @@ def is_key(text: str) -> bool:
     return _HEX.fullmatch(text) is not None and not Path(text).exists()
 
 
-def refuse_keys(specs: Sequence[str], command: str) -> None:
-    """Reject keys for a command that needs specs or bundles.
-
-    Raises:
-        SpecError: one of the specs is a key.
-    """
-    for spec in specs:
-        if is_key(spec):
-            raise SpecError(
-                f"{spec}: there is no such file, and {command} takes specs or bundles, not action "
-                "keys.",
-                hint="Name the spec that it was compiled from, or a bundle that holds it. "
-                "pallasc check takes keys.",
-            )
-
-
 def whole_key(text: str, store: Store) -> str:
     """Return the action key of the artifact whose action key or digest starts with `text`.
-
-    A complete key is returned unchanged if the store has nothing under it.
 
     Raises:
         SpecError: there are too few digits, or several artifacts match.
@@ -75,11 +57,7 @@ def whole_key(text: str, store: Store) -> str:
     from pallasc.cache.inventory import artifacts
 
     keys = sorted(listed.key for listed in artifacts(store, key_prefix=text))
-    what = "an action key"
-    if not keys:
-        keys, what = _keys_of_digest(text, store), "a digest"
-    if not keys and len(text) == DIGITS:
-        return text
+    keys = keys or _keys_of_digest(text, store)
     if not keys:
         raise NotCachedError(
             f"{text} is not a file, and the store has no artifact whose action key or digest "
@@ -88,8 +66,8 @@ def whole_key(text: str, store: Store) -> str:
         )
     if len(keys) > 1:
         raise SpecError(
-            f"{len(keys):,} artifacts have {what} that begins with {text}, such as those under "
-            f"{keys[0]} and {keys[1]}.",
+            f"{len(keys):,} artifacts begin with {text}, such as those under {keys[0]} and "
+            f"{keys[1]}.",
             hint="Give more digits.",
         )
     return keys[0]
@@ -119,9 +97,8 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
     bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
     if bundles and len(bundles) < len(specs):
         other = next(spec for spec in specs if not is_bundle(Path(spec)))
-        for path in (*bundles, Path(other)):
-            if not path.exists():
-                raise SpecError(f"{path}: there is no such file.")
+        if missing := next((path for path in (*bundles, Path(other)) if not path.exists()), None):
+            raise SpecError(f"{missing}: there is no such file.")
         raise SpecError(
             f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
             "specs.",
@@ -260,10 +237,7 @@ def stored(text: str, store: Store) -> Compiled:
     key = whole_key(text, store)
     artifact = artifact_of_action(store, key)
     if artifact is None:
-        raise NotCachedError(
-            f"the store has no artifact {key}.",
-            hint="pallasc inspect SPECS --json prints the action keys of variants.",
-        )
+        raise NotCachedError(f"the store has no artifact {key}.", hint=_HINT)
     listed = artifacts(store, key_prefix=key)
     about = next((about for each in listed for about in each.variants if about.name), None)
     name, params = (about.name, tuple(about.params.items())) if about else (key, ())
@@ -293,21 +267,8 @@ def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
     Raises:
         SpecError: a target has no entry, or no entry matches.
     """
-    entries, targets = list(bundle.entries()), selection.targets
-    present = sorted({name for entry in entries for name in (entry.target, entry.arch)})
-    for target in targets:
-        if target not in present:
-            from pallasc.specs.spelling import suggestion
-
-            raise SpecError(
-                f"{bundle.name} has no variant for {target}.",
-                hint=suggestion(target, present, otherwise="Targets"),
-            )
-    if targets:
-        entries = [entry for entry in entries if {entry.target, entry.arch} & {*targets}]
-    if selection.expression is None:
-        return entries
-    return select_entries(entries, selection.expression)
+    views = [_selectable(entry) for entry in bundle.entries()]
+    return [view.entry for view in select_views(views, selection, bundle.name)]
 
 
 def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
@@ -318,128 +279,211 @@ def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
     """
     from pallasc.specs.loading.select import select
 
-    views = [
-        Selectable(entry.id, entry.name, entry.params, Target(entry.target, entry.arch), entry)
-        for entry in entries
-    ]
-    return [view.entry for view in select(views, expression)]
+    return [view.entry for view in select(list(map(_selectable, entries)), expression)]
 
 
-@dataclass(frozen=True, slots=True)
-class Opener:
-    """Opens the sides of a comparison.
+def _selectable(entry: Entry) -> Selectable:
+    target = Target(entry.target, entry.arch)
+    return Selectable(entry.id, entry.name, entry.params, target, entry)
 
-    Attributes:
-        store: store for built specs, with the artifacts of locks and keys.
-        options: build options.
-        targets: models or architectures that replace the specs' targets, and select variants of
-            other sides.
-        stack: closes resources of sides, such as the files of a revision.
-        quiet: print only errors while specs are built.
-        lines: find the source lines of built variants that the store lacks.
+
+def select_views(views: list[Selectable], selection: Selection, name: str) -> list[Selectable]:
+    """Return the compiled variants that the command line selects, in their order.
+
+    Args:
+        views: all variants.
+        selection: targets and expression.
+        name: where the variants are from, for messages.
+
+    Raises:
+        SpecError: a target has no variant, or no variant matches.
     """
+    present = sorted({text for view in views for text in view.target})
+    for target in selection.targets:
+        if target not in present:
+            from pallasc.specs.spelling import suggestion
 
-    store: Store
-    options: Options
-    targets: tuple[str, ...]
-    stack: ExitStack
-    quiet: bool = False
-    lines: bool = False
-
-    def open(self, text: str, expression: str | None) -> tuple[Side, int]:
-        """Return the side that an argument names, and the exit code of its build.
-
-        Raises:
-            SpecError: the argument names nothing, or `expression` and the targets select nothing.
-            PallascError: reading or building failed.
-        """
-        from pallasc.analysis import sides
-
-        path, revision = sides.split_revision(text)
-        if revision:
-            checked = self.stack.enter_context(sides.checked_out([path], revision))
-            report = self._build(checked.paths, expression)
-            notes = sides.taken_from_elsewhere(
-                [result.variant for result in report.results], checked
+            raise SpecError(
+                f"{name} has no variant for {target}.",
+                hint=suggestion(target, present, otherwise="Targets"),
             )
-            return _side_of(f"{path}@{revision}", report, notes)
-        side = self._compiled(text)
-        if side is None:
-            return _side_of(text, self._build([path], expression), ())
-        return self._selected(side, expression), 0
+    if selection.targets:
+        views = [view for view in views if {*view.target} & {*selection.targets}]
+    if selection.expression is None:
+        return views
+    from pallasc.specs.loading.select import select
 
-    def _compiled(self, text: str) -> Side | None:
-        """Return an already compiled side, None for specs."""
-        from pallasc.analysis import sides
-        from pallasc.cache.store import Store
-        from pallasc.cli.arguments.selection import open_store
-        from pallasc.specs.bundle.format import is_bundle
-
-        path = Path(text)
-        if is_bundle(path):
-            return sides.bundle_side(path)
-        if path.suffix == ".lock" and not path.is_dir():
-            from pallasc.specs.loading.lock_file import read_lock
-
-            lock = read_lock(path)
-            if lock is None:
-                raise SpecError(f"there is no {path}.")
-            return sides.lock_side(lock, text, self.store)
-        if path.is_dir() and Store(path).folder.is_dir():
-            return sides.store_side(open_store(path), text)
-        if not is_key(text):
-            return None
-        variant, artifact, key = stored(text, self.store)
-        name = str(key)[:12] if variant.name == key else variant.name
-        return sides.side_of(
-            text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
-        )
-
-    def _selected(self, side: Side, expression: str | None) -> Side:
-        if expression is None and not self.targets:
-            return side
-        from pallasc.specs.loading.select import select
-
-        views = [
-            Selectable(
-                each.id,
-                each.name,
-                tuple(each.params.items()),
-                Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
-            )
-            for each in side.variants.values()
-        ]
-        if self.targets:
-            views = [v for v in views if {*v.target} & {*self.targets}]
-            if not views:
-                raise SpecError(f"{side.name} has no variant for {', '.join(self.targets)}.")
-        if expression is not None:
-            views = select(views, expression)
-        return replace(side, variants={view.id: side.variants[view.id] for view in views})
-
-    def _build(self, paths: Sequence[str], expression: str | None) -> Report:
-        from pallasc.cli.output.progress import Reading, store_progress
-        from pallasc.compiler.builds.build import build
-        from pallasc.specs.spec import Budget
-
-        with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
-            reader = Reading(progress, keep_going=False).reader(self.store, self.options)
-            selected = reader.select(paths, self.targets, expression).variants
-            variants = [structs.replace(variant, budget=Budget()) for variant in selected]
-            report = build(variants, store=self.store, options=self.options, on_event=progress)
-            if self.lines:
-                from pallasc.cli.output.source_text import found_lines
-
-                # The comparison reads them from the store, and reports missing ones.
-                found_lines(report.results, self.store, self.options, progress.mention)
-            return report
+    return select(views, selection.expression)
 
 
-def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
-    """Return the side of a build, and the build's exit code."""
-    from pallasc.analysis.sides import built_side
+def open_store(root: Path | None, *, check_folders: bool = True, readable: bool = False) -> Store:
+    """Return the store; its warnings go to stderr.
 
-    failed = report.failed
-    lost = [f"{name}: {len(failed):,} of its variants cannot be built"] if failed else []
-    code = report.exit_code if failed or report.interrupted else 0
-    return built_side(name, report.results, [*notes, *report.notes, *lost]), code
+    Args:
+        root: folder of the store; same default as `Store`.
+        check_folders: reject a store in which something else takes the place of a folder.
+        readable: reject a store that exists but cannot be read.
+
+    Raises:
+        CorruptError: `check_folders` found such a place.
+        ToolError: the store is not `readable`.
+    """
+    from pallasc.cache.store import Store
+
+    store = Store(root, warn=lambda text: echo(f"warning: {text}", err=True))
+    if check_folders:
+        store.folders.check(readable=readable)
+    return store
+
+
+def read_existing_lock(path: Path) -> Lock:
+    """Return a lock file.
+
+    Raises:
+        NotCachedError: it does not exist.
+        SpecError: it is damaged.
+    """
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.lock import update_command
+
+    lock = read_lock(path)
+    if lock is None:
+        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
+    return lock
+
+
+def build_specs(
+    paths: Sequence[str],
+    selection: Selection,
+    store: Store,
+    how: Options,
+    *,
+    quiet: bool = False,
+) -> Report:
+    """Build the variants of specs that the store lacks, with progress on stderr.
+
+    Raises:
+        PallascError: see `SpecReader.select` and `build`.
+    """
+    variants = read_variants(paths, selection, store, how, quiet=quiet)
+    return build_variants(variants, store, how, quiet=quiet)
+
+
+def read_variants(
+    paths: Sequence[str], selection: Selection, store: Store, how: Options, *, quiet: bool
+) -> Sequence[Variant]:
+    """Return the selected variants of specs, with progress on stderr.
+
+    Raises:
+        PallascError: see `SpecReader.select`.
+    """
+    from pallasc.cli.output.progress import Reading, store_progress
+
+    with store_progress(store, hits=False, quiet=quiet) as progress:
+        reader = Reading(progress, keep_going=False).reader(store, how)
+        return reader.select(paths, **selection._asdict()).variants
+
+
+def build_variants(
+    variants: Sequence[Variant], store: Store, how: Options, *, quiet: bool = False
+) -> Report:
+    """Build the variants that the store lacks, with progress on stderr.
+
+    Raises:
+        ToolError: the toolchain is incomplete, or the results cannot be stored and `require_store`
+            is set.
+    """
+    from pallasc.cli.output.build_text import summary
+    from pallasc.cli.output.progress import store_progress
+    from pallasc.compiler.builds.build import build
+
+    with store_progress(store, hits=False, quiet=quiet) as progress:
+        report = build(variants, store=store, options=how, on_event=progress)
+    if not quiet and len(report.hits) < len(report.results):
+        progress.screen.write(f"{summary(report, progress.screen)}\n")
+    return report
+
+
+def _shard(text: str) -> Shard:
+    from pallasc.compiler.builds.shard import parse_shard
+
+    return parse_shard(text)
+
+
+shard_option = click.option(
+    "--shard",
+    callback=read_by(_shard),
+    metavar="K/N",
+    help="Run shard K of N, e.g. 3/8; N jobs with the same lock file cover each variant once.",
+)
+
+
+def take_share(
+    shard: Shard | None,
+    variants: Sequence[Variant],
+    lock: Path | None,
+    say: Callable[[str], None],
+) -> Share | None:
+    """Return this job's share of the variants, and `say` its size; None without `--shard`.
+
+    Raises:
+        SpecError: the lock file cannot be read.
+    """
+    if shard is None:
+        return None
+    from pallasc.compiler.builds.shard import share_of
+
+    share = share_of(shard, variants, lock)
+    line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"
+    if share.expected_s is None:
+        line += ", divided without costs: no lock file has any"
+    elif share.variants:
+        line += f", about {duration(share.expected_s)} of compiling by {share.costs_from}"
+    say(line)
+    return share
+
+
+input_options = together(
+    click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="NAME=FILE",
+        help="Read an input from a .npy file, or from a .npz file that contains it; repeatable.",
+    ),
+    file_option(
+        "--inputs",
+        "Read inputs by name from a .npz file; the other inputs are random.",
+        parameter="archive",
+    ),
+)
+
+
+def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
+    """Return the file of each input.
+
+    Args:
+        texts: `NAME=FILE` of each `--input`.
+        archive: .npz file of `--inputs`.
+
+    Raises:
+        click.UsageError: a text is malformed, or an input is given twice.
+        SpecError: the archive cannot be read.
+    """
+    files: dict[str, Path] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise click.UsageError(f"--input {text!r} is not NAME=FILE.")
+        if name in files:
+            raise click.UsageError(f"--input gives {name} twice.")
+        files[name] = Path(file)
+    if archive is None:
+        return files
+    from pallasc.compiler.references.arrays import names_in
+
+    for name in names_in(archive):
+        if name in files:
+            raise click.UsageError(f"--input and --inputs {archive} both provide {name}.")
+        files[name] = archive
+    return files
