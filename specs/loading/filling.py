@@ -111,10 +111,10 @@ class Trees:
         return self._tree(tree, path, leaf)
 
     def numbers(self, values: Mapping[str, Any], path: PathParts, kind: Any) -> Filler:
-        """Return the filler of a mapping of numbers; `kind(name)` checks the value of a field."""
+        """Return the filler of a mapping of numbers; `kind(name)` reads a filled-in field."""
         fillers = {}
         for name, value in values.items():
-            place, checked = self._at.below((*path, name)), kind(name).checked
+            place, checked = self._at.below((*path, name)), kind(name).read
             with place.blamed():
                 fillers[name] = self._number(value, checked, place)
         return _keyed(fillers)

@@ -7,13 +7,10 @@ Other forms, left by an editor or a formatter, are read like specs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from pallasc.errors import SpecError
-from pallasc.specs.fields import Field, MapOf, Number, Place, Record, Text, expected
+from pallasc.specs.fields import Field, MapOf, Place, Record, number, text
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document
 from pallasc.specs.lock import (
     DIGEST,
@@ -29,6 +26,7 @@ from pallasc.specs.lock import (
 from pallasc.specs.resources import Resources
 from pallasc.specs.spelling import show
 
+_NEWER = "this pallasc reads schemas"
 _KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
 _NUMBERS = r"(?:[a-z_]{1,20}: \d{1,18}(?:, (?!\})|(?=\})))*"
 _NUMBER = re.compile(r"([a-z_]+): (\d+)")
@@ -45,19 +43,27 @@ _TABLE = re.compile(rf"^  {_KEY}: ({DIGEST})\n", re.MULTILINE)
 _MOST_VALUES = 10_000_000
 """Maximum number of values in a lock, which has an entry for each variant its user compiles."""
 
-_ANY_TEXT = Text("text", r"[\s\S]*")
-_DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
-_DIGEST_FIELD = Field("digest", _DIGEST_TEXT, "Decides whether the component is the same.", True)
-_COMPONENT_FIELDS = Record((Field("version", _ANY_TEXT, "For people."), _DIGEST_FIELD))
-_COST_FIELD = Field("cost", Number(whole=False), "Seconds.")
-_DIGEST_FIELDS = tuple(Field(name, _DIGEST_TEXT, name, True) for name in Entry._fields)
-_RESOURCES = Record(tuple(Field(name, Number(whole=True), name) for name in Resources._fields))
-_ENTRY_FIELDS = Record((*_DIGEST_FIELDS, Field("resources", _RESOURCES, "Numbers."), _COST_FIELD))
-_TOOLCHAIN = MapOf(_ANY_TEXT, _COMPONENT_FIELDS, "components", minimum=0)
-_VARIANTS = MapOf(_ANY_TEXT, _ENTRY_FIELDS, "variants", minimum=0)
-_TABLES = MapOf(_ANY_TEXT, _DIGEST_TEXT, "tables", minimum=0)
-_SECTIONS = ("schema", "toolchain", "variants")
-_OPTIONAL = ("tables",)
+_ANY = text("text", r"[\s\S]*")
+_DIGEST = text("a digest of 64 hexadecimal digits", DIGEST)
+_COMPONENT_FIELDS = Record(
+    (Field("version", _ANY, "For people."), Field("digest", _DIGEST, "", True))
+)
+_RESOURCES = Record(tuple(Field(name, number(), name) for name in Resources._fields))
+_ENTRY = Record(
+    (
+        *(Field(name, _DIGEST, name, True) for name in Entry._fields),
+        Field("resources", _RESOURCES, "Numbers."),
+        Field("cost", number(whole=False), "Seconds."),
+    )
+)
+_FILE = Record(
+    (
+        Field("schema", number(), "Version of the format.", True),
+        Field("toolchain", MapOf(_ANY, _COMPONENT_FIELDS, "components", 0), "The tools.", True),
+        Field("tables", MapOf(_ANY, _DIGEST, "tables", 0), "Tables of tuned kernels."),
+        Field("variants", MapOf(_ANY, _ENTRY, "variants", 0), "The variants.", True),
+    )
+)
 
 
 def read_lock(path: Path) -> Lock | None:
@@ -135,57 +141,31 @@ def _resources(text: str) -> Resources | None:
 def _parse_any_form(text: str, file: str) -> Lock:
     """Parse a lock in any form that YAML allows."""
     check_merged(text, file, "lock", f"Take either side, then run: {update_command(file)}")
-    with _advice(file):
-        document = parse_document(text, file, most_values=_MOST_VALUES)
-    at = Place(document.place)
-    _check_schema(document.data, at)
-    with _advice(file):
-        return _lock(document.data, at)
-
-
-@contextmanager
-def _advice(file: str) -> Iterator[None]:
-    """Add the hint for a generated file to errors."""
     try:
-        yield
+        document = parse_document(text, file, most_values=_MOST_VALUES)
+        return _lock(document.data, Place(document.place))
     except SpecError as error:
-        error.hint = _restore(file)
+        error.hint = error.hint if _NEWER in error.message else _restore(file)
         raise
 
 
-def _check_schema(data: object, at: Place) -> None:
+def _lock(data: object, at: Place) -> Lock:
     schema = data.get("schema", LOCK_SCHEMA) if isinstance(data, dict) else LOCK_SCHEMA
     if type(schema) is not int or schema not in READ_SCHEMAS:
         raise at.child("schema").error(
-            f"the lock has schema {show(schema)}, and this pallasc reads schemas "
-            f"{listed(map(str, READ_SCHEMAS))}.",
+            f"the lock has schema {show(schema)}, and {_NEWER} {listed(map(str, READ_SCHEMAS))}.",
             "Install the pallasc that wrote it.",
         )
-
-
-def _lock(data: object, at: Place) -> Lock:
-    if not isinstance(data, dict):
-        raise expected("a lock", data, at)
-    for name in _SECTIONS:
-        if name not in data:
-            raise at.error(f"field {name!r} of a lock file is missing.")
-    for name in data:
-        if name not in (*_SECTIONS, *_OPTIONAL):
-            raise at.unknown("field", name, [*_SECTIONS, *_OPTIONAL])
-    make_component: Callable[..., Component] = Component
-    make_entry: Callable[..., Entry] = Entry
-    toolchain = _TOOLCHAIN.read(data["toolchain"], at.child("toolchain"))
-    variants = _VARIANTS.read(data["variants"], at.child("variants"))
-    costs: dict[str, Any] = {
-        name: entry.pop("cost") for name, entry in variants.items() if "cost" in entry
-    }
-    resources: dict[str, Any] = {
-        name: entry.pop("resources") for name, entry in variants.items() if "resources" in entry
-    }
+    fields = _FILE.read(data, at)
+    variants = fields["variants"]
     return Lock(
-        {label: make_component(**component) for label, component in toolchain.items()},
-        {name: make_entry(**entry) for name, entry in variants.items()},
-        {name: float(cost_s) for name, cost_s in costs.items()},
-        {name: Resources(**numbers) for name, numbers in resources.items()},
-        _TABLES.read(data.get("tables", {}), at.child("tables")),
+        {label: Component(**component) for label, component in fields["toolchain"].items()},
+        {name: Entry(*(own[part] for part in Entry._fields)) for name, own in variants.items()},
+        {name: float(own["cost"]) for name, own in variants.items() if "cost" in own},
+        {
+            name: Resources(**own["resources"])
+            for name, own in variants.items()
+            if "resources" in own
+        },
+        fields.get("tables", {}),
     )

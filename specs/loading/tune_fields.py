@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import normal_path
 from pallasc.specs.fields import (
     PARAMETER,
+    ByType,
+    Checked,
     Choice,
     Field,
+    Leaf,
     ListOf,
     MapOf,
-    Number,
     ParameterKind,
     Place,
     Record,
-    Schema,
-    Text,
-    expected,
+    number,
+    text,
 )
 from pallasc.specs.spelling import nearest, show, suggestion, values_text
 from pallasc.specs.templates import Scalar, Value, label_of, typed
@@ -32,43 +33,35 @@ if TYPE_CHECKING:
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""
 
-_POW2 = "pow2"
 _LARGEST_EDGE = 2**63 - 1
-_EDGES: ListOf[Any] = ListOf(Number(whole=True), "edges")
 
 
-class BucketsKind:
-    """Grouping of whole numbers: `pow2`, or ascending edges."""
-
-    def read(self, value: object, at: Place) -> Buckets:
-        """Return `pow2`, or the edges."""
-        if value == _POW2:
-            return "pow2"
-        hint = "Write pow2, or edges such as [128, 1024, 8192]."
-        if isinstance(value, str):
-            raise at.error(f"{show(value)} is not a kind of buckets.", hint)
-        if not isinstance(value, list) or not value:
-            raise expected("pow2 or a list of edges", value, at, hint)
-        edges = _EDGES.read(value, at)
-        for index, (low, high) in enumerate(pairwise(edges), start=1):
-            if low >= high:
-                message = f"edges must ascend, and {high} follows {low}."
-                raise at.child(index).error(message, "Sort them, and give each once.")
-        if edges[-1] > _LARGEST_EDGE:
-            raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
-        return edges
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"anyOf": [{"const": _POW2}, _EDGES.schema()]}
+def _ascending(edges: tuple[int, ...], at: Place) -> tuple[int, ...]:
+    for index, (low, high) in enumerate(pairwise(edges), start=1):
+        if low >= high:
+            message = f"edges must ascend, and {high} follows {low}."
+            raise at.child(index).error(message, "Sort them, and give each once.")
+    if edges[-1] > _LARGEST_EDGE:
+        raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
+    return edges
 
 
-_TABLE = Text(
+_BUCKETS = ByType(
+    {
+        list: Checked(ListOf(number(), "edges", repeats=True), _ascending),
+        str: Leaf(
+            Literal["pow2"],
+            "pow2 or a list of edges",
+            "Write pow2, or edges such as [128, 1024, 8192].",
+        ),
+    }
+)
+_TABLE = text(
     "the path of a table",
     r".*[^/]\.tuned\.yaml",
     f"Let it end in {TABLE_SUFFIX}, so that a folder's specs are told from it.",
 )
-_PATH = Text("the path of an array")
+_PATH = text("the path of an array")
 TUNE_FIELDS = (
     Field(
         "over",
@@ -83,13 +76,13 @@ TUNE_FIELDS = (
     ),
     Field(
         "buckets",
-        MapOf(PARAMETER, BucketsKind(), "parameters"),
+        MapOf(PARAMETER, _BUCKETS, "parameters"),
         "Parameters of which a row of the table may be for a range: pow2, or ascending edges.",
     ),
     Field("round", Choice(("up", "down")), "The end of its bucket that a value belongs to; up."),
     Field(
         "pad",
-        MapOf(PARAMETER, MapOf(_PATH, Number(whole=True), "dimensions"), "parameters"),
+        MapOf(PARAMETER, MapOf(_PATH, number(), "dimensions"), "parameters"),
         "Parameters with buckets that may be larger than a call's: the dimension of each array.",
     ),
     Field(
@@ -119,7 +112,7 @@ def made_tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: P
     for name in over:
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
-            raise at.child("over").child(name).error(message, "Give it once.", at_key=True)
+            raise at.child("over").key(name).error(message, "Give it once.")
     by = _by(fields.get("by"), given, over, at.child("by"))
     buckets = fields.get("buckets", {})
     _check_buckets(buckets, by, given, at.child("buckets"))
@@ -174,15 +167,15 @@ def _check_buckets(
     at: Place,
 ) -> None:
     for name in buckets:
-        place = at.child(name)
+        place = at.key(name)
         if name not in by:
             hint = suggestion(name, by, otherwise="'by' has")
             message = f"parameter {show(name)} is not among those of 'by'."
-            raise place.error(message, hint, at_key=True)
+            raise place.error(message, hint)
         for value in given[name]:
             if type(value) is not int or value < 0:
                 message = f"buckets hold whole numbers, and {name} can be {show(value)}."
-                raise place.error(message, "Remove its buckets.", at_key=True)
+                raise place.error(message, "Remove its buckets.")
 
 
 def _check_pad(
@@ -192,10 +185,10 @@ def _check_pad(
         if name not in buckets:
             hint = suggestion(name, buckets, otherwise="With buckets") or f"Add buckets of {name}."
             message = f"parameter {show(name)} has no buckets, so no call is padded to their ends."
-            raise at.child(name).error(message, hint, at_key=True)
+            raise at.key(name).error(message, hint)
     if pad and rounding == "down":
         message = "a call cannot be padded to an end of its bucket that is below it."
-        raise at.error(message, "Write round: up, or remove pad.", at_key=True)
+        raise at.error(message, "Write round: up, or remove pad.")
 
 
 def _default(

@@ -44,14 +44,14 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.fields import (
     PARAMETER,
+    SCALAR,
     Field,
     ListOf,
     MapOf,
-    Number,
     Place,
     Record,
-    ScalarKind,
-    Text,
+    number,
+    text,
 )
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
 from pallasc.specs.lock import DIGEST, quoted
@@ -86,33 +86,32 @@ class Table(NamedTuple):
     rows: tuple[Row, ...]
 
 
-_SCALAR = ScalarKind()
-_DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
-_AMOUNT, _COUNT, _WORDS = Number(whole=False), Number(whole=True), Text("text")
+_ANY = text("a name", r"[\s\S]*")
+_DATE = text("a date", r"\d{4}-\d{2}-\d{2}", 'Write it like "2026-11-23".')
 _ROW = Record(
     (
-        Field("gpu", Text("the name of a model"), "The model of GPU, like h100-sxm.", True),
+        Field("gpu", text("the name of a model"), "The model of GPU, like h100-sxm.", True),
         Field(
             "key",
-            ListOf(_SCALAR, "values", 0, repeats=True),
+            ListOf(SCALAR, "values", 0, repeats=True),
             "A value of each parameter of 'by'.",
             True,
         ),
         Field(
             "use",
-            MapOf(Text("a parameter", r"[\s\S]*"), _SCALAR, "tuned parameters"),
+            MapOf(_ANY, SCALAR, "tuned parameters"),
             "The value of each parameter that is tuned.",
             True,
         ),
-        Field("artifact", _DIGEST_TEXT, "Digest of the artifact that was measured."),
-        Field("source", _WORDS, "Where the row is from."),
-        Field("us", _AMOUNT, "Microseconds."),
-        Field("spread_percent", _AMOUNT, "Interquartile range."),
-        Field("rounds", _COUNT, "Rounds."),
-        Field("device", _WORDS, "The GPU's name."),
-        Field("driver", _WORDS, "The driver's version."),
-        Field("clock_mhz", _COUNT, "SM clock."),
-        Field("date", Text("a date", r"\d{4}-\d{2}-\d{2}", 'Write it like "2026-11-23".'), "When."),
+        Field("artifact", text("a digest of 64 hexadecimal digits", DIGEST), "What was measured."),
+        Field("source", text("text"), "Where the row is from."),
+        Field("us", number(whole=False), "Microseconds."),
+        Field("spread_percent", number(whole=False), "Interquartile range."),
+        Field("rounds", number(), "Rounds."),
+        Field("device", text("text"), "The GPU's name."),
+        Field("driver", text("text"), "The driver's version."),
+        Field("clock_mhz", number(), "SM clock."),
+        Field("date", _DATE, "When."),
     )
 )
 _KERNEL = Record(
@@ -123,8 +122,8 @@ _KERNEL = Record(
 )
 _FILE = Record(
     (
-        Field("schema", Number(whole=True), f"Write schema: {TABLE_SCHEMA}.", True),
-        Field("kernels", MapOf(Text("a kernel", r"[\s\S]*"), _KERNEL, "kernels", 0), _HINT, True),
+        Field("schema", number(), f"Write schema: {TABLE_SCHEMA}.", True),
+        Field("kernels", MapOf(_ANY, _KERNEL, "kernels", 0), _HINT, True),
     )
 )
 
@@ -170,7 +169,7 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
             f"the table has schema {show(schema)}, and this pallasc reads schema {TABLE_SCHEMA}.",
             "Install the pallasc that wrote it.",
         )
-    kernels: dict[str, Any] = _FILE.read(data, at)["kernels"]  # type: ignore[assignment]
+    kernels = _FILE.read(data, at)["kernels"]
     return {name: _table(own, at.below(("kernels", name))) for name, own in kernels.items()}
 
 

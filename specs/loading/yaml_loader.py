@@ -160,8 +160,10 @@ def _spec_file(
     places = {name: at.child("defaults").child(name) for name in defaults}
     if "targets" in fields:
         if "targets" in defaults:
-            raise places["targets"].error(
-                "targets are given at the top of the file as well.", "Give them once.", at_key=True
+            raise (
+                at.child("defaults")
+                .key("targets")
+                .error("targets are given at the top of the file as well.", "Give them once.")
             )
         defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")
@@ -411,7 +413,7 @@ def _check_names(
     for name in static:
         if isinstance(args, dict) and name in args:
             message = f"argument {name!r} is given under 'args' as well."
-            raise places["static"].child(name).error(message, "Give it once.", at_key=True)
+            raise places["static"].key(name).error(message, "Give it once.")
 
 
 def _check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target]) -> None:

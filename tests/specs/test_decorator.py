@@ -275,7 +275,7 @@ def test_a_call_outside_of_a_collection_declares_nothing(folder: Path) -> None:
         ),
         (
             'declare(entry="kernels.py", args=[])',
-            "s.py:2: kernels.py.entry: 'kernels.py' is not an entry point.\n"
+            "s.py:2: kernels.py.entry: expected an entry point, got 'kernels.py'.\n"
             "  Write package.module:function, or file.py:function.",
         ),
         ('declare(entry="json:loads")', None),
