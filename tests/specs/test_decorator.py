@@ -140,7 +140,7 @@ HEAD = "from pallasc.specs.loading.decorator import Call, Ref, kernel\n"
         ),
         (
             '@kernel(args={}, static={"d": float})\ndef f(x): ...\n',
-            "s.py:2: f.static.d: the class float of builtins is not plain data.\n"
+            "s.py:2: f.static.d: a type object float is not plain data.\n"
             '  Write Call("package.module:function", …) or Ref("package.module:attribute").',
         ),
         (
@@ -163,7 +163,7 @@ HEAD = "from pallasc.specs.loading.decorator import Call, Ref, kernel\n"
         ),
         (
             "class C:\n    def m(self, x): ...\nkernel(args={}, reference=C().m)(C)\n",
-            "s.py:4: C.reference: the method C.m (s.py:3) has no name that a worker process can "
+            "s.py:4: C.reference: the function C.m (s.py:3) has no name that a worker process can "
             "import it by.\n  Define it with def at the top level of a file.",
         ),
         (
@@ -267,7 +267,7 @@ def test_a_call_outside_of_a_collection_declares_nothing(folder: Path) -> None:
     [
         (
             'declare(entry="json:loads", argz=[])',
-            "s.py:2: declare() has no argument 'argz'.\n  Did you mean 'args'?",
+            "s.py:2: loads: unknown field 'argz'.\n  Did you mean 'args'?",
         ),
         (
             'declare(entry="json:lods", args=[])',

@@ -119,7 +119,8 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {DIGEST}}}\n"
         (HEAD + ROW.replace("artifact: ", "artefact: "),
          "t:6:44: kernels.k.rows[0]: unknown field 'artefact'."),
         (HEAD + ROW.replace(DIGEST, "abc"),
-         "t:6:54: kernels.k.rows[0].artifact: expected a digest of 64 hexadecimal digits, got 'abc'."),
+         "t:6:54: kernels.k.rows[0].artifact: expected a digest of 64 hexadecimal digits, "
+         "got 'abc'."),
         (HEAD + ROW.replace("}\n", ", rounds: 3}\n"),
          "t:6:9: kernels.k.rows[0]: the row has figures of a measurement, and no time."),
         (HEAD + ROW.replace("{a: 1}", "{}"),
