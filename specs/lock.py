@@ -71,9 +71,6 @@ NOTES = (
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
 )
 
-OWN = "pallasc"
-"""The label of pallasc's own modules."""
-
 VARIABLE = "variable "
 """Prefix of the labels of environment variables."""
 
@@ -314,59 +311,21 @@ def _digest(components: Mapping[str, Component], label: str) -> str | None:
 
 def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
     """Describe in clauses how the toolchain of a lock differs from this one."""
-    versions: dict[tuple[str, str], list[str]] = {}
-    contents: dict[str, list[str]] = {}
-    others: list[str] = []
+    labels: dict[str, list[str]] = {}
     for label in differing(locked, now):
-        before, after = locked.get(label), now.get(label)
-        if label.startswith(VARIABLE):
-            others.append(_variable(label.removeprefix(VARIABLE), before, after))
-        elif before is None or after is None:
-            clause = f"compiled with {label}, which is not installed"
-            others.append(
-                clause if after is None else f"compiled without {label}, which is installed"
-            )
-        elif label == OWN:
-            others.append(_own(before.version, after.version))
-        elif before.version == after.version:
-            contents.setdefault(after.version, []).append(label)
-        else:
-            versions.setdefault((before.version, after.version), []).append(label)
-    return [
-        *(_versions(labels, *pair) for pair, labels in versions.items()),
-        *(_contents(labels, version) for version, labels in contents.items()),
-        *others,
-    ]
+        labels.setdefault(_change(locked.get(label), now.get(label)), []).append(label)
+    return [f"{listed(own)}: {change}" for change, own in labels.items()]
 
 
-def _versions(labels: list[str], before: str, after: str) -> str:
-    """In lists of versions, name only those that differ."""
-    first, second = before.split(", "), after.split(", ")
-    was = ", ".join(part for part in first if part not in second)
-    now = ", ".join(part for part in second if part not in first)
-    if not was:
-        return f"compiled without {now}"
-    names = [label for label in labels if not label.endswith("packages")]  # versions list names
-    what = f"{listed(names)} {was}" if names else was
-    if not now:
-        return f"compiled with {what}, which {'are' if ', ' in was else 'is'} not installed"
-    return f"compiled with {what}, but {now} {'are' if ', ' in now else 'is'} installed"
-
-
-def _contents(labels: list[str], version: str) -> str:
-    under = f" under the same version, {version}" if version else ""
-    return f"the content of {listed(labels)} differs{under}"
-
-
-def _own(before: str, after: str) -> str:
-    between = f"between {before} and {after}" if before != after else f"within version {after}"
-    return f"pallasc's lowering has changed, {between}"
-
-
-def _variable(name: str, before: Component | None, after: Component | None) -> str:
-    if after is None:
-        return f"{name} was set in the environment, and is not here"
-    return f"{name} {'is set here, and was not' if before is None else 'has another value here'}"
+def _change(before: Component | None, after: Component | None) -> str:
+    if before is None or after is None:
+        return "only here" if before is None else "not here"
+    if before.version == after.version:
+        return f"other content{f' of the same version, {after.version}' if after.version else ''}"
+    # In lists of versions, name only those that differ.
+    first, second = before.version.split(", "), after.version.split(", ")
+    was = ", ".join(part for part in first if part not in second) or "nothing"
+    return f"{was} before, {', '.join(p for p in second if p not in first) or 'nothing'} here"
 
 
 def listed(words: Iterable[str]) -> str:

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.canonical import plain
-from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, target_suggestion
+from pallasc.specs.gpus import MODELS, Target, target_suggestion
 from pallasc.specs.loading.tune_fields import table_of
 from pallasc.specs.loading.tuned_table import Table, read_table
 from pallasc.specs.spec import Spec
@@ -60,7 +59,7 @@ class TunedPoints:
     Args:
         specs: all specs of a command.
         all_points: select every point.
-        tell: receives a remark if points are left out, or if all are built for lack of rows.
+        tell: receives a remark if all points are built for lack of rows.
     """
 
     def __init__(self, specs: Iterable[Spec], *, all_points: bool, tell: Tell) -> None:
@@ -89,21 +88,18 @@ class TunedPoints:
         # For these targets, neither rows nor a default select points.
         is_open = [t for t in targets if tune.default is None and t.name not in models]
         everywhere = {t.name for t in (targets if self._all_points else is_open)}
-        left_out: dict[tuple[str, str], _Key] = {}
-        covered: set[tuple[str, str]] = set()
+        is_empty = True
         for own, tunings in zip(known, _tunings(tune, all_rows, rows, known, targets), strict=True):
-            taken = []
-            for target, tuning in zip(targets, tunings, strict=True):
-                place = target.name, typed(own.key)
-                if target.name in everywhere or tuning.rows or tuning.is_default:
-                    taken.append((target, tuning))
-                    covered.add(place)
-                else:
-                    left_out[place] = own.key
+            taken = [
+                (target, tuning)
+                for target, tuning in zip(targets, tunings, strict=True)
+                if target.name in everywhere or tuning.rows or tuning.is_default
+            ]
             if taken:
+                is_empty = False
                 yield own.point, taken
         shown = table_shown(spec, tune)
-        if not covered:
+        if is_empty:
             raise SpecError(
                 f"{spec.name}: no row of {shown} fits a point of the matrix, and there is no "
                 "default.",
@@ -116,15 +112,6 @@ class TunedPoints:
                 f"{_listed(target.name for target in is_open)}, and tune has no default: all "
                 f"{len(points)} points are built."
             )
-        for target in targets:
-            places = [at for at in left_out if at[0] == target.name and at not in covered]
-            keys = [left_out[at] for at in places]
-            if keys:
-                more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-                self._tell(
-                    f"{spec.name}: nothing is built for {key_text(tune.by, keys[0])}{more} on "
-                    f"{target.name}: no row of {shown} fits, and tune has no default."
-                )
 
 
 def _tunings(
@@ -185,90 +172,52 @@ def _check_rows(spec: Spec, tune: Tune, points: Sequence[_TunedPoint], rows: Ite
         SpecError: a row is not.
     """
     values: dict[str, dict[str, Scalar]] = {}
+    exact: dict[str, set[str]] = {}
     uses: dict[str, set[str]] = {}
-    bucket_uses: dict[str, set[str]] = {}
     for own in points:
         for name, value in own.labels.items():
             values.setdefault(name, {})[typed(value)] = value
-        uses.setdefault(typed(own.key), set()).add(typed(own.use))
-        bucket_uses.setdefault(typed(own.bucket), set()).add(typed(own.use))
+        exact.setdefault(typed(own.key), set()).add(typed(own.use))
+        for group in (own.key, own.bucket):
+            uses.setdefault(typed(group), set()).add(typed(own.use))
     for row in rows:
         try:
-            _check_model(spec, row.gpu)
-            _check_use(tune, row.use, values)
-            _check_key(tune, row.key, values)
-            here, around = uses.get(typed(row.key)), bucket_uses.get(typed(row.key), set())
-            _check_point(tune, row, here, around)
+            _check_values(spec, tune, row, values)
+            shown, key = key_text(tune.by, row.key), typed(row.key)
+            bucket = bucket_key(row.key, tune.by, tune.buckets, tune.rounding)
+            if key not in exact and (tune.pad or typed(bucket) != key):
+                hint = "Add the point to the matrix, or remove the row."
+                raise SpecError(f"no point has {shown}.", hint=hint)
+            if key in uses and typed(row.use) not in uses[key]:
+                raise SpecError(
+                    f"no point with {shown} has {use_text(row.use)}: 'exclude' drops it.",
+                    hint="Remove the row, or what excludes its point.",
+                )
         except SpecError as error:
             message = f"{spec.name}: {error.message}"
             raise SpecError(message, location=row.place, hint=error.hint) from None
 
 
-def _check_model(spec: Spec, gpu: str) -> None:
-    if gpu in MODELS or gpu in spec.models:
-        return
-    hint = target_suggestion(gpu, [*MODELS, *spec.models], otherwise="Models")
-    if gpu in DEFAULT_MODELS:
-        hint = f"A row is for a model: {DEFAULT_MODELS[gpu]}."
-    raise SpecError(f"unknown model {show(gpu)}.", hint=hint)
-
-
-def _check_use(
-    tune: Tune, use: Mapping[str, Scalar], values: Mapping[str, Mapping[str, Scalar]]
+def _check_values(
+    spec: Spec, tune: Tune, row: Row, values: Mapping[str, Mapping[str, Scalar]]
 ) -> None:
-    for name, value in use.items():
-        if name not in tune.over:
-            hint = suggestion(name, tune.over, otherwise="Tuned parameters")
-            raise SpecError(f"parameter {show(name)} is not tuned.", hint=hint)
-        _check_value(name, value, values[name])
-    if missing := [name for name in tune.over if name not in use]:
-        message = f"the row does not say which {missing[0]} is used."
-        raise SpecError(message, hint="Give each parameter of 'over'.")
-
-
-def _check_key(tune: Tune, key: _Key, values: Mapping[str, Mapping[str, Scalar]]) -> None:
-    for name, value in zip(tune.by, key, strict=True):
-        if name not in tune.buckets:
-            _check_value(name, value, values[name])
-        elif type(value) is not int:
-            raise SpecError(f"{name} has buckets, and {show(value)} is not a whole number.")
-
-
-def _check_value(name: str, value: Scalar, values: Mapping[str, Scalar]) -> None:
-    if typed(value) not in values:
-        near = suggestion(plain(value), list(map(plain, values.values())))
+    """Check that a row is for a known model, and that its values are values of parameters."""
+    models = [*MODELS, *spec.models]
+    if row.gpu not in models:
+        hint = target_suggestion(row.gpu, models, otherwise="Models")
+        raise SpecError(f"unknown model {show(row.gpu)}.", hint=hint)
+    if row.use.keys() != tune.over.keys():
         raise SpecError(
-            f"{show(value)} is not a value of parameter {name!r}.",
-            hint=near or f"Values of {name}: {values_text(values.values(), value)}.",
+            f"the row says what to use for {_listed(row.use)}, and {_listed(tune.over)} are tuned.",
+            hint="Give each parameter of 'over' a value.",
         )
-
-
-def _check_point(tune: Tune, row: Row, uses: set[str] | None, around: set[str]) -> None:
-    """Check that a row can select a point.
-
-    Args:
-        tune: the spec's `tune` field.
-        row: the row.
-        uses: tuned parameters of the points with its key, None if there is none.
-        around: tuned parameters of the points in the bucket with its key.
-    """
-    shown = key_text(tune.by, row.key)
-    bucket = bucket_key(row.key, tune.by, tune.buckets, tune.rounding)
-    if uses is None and typed(bucket) != typed(row.key):
-        raise SpecError(
-            f"no point has {shown}, and no bucket is named so.",
-            hint="Remove the row, or add the point to the matrix.",
-        )
-    if uses is None and tune.pad:
-        raise SpecError(
-            f"calls would be padded to {shown}, and no variant has these sizes.",
-            hint="Add the point to the matrix, or remove the row.",
-        )
-    if (uses or around) and typed(row.use) not in (uses or set()) | around:
-        raise SpecError(
-            f"no point with {shown} has {use_text(row.use)}: 'exclude' drops it.",
-            hint="Remove the row, or what excludes its point.",
-        )
+    keys = zip(tune.by, row.key, strict=True)
+    for name, value in (*(own for own in keys if own[0] not in tune.buckets), *row.use.items()):
+        if typed(value) not in values[name]:
+            raise SpecError(
+                f"{show(value)} is not a value of parameter {name!r}.",
+                hint=f"Values of {name}: {values_text(values[name].values(), value)}.",
+            )
 
 
 class Tables:
