@@ -35,9 +35,6 @@ from pallasc.specs.templates import (
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_points import TunedPoints
 
-_Ranks = tuple[int, ...]
-"""Number of dimensions of each array of a variant."""
-
 
 def expand(
     specs: Iterable[Spec],
@@ -74,9 +71,7 @@ def expand(
                     location=variant.location,
                     hint=f"The other is declared at {other.location}.",
                 )
-    made = list(variants.values())
-    _check_batch_arrays(made)
-    return made
+    return list(variants.values())
 
 
 def _tuned(
@@ -324,45 +319,3 @@ def _count_points(spec: Spec) -> int:
     axes = [len(values) for values in spec.axes.values()]
     product = max(1, len(spec.rows)) * math.prod(axes)
     return len(spec.include) + (product if spec.matrix or spec.rows or not spec.include else 0)
-
-
-def _check_batch_arrays(variants: Iterable[Variant]) -> None:
-    """Check that a kernel for batches takes arrays with an additional dimension.
-
-    A kernel without variants here is not checked.
-
-    Raises:
-        SpecError: it takes another number of arrays, or none with an additional dimension.
-    """
-    variants = list(variants)
-    declaring = {own.name: own for own in reversed(variants) if own.vmap is not None}
-    if not declaring:
-        return
-    ranks: dict[str, dict[_Ranks, Variant]] = {}
-    for variant in variants:
-        own = tuple(len(array.shape) for _, array in variant.arrays())
-        ranks.setdefault(variant.name, {}).setdefault(own, variant)
-    for name, first in declaring.items():
-        batched = ranks.get(first.vmap or "")
-        if batched is None or any(
-            _is_batch(own, other) for own in ranks[name] for other in batched
-        ):
-            continue
-        other = next(iter(batched.values()))
-        raise SpecError(
-            f"{name}.vmap: no variant of {first.vmap} takes arrays like those of {name} with one "
-            f"more dimension in front: {name} takes {_arrays(first)}, {first.vmap} "
-            f"{_arrays(other)}.",
-            location=first.where("vmap"),
-            hint="The arrays of both are in one order; in each, or in some, the batch comes first.",
-        )
-
-
-def _is_batch(ranks: _Ranks, batched: _Ranks) -> bool:
-    """Return True if arrays of these ranks can be a batch; some arrays may be unbatched."""
-    more = [other - own for own, other in zip(ranks, batched, strict=False)]
-    return len(ranks) == len(batched) and set(more) <= {0, 1} and 1 in more
-
-
-def _arrays(variant: Variant) -> str:
-    return ", ".join(str(array) for _, array in variant.arrays()) or "no arrays"

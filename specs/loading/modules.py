@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from pallasc.errors import Location, SpecError, message_of
 
@@ -100,21 +100,22 @@ def _last_line(trace: TracebackType | None, file: str) -> int:
     return line
 
 
-def python_kind(content: bytes) -> Literal["spec", "unclear"] | None:
-    """Return "spec" if a Python file declares kernels, "unclear" if it may do so when it runs.
+def declares_kernels(content: bytes) -> bool:
+    """Return True if a Python file declares kernels when it is imported.
 
-    A file with syntax errors counts as a spec if it mentions pallasc, to report its error.
+    A file with syntax errors counts if it mentions pallasc, to report its error.
     """
     if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
-        return None
+        return False
     try:
         tree = ast.parse(content)
         names = set(_declaring_names(tree))
-        if any(_is_call_of(names, node) for node in _outside_of_functions(tree)):
-            return "spec"
+        return any(
+            isinstance(node, ast.Call) and ast.unparse(node.func) in names
+            for node in _outside_of_functions(tree)
+        )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return "spec"
-    return "unclear" if any(_is_call_of(names, node) for node in ast.walk(tree)) else None
+        return True
 
 
 def _declaring_names(tree: ast.AST) -> Iterator[str]:
@@ -131,10 +132,6 @@ def _declaring_names(tree: ast.AST) -> Iterator[str]:
                     yield alias.asname or alias.name
                 elif alias.name == "*":
                     yield from _DECLARING
-
-
-def _is_call_of(names: set[str], node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in names
 
 
 def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:

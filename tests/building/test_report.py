@@ -97,31 +97,6 @@ def test_a_rule_that_is_broken_is_named_with_all_figures(
     assert check_against(None) is None
 
 
-@pytest.mark.parametrize(
-    ("names", "numbers", "message"),
-    [
-        ((), (), None),
-        (("small", "k"), (32, 200), "small takes 64 registers; the budget is +8 on 32 in old.lock"),
-        (("k", "small"), (192, 56), None),
-        (("renamed", "k"), (32, 200), None),
-        (("small", "small", "k"), (64, 32, 200), None),
-    ],
-)
-def test_a_small_kernel_that_doubles_is_seen_where_the_baseline_has_each(
-    names: tuple[str, ...], numbers: tuple[int, ...], message: str | None
-) -> None:
-    small, large = replace(KERNEL, name="small", registers=64), replace(KERNEL, registers=200)
-    kernels = [(n, Resources(registers=each)) for n, each in zip(names, numbers, strict=True)]
-    error = check_budget(
-        Measured(small, large),  # type: ignore[arg-type]
-        Budget(registers="+8"),
-        before=Resources(registers=200),
-        kernels=kernels,
-        baseline="old.lock",
-    )
-    assert (str(error) if error else None) == message
-
-
 def test_all_that_is_exceeded_is_named_at_once() -> None:
     assert check(Measured(KERNEL), registers=1, spill_bytes=0) == (
         "k takes 40 registers; the budget is 1\nk takes 12 spill bytes; the budget is 0"
