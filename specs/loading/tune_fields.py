@@ -24,11 +24,11 @@ from pallasc.specs.fields import (
     number,
     text,
 )
-from pallasc.specs.spelling import nearest, show, suggestion, values_text
+from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Scalar, Value, label_of, typed
 
 if TYPE_CHECKING:
-    from pallasc.specs.tuning import Buckets, Tune
+    from pallasc.specs.tuning import Tune
 
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""
@@ -109,30 +109,38 @@ def made_tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: P
     from pallasc.specs.tuning import Tune
 
     over: dict[str, tuple[Value, ...]] = fields["over"]
+    by, buckets = fields.get("by", tuple(given)), fields.get("buckets", {})
+    rounding, pad = fields.get("round", "up"), fields.get("pad", {})
     for name in over:
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
             raise at.child("over").key(name).error(message, "Give it once.")
-    by = _by(fields.get("by"), given, over, at.child("by"))
-    buckets = fields.get("buckets", {})
-    _check_buckets(buckets, by, given, at.child("buckets"))
-    rounding = fields.get("round", "up")
-    pad = fields.get("pad", {})
-    _check_pad(pad, buckets, rounding, at.child("pad"))
-    default = fields.get("default")
-    table = fields.get("table")
-    if table is not None:
+    for field, names, what, known in (
+        ("by", by, "parameter of the matrix", given),
+        ("buckets", buckets, "parameter of 'by'", by),
+        ("pad", pad, "parameter with buckets", buckets),
+        ("default", fields.get("default", ()), "tuned parameter", over),
+    ):
+        for name in names:
+            if name not in known:
+                place, hint = at.child(field).key(name), suggestion(name, known)
+                raise place.error(f"{show(name)} is not a {what}.", hint)
+    for name in buckets:
+        for value in given[name]:
+            if type(value) is not int or value < 0:
+                message = f"buckets hold whole numbers, and {name} can be {show(value)}."
+                raise at.child("buckets").key(name).error(message, "Remove its buckets.")
+    if pad and rounding == "down":
+        message = "a call cannot be padded to an end of its bucket that is below it."
+        raise at.child("pad").error(message, "Write round: up, or remove pad.")
+    table = table_of(at.location.file)
+    if "table" in fields:
         with at.child("table").blamed():
-            table = normal_path(table)
-    return Tune(
-        over=over,
-        by=by,
-        buckets=buckets,
-        rounding=rounding,
-        pad=pad,
-        default=None if default is None else _default(default, over, at.child("default")),
-        table=table or table_of(at.location.file),
+            table = normal_path(fields["table"])
+    default = (
+        _default(fields["default"], over, at.child("default")) if "default" in fields else None
     )
+    return Tune(over, by, buckets, rounding, pad, default, table)
 
 
 def table_of(spec_file: str) -> str:
@@ -140,75 +148,19 @@ def table_of(spec_file: str) -> str:
     return f"{PurePath(spec_file).stem}{TABLE_SUFFIX}"
 
 
-def _by(
-    names: tuple[str, ...] | None,
-    given: Mapping[str, list[Value]],
-    over: Mapping[str, object],
-    at: Place,
-) -> tuple[str, ...]:
-    if names is None:
-        return tuple(given)
-    for index, name in enumerate(names):
-        place = at.child(index)
-        if name in over:
-            raise place.error(f"parameter {name!r} is tuned itself.", "Remove it here.")
-        if name not in given:
-            hint = suggestion(name, given, otherwise="Parameters of the matrix")
-            raise place.error(
-                f"the matrix has no parameter {show(name)}.", hint or "The matrix has none."
-            )
-    return names
-
-
-def _check_buckets(
-    buckets: Mapping[str, Buckets],
-    by: tuple[str, ...],
-    given: Mapping[str, list[Value]],
-    at: Place,
-) -> None:
-    for name in buckets:
-        place = at.key(name)
-        if name not in by:
-            hint = suggestion(name, by, otherwise="'by' has")
-            message = f"parameter {show(name)} is not among those of 'by'."
-            raise place.error(message, hint)
-        for value in given[name]:
-            if type(value) is not int or value < 0:
-                message = f"buckets hold whole numbers, and {name} can be {show(value)}."
-                raise place.error(message, "Remove its buckets.")
-
-
-def _check_pad(
-    pad: Mapping[str, object], buckets: Mapping[str, object], rounding: str, at: Place
-) -> None:
-    for name in pad:
-        if name not in buckets:
-            hint = suggestion(name, buckets, otherwise="With buckets") or f"Add buckets of {name}."
-            message = f"parameter {show(name)} has no buckets, so no call is padded to their ends."
-            raise at.key(name).error(message, hint)
-    if pad and rounding == "down":
-        message = "a call cannot be padded to an end of its bucket that is below it."
-        raise at.error(message, "Write round: up, or remove pad.")
-
-
 def _default(
     default: Mapping[str, Value], over: Mapping[str, tuple[Value, ...]], at: Place
 ) -> dict[str, Scalar]:
     """Return the labels of the default, in the order of `over`."""
-    for name, value in default.items():
-        if name not in over:
-            raise at.unknown("parameter", name, list(over))
-        known = {typed(label_of(each)) for each in over[name]} | {typed(v) for v in over[name]}
-        if typed(value) not in known and typed(label_of(value)) not in known:
-            labels = list(map(label_of, over[name]))
-            message = f"{show(label_of(value))} is not among the values of {name} under 'over'."
-            near = nearest(plain(label_of(value)), map(plain, labels))
-            hint = f"Did you mean {near!r}?" if near else f"Its values: {values_text(labels)}."
-            raise at.child(name).error(message, hint)
-    if missing := [name for name in over if name not in default]:
-        raise at.error(
-            f"parameter {missing[0]!r} is missing.", "Give each tuned parameter a value."
-        )
+    for name, values in over.items():
+        if name not in default:
+            raise at.error(f"parameter {name!r} is missing.", "Give each tuned parameter a value.")
+        labels = [label_of(each) for each in values]
+        if typed(label_of(default[name])) not in map(typed, labels):
+            raise at.child(name).error(
+                f"{show(label_of(default[name]))} is not among the values of {name} under 'over'.",
+                suggestion(plain(label_of(default[name])), map(plain, labels), otherwise="Values"),
+            )
     return {name: label_of(default[name]) for name in over}
 
 
