@@ -149,8 +149,7 @@ def test_what_is_shown_of_a_bundle_says_where_its_variants_are_used(
     assert "default" in texts[0]
     assert "used for\n  h100-sxm, m=16, 10 µs on h100-sxm\n  h100-sxm, m=32" in texts[1]
     assert "padded     m: dimension 0 of out, dimension 0 of x" in texts[1]
-    assert "its rows: 2 for h100-sxm; a default" in texts[2]
-    assert "1 of its 3 variants are in no row, such as k[m=16,tile=3]@h100-sxm" in texts[2]
+    assert "k[m=16,tile=3]@h100-sxm: it is in no row of its table, and not the default" in texts[2]
 
 
 def test_where_only_rows_can_choose_each_target_has_the_variant_of_its_rows() -> None:
