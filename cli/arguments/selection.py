@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.shard import Shard, Share
-    from pallasc.specs.lock import Lock
+    from pallasc.specs.loading.lock import Lock
     from pallasc.specs.spec import Variant
 
 
@@ -49,8 +49,7 @@ def read_existing_lock(path: Path) -> Lock:
         NotCachedError: it does not exist.
         SpecError: it is damaged.
     """
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
+    from pallasc.specs.loading.lock import read_lock, update_command
 
     lock = read_lock(path)
     if lock is None:

@@ -98,7 +98,7 @@ def command(
     from pallasc.cli.output.text import json_text, table
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.select import select
-    from pallasc.specs.loading.tuned_points import Tables
+    from pallasc.specs.loading.tuned_table import Tables
 
     reader = SpecReader(store=open_store(store_root), **limits)
     known = reader.select(specs).specs

@@ -169,7 +169,7 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         return open_baseline(path)
     if first is None:
         return None
-    from pallasc.specs.lock import LOCK_FILE, update_command  # most builds need none of it
+    from pallasc.specs.loading.lock import LOCK_FILE, update_command  # most builds need none of it
 
     if LOCK_FILE.exists():
         return open_baseline(LOCK_FILE)
@@ -194,8 +194,7 @@ def open_baseline(path: Path) -> Baseline:
 
     if is_bundle(path):
         return _in_bundle(path)
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
+    from pallasc.specs.loading.lock import read_lock, update_command
 
     lock = read_lock(path)
     if lock is None:

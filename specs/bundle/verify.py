@@ -34,7 +34,7 @@ from pallasc.specs.bundle.reader import MemorySource, Reader
 from pallasc.specs.bundle.signature import pack_signatures, sign
 from pallasc.specs.bundle.strip import debug_bytes
 from pallasc.specs.bundle.tuned import Agreement
-from pallasc.specs.lock import Lock
+from pallasc.specs.loading.lock import Lock
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Ed25519PrivateKey

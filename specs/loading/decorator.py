@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.entries import load_module, module_name
 from pallasc.specs.fields import Place
-from pallasc.specs.loading.modules import load_module, module_name
 from pallasc.specs.loading.yaml_loader import SpecFile, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
 from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates

@@ -10,17 +10,17 @@ template, and none of its keys begins with `$`.
 from __future__ import annotations
 
 import json
-import math
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import (
+    ENTRY,
     IDENTIFIER,
     PARAMETER,
     SCALAR,
@@ -37,6 +37,7 @@ from pallasc.specs.fields import (
     Place,
     Record,
     Schema,
+    Tree,
     text,
 )
 from pallasc.specs.loading.yaml_text import Document, join_surrogates, read_document
@@ -157,6 +158,9 @@ class Matrix(NamedTuple):
     axes: dict[str, tuple[Value, ...]]
     table: Table | None = None
 
+
+_DATA = Tree("value", SCALAR, ENTRY, nodes=())
+"""A value in a row, in which nothing is a node."""
 
 _VALUES = ListOf(ParameterKind(), "values")
 _TABLE_DOC = "A JSON or YAML file whose rows are points."
@@ -398,36 +402,20 @@ def _row(
         if value is _MISSING:
             message = f"the row has no field {'.'.join(path)!r}."
             raise _error(entry, document, message, at)
-        _check_data(value, entry, document, at)
-        values[name] = value
+        place = Place(document.place, entry.path, _label(entry), len(entry.path))
+        values[name] = _DATA.read(value, place)
     return Row(values, document.place(entry.path))
 
 
-def _check_data(value: Any, entry: _Entry, document: Document, at: Place) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _error(entry, document, f"{value} is not allowed in a spec.", at)
-    items: Iterable[Any] = value if isinstance(value, list) else ()
-    if isinstance(value, dict):
-        items = value.values()
-        for key in value:
-            if key.startswith("$"):
-                raise _error(
-                    entry,
-                    document,
-                    f"{show(key)}: keys that begin with $ are allowed in specs only.",
-                    at,
-                )
-    for item in items:
-        _check_data(item, entry, document, at)
+def _label(entry: _Entry) -> str:
+    where = entry.path[-1] if entry.path else ""
+    return f"row {show(where)}"
 
 
 def _error(entry: _Entry, document: Document, message: str, at: Place) -> SpecError:
-    where = entry.path[-1] if entry.path else ""
-    label = f"row {show(where)}" if isinstance(where, str) else f"row {where}"
-    place: Location = document.place(entry.path)
     return SpecError(
-        f"{label}: {message}",
-        location=place,
+        f"{_label(entry)}: {message}",
+        location=document.place(entry.path),
         hint=f"{at.label} at {at.location} takes it: 'select' says which fields, 'where' and "
         "'skip' which rows.",
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.entries import check_data_file
+from pallasc.specs.entries import check_data_file, declares_kernels
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
-from pallasc.specs.loading.modules import declares_kernels
 from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
@@ -186,34 +185,19 @@ def _models(
     return models
 
 
-def _check_batch_names(specs: Iterable[Spec]) -> None:
-    """Check that `vmap` of each spec names a kernel, the same one in all files.
-
-    Args:
-        specs: all specs of a command.
+def _check_batch_names(specs: Sequence[Spec]) -> None:
+    """Check that `vmap` of each spec names a kernel of the same command.
 
     Raises:
-        SpecError: the kernel does not exist, or two files name different ones for one kernel.
+        SpecError: the kernel does not exist.
     """
-    specs = list(specs)
-    names = list(dict.fromkeys(spec.name for spec in specs))
-    known = set(names)
-    declared: dict[str, Spec] = {}
+    names = {spec.name for spec in specs}
     for spec in specs:
-        if spec.vmap is None:
-            continue
-        if spec.vmap not in known:
+        if spec.vmap is not None and spec.vmap not in names:
             raise SpecError(
                 f"{spec.name}.vmap: there is no kernel {spec.vmap!r}.",
                 location=spec.where("vmap"),
                 hint=suggestion(spec.vmap, names, otherwise="Kernels"),
-            )
-        other = declared.setdefault(spec.name, spec)
-        if other.vmap != spec.vmap:
-            raise SpecError(
-                f"{spec.name}.vmap: vmap is {spec.vmap!r} here and {other.vmap!r} in another file.",
-                location=spec.where("vmap"),
-                hint=f"The other is at {other.where('vmap')}. Name the same kernel in both.",
             )
 
 

@@ -25,7 +25,7 @@ from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain import identity
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
-from pallasc.specs.lock import Component, Entry, Lock
+from pallasc.specs.loading.lock import Component, Entry, Lock
 from pallasc.specs.spec import Variant
 
 KERNEL = """\

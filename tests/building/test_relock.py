@@ -14,7 +14,7 @@ from pallasc.cache.inventory import Scan
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
 from pallasc.errors import NotCachedError
-from pallasc.specs.lock import Change, Component, Entry, Lock, settled_cost
+from pallasc.specs.loading.lock import Change, Component, Entry, Lock, settled_cost
 
 FILE = Path("pallasc.lock")
 FIRST, SECOND = "scaled[n=128]@h100-sxm", "scaled[n=256]@h100-sxm"

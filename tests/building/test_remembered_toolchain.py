@@ -18,7 +18,7 @@ from pallasc.compiler.inputs.manifest import choose_remembered, remember
 from pallasc.compiler.toolchain import toolchain as installed
 from pallasc.compiler.toolchain.identity import components
 from pallasc.errors import NotCachedError, ToolError
-from pallasc.specs.lock import Lock
+from pallasc.specs.loading.lock import Lock
 
 COMPILER = ("jax", "jaxlib", "jax-cuda", "jax_cuda", "nvidia-", "llvmlite", "numpy", "ml_dtypes")
 

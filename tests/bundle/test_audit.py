@@ -12,7 +12,7 @@ from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.signature import generate_key
 from pallasc.specs.bundle.verify import Finding, Rules, Severity, audit, compare_with_lock, signed
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.lock import Entry, Lock
+from pallasc.specs.loading.lock import Entry, Lock
 
 KEY = generate_key()
 

@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.specs.loading.lock_file import read_lock
-from pallasc.specs.lock import Lock, write_lock
+from pallasc.specs.loading.lock import Lock, read_lock, write_lock
 from pallasc.specs.resources import Resources
 
 LOCK = Path("pallasc.lock")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
+from pallasc.specs.entries import load_module
 from pallasc.specs.loading.decorator import Call, Ref, collect_python, declare, kernel
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.modules import load_module
 from pallasc.specs.loading.yaml_loader import load_yaml
 
 PYTHON = '''\
@@ -179,7 +179,7 @@ HEAD = "from pallasc.specs.loading.decorator import Call, Ref, kernel\n"
         ),
         (
             '@kernel(args={}, targets=["sm_90"])\ndef f(x): ...\n',
-            "s.py:2: sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a.",
+            "s.py:2: unknown target 'sm_90'.\n  Did you mean 'sm_90a'?",
         ),
         (
             "@kernel(args={}, budget={'regs': 1})\ndef f(x): ...\n",

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
-from pallasc.specs.loading.lock_file import parse_lock, read_lock
-from pallasc.specs.lock import (
+from pallasc.specs.loading.lock import (
     Change,
     Component,
     Entry,
@@ -26,6 +25,8 @@ from pallasc.specs.lock import (
     compare,
     lock_text,
     merged,
+    parse_lock,
+    read_lock,
     settled_cost,
     write_lock,
 )
@@ -447,7 +448,7 @@ def test_a_lock_of_ten_thousand_entries_is_read_as_it_was_written(tmp_path: Path
 def test_a_lock_in_the_form_that_is_written_needs_no_yaml(tmp_path: Path) -> None:
     write_lock(tmp_path / "pallasc.lock", LOCK)
     code = (
-        "import sys, pathlib\nfrom pallasc.specs.loading.lock_file import read_lock\n"
+        "import sys, pathlib\nfrom pallasc.specs.loading.lock import read_lock\n"
         "read_lock(pathlib.Path('pallasc.lock'))\nprint('yaml' in sys.modules)"
     )
     result = subprocess.run(

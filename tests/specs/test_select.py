@@ -260,4 +260,4 @@ def test_retarget_without_names_changes_nothing() -> None:
 def test_retarget_refuses_an_unknown_target() -> None:
     with pytest.raises(SpecError) as caught:
         retarget(SPECS, ["sm_90"])
-    assert str(caught.value) == ("sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a.")
+    assert str(caught.value) == ("unknown target 'sm_90'.\n  Did you mean 'sm_90a'?")

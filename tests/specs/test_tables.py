@@ -225,7 +225,7 @@ def test_defaults_and_several_kernels_read_a_table_once(
         ('[{"m": 1e400}]', "rows.json:1:2: row 0: inf is not allowed in a spec."),
         (
             '[{"m": {"a": [{"$ref": "os:system"}]}}]',
-            "keys that begin with $ are allowed in specs only.",
+            "'$ref' is not allowed here.",
         ),
         ("[]", "there are no rows in "),
         ("[[1, 2]]", "expected a row, got a list."),

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from pallasc.specs.lock import (
+from pallasc.specs.loading.lock import (
     Component,
     differences,
 )

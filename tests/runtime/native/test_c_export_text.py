@@ -123,7 +123,6 @@ def test_a_name_must_be_one_for_c(run: Run, bundle: Path, tmp_path: Path, name: 
         ("my-kernels.v2.pallasc", "my_kernels_v2"),
         ("2nd.pallasc", "kernels"),
         ("pallasc.pallasc", "kernels"),
-        ("test.pallasc", "kernels"),
         ("x" * 60, "x" * 40),
     ],
 )

@@ -1,4 +1,4 @@
-"""Attributes that are computed on first access and cached.
+"""Python objects: attributes computed on first access and cached, the collector paused.
 
 In Python 3.11, `functools.cached_property` holds one lock for all instances while it computes. A
 fork while another thread computes would deadlock the child.
@@ -6,7 +6,9 @@ fork while another thread computes would deadlock the child.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
 _Value = TypeVar("_Value")
@@ -39,3 +41,20 @@ class cached_property(Generic[_Value]):
         # setdefault: all threads get the first value, even if several computed one.
         value: _Value = vars(instance).setdefault(self._name, self.func(instance))
         return value
+
+
+@contextlib.contextmanager
+def collector_past() -> Iterator[None]:
+    """Disable the cyclic garbage collector, then permanently exempt all existing objects.
+
+    The collector would traverse the new objects again and again. The code inside must create no
+    cyclic garbage.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()  # moves all objects to a generation that is never collected
+    finally:
+        if was_enabled:
+            gc.enable()
