@@ -29,7 +29,7 @@ from typing import Any, Literal, TypedDict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
-from pallasc.specs.canonical import Positive, as_object, fault, read
+from pallasc.specs.canonical import Positive, fault, read_known
 
 Dim3 = tuple[Positive, Positive, Positive]
 Role = Literal["input", "output", "constant", "temporary"]
@@ -371,9 +371,7 @@ def plan_from_json(data: object) -> LaunchPlan:
         CorruptError: a field is missing, unknown, or of the wrong type, or a buffer does not exist.
     """
     try:
-        known = {field.name for field in fields(LaunchPlan)}
-        given = {name: value for name, value in as_object(data).items() if name in known}
-        plan: LaunchPlan = read(LaunchPlan, given)
+        plan: LaunchPlan = read_known(LaunchPlan, data)
         check_ranges(plan)
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"the launch plan is damaged: {fault(error)}") from error

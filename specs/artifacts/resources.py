@@ -132,10 +132,10 @@ def check_budget(
             text = f"{kernel}: {WORDS[field]} are not known; the budget is {limit}"
             clauses.append((field, text))
         elif not _allows(limit, number, previous, field):
-            allowed = _limit_text(limit, previous, field, baseline)
-            clauses.append(
-                (field, f"{_taken_text(kernel, field, number)}; the budget is {allowed}")
-            )
+            least = "at least " if isinstance(limit, int) and field in MORE_IS_BETTER else ""
+            where = f" on {previous} in {baseline}" if isinstance(limit, str) else ""
+            text = f"{kernel or 'the variant'} takes {number} {WORDS[field]}"
+            clauses.append((field, f"{text}; the budget is {least}{limit}{where}"))
     if not clauses:
         return None
     return BudgetError("\n".join(text for _, text in clauses), kind=clauses[0][0])
@@ -168,18 +168,3 @@ def _allows(limit: int | str, number: int, before: int | None, field: str) -> bo
         return number >= limit if field in MORE_IS_BETTER else number <= limit
     rule = parse_rule(limit, field)
     return rule is None or before is None or rule.allows(number, before)
-
-
-def _taken_text(kernel: str, field: str, number: int) -> str:
-    if field == "cubin_bytes":
-        return f"the cubins take {number} bytes"
-    if field == "occupancy":
-        return f"{kernel} has {number} warps on a multiprocessor"
-    return f"{kernel} takes {number} {WORDS[field]}"
-
-
-def _limit_text(limit: int | str, before: int | None, field: str, baseline: str) -> str:
-    if isinstance(limit, str):
-        joint = "," if limit.endswith("baseline") else " on"
-        return f"{limit}{joint} {before} in {baseline}"
-    return f"at least {limit}" if field in MORE_IS_BETTER else f"{limit}"

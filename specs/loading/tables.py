@@ -25,7 +25,6 @@ from pallasc.specs.fields import (
     PARAMETER,
     SCALAR,
     ByType,
-    Checked,
     Choice,
     Field,
     Leaf,
@@ -59,7 +58,6 @@ _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _MISSING = object()
 
 
-_DEEPEST = 4
 _KEY_TEXT = Choice(("text", "json"))
 _LEVEL = text(
     "the name of a key",
@@ -68,18 +66,11 @@ _LEVEL = text(
 )
 
 
-def _few(levels: dict[str, str], at: Place) -> dict[str, str]:
-    if len(levels) > _DEEPEST:
-        raise at.error(f"{len(levels)} levels are more than the {_DEEPEST} that rows have.")
-    return levels
-
-
 _ANY = text("a path")
 _KEY = Leaf(str | int, "a key")
 _PATH = ByType(
     {list: ListOf(_KEY, "keys", 0, repeats=True), str: text("a path, such as gemm.h100", ".*")}
 )
-_LEVELS = Checked(MapOf(_LEVEL, _KEY_TEXT, "levels"), _few)
 _FIELDS = Record(
     (
         Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
@@ -99,7 +90,7 @@ _FIELDS = Record(
         Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
         Field(
             "keys",
-            ByType({str: _KEY_TEXT, dict: _LEVELS}),
+            ByType({str: _KEY_TEXT, dict: MapOf(_LEVEL, _KEY_TEXT, "levels")}),
             "Keys that are JSON text; or names of the keys of each level.",
         ),
         Field("values", _KEY_TEXT, "How rows are written: json, if they are JSON text."),

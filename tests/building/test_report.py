@@ -62,7 +62,7 @@ def test_limits_that_are_met_exactly_are_met() -> None:
         ("spill_bytes", 0, "k takes 12 spill bytes; the budget is 0"),
         ("stack_bytes", 15, "k takes 16 stack bytes; the budget is 15"),
         ("smem_bytes", 1023, "k takes 1024 shared memory bytes; the budget is 1023"),
-        ("cubin_bytes", 499, "the cubins take 500 bytes; the budget is 499"),
+        ("cubin_bytes", 499, "the variant takes 500 cubin bytes; the budget is 499"),
     ],
 )
 def test_a_limit_that_is_exceeded_is_named_with_both_figures(
@@ -75,10 +75,20 @@ def test_a_limit_that_is_exceeded_is_named_with_both_figures(
     ("field", "rule", "before", "message"),
     [
         ("registers", "+8", 31, "k takes 40 registers; the budget is +8 on 31 in old.lock"),
-        ("spill_bytes", "<= baseline", 11, "k takes 12 spill bytes; the budget is <= baseline, 11"),
+        (
+            "spill_bytes",
+            "<= baseline",
+            11,
+            "k takes 12 spill bytes; the budget is <= baseline on",
+        ),
         ("stack_bytes", "+10 %", 14, "k takes 16 stack bytes; the budget is +10 % on 14 in"),
         ("smem_bytes", "+0", 1023, "k takes 1024 shared memory bytes; the budget is +0 on 1023"),
-        ("cubin_bytes", "+10 %", 454, "the cubins take 500 bytes; the budget is +10 % on 454 in"),
+        (
+            "cubin_bytes",
+            "+10 %",
+            454,
+            "the variant takes 500 cubin bytes; the budget is +10 % on",
+        ),
     ],
 )
 def test_a_rule_that_is_broken_is_named_with_all_figures(
