@@ -20,11 +20,11 @@ from pallasc.specs.fields import (
     FLAG,
     ByType,
     Checked,
-    Choice,
     Field,
     ListOf,
     Place,
     Record,
+    choice,
     expected,
     text,
 )
@@ -57,7 +57,7 @@ FIELDS = (
     Field("bundle", text("path"), "An existing bundle, in place of specs."),
     Field("targets", _one_or_more("target"), "Targets in place of the specs' own."),
     Field("select", text("expression"), "Which variants to take, as `-k` of the command line."),
-    Field("from", Choice(("compile", "store", "frozen")), "Where kernels come from."),
+    Field("from", choice("compile", "store", "frozen"), "Where kernels come from."),
     Field("lock", text("path"), "The lock file that all variants must match."),
     Field("keep-debug", FLAG, "Leave debug sections in the cubins."),
 )
@@ -119,7 +119,9 @@ def compiler_extra(root: Path) -> str:
     """
     text = _read(root)
     extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
-    return Choice(_EXTRAS).read(extra, Place(toml_lines(FILE, text), (*_TABLE[:-1], "compiler")))
+    place = Place(toml_lines(FILE, text), (*_TABLE[:-1], "compiler"))
+    name: str = choice(*_EXTRAS).read(extra, place)
+    return name
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:

@@ -177,13 +177,11 @@ def _find(name: str, folders: list[str]) -> ModuleSpec | None:
 def _module_hint(top: str, base_dir: str) -> str:
     import pkgutil
 
-    listed = _listed(Path(base_dir))
-    beside = {path.stem for path in listed if path.suffix == ".py" or path.is_dir()}
-    installed = {info.name for info in pkgutil.iter_modules()}
-    near = nearest(top, beside) or nearest(top, installed | sys.stdlib_module_names)
-    if near is not None:
-        return f"Did you mean {near!r}?"
-    return "Install the package that has it, or name a file: file.py:function."
+    beside = {path.stem for path in _listed(Path(base_dir))}
+    installed = {info.name for info in pkgutil.iter_modules()} | sys.stdlib_module_names
+    near = nearest(top, beside) or nearest(top, installed)
+    otherwise = "Install the package that has it, or name a file: file.py:function."
+    return f"Did you mean {near!r}?" if near else otherwise
 
 
 def _check_name(entry: Entry, path: Path) -> None:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -167,21 +167,9 @@ def number(least: int = 0, *, whole: bool = True) -> Leaf:
     return Leaf(Annotated[int if whole else float, Meta(ge=least)], what)
 
 
-class Choice(NamedTuple):
-    """One of a few words."""
-
-    words: tuple[str, ...]
-
-    def read(self, value: object, at: Place) -> str:
-        """Return the word."""
-        if not isinstance(value, str) or value not in self.words:
-            hint = suggestion(value, self.words) if isinstance(value, str) else None
-            raise expected(one_of(self.words), value, at, hint)
-        return value
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"enum": list(self.words)}
+def choice(*words: str) -> Leaf:
+    """Return the kind of one of a few words."""
+    return Leaf(Literal[words], one_of(words))
 
 
 FLAG = Leaf(bool, "true or false")

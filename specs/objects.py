@@ -9,38 +9,32 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
-_Value = TypeVar("_Value")
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
 
+    class cached_property:
+        """A property whose value is cached on the object; two threads may both compute it.
 
-class cached_property(Generic[_Value]):
-    """A property whose value is cached on the object; two threads may both compute it.
+        Args:
+            func: computes the value from the object.
+        """
 
-    Args:
-        func: computes the value from the object.
-    """
+        def __init__(self, func: Callable[[Any], Any]) -> None:
+            self.func = func
+            self.__doc__ = func.__doc__
+            self._name = func.__name__
 
-    def __init__(self, func: Callable[[Any], _Value]) -> None:
-        self.func = func
-        self.__doc__ = func.__doc__
-        self._name = func.__name__
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> cached_property[_Value]: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> _Value: ...
-
-    def __get__(self, instance: object | None, owner: type) -> cached_property[_Value] | _Value:
-        if instance is None:
-            return self
-        # setdefault: all threads get the first value, even if several computed one.
-        value: _Value = vars(instance).setdefault(self._name, self.func(instance))
-        return value
+        def __get__(self, instance: object | None, owner: type) -> Any:
+            if instance is None:
+                return self
+            # setdefault: all threads get the first value, even if several computed one.
+            return vars(instance).setdefault(self._name, self.func(instance))
 
 
 @contextlib.contextmanager

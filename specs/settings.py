@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import FLAG, Choice, Field, Locate, PathParts, Place, text
+from pallasc.specs.fields import FLAG, Field, Locate, PathParts, Place, choice, text
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
@@ -46,7 +46,7 @@ _SALT = text(
 FIELDS = (
     Field("remote", text("a URL"), "The remote store behind the local one."),
     Field("remote-write", FLAG, "Whether builds send there what they compile."),
-    Field("remote-signed", Choice(("required", "optional")), "Whether signatures are required."),
+    Field("remote-signed", choice("required", "optional"), "Whether signatures are required."),
     Field("cache-salt", _SALT, "Text that is part of every key."),
     Field("executor", text("the address of a scheduler"), "Where misses are compiled."),
 )

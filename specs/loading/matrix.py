@@ -649,11 +649,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
             if name not in spec.args:
                 raise place.unknown("argument", name, list(spec.args))
         return own
-    if not (isinstance(own, list) and isinstance(spec.args, list)):
-        kind = "a mapping, by name" if isinstance(spec.args, dict) else "a list, by position"
-        raise place.error(f"the arguments of {spec.name} are {kind}.", "Write those of a check so.")
-    if len(own) != len(spec.args):
-        raise place.error(
-            f"{len(own)} arguments, and {spec.name} takes {len(spec.args)}.", "Give all of them."
-        )
+    if not (isinstance(own, list) and isinstance(spec.args, list)) or len(own) != len(spec.args):
+        message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."
+        raise place.error(message, "Give all of them, by name or by position as there.")
     return own

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from types import CodeType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,18 +30,6 @@ from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, shortened, values_text
 from pallasc.specs.templates import Scalar
-
-
-class NamedTarget(Protocol):
-    """A target as an expression sees it."""
-
-    @property
-    def name(self) -> str:
-        """The model or architecture."""
-
-    @property
-    def arch(self) -> str:
-        """The architecture."""
 
 
 class Selectable(Protocol):
@@ -60,8 +48,8 @@ class Selectable(Protocol):
         """Its parameters with their values."""
 
     @property
-    def target(self) -> NamedTarget:
-        """The target."""
+    def target(self) -> Any:
+        """The target, with `name` and `arch`."""
 
 
 S = TypeVar("S", bound=Selectable)

@@ -25,7 +25,6 @@ from pallasc.specs.fields import (
     PARAMETER,
     SCALAR,
     ByType,
-    Choice,
     Field,
     Leaf,
     ListOf,
@@ -37,6 +36,7 @@ from pallasc.specs.fields import (
     Record,
     Schema,
     Tree,
+    choice,
     text,
 )
 from pallasc.specs.loading.yaml_text import Document, join_surrogates, read_document
@@ -58,7 +58,7 @@ _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _MISSING = object()
 
 
-_KEY_TEXT = Choice(("text", "json"))
+_KEY_TEXT = choice("text", "json")
 _LEVEL = text(
     "the name of a key",
     rf"(?!value$){IDENTIFIER}",

@@ -13,7 +13,6 @@ from pallasc.specs.fields import (
     PARAMETER,
     ByType,
     Checked,
-    Choice,
     Field,
     Leaf,
     ListOf,
@@ -21,6 +20,7 @@ from pallasc.specs.fields import (
     ParameterKind,
     Place,
     Record,
+    choice,
     number,
     text,
 )
@@ -79,7 +79,7 @@ TUNE_FIELDS = (
         MapOf(PARAMETER, _BUCKETS, "parameters"),
         "Parameters of which a row of the table may be for a range: pow2, or ascending edges.",
     ),
-    Field("round", Choice(("up", "down")), "The end of its bucket that a value belongs to; up."),
+    Field("round", choice("up", "down"), "The end of its bucket that a value belongs to; up."),
     Field(
         "pad",
         MapOf(PARAMETER, MapOf(_PATH, number(), "dimensions"), "parameters"),
