@@ -359,7 +359,7 @@ add("manifest", {
     "a comment above the kernel": replace("specs/kernel.py", "def run", "# Fast.\ndef run"),
     "a helper": lambda w: w.flip("specs/helper.py"),
     "the helper of a helper": lambda w: w.flip("specs/second.py"),
-    "a helper imported in the function": lambda w: w.flip("specs/objects.py"),
+    "a helper imported in the function": lambda w: w.flip("specs/lazy.py"),
     "a helper through importlib": lambda w: w.flip("specs/dynamic.py"),
     "a package": lambda w: w.add("specs/grouped/__init__.py", "ONE = 1\n"),
     "a package between": lambda w: w.add("specs/grouped/deeper/__init__.py", "ONE = 1\n"),
