@@ -25,7 +25,7 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.report import VariantResult
-    from pallasc.specs.lock import Lock
+    from pallasc.specs.loading.lock import Lock
 
 _SHORT = 10
 

@@ -19,8 +19,7 @@ from pallasc.analysis.threads import Event, UnknownWayError, Walk, parameter_off
 from pallasc.emulator.ptx.parse import read
 from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, Operand
 from pallasc.errors import UnsupportedError
-from pallasc.specs.artifacts.plan import Bytes, Launch, TensorMap
-from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
+from pallasc.specs.artifacts.plan import ELEMENT_BYTES, Bytes, Launch, TensorMap
 
 MOST_STEPS = 1_000_000
 """Maximum number of instructions computed for a launch: 1 s of Python."""

@@ -111,10 +111,8 @@ def verify_command(
       signature     not signed (warning)
       spill         spills more than --spills (warning); spills are unknown (note)
       debug         contains debug sections, PTX, source lines, or reference values (warning)
-      tuning        variants of a tuned kernel that are in no row (warning); its rows (note)
+      tuning        a variant of a tuned kernel that is in no row (warning)
       provenance    built from files that differ from the commit (warning)
-      duplicate     the same code for two models of one architecture, or the same artifact for two
-                    points of a matrix (note)
 
     Examples:
       pallasc bundle verify kernels.pallasc

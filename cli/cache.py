@@ -283,7 +283,7 @@ def _locked(files: Sequence[Path]) -> frozenset[str]:
     Raises:
         SpecError: a file does not exist, is damaged, or is not a lock file.
     """
-    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.loading.lock import read_lock
 
     keys: set[str] = set()
     for file in files:

@@ -250,7 +250,7 @@ class Opener:
         if is_bundle(path):
             return sides.bundle_side(path)
         if path.suffix == ".lock" and not path.is_dir():
-            from pallasc.specs.loading.lock_file import read_lock
+            from pallasc.specs.loading.lock import read_lock
 
             lock = read_lock(path)
             if lock is None:

@@ -15,7 +15,7 @@ from pallasc.cli.output.text import echo, json_text
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options
-    from pallasc.specs.lock import Change, ChangeKind
+    from pallasc.specs.loading.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
 _NOT_AS_LOCKED = 3
@@ -74,7 +74,7 @@ def command(
       tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
     from pallasc.cli.arguments.variants import open_store, read_variants
-    from pallasc.specs.lock import LOCK_FILE, update_command
+    from pallasc.specs.loading.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
     variants = read_variants(specs, selection, store, how, quiet=quiet)
@@ -149,8 +149,7 @@ def _update(
     from pallasc.cli.output.build_text import print_remarks
     from pallasc.cli.output.progress import store_progress
     from pallasc.compiler.builds.relock import update_lock
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import write_lock
+    from pallasc.specs.loading.lock import read_lock, write_lock
 
     old = read_lock(path)
     with store_progress(store, hits=False, quiet=quiet) as progress:

@@ -17,15 +17,16 @@ from typing import Literal
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import (
-    Choice,
+    FLAG,
+    ByType,
+    Checked,
     Field,
-    Flag,
     ListOf,
     Place,
     Record,
-    Schema,
-    Text,
+    choice,
     expected,
+    text,
 )
 from pallasc.specs.settings import BUILD_KEYS, toml_lines
 from pallasc.specs.spelling import show
@@ -44,32 +45,21 @@ From = Literal["compile", "store", "frozen"]
 """Source of the kernels, as in `pallasc.compiler.builds.bundling.BundleOptions.source`."""
 
 
-@dataclass(frozen=True, slots=True)
-class OneOrMore:
-    """Field type for one string or a list of strings."""
-
-    item: Text
-
-    def read(self, value: object, at: Place) -> tuple[str, ...]:
-        """Return the strings."""
-        if isinstance(value, str):
-            return (self.item.read(value, at),)
-        return ListOf(self.item, f"{self.item.what}s").read(value, at)
-
-    def schema(self) -> Schema:
-        """Return the JSON schema."""
-        many = ListOf(self.item, f"{self.item.what}s").schema()
-        return {"anyOf": [self.item.schema(), many]}
+def _one_or_more(what: str) -> Checked:
+    """Return the kind of one text or a list of texts, which gives a tuple."""
+    item = text(what)
+    kinds = ByType({list: ListOf(item, f"{what}s"), str: item})
+    return Checked(kinds, lambda own, at: (own,) if isinstance(own, str) else own)
 
 
 FIELDS = (
-    Field("specs", OneOrMore(Text("path")), "Spec files and folders of them."),
-    Field("bundle", Text("path"), "An existing bundle, in place of specs."),
-    Field("targets", OneOrMore(Text("target")), "Targets in place of the specs' own."),
-    Field("select", Text("expression"), "The variants to include, as with `-k`."),
-    Field("from", Choice(("compile", "store", "frozen")), "Source of the kernels."),
-    Field("lock", Text("path"), "The lock file that all variants must match."),
-    Field("keep-debug", Flag(), "Leave debug sections in the cubins."),
+    Field("specs", _one_or_more("path"), "Spec files and folders of them."),
+    Field("bundle", text("path"), "An existing bundle, in place of specs."),
+    Field("targets", _one_or_more("target"), "Targets in place of the specs' own."),
+    Field("select", text("expression"), "The variants to include, as with `-k`."),
+    Field("from", choice("compile", "store", "frozen"), "Source of the kernels."),
+    Field("lock", text("path"), "The lock file that all variants must match."),
+    Field("keep-debug", FLAG, "Leave debug sections in the cubins."),
 )
 _PLACES = 'Write the place in the wheel, such as "mylib/kernels.pallasc".'
 
@@ -129,7 +119,9 @@ def compiler_extra(root: Path) -> str:
     """
     text = _read(root)
     extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
-    return Choice(_EXTRAS).read(extra, Place(toml_lines(FILE, text), (*_TABLE[:-1], "compiler")))
+    place = Place(toml_lines(FILE, text), (*_TABLE[:-1], "compiler"))
+    name: str = choice(*_EXTRAS).read(extra, place)
+    return name
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:

@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 from pallasc.reports.words import by
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.plan import (
+    ELEMENT_BYTES,
     Bytes,
     Copy,
     Fill,
@@ -31,7 +32,6 @@ from pallasc.specs.artifacts.plan import (
     Step,
     TensorMap,
 )
-from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
 WIDTH, HEIGHT = 460, 250
 _SPREAD = 0.7

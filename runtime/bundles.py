@@ -20,7 +20,7 @@ from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Entry, is_name
 from pallasc.specs.bundle.reader import MemorySource
 from pallasc.specs.bundle.signature import Policy
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 from pallasc.specs.tuning import Tuning
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from pallasc.runtime.matching.variants import Rules
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.signature import MISSING
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 from pallasc.specs.spelling import an
 from pallasc.specs.templates import Scalar
 

@@ -14,7 +14,7 @@ from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Candidate, Origin
 from pallasc.runtime.matching.variants import Rules
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 

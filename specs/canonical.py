@@ -198,6 +198,12 @@ def read(kind: Any, data: object) -> Any:
     return _reader(kind)(data)
 
 
+def read_known(kind: Any, data: object) -> Any:
+    """Convert JSON to a data class as `read`, without the fields that it does not know."""
+    known = {name: value for name, value in as_object(data).items() if name in kind.__annotations__}
+    return read(kind, known)
+
+
 @cache
 def _reader(kind: Any) -> _Reader:
     if kind in _PLAIN:
@@ -209,6 +215,8 @@ def _reader(kind: Any) -> _Reader:
         return partial(_optional, _reader(parts[0]))
     if origin in (Union, UnionType):
         return partial(_of_kind, {part.__name__.lower(): _reader(part) for part in parts})
+    if origin is Mapping:
+        return partial(_mapping, _reader(parts[1]))
     if origin is list or Ellipsis in parts:
         return partial(_sequence, origin, _reader(parts[0]))
     if origin is tuple:
@@ -255,6 +263,10 @@ def _of_kind(kinds: Mapping[str, _Reader], data: object) -> object:
 
 def _sequence(kind: type, reader: _Reader, data: object) -> object:
     return kind(map(reader, as_list(data)))
+
+
+def _mapping(reader: _Reader, data: object) -> object:
+    return {name: reader(value) for name, value in as_object(data).items()}
 
 
 def _row(make: Callable[[Any], object], readers: Sequence[_Reader], data: object) -> object:

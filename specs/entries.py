@@ -1,24 +1,29 @@
-"""Entry points: `package.module:function` and `file.py:function`, checked without importing.
+"""Users' Python: entry points, checked without importing them, and files loaded as modules.
 
-Grammar:
+Grammar of entry points, `package.module:function` and `file.py:function`:
     entry    := (module | file) ":" name ("." name)*
     module   := name ("." name)*
     file     := a relative path with `/`, ending in `.py`
+
+A file that declares kernels is loaded as a module with a name that no package has. Loading it
+executes user code, so only worker processes do it.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple
 
-from pallasc.errors import SpecError
+from pallasc.errors import Location, SpecError, message_of
 from pallasc.specs.spelling import nearest, show, suggestion
 from pallasc.specs.user_files import read_regular
 
@@ -172,13 +177,11 @@ def _find(name: str, folders: list[str]) -> ModuleSpec | None:
 def _module_hint(top: str, base_dir: str) -> str:
     import pkgutil
 
-    listed = _listed(Path(base_dir))
-    beside = {path.stem for path in listed if path.suffix == ".py" or path.is_dir()}
-    installed = {info.name for info in pkgutil.iter_modules()}
-    near = nearest(top, beside) or nearest(top, installed | sys.stdlib_module_names)
-    if near is not None:
-        return f"Did you mean {near!r}?"
-    return "Install the package that has it, or name a file: file.py:function."
+    beside = {path.stem for path in _listed(Path(base_dir))}
+    installed = {info.name for info in pkgutil.iter_modules()} | sys.stdlib_module_names
+    near = nearest(top, beside) or nearest(top, installed)
+    otherwise = "Install the package that has it, or name a file: file.py:function."
+    return f"Did you mean {near!r}?" if near else otherwise
 
 
 def _check_name(entry: Entry, path: Path) -> None:
@@ -233,3 +236,132 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 def _is_dynamic(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id in _DYNAMIC
+
+
+_PREFIX = "_pallasc_spec_"
+_DECLARING = ("declare", "kernel")
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Always compiles the source: cached bytecode misses an edit within the same second."""
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError("no bytecode cache")
+
+
+def module_name(path: str | Path) -> str:
+    """Return the module name of a loaded file, `_pallasc_spec_<stem>`."""
+    return f"{_PREFIX}{Path(path).stem}"
+
+
+def shown_name(module: str) -> str:
+    """Return the name of a module for messages; a spec file is shown by its file name."""
+    return f"{module.removeprefix(_PREFIX)}.py" if module.startswith(_PREFIX) else module
+
+
+def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = None) -> ModuleType:
+    """Execute a Python file and return its module; its folder becomes importable.
+
+    Args:
+        path: the file.
+        fresh: execute it again, even if this process has already done so.
+        shown: the path to show in messages, if it differs.
+
+    Raises:
+        SpecError: the file does not exist, or executing it raised; the location is the line in it.
+    """
+    file = Path(path).resolve()
+    name = module_name(file)
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(file) and not fresh:
+        return loaded
+    if not file.is_file():
+        raise SpecError(f"{shown or path}: there is no such file.")
+    # As `python FILE` does, so that a kernel can import files in the same folder.
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    return _execute(name, file, shown or str(path))
+
+
+def _execute(name: str, file: Path, shown: str) -> ModuleType:
+    loader = _UncachedLoader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if spec is None:
+        raise SpecError(f"{shown}: not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up their module during execution
+    try:
+        loader.exec_module(module)
+    except SpecError:
+        del sys.modules[name]
+        raise
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise SpecError(_summary(error), location=_place(error, file, shown)) from error
+    return module
+
+
+def _summary(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else message_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException, file: Path, shown: str) -> Location:
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return Location(shown, error.lineno or 0, error.offset or 0)
+    return Location(shown, _last_line(error.__traceback__, str(file)))
+
+
+def _last_line(trace: TracebackType | None, file: str) -> int:
+    line = 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def declares_kernels(content: bytes) -> bool:
+    """Return True if a Python file declares kernels when it is imported.
+
+    A file with syntax errors counts if it mentions pallasc, to report its error.
+    """
+    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
+        return False
+    try:
+        tree = ast.parse(content)
+        names = set(_declaring_names(tree))
+        return any(
+            isinstance(node, ast.Call) and ast.unparse(node.func) in names
+            for node in _outside_of_functions(tree)
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+
+
+def _declaring_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names of the declaring functions in a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "pallasc":
+                    own = alias.asname or "pallasc"
+                    yield from (f"{own}.{name}" for name in _DECLARING)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
+            for alias in node.names:
+                if alias.name in _DECLARING:
+                    yield alias.asname or alias.name
+                elif alias.name == "*":
+                    yield from _DECLARING
+
+
+def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run when a module is imported, including decorators of functions."""
+    yield node
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        children = node.decorator_list
+    elif isinstance(node, ast.Lambda):
+        children = ()
+    for child in children:
+        yield from _outside_of_functions(child)

@@ -1,21 +1,26 @@
 """Building blocks of spec fields: their types, checks, and JSON schema.
 
 A `Kind` defines both the values that a loader accepts and their JSON schema, so that editors and
-the loader agree. The YAML and Python loaders share these definitions. The kinds of entry points,
-data, and parameters are at the end.
+the loader agree. The YAML and Python loaders share these definitions. msgspec checks scalars and
+describes them; lists, mappings, and trees are walked here, because errors need positions. The kinds
+of entry points, data, and parameters are at the end.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
-from pallasc.specs.templates import NAME, Scalar, Value, is_template, parse_template, typed
+from pallasc.specs.templates import NAME, Value, is_template, parse_template, typed
 
 Schema = dict[str, object]
 """A fragment of a JSON schema."""
@@ -59,25 +64,28 @@ class Place(NamedTuple):
 
     def child(self, part: str | int) -> Place:
         """Return the place of a value inside this one."""
-        return Place(self.locate, (*self.path, part), self.origin, self.skip, self.base_dir)
+        return self.below((part,))
 
     def below(self, path: PathParts) -> Place:
         """Return the place of a value further inside this one."""
         return Place(self.locate, (*self.path, *path), self.origin, self.skip, self.base_dir)
 
-    def error(self, message: str, hint: str | None = None, *, at_key: bool = False) -> SpecError:
-        """Return an error about this value, or about the key that leads to it."""
-        where = self.locate(self.path, at_key)
+    def key(self, part: str) -> Place:
+        """Return the place of a key of this mapping."""
+        return self.child(part)._replace(locate=lambda path, at_key: self.locate(path, True))
+
+    def error(self, message: str, hint: str | None = None) -> SpecError:
+        """Return an error about this value."""
         text = f"{self.label}: {message}" if self.label else message
-        return SpecError(text, location=where, hint=hint)
+        return SpecError(text, location=self.location, hint=hint)
 
     def unknown(self, what: str, word: str, known: Mapping[str, object] | list[str]) -> SpecError:
         """Return the error for an unknown key of this mapping."""
-        where = self.locate((*self.path, word), True)
-        text = f"unknown {what} {show(word)}."
-        label = f"{self.label}: " if self.label else ""
-        hint = suggestion(word, known, otherwise=f"Known {what}s")
-        return SpecError(f"{label}{text}", location=where, hint=hint)
+        error = self.error(
+            f"unknown {what} {show(word)}.", suggestion(word, known, otherwise=f"Known {what}s")
+        )
+        error.location = self.key(word).location
+        return error
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -120,105 +128,85 @@ class Field(NamedTuple):
     required: bool = False
 
 
-class Text(NamedTuple):
-    """Text that matches a pattern."""
+class Leaf(NamedTuple):
+    """A scalar of a msgspec type; text may have to match a pattern."""
 
+    type: Any
     what: str
-    pattern: str = r".+"
     hint: str | None = None
+    pattern: str | None = None
 
-    def read(self, value: object, at: Place) -> str:
-        """Return the text."""
-        if not isinstance(value, str):
-            raise expected(self.what, value, at, self.hint)
-        if re.fullmatch(self.pattern, value) is None:
-            raise at.error(f"{show(value)} is not {self.what}.", self.hint)
-        return value
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
-
-
-class Choice(NamedTuple):
-    """One of a few words."""
-
-    words: tuple[str, ...]
-
-    def read(self, value: object, at: Place) -> str:
-        """Return the word."""
-        if not isinstance(value, str) or value not in self.words:
-            hint = suggestion(value, self.words) if isinstance(value, str) else None
-            raise at.error(f"expected {one_of(self.words)}, got {show(value)}.", hint)
-        return value
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"enum": list(self.words)}
-
-
-class Flag:
-    """True or false."""
-
-    def read(self, value: object, at: Place) -> bool:
+    def read(self, value: object, at: Place) -> Any:
         """Return the value."""
-        if not isinstance(value, bool):
-            raise expected("true or false", value, at)
+        try:
+            msgspec.convert(value, self.type)
+        except msgspec.ValidationError:
+            raise expected(self.what, value, at, self.hint) from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise at.error(
+                f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."
+            )
+        if self.pattern is not None and re.fullmatch(self.pattern, str(value)) is None:
+            raise expected(self.what, value, at, self.hint)
         return value
 
     def schema(self) -> Schema:
         """Return the schema."""
-        return {"type": "boolean"}
+        schema = msgspec.json.schema(self.type)
+        return schema if self.pattern is None else {**schema, "pattern": f"^(?:{self.pattern})$"}
 
 
-class Number(NamedTuple):
-    """A number with a lower bound, or a template for one if `template` is set."""
+def text(what: str, pattern: str = r".+", hint: str | None = None) -> Leaf:
+    """Return the kind of text that matches a pattern."""
+    return Leaf(str, what, hint, pattern)
 
-    whole: bool
-    least: int = 0
-    template: bool = False
 
-    @property
-    def what(self) -> str:
-        """Return the description of the expected value for messages."""
-        return f"a {'whole number' if self.whole else 'number'} of at least {self.least}"
+def number(least: int = 0, *, whole: bool = True) -> Leaf:
+    """Return the kind of numbers from `least`."""
+    what = f"a {'whole number' if whole else 'number'} of at least {least}"
+    return Leaf(Annotated[int if whole else float, Meta(ge=least)], what)
 
-    def read(self, value: object, at: Place) -> int | float | str:
-        """Return the number, or the unfilled template."""
-        if self.template and isinstance(value, str) and is_template(value):
+
+def choice(*words: str) -> Leaf:
+    """Return the kind of one of a few words."""
+    return Leaf(Literal[words], one_of(words))
+
+
+FLAG = Leaf(bool, "true or false")
+SCALAR = Leaf(str | int | float | bool | None, "text, a number, true, false or null")
+
+
+class Checked(NamedTuple):
+    """A kind whose values a function checks further, and may replace."""
+
+    kind: Kind[Any]
+    check: Callable[[Any, Place], Any]
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the result of the check."""
+        return self.check(self.kind.read(value, at), at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return self.kind.schema()
+
+
+class Filled(NamedTuple):
+    """A value, or a template for one; the filled-in template is checked later."""
+
+    value: Kind[Any]
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the value, or the unfilled template."""
+        if isinstance(value, str) and is_template(value):
             with at.blamed():
                 parse_template(value)
             return value
-        return self.checked(value, at)
-
-    def checked(self, value: object, at: Place) -> int | float:
-        """Return the number."""
-        right = type(value) is int or (type(value) is float and not self.whole)
-        if not right or not self.least <= value < float("inf"):  # type: ignore[operator]
-            raise expected(self.what, value, at)
-        return value  # type: ignore[return-value]
+        return self.value.read(value, at)
 
     def schema(self) -> Schema:
         """Return the schema."""
-        number: Schema = {"type": "integer" if self.whole else "number", "minimum": self.least}
-        if not self.template:
-            return number
-        return {"anyOf": [number, {"type": "string", "pattern": r"\{.*\}"}]}
-
-
-class ScalarKind:
-    """A value of a parameter: text, number, boolean or null."""
-
-    def read(self, value: object, at: Place) -> Scalar:
-        """Return the value."""
-        if value is not None and not isinstance(value, str | int | float | bool):
-            raise expected("text, a number, true, false or null", value, at)
-        finite(value, at)
-        return value
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": ["string", "number", "boolean", "null"]}
+        return {"anyOf": [self.value.schema(), {"type": "string", "pattern": r"\{[^{}]+\}"}]}
 
 
 class ListOf(NamedTuple, Generic[_Item]):
@@ -239,17 +227,12 @@ class ListOf(NamedTuple, Generic[_Item]):
                 f"the list of {self.what} is empty.", "Leave the field out, or add an item."
             )
         items = tuple(self.item.read(item, at.child(i)) for i, item in enumerate(value))
-        if not self.repeats:
-            self._distinct(items, at)
-        return items
-
-    def _distinct(self, items: tuple[_Item, ...], at: Place) -> None:
         seen: dict[str, int] = {}
-        for index, item in enumerate(items):
-            first = seen.setdefault(typed(item), index)
-            if first != index:
+        for index, item in enumerate(() if self.repeats else items):
+            if seen.setdefault(typed(item), index) != index:
                 place = at.child(index)
                 raise place.error(f"{show(item)} is in the list twice.", "Remove one of them.")
+        return items
 
     def schema(self) -> Schema:
         """Return the schema."""
@@ -261,26 +244,25 @@ class ListOf(NamedTuple, Generic[_Item]):
         return {**items, "minItems": self.minimum} if self.minimum else items
 
 
-class ListOr(NamedTuple):
-    """A list, or one other kind of value."""
+class ByType(NamedTuple):
+    """Values of several types, each with its kind; the last kind reports other types."""
 
-    items: ListOf[Any]
-    other: Kind[Any]
+    kinds: Mapping[type, Kind[Any]]
 
     def read(self, value: object, at: Place) -> Any:
-        """Return the list or the other value."""
-        kind: Kind[Any] = self.items if isinstance(value, list) else self.other
-        return kind.read(value, at)
+        """Return the value as its kind reads it."""
+        *_, last = self.kinds.values()
+        return self.kinds.get(type(value), last).read(value, at)
 
     def schema(self) -> Schema:
         """Return the schema."""
-        return {"anyOf": [self.items.schema(), self.other.schema()]}
+        return {"anyOf": [kind.schema() for kind in self.kinds.values()]}
 
 
 class MapOf(NamedTuple, Generic[_Item]):
     """A mapping from user-chosen names to values of one kind."""
 
-    key: Text
+    key: Leaf
     item: Kind[_Item]
     what: str
     minimum: int = 1
@@ -294,14 +276,9 @@ class MapOf(NamedTuple, Generic[_Item]):
                 f"the mapping of {self.what} is empty.", "Leave it out, or add an entry."
             )
         return {
-            self._key(key, at): self.item.read(item, at.child(key)) for key, item in value.items()
+            self.key.read(key, at.key(key)): self.item.read(item, at.child(key))
+            for key, item in value.items()
         }
-
-    def _key(self, key: str, at: Place) -> str:
-        if re.fullmatch(self.key.pattern, key) is None:
-            place = at.child(key)
-            raise place.error(f"{show(key)} is not {self.key.what}.", self.key.hint, at_key=True)
-        return key
 
     def schema(self) -> Schema:
         """Return the schema."""
@@ -319,7 +296,7 @@ class Record(NamedTuple):
     fields: tuple[Field, ...]
     what: str = "field"
 
-    def read(self, value: object, at: Place) -> dict[str, object]:
+    def read(self, value: object, at: Place) -> dict[str, Any]:
         """Return the fields that are given, each checked by its kind."""
         if not isinstance(value, dict):
             raise expected("a mapping", value, at)
@@ -343,94 +320,87 @@ class Record(NamedTuple):
         return {**record, "required": required} if required else record
 
 
-def finite(value: object, at: Place) -> None:
-    """Reject infinities and NaN, which JSON cannot represent."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-        raise at.error(
-            f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."
-        )
-
-
 NODES = ("$call", "$ref")
 """Keys that make a mapping under `static` a node instead of data."""
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 
-PARAMETER = Text(
+PARAMETER = text(
     "the name of a parameter",
     rf"(?!target$){IDENTIFIER}",
     "Use letters, digits and '_', beginning with a letter or '_'; 'target' is reserved.",
 )
-VALUE_NAME = Text(
+VALUE_NAME = text(
     "the name of a value",
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,47}",
     "Use up to 48 letters, digits, '_', '-' and '.'.",
 )
 
 
-class EntryKind(NamedTuple):
-    """An entry point that exists, or a template for one if `template` is set."""
-
-    template: bool = False
-
-    def read(self, value: object, at: Place) -> str:
-        """Return the normalized entry point, or the unfilled template."""
-        if not isinstance(value, str):
-            raise expected("an entry point", value, at, "Write package.module:function.")
-        with at.blamed():
-            if self.template and is_template(value):
-                parse_template(value)
-                return value
-            entry = parse_entry(value)
-            if at.base_dir is not None:
-                check_entry(entry, at.base_dir)
-            return str(entry)
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        entry: Schema = {"type": "string", "pattern": rf"^[^:]+:{IDENTIFIER}(\.{IDENTIFIER})*$"}
-        if not self.template:
-            return entry
-        return {"anyOf": [entry, {"type": "string", "pattern": r"\{[^{}]+\}"}]}
+def _existing(text: str, at: Place) -> str:
+    """Return the normalized form of an entry point that exists."""
+    with at.blamed():
+        entry = parse_entry(text)
+        if at.base_dir is not None:
+            check_entry(entry, at.base_dir)
+    return str(entry)
 
 
-class DataKind(NamedTuple):
-    """JSON-like data with `$call` and `$ref` nodes, and with templates if `template` is set."""
+ENTRY = Checked(
+    text(
+        "an entry point",
+        r"[^:]+:[^\W\d]\w*(\.[^\W\d]\w*)*",
+        "Write package.module:function, or file.py:function.",
+    ),
+    _existing,
+)
 
-    template: bool = False
+
+class Tree(NamedTuple):
+    """Lists and mappings of leaves, in which keys that begin with `$` make a mapping a node.
+
+    Attributes:
+        name: name of the definition in the JSON schema.
+        leaf: reads everything else.
+        entry: kind of the entry point of a node.
+        nodes: the keys of nodes.
+        in_call: the tree of the arguments of a `$call`, if it differs.
+    """
+
+    name: str
+    leaf: Kind[Any]
+    entry: Kind[str]
+    nodes: tuple[str, ...] = NODES
+    in_call: Tree | None = None
 
     def read(self, value: object, at: Place) -> Value:
-        """Check every node and template in the data and return it."""
+        """Check every leaf and every node, and return the tree with normalized entry points."""
         if isinstance(value, list):
             return [self.read(item, at.child(i)) for i, item in enumerate(value)]
-        if isinstance(value, dict):
-            return self.mapping(value, at)
-        if value is not None and not isinstance(value, str | int | float | bool):
-            hint = "Use $call or $ref for anything else." if self.template else None
-            raise expected("plain data", value, at, hint)
-        finite(value, at)
-        if self.template and isinstance(value, str):
-            with at.blamed():
-                parse_template(value)
-        return value
-
-    def mapping(self, value: Mapping[str, object], at: Place) -> dict[str, Value]:
-        """Return a mapping of data, or a node with its normalized entry point."""
+        if not isinstance(value, dict):
+            leaf: Value = self.leaf.read(value, at)
+            return leaf
         for key in value:
-            if key.startswith("$") and key not in NODES:
-                hint = suggestion(key, NODES if self.template else (NAME, *NODES))
-                raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
+            if key.startswith("$") and key not in self.nodes:
+                hint = suggestion(key, self.nodes)
+                raise at.key(key).error(f"{show(key)} is not allowed here.", hint)
         if "$ref" in value and len(value) > 1:
             raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
-        entry = EntryKind(self.template)
+        if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
+            message = "$tuple must be the only key, with a list as its value."
+            raise at.error(message, 'Write {$tuple: ["f32[4]"]}.')
+        inside = self.in_call or self if "$call" in value else self
         return {
-            key: (entry if key in NODES else self).read(item, at.child(key))
+            key: (self.entry if key in NODES else inside).read(item, at.child(key))
             for key, item in value.items()
         }
 
     def schema(self) -> Schema:
         """Return the schema."""
-        return {"$ref": "#/$defs/static"}
+        return {"$ref": f"#/$defs/{self.name}"}
+
+
+_DATA = Tree("value", SCALAR, ENTRY)
 
 
 class ParameterKind:
@@ -438,15 +408,15 @@ class ParameterKind:
 
     def read(self, value: object, at: Place) -> Value:
         """Return the value with its entry points normalized."""
-        if isinstance(value, dict) and NAME in value:
-            rest = {key: item for key, item in value.items() if key != NAME}
-            name = VALUE_NAME.read(value[NAME], at.child(NAME))
-            return {NAME: name, **DataKind().mapping(rest, at)}
-        return DataKind().read(value, at)
+        if not isinstance(value, dict) or NAME not in value:
+            return _DATA.read(value, at)
+        rest = {key: item for key, item in value.items() if key != NAME}
+        data: Any = _DATA.read(rest, at)
+        return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **data}
 
     def schema(self) -> Schema:
         """Return the schema."""
-        return {"$ref": "#/$defs/value"}
+        return _DATA.schema()
 
 
 class ParameterMap(NamedTuple):
@@ -454,9 +424,8 @@ class ParameterMap(NamedTuple):
 
     special: tuple[Field, ...]
     item: Kind[object]
-    minimum: int = 1
 
-    def read(self, value: object, at: Place) -> dict[str, object]:
+    def read(self, value: object, at: Place) -> dict[str, Any]:
         """Return the mapping in the user's order."""
         if not isinstance(value, dict):
             raise expected("a mapping of parameters", value, at, "Write {m: …, n: …}.")

@@ -346,7 +346,8 @@ def resolve_target(
     target = extra.get(name) or MODELS.get(DEFAULT_MODELS.get(name, name))
     if target is not None:
         return target
-    raise _unknown_target(name, extra, location)
+    hint = target_suggestion(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
+    raise SpecError(f"unknown target {name!r}.", location=location, hint=hint)
 
 
 def check_arch(name: str, *, location: Location | None = None) -> str:
@@ -357,7 +358,7 @@ def check_arch(name: str, *, location: Location | None = None) -> str:
     """
     if name in DEFAULT_MODELS:
         return name
-    raise _wrong_suffix(name, location) or SpecError(
+    raise SpecError(
         f"unknown architecture {name!r}.",
         location=location,
         hint=target_suggestion(name, DEFAULT_MODELS, otherwise="Architectures"),
@@ -397,14 +398,6 @@ def make_model(
     return replace(base, name=name, arch=arch or base.arch, **changes)  # type: ignore[arg-type]
 
 
-def _unknown_target(name: str, extra: Mapping[str, Target], location: Location | None) -> SpecError:
-    wrong = _wrong_suffix(name, location)
-    if wrong is not None:
-        return wrong
-    hint = target_suggestion(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
-    return SpecError(f"unknown target {name!r}.", location=location, hint=hint)
-
-
 def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | None:
     """Return the hint for an unknown name.
 
@@ -422,23 +415,3 @@ def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> s
         if candidates:
             return f"Did you mean {one_of(candidates)}?"
     return suggestion(name, known, otherwise=otherwise)
-
-
-def _wrong_suffix(name: str, location: Location | None) -> SpecError | None:
-    match = ARCH.fullmatch(name)
-    oldest = min(DEFAULT_MODELS, key=capability)
-    if match and capability(name) < capability(oldest):
-        message = f"{name}: Mosaic GPU compiles for {oldest} and newer."
-        return SpecError(message, location=location, hint="List them with: pallasc targets")
-    base = name.rstrip("abcdefghijklmnopqrstuvwxyz") if match else name
-    right = next((arch for arch in (f"{base}a", base) if arch in DEFAULT_MODELS), None)
-    if match is None or right is None:
-        return None
-    reason = {
-        "": "Mosaic GPU needs the accelerated target.",
-        "f": "Mosaic GPU does not compile for family targets, it needs the accelerated target.",
-    }
-    message = reason.get(match["suffix"], "there is no such architecture.")
-    if match["suffix"] and not right.endswith("a"):
-        message = "this architecture has no suffix."
-    return SpecError(f"{name}: {message}", location=location, hint=f"Write {right}.")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import Choice, Field, Flag, Locate, PathParts, Place, Text
+from pallasc.specs.fields import FLAG, Field, Locate, PathParts, Place, choice, text
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
@@ -39,16 +39,16 @@ _FILE = "pyproject.toml"
 _TABLE = ("tool", "pallasc")
 _OF_HOOKS = ("bundles",)
 _LONGEST_SALT = 200
-_SALT = Text(
+_SALT = text(
     f"a line of at most {_LONGEST_SALT} printable ASCII characters",
     rf"[ -~]{{1,{_LONGEST_SALT}}}",
 )
 FIELDS = (
-    Field("remote", Text("a URL"), "The remote store behind the local one."),
-    Field("remote-write", Flag(), "Whether builds send there what they compile."),
-    Field("remote-signed", Choice(("required", "optional")), "Whether signatures are required."),
+    Field("remote", text("a URL"), "The remote store behind the local one."),
+    Field("remote-write", FLAG, "Whether builds send there what they compile."),
+    Field("remote-signed", choice("required", "optional"), "Whether signatures are required."),
     Field("cache-salt", _SALT, "Text that is part of every key."),
-    Field("executor", Text("the address of a scheduler"), "Where misses are compiled."),
+    Field("executor", text("the address of a scheduler"), "Where misses are compiled."),
 )
 _SAID = re.compile("|".join(["pallasc]", "env", *(field.name for field in FIELDS)]).encode())
 """Matches every file with settings that are read here."""
@@ -176,7 +176,7 @@ def cache_salt(environ: Mapping[str, str], folder: str | Path = ".") -> str:
         SpecError: it is not a short printable line, or `pyproject.toml` has another mistake.
     """
     if value := environ.get(SALT, ""):
-        if re.fullmatch(_SALT.pattern, value) is None:
+        if re.fullmatch(str(_SALT.pattern), value) is None:
             raise SpecError(f"{SALT} is {show(value)}, which is not {_SALT.what}.")
         return value
     return build_settings(folder).cache_salt

@@ -284,13 +284,11 @@ def check_padding(
             raise ValueError(f"pad: {name} must be a positive whole number, not {plain(value)}")
         for path, dimension in places.items():
             shape = shapes.get(path)
-            if shape is None:
-                known = ", ".join(list(shapes)[:8])
-                raise ValueError(f"pad: there is no array {path}; arrays: {known}")
-            if not 0 <= dimension < len(shape):
-                has = f"{len(shape)} dimension{'' if len(shape) == 1 else 's'}"
+            if shape is None or not 0 <= dimension < len(shape):
+                known = ", ".join(f"{own}: {len(each)}" for own, each in list(shapes.items())[:8])
                 raise ValueError(
-                    f"pad: {path} has {has}; there is no dimension {dimension} (they count from 0)"
+                    f"pad: there is no dimension {dimension} of {path} (they count from 0); "
+                    f"dimensions of arrays: {known}"
                 )
             if (other := padded.setdefault(path, name)) != name:
                 raise ValueError(

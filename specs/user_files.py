@@ -20,14 +20,6 @@ from typing import BinaryIO
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import digest
 
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
 
 def read_regular(file: str, *, most_bytes: int) -> bytes:
     """Return the content of a regular file; other kinds are not opened, since they may block.
@@ -64,9 +56,9 @@ def check_regular(file: str) -> None:
 
 
 def _check_kind(file: str, status: os.stat_result) -> None:
-    for is_kind, name in _KINDS:
-        if is_kind(status.st_mode):
-            raise SpecError(f"{file}: this is {name}, not a file.")
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket, or a device"
+        raise SpecError(f"{file}: this is {kind}, not a file.")
 
 
 def replace_file(

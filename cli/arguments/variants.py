@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
-    from pallasc.specs.lock import Lock
+    from pallasc.specs.loading.lock import Lock
     from pallasc.specs.spec import Variant
 
 DIGITS = 64
@@ -343,8 +343,7 @@ def read_existing_lock(path: Path) -> Lock:
         NotCachedError: it does not exist.
         SpecError: it is damaged.
     """
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
+    from pallasc.specs.loading.lock import read_lock, update_command
 
     lock = read_lock(path)
     if lock is None:

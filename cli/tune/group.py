@@ -278,7 +278,7 @@ def show_command(
     from pallasc.cli.arguments.variants import open_store
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.select import select
-    from pallasc.specs.loading.tuned_points import Tables
+    from pallasc.specs.loading.tuned_table import Tables
 
     reader = SpecReader(store=open_store(store_root), **limits)
     known = reader.select(specs).specs

@@ -149,8 +149,7 @@ def _read_kernels(
         SpecError: a spec or a table is invalid, or two specs tune a kernel differently.
     """
     from pallasc.specs.loading.matrix import expand
-    from pallasc.specs.loading.tuned_points import table_shown
-    from pallasc.specs.loading.tuned_table import read_table
+    from pallasc.specs.loading.tuned_table import read_table, table_shown
     from pallasc.tuning.pick import TunedKernel
 
     declared = {(spec.location, spec.name): spec for spec in specs}

@@ -40,13 +40,13 @@ from pallasc.compiler.toolchain.identity import TRACING_PACKAGES
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
-from pallasc.specs.loading.lock_file import read_lock
-from pallasc.specs.lock import (
+from pallasc.specs.loading.lock import (
     LOCK_FILE,
     Entry,
     Lock,
     differences,
     differing,
+    read_lock,
     table_key,
     update_command,
 )

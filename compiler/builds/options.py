@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from pallasc.errors import BudgetError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import Kernels, check_budget, kernels_of, resources_of
+from pallasc.specs.artifacts.resources import check_budget, resources_of
 from pallasc.specs.resources import Resources
 from pallasc.specs.settings import build_settings
 from pallasc.specs.spec import Variant
@@ -121,13 +121,12 @@ class Baseline(Struct, frozen=True):
 
     Attributes:
         name: the file, for messages.
-        find: returns the resources of a variant by its id, and the resources of each of its
-            kernels, which only a bundle has; None if the variant is not in the file.
+        find: returns the resources of a variant by its id; None if it is not in the file.
         absent: ids of variants with rules that `check` did not find.
     """
 
     name: str
-    find: Callable[[str], tuple[Resources, Kernels] | None]
+    find: Callable[[str], Resources | None]
     absent: list[str] = field(default_factory=list)
 
     def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
@@ -135,12 +134,10 @@ class Baseline(Struct, frozen=True):
         rules = variant.budget.rules()
         if not rules:
             return check_budget(artifact, variant.budget)
-        before, kernels = self.find(variant.id) or (Resources(), ())
+        before = self.find(variant.id) or Resources()
         if any(getattr(before, name) is None for name in rules):
             self.absent.append(variant.id)
-        return check_budget(
-            artifact, variant.budget, before=before, kernels=kernels, baseline=self.name
-        )
+        return check_budget(artifact, variant.budget, before=before, baseline=self.name)
 
     def notes(self) -> list[str]:
         """Return a note on the variants whose rules could not be checked."""
@@ -172,7 +169,7 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         return open_baseline(path)
     if first is None:
         return None
-    from pallasc.specs.lock import LOCK_FILE, update_command  # most builds need none of it
+    from pallasc.specs.loading.lock import LOCK_FILE, update_command  # most builds need none of it
 
     if LOCK_FILE.exists():
         return open_baseline(LOCK_FILE)
@@ -197,8 +194,7 @@ def open_baseline(path: Path) -> Baseline:
 
     if is_bundle(path):
         return _in_bundle(path)
-    from pallasc.specs.loading.lock_file import read_lock
-    from pallasc.specs.lock import update_command
+    from pallasc.specs.loading.lock import read_lock, update_command
 
     lock = read_lock(path)
     if lock is None:
@@ -211,8 +207,7 @@ def open_baseline(path: Path) -> Baseline:
             "be compared with it.",
             hint=f"Add them with: {update_command(path)}",
         )
-    known = {name: (resources, ()) for name, resources in lock.resources.items()}
-    return Baseline(str(path), known.get)
+    return Baseline(str(path), lock.resources.get)
 
 
 def _in_bundle(path: Path) -> Baseline:
@@ -223,12 +218,11 @@ def _in_bundle(path: Path) -> Baseline:
     bundle.check_policy(read_policy())
     entries = {entry.id: entry for entry in bundle.entries()}
 
-    def find(variant: str) -> tuple[Resources, Kernels] | None:
+    def find(variant: str) -> Resources | None:
         entry = entries.get(variant)
         if entry is None:
             return None
         # As compiled: the shipped blobs may lack debug sections and be smaller.
-        artifact = Artifact(bundle.record(entry), lambda key: b"")
-        return resources_of(artifact), kernels_of(artifact)
+        return resources_of(Artifact(bundle.record(entry), lambda key: b""))
 
     return Baseline(str(path), find)

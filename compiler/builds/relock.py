@@ -17,7 +17,7 @@ from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.resources import resources_of
-from pallasc.specs.lock import (
+from pallasc.specs.loading.lock import (
     Change,
     Entry,
     Lock,

@@ -18,8 +18,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pallasc.errors import SpecError
-from pallasc.specs.loading.lock_file import read_lock
-from pallasc.specs.lock import LOCK_FILE
+from pallasc.specs.loading.lock import LOCK_FILE, read_lock
 from pallasc.specs.spec import Variant
 
 MOST_SHARDS = 1000

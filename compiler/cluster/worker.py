@@ -28,7 +28,7 @@ from pallasc.compiler.toolchain.setup import compiler_variables, counted_values,
 from pallasc.compiler.workers.messages import Compile, Failed, Group, Introduction, Reply, Task
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, ToolError
-from pallasc.specs.lock import Component, differences
+from pallasc.specs.loading.lock import Component, differences
 
 _IDLE_S = 60.0
 """A killed build leaves its plugin; it ends its processes and removes its files after this idle

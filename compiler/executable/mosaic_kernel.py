@@ -38,6 +38,7 @@ from pallasc.compiler.executable.serialized import message_type
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.artifacts.plan import (
+    ELEMENT_BYTES,
     MULTICAST,
     PEER_HEAD_WORDS,
     Bytes,
@@ -47,8 +48,8 @@ from pallasc.specs.artifacts.plan import (
     PeerTable,
     Pointer,
     TensorMap,
+    broken_rule,
 )
-from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES, broken_rule
 
 _LAUNCHERS = {1: Launcher.PLAIN, 3: Launcher.PDL, 4: Launcher.SPEC}
 _TESTED = "1 (JAX 0.10), 3 (JAX 0.11) and 4 (JAX 0.12)"

@@ -76,10 +76,10 @@ from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prep
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed, version_of
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
-from pallasc.specs.loading.modules import module_name
+from pallasc.specs.entries import module_name
 
 if TYPE_CHECKING:
-    from pallasc.specs.lock import Lock
+    from pallasc.specs.loading.lock import Lock
 
 _LONGEST_FIELD = 400
 _READ = ("file:", "site:")
@@ -457,7 +457,7 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
         ToolError: the store remembers none.
         NotCachedError: Python or pallasc differ here, or the lock is for another toolchain.
     """
-    from pallasc.specs.lock import VARIABLE, differences, differing
+    from pallasc.specs.loading.lock import VARIABLE, differences, differing
     from pallasc.version import installed_version
 
     remembered = remembered_toolchains(store)

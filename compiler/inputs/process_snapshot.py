@@ -42,7 +42,7 @@ from pallasc.compiler.toolchain.modules import (
 )
 from pallasc.compiler.toolchain.setup import reaches_compiler
 from pallasc.errors import SpecError
-from pallasc.specs.garbage import collector_past
+from pallasc.specs.objects import collector_past
 
 _OURS = (builtins, io, os, os.path)
 """Modules whose functions pallasc needs to compute digests and write to the store."""

@@ -57,7 +57,7 @@ from pallasc.compiler.toolchain.modules import (
 )
 from pallasc.compiler.toolchain.setup import is_withheld
 from pallasc.errors import SpecError
-from pallasc.specs.loading.modules import shown_name
+from pallasc.specs.entries import shown_name
 
 LIBRARY = "pallasc.specs.library"
 """Kernels that ship with pallasc; they count as the user's sources."""
@@ -197,7 +197,7 @@ def forget_written() -> None:
 # ---- imports
 
 _UNRECORDED = (
-    "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.loading.modules",
+    "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.entries",
 )  # fmt: skip
 
 

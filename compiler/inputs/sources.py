@@ -139,7 +139,7 @@ def _package_sentences(manifest: Manifest, now: Mapping[str, str | None]) -> lis
     """Describe each changed package, with both versions."""
     from pallasc.compiler.toolchain.identity import package_components
     from pallasc.compiler.toolchain.toolchain import version_of
-    from pallasc.specs.lock import differences
+    from pallasc.specs.loading.lock import differences
 
     before = {name: manifest.packages.get(name) for name in now}
     versions = {name: version_of(name) for name, digest in now.items() if digest}

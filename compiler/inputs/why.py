@@ -13,7 +13,7 @@ from pallasc.compiler.inputs.lookup import Lookup, LookupResult
 from pallasc.compiler.inputs.manifest import short_fields
 from pallasc.compiler.inputs.request import Request, request_fields
 from pallasc.compiler.toolchain.identity import TOOL, components_in
-from pallasc.specs.lock import VARIABLE, differences
+from pallasc.specs.loading.lock import VARIABLE, differences
 from pallasc.specs.spec import Variant
 
 

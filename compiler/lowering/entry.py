@@ -22,8 +22,7 @@ from pallasc.errors import SpecError, summary_of
 from pallasc.specs.arrays import DTYPES, ArraySpec, parse_dtype, settled_layout
 from pallasc.specs.artifacts.plan import Binding, tree_leaves
 from pallasc.specs.artifacts.signature import static_text
-from pallasc.specs.entries import parse_entry
-from pallasc.specs.loading.modules import load_module
+from pallasc.specs.entries import load_module, parse_entry
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import an, suggestion
 

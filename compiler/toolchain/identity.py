@@ -42,7 +42,7 @@ from pallasc.specs import variables
 from pallasc.specs.canonical import canonical_json, digest
 
 if TYPE_CHECKING:
-    from pallasc.specs.lock import Component
+    from pallasc.specs.loading.lock import Component
 
 Digest = Callable[[Path | str], str]
 """Returns the SHA-256 of a file; raises `ToolError` if the file cannot be read."""
@@ -361,7 +361,7 @@ def components(
         versions: the result of `versions_of`.
         variables: the environment variables that reach the compiler.
     """
-    from pallasc.specs.lock import VARIABLE, Component
+    from pallasc.specs.loading.lock import VARIABLE, Component
 
     parts = {label: (value, versions.get(label, "")) for label, value in identity.items()}
     if "python" in identity:
@@ -380,7 +380,7 @@ def package_components(
     contents: Mapping[str, str | None], versions: Mapping[str, str]
 ) -> dict[str, Component]:
     """Return installed packages as components, with digests and versions; omit missing ones."""
-    from pallasc.specs.lock import Component
+    from pallasc.specs.loading.lock import Component
 
     return {
         name: Component(value, versions.get(name, ""))
@@ -391,7 +391,7 @@ def package_components(
 
 def components_in(fields: Mapping[str, str], versions: Mapping[str, str]) -> dict[str, Component]:
     """Return the components in the fields of a request key, as a manifest stores them."""
-    from pallasc.specs.lock import VARIABLE
+    from pallasc.specs.loading.lock import VARIABLE
 
     return components(
         {k.removeprefix(TOOL): v for k, v in fields.items() if k.startswith(TOOL)},

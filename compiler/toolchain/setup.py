@@ -79,7 +79,7 @@ from pallasc.specs.variables import (
 if TYPE_CHECKING:
     import tempfile
 
-    from pallasc.specs.lock import Component
+    from pallasc.specs.loading.lock import Component
 
 _COUNTED_PREFIXES = (
     "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",

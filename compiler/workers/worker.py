@@ -70,10 +70,9 @@ from pallasc.compiler.workers.messages import (
 from pallasc.errors import PallascError, SpecError, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.entries import Entry
-from pallasc.specs.garbage import collector_past
+from pallasc.specs.entries import Entry, module_name
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.modules import module_name
+from pallasc.specs.objects import collector_past
 from pallasc.specs.spec import Variant
 
 

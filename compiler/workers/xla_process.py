@@ -33,8 +33,8 @@ from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.toolchain.toolkit import TOOLKIT, hide_nvjitlink, offer_library
 from pallasc.compiler.workers.worker_process import exit_in_words, temporary_folder
 from pallasc.errors import CompileError, ToolError, message_of
-from pallasc.specs.garbage import collector_past
 from pallasc.specs.gpus import Target
+from pallasc.specs.objects import collector_past
 
 
 def main(descriptor: str, toolkit: str, folder: str) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pallasc.emulator.machine.faults import Fault
-from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
-from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
+from pallasc.specs.artifacts.plan import ELEMENT_BYTES, MAP_BYTES, TensorMap
 
 _MAGIC = b"tensor map"
 

@@ -14,8 +14,7 @@ from pallasc.emulator.numbers.atomics import flushed_sum, greater, lesser
 from pallasc.emulator.tensors.misuse import OperandError, unsupported
 from pallasc.emulator.tensors.swizzles import PERIOD_BYTES, PIECE_BYTES, piece_order
 from pallasc.emulator.tensors.tensor_maps import Box, element_bytes
-from pallasc.specs.artifacts.plan import TensorMap
-from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
+from pallasc.specs.artifacts.plan import ELEMENT_BYTES, TensorMap
 
 _NAN = {
     "float16": 0x7FFF, "bfloat16": 0x7FFF, "float32": 0x7FFFFFFF, "float64": 0x7FFFFFFFFFFFFFFF,

@@ -20,8 +20,7 @@ import numpy as np
 
 from pallasc.emulator.tensors.misuse import OperandError, unsupported
 from pallasc.emulator.tensors.swizzles import PIECE_BYTES, swizzled
-from pallasc.specs.artifacts.plan import TensorMap
-from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
+from pallasc.specs.artifacts.plan import ELEMENT_BYTES, TensorMap
 
 SHARED_ALIGNMENT = 128
 """Addresses in shared memory of bulk tensor copies are multiples of this (PTX ISA 9.0, 5.5.6)."""

@@ -14,12 +14,17 @@ from typing import Any
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.device.answers import version_text
 from pallasc.runtime.device.devices import Driver
-from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Im2col, Launch, Pointer, TensorMap
-from pallasc.specs.artifacts.tensor_maps import (
+from pallasc.specs.artifacts.plan import (
     DTYPES,
     INTERLEAVES,
+    MAP_BYTES,
     PROMOTIONS,
     SWIZZLES,
+    Bytes,
+    Im2col,
+    Launch,
+    Pointer,
+    TensorMap,
     broken_rule,
 )
 

@@ -11,7 +11,7 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.canonical import canonical_json, variant_id
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning
 

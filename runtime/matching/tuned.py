@@ -32,7 +32,7 @@ from pallasc.runtime.matching.selection import (
     select,
     several_fit,
 )
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 from pallasc.specs.tuning import (
     How,
     Row,

@@ -19,7 +19,7 @@ from pallasc.runtime.matching.padded import Padding, smallest
 from pallasc.runtime.matching.selection import arch_refusal, several_fit
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.signature import Arguments, Signature
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 
 
 class Rules:

@@ -1,4 +1,4 @@
-/* The driver's rules for tensor maps, with the messages of specs/artifacts/tensor_maps.py. */
+/* The driver's rules for tensor maps, with the messages of specs/artifacts/plan.py. */
 #include "plan.h"
 
 #include <stdarg.h>

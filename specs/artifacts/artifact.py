@@ -29,7 +29,7 @@ from pallasc.specs.canonical import (
     fault,
     read,
 )
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.plan import Launch, LaunchPlan

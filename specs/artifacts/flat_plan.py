@@ -19,7 +19,11 @@ from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
 from pallasc.specs.artifacts.plan import (
+    DTYPES,
+    INTERLEAVES,
     MAP_BYTES,
+    PROMOTIONS,
+    SWIZZLES,
     Binding,
     Buffer,
     Bytes,
@@ -30,16 +34,10 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
+    broken_rule,
 )
 from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import Signature
-from pallasc.specs.artifacts.tensor_maps import (
-    DTYPES,
-    INTERLEAVES,
-    PROMOTIONS,
-    SWIZZLES,
-    broken_rule,
-)
 
 FLAT_VERSION = 1
 """Version of the format."""

@@ -9,8 +9,7 @@ block uses 1,024 bytes of shared memory for the system.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import BudgetError, CorruptError
@@ -89,9 +88,6 @@ def _warps_with_registers(kernel: KernelResources) -> int:
     return REGISTERS_PER_SM // (units * _REGISTER_UNIT) // _WARP_UNIT * _WARP_UNIT
 
 
-Kernels = Sequence[tuple[str, Resources]]
-"""Name and resources of each kernel."""
-
 _Figures = Mapping[str, Any]
 
 
@@ -108,27 +104,11 @@ def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resource
     return Resources(*(_worst(artifact, field, target)[1] for field in Resources._fields))
 
 
-def kernels_of(artifact: Artifact) -> Kernels:
-    """Return the name and resources of each kernel; kernels can share a cubin: no `cubin_bytes`.
-
-    Raises:
-        CorruptError: the artifact's plan or target is damaged.
-    """
-    residents = _residents(artifact)
-    found = []
-    for kernel in artifact.kernels:
-        warps = [number for name, number in residents if name == kernel.name]
-        taken = (kernel.registers, kernel.spill_bytes, kernel.stack_bytes, kernel.smem_bytes)
-        found.append((kernel.name, Resources(*taken, min(warps, default=None))))
-    return tuple(found)
-
-
 def check_budget(
     artifact: Artifact,
     budget: Budget,
     *,
     before: Resources = Resources(),  # noqa: B008
-    kernels: Kernels = (),
     baseline: str = "the baseline",
 ) -> BudgetError | None:
     """Return the error for all limits that the artifact exceeds, None if there are none.
@@ -137,9 +117,6 @@ def check_budget(
         artifact: the compiled artifact.
         budget: its limits.
         before: its resources in the baseline; a rule for an unknown number holds.
-        kernels: the resources of each kernel in the baseline, if known: a rule then compares each
-            kernel with the one of its name there, or with `before` if there is none. Otherwise it
-            compares the most demanding kernel.
         baseline: name of the baseline for messages.
 
     Raises:
@@ -147,38 +124,21 @@ def check_budget(
     """
     clauses: list[tuple[str, str]] = []
     for field in Resources._fields:
-        limit = getattr(budget, field)
-        if limit is None or (isinstance(limit, str) and getattr(before, field) is None):
+        limit, previous = getattr(budget, field), getattr(before, field)
+        if limit is None or (isinstance(limit, str) and previous is None):
             continue
-        own = kernels if isinstance(limit, str) and field != "cubin_bytes" else ()
-        for kernel, number, previous in _compared(artifact, field, before, own):
-            text = ""
-            if number is None:
-                text = f"{kernel}: {WORDS[field]} are not known; the budget is {limit}"
-            elif not _allows(limit, number, previous, field):
-                allowed = _limit_text(limit, previous, field, baseline)
-                text = f"{_taken_text(kernel, field, number)}; the budget is {allowed}"
-            if text:
-                clauses.append((field, text))
+        kernel, number = _worst(artifact, field)
+        if number is None:
+            text = f"{kernel}: {WORDS[field]} are not known; the budget is {limit}"
+            clauses.append((field, text))
+        elif not _allows(limit, number, previous, field):
+            least = "at least " if isinstance(limit, int) and field in MORE_IS_BETTER else ""
+            where = f" on {previous} in {baseline}" if isinstance(limit, str) else ""
+            text = f"{kernel or 'the variant'} takes {number} {WORDS[field]}"
+            clauses.append((field, f"{text}; the budget is {least}{limit}{where}"))
     if not clauses:
         return None
     return BudgetError("\n".join(text for _, text in clauses), kind=clauses[0][0])
-
-
-def _compared(
-    artifact: Artifact, field: str, before: Resources, kernels: Kernels
-) -> Iterator[tuple[str, int | None, int | None]]:
-    """Yield each kernel that a limit applies to, its number, and the number in the baseline."""
-    whole = getattr(before, field)
-    if not kernels:
-        yield *_worst(artifact, field), whole
-        return
-    # Kernels with the same name are in the order of their first launch.
-    known: dict[str, list[int | None]] = defaultdict(list)
-    for name, taken in reversed(kernels):
-        known[name].append(getattr(taken, field))
-    for name, taken in kernels_of(artifact):
-        yield name, getattr(taken, field), known[name].pop() if known[name] else whole
 
 
 def _worst(
@@ -208,18 +168,3 @@ def _allows(limit: int | str, number: int, before: int | None, field: str) -> bo
         return number >= limit if field in MORE_IS_BETTER else number <= limit
     rule = parse_rule(limit, field)
     return rule is None or before is None or rule.allows(number, before)
-
-
-def _taken_text(kernel: str, field: str, number: int) -> str:
-    if field == "cubin_bytes":
-        return f"the cubins take {number} bytes"
-    if field == "occupancy":
-        return f"{kernel} has {number} warps on a multiprocessor"
-    return f"{kernel} takes {number} {WORDS[field]}"
-
-
-def _limit_text(limit: int | str, before: int | None, field: str, baseline: str) -> str:
-    if isinstance(limit, str):
-        joint = "," if limit.endswith("baseline") else " on"
-        return f"{limit}{joint} {before} in {baseline}"
-    return f"at least {limit}" if field in MORE_IS_BETTER else f"{limit}"

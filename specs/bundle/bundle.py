@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import CorruptError, SelectionError
@@ -31,7 +30,6 @@ from pallasc.specs.bundle.signature import (
 )
 from pallasc.specs.canonical import canonical_json, parse_json, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS, target_of_record
-from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.tuned import Reference
 
 _CALLED = {Kind.LINES: "source lines", Kind.REFERENCE: "reference values"}
-_MOST_NAMED = 200
-"""Maximum number of variants that are compared with a misspelled one."""
 
 
 def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
@@ -190,17 +186,15 @@ class Bundle:
         """Return the entry of a variant; see `find` for the arguments.
 
         Raises:
-            SelectionError: there is none; the hint lists variants that exist.
+            SelectionError: there is none.
         """
         entry = self.find(name, params, target)
-        if entry is not None:
-            return entry
-        others = [other.id for other in islice(self.entries(name), _MOST_NAMED)]
-        variant = variant_id(name, params.items(), target)
-        hint = suggestion(variant, others, otherwise="Variants")
-        if not others:
-            hint = suggestion(name, self.names(), otherwise="Kernels")
-        raise SelectionError(f"{self.name} has no variant {variant}.", hint=hint)
+        if entry is None:
+            raise SelectionError(
+                f"{self.name} has no variant {variant_id(name, params.items(), target)}.",
+                hint="pallasc list shows its variants.",
+            )
+        return entry
 
     def artifact(self, entry: Entry) -> Artifact:
         """Return the artifact of an entry as it ships; its blobs are read on demand.

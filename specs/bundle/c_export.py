@@ -51,24 +51,6 @@ LIBRARY_SOURCES = (
 _PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
 """Different places in an export: next to the other header that programs include."""
 
-_TARGETS_OF_CMAKE = frozenset(
-    (
-        *("all", "all_build", "clean", "cmake", "codegen", "continuous", "default_target"),
-        *("depend", "edit_cache", "experimental", "help", "install", "list_install_components"),
-        *("nightly", "package", "package_source", "preinstall", "rebuild_cache", "run_tests"),
-        *("test", "zero_check"),
-    )
-)
-"""Targets that CMake, CTest, or CPack define, in lower case."""
-
-_SYSTEM_LIBRARIES = frozenset(
-    (
-        *("asan", "atomic", "c", "crypt", "cuda", "cudart", "dl", "gcc", "gcc_s", "gomp", "m"),
-        *("nvrtc", "pthread", "resolv", "rt", "tsan", "ubsan", "util"),
-    )
-)
-"""Libraries that a program may link under these names."""
-
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
@@ -212,12 +194,9 @@ def _why_not(name: str) -> str:
             f"must begin with a letter and go on with at most {_LONGEST_NAME - 1} letters, digits "
             "and underscores"
         )
-    lower = name.lower()
-    if lower.startswith("pallasc"):
+    if name.lower().startswith("pallasc"):
         return "must not begin with pallasc, as functions of the C library do"
-    if lower in _TARGETS_OF_CMAKE:
-        return "must not be a target of CMake's own"
-    return "must not be a library of the system's" if lower in _SYSTEM_LIBRARIES else ""
+    return ""
 
 
 def _source(native: Path, name: str) -> bytes:

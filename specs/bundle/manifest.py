@@ -43,8 +43,6 @@ canonical text. It has no times, folders, or machines, so the same sources give 
   are none
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +55,6 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.format import MAX_COUNT, MAX_PROVENANCE_BYTES, pack_ends
 from pallasc.specs.canonical import (
-    as_flag,
     as_list,
     as_object,
     as_text,
@@ -65,6 +62,7 @@ from pallasc.specs.canonical import (
     canonical_json,
     fault,
     parse_json,
+    read_known,
     variant_id,
 )
 from pallasc.specs.templates import Scalar
@@ -391,7 +389,11 @@ def pack_provenance(origins: Iterable[Provenance]) -> bytes:
     Raises:
         SpecError: they are too many.
     """
-    texts = sorted({_provenance_json(origin) for origin in origins})
+    records = [asdict(origin) for origin in origins]
+    for record in records:
+        if not record["changed"]:
+            del record["changed"]
+    texts = sorted(set(map(canonical_json, records)))
     data = b"[" + b",".join(texts) + b"]" if texts else b""
     if len(data) > MAX_PROVENANCE_BYTES:
         raise SpecError(
@@ -401,13 +403,6 @@ def pack_provenance(origins: Iterable[Provenance]) -> bytes:
     return data
 
 
-def _provenance_json(origin: Provenance) -> bytes:
-    data = asdict(origin)
-    if not origin.changed:
-        del data["changed"]
-    return canonical_json(data)
-
-
 def parse_provenance(data: bytes) -> tuple[Provenance, ...]:
     """Parse the provenance of a bundle; fields of later minor versions are dropped.
 
@@ -415,18 +410,6 @@ def parse_provenance(data: bytes) -> tuple[Provenance, ...]:
         CorruptError: the data is malformed.
     """
     try:
-        return tuple(_origin(as_object(item)) for item in as_list(parse_json(data or b"[]")))
+        return tuple(read_known(Provenance, own) for own in as_list(parse_json(data or b"[]")))
     except (LookupError, TypeError) as error:
         raise CorruptError(f"the provenance is damaged: {fault(error)}") from error
-
-
-def _origin(data: Mapping[str, object]) -> Provenance:
-    commit, dirty = data["commit"], data["dirty"]
-    return Provenance(
-        builder=as_text(data["builder"]),
-        toolchain={key: as_text(text) for key, text in as_object(data["toolchain"]).items()},
-        specs={key: as_text(text) for key, text in as_object(data["specs"]).items()},
-        commit=None if commit is None else as_text(commit),
-        dirty=None if dirty is None else as_flag(dirty),
-        changed=tuple(map(as_text, as_list(data.get("changed", ())))),
-    )

@@ -402,14 +402,14 @@ def _place(path: str, beside: Folders, source: str) -> Traversable:
             f"{source} is {path!r}, but keys are never read from the current folder.",
             hint=f"{where}, or the text of the key, ed25519:….",
         )
-    places = [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_file()]
-    places += [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_dir()]
-    if not places:
-        raise SpecError(
-            f"{source} is {path!r}, and there is no such file in {', '.join(map(str, beside))}.",
-            hint="Ship the file of keys in the package, or give an absolute path.",
-        )
-    return places[0]
+    for folder in beside:
+        place = folder.joinpath(*pure.parts)
+        if place.is_file() or place.is_dir():
+            return place
+    raise SpecError(
+        f"{source} is {path!r}, and there is no such file in {', '.join(map(str, beside))}.",
+        hint="Ship the file of keys in the package, or give an absolute path.",
+    )
 
 
 def _read_file(place: Traversable) -> tuple[PublicKey, ...]:

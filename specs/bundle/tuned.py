@@ -83,30 +83,25 @@ class Agreement:
     """Settings, default, and rows of each tuned kernel, from the variants seen so far."""
 
     def __init__(self) -> None:
-        self._settings: dict[str, tuple[str, str]] = {}
-        self._defaults: dict[str, tuple[str, str]] = {}
-        self._used: dict[tuple[str, object], str] = {}
+        self._seen: dict[tuple[str, object], tuple[str, str]] = {}
 
     def disagreement(self, entry: Entry) -> str | None:
         """Return how an entry contradicts earlier ones, None if it does not."""
         tuning = entry.tuning
         if tuning is None:
             return None
-        own = _settings(tuning)
-        other, elsewhere = self._settings.setdefault(entry.name, (own, entry.id))
-        if other != own:
-            return f"{elsewhere} and {entry.id} say different things of `tune`"
         params = dict(entry.params)
         use = use_text({name: params[name] for name in tuning.over})
+        facts: list[tuple[object, str, str]] = [("tune", "`tune`", _settings(tuning))]
         if tuning.is_default:
-            other, elsewhere = self._defaults.setdefault(entry.name, (use, entry.id))
-            if other != use:
-                return f"{elsewhere} and {entry.id} are both the default of {entry.name}"
+            facts.append(("default", "the default", use))
         for row in tuning.rows:
-            other = self._used.setdefault((entry.name, _place(row)), use)
-            if other != use:
-                where = f"{row.gpu} and {key_text(tuning.by, row.key)}"
-                return f"two rows of {entry.name} for {where} use {other} and {use}"
+            what = f"the row for {row.gpu} and {key_text(tuning.by, row.key)}"
+            facts.append((_place(row), what, use))
+        for key, what, own in facts:
+            other, elsewhere = self._seen.setdefault((entry.name, key), (own, entry.id))
+            if other != own:
+                return f"{elsewhere} and {entry.id} disagree on {what}"
         return None
 
 

@@ -5,7 +5,6 @@ changes nothing. Kinds of its findings, with their severities:
 
 * `target`: there are variants for a target that was not requested (warning), none for one that was
   (error), or a kernel lacks variants for a requested one (warning)
-* `duplicate`: two models of one architecture have the same code (note)
 * `spill`: a kernel spills more than allowed (warning), or it is unknown whether it spills (note)
 * `size`: the bundle or the cubins of a variant are larger than allowed (error)
 * `driver`: minimum driver of each architecture (note), or it is newer than allowed (error)
@@ -13,7 +12,7 @@ changes nothing. Kinds of its findings, with their severities:
 * `debug`: debug sections, PTX, source lines, or reference values were not removed (warning)
 * `architecture`: a cubin is not for the architecture of its variant (error)
 * `provenance`: the bundle was made from files that differ from the commit (warning)
-* `tuning`: rows and default of a tuned kernel (note), or variants that none of them uses (warning)
+* `tuning`: a variant of a tuned kernel that no row and no default uses (warning)
 * `lock`: the bundle lacks a variant of the lock file (note), or has another variant or another
   artifact (error)
 """
@@ -21,7 +20,6 @@ changes nothing. Kinds of its findings, with their severities:
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -36,8 +34,7 @@ from pallasc.specs.bundle.reader import MemorySource, Reader
 from pallasc.specs.bundle.signature import pack_signatures, sign
 from pallasc.specs.bundle.strip import debug_bytes
 from pallasc.specs.bundle.tuned import Agreement
-from pallasc.specs.lock import Lock
-from pallasc.specs.tuning import Tuning
+from pallasc.specs.loading.lock import Lock
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Ed25519PrivateKey
@@ -206,9 +203,8 @@ def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
     entries = list(bundle.entries())
     findings = [
         *_targets(entries, rules.targets),
-        *_duplicates(entries),
         *_drivers(entries, rules.driver),
-        *_tunings(entries),
+        *_unused(entries),
         *_bundle(bundle, rules),
         *_blobs(bundle, entries),
     ]
@@ -247,20 +243,6 @@ def _targets(entries: Sequence[Entry], requested: Sequence[str]) -> Iterator[Fin
                 yield Finding("warning", "target", name, text)
 
 
-def _duplicates(entries: Sequence[Entry]) -> Iterator[Finding]:
-    seen: dict[object, Entry] = {}
-    points: dict[object, Entry] = {}
-    for entry in entries:
-        other = points.setdefault((entry.name, entry.target, entry.record), entry)
-        if other is not entry:
-            text = f"it equals {other.id}: the parameters that differ change nothing"
-            yield Finding("note", "duplicate", entry.id, text)
-        first = seen.setdefault((entry.name, entry.params, entry.arch, entry.blobs), entry)
-        if first is not entry:
-            text = f"its code equals that of {first.target}, also {entry.arch}"
-            yield Finding("note", "duplicate", entry.id, text)
-
-
 def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
     needs = {
         (e.arch, e.minimum_driver.get("cuda", ""), e.minimum_driver.get("linux", "unknown"))
@@ -275,20 +257,14 @@ def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
             yield Finding("note", "driver", arch, text)
 
 
-def _tunings(entries: Sequence[Entry]) -> Iterator[Finding]:
-    kernels: dict[str, list[tuple[Entry, Tuning]]] = {}
-    for entry in entries:
-        if entry.tuning is not None:
-            kernels.setdefault(entry.name, []).append((entry, entry.tuning))
-    for name, own in kernels.items():
-        counts = Counter(row.gpu for _, tuning in own for row in tuning.rows)
-        rows = [f"{number} for {gpu}" for gpu, number in sorted(counts.items())]
-        default = "a default" if any(tuning.is_default for _, tuning in own) else "no default"
-        yield Finding("note", "tuning", name, f"its rows: {', '.join(rows) or 'none'}; {default}")
-        idle = [e.id for e, tuning in own if not (tuning.rows or tuning.is_default or tuning.rank)]
-        if idle and (rows or default == "a default"):
-            text = f"{len(idle)} of its {len(own)} variants are in no row, such as {idle[0]}"
-            yield Finding("warning", "tuning", name, text)
+def _unused(entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Yield tuned variants that nothing chooses, of kernels with variants that something does."""
+    tuned = [(entry, entry.tuning) for entry in entries if entry.tuning is not None]
+    kernels = {entry.name for entry, tuning in tuned if tuning.rows or tuning.is_default}
+    for entry, tuning in tuned:
+        if entry.name in kernels and not (tuning.rows or tuning.is_default or tuning.rank):
+            text = "it is in no row of its table, and not the default"
+            yield Finding("warning", "tuning", entry.id, text)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
@@ -19,8 +18,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.entries import load_module, module_name
 from pallasc.specs.fields import Place
-from pallasc.specs.loading.modules import load_module, module_name
 from pallasc.specs.loading.yaml_loader import SpecFile, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
 from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates
@@ -158,14 +157,6 @@ def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
         return
     collection, place = found
     fields = {key: value for key, value in fields.items() if value is not None}
-    known = inspect.signature(kernel).parameters
-    for field_name in fields:
-        if field_name not in known:
-            raise SpecError(
-                f"declare() has no argument {field_name!r}.",
-                location=place,
-                hint=suggestion(field_name, ["entry", *known]),
-            )
     collection.specs.append(_declare(entry, fields, place, collection.file))
 
 
@@ -198,14 +189,16 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
         SpecError: the file is missing, raises, declares nothing, or has a wrong declaration.
     """
     collection = _Collection(shown or str(path), Path(path).resolve())
+    _collections.append(collection)
     try:
-        with _collecting(collection):
-            load_module(path, fresh=True, shown=shown)
+        load_module(path, fresh=True, shown=shown)
     except SpecError as error:
         error.hint = error.hint or _how_to_call(error.__cause__)
         # Python 3.13 makes the same suggestion.
         error.message = error.message.removesuffix(f". {error.hint}")
         raise
+    finally:
+        _collections.remove(collection)
     if not collection.specs:
         raise SpecError(
             "no kernel is declared in this file.",
@@ -223,15 +216,6 @@ def _how_to_call(cause: BaseException | None) -> str | None:
     if unknown := _UNKNOWN_FIELD.match(str(cause)):
         return suggestion(unknown["field"], inspect.signature(kernel).parameters)
     return 'Write @pallasc.kernel(args={"x": "f32[1024]"}), with keyword arguments alone.'
-
-
-@contextmanager
-def _collecting(collection: _Collection) -> Iterator[None]:
-    _collections.append(collection)
-    try:
-        yield
-    finally:
-        _collections.remove(collection)
 
 
 def _declare(
@@ -299,13 +283,10 @@ def _plain(value: object, at: Place, file: Path) -> object:
 
 
 def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[str, object]:
-    return {_text_key(key, at): _plain(item, at.child(key), file) for key, item in value.items()}
-
-
-def _text_key(key: object, at: Place) -> str:
-    if type(key) is not str:
-        raise at.error(f"a key must be text, got {key!r}.")
-    return _complete(key, at)
+    for key in value:
+        if type(key) is not str:
+            raise at.error(f"a key must be text, got {key!r}.")
+    return {_complete(key, at): _plain(own, at.child(key), file) for key, own in value.items()}
 
 
 def _complete(text: str, at: Place) -> str:
@@ -345,12 +326,10 @@ def _is_named(function: Callable[..., Any], module: str, qualname: str) -> bool:
 
 def _described(value: Any) -> str:
     """Return the kind and name of an object, with its line if Python knows it."""
-    if isinstance(value, type):
-        return f"the class {value.__qualname__} of {value.__module__}"
     code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
     if code is None:
-        return f"{an(type(value).__qualname__)} object"
-    name = getattr(value, "__qualname__", code.co_name)
-    kind = "method" if isinstance(value, MethodType) else "function"
+        name = getattr(value, "__qualname__", "")
+        return f"{an(type(value).__qualname__)} object{name and f' {name}'}"
     wrapper = "a wrapper of " if hasattr(value, "__wrapped__") else ""
-    return f"{wrapper}the {kind} {name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+    return f"{wrapper}the function {getattr(value, '__qualname__', code.co_name)} ({place})"

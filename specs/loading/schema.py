@@ -7,42 +7,44 @@ that involve two places (an unknown parameter, a duplicate variant) are found on
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
 from pallasc.specs.fields import (
+    ENTRY,
     IDENTIFIER,
     NODES,
     PARAMETER,
+    SCALAR,
     VALUE_NAME,
-    DataKind,
-    EntryKind,
+    ByType,
+    Checked,
     Field,
+    Filled,
+    Leaf,
     ListOf,
     MapOf,
-    Number,
     ParameterKind,
     ParameterMap,
     Place,
     Record,
     Schema,
-    Text,
+    Tree,
     expected,
+    number,
+    text,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.loading.tables import MatrixKind
 from pallasc.specs.loading.tune_fields import TUNE
 from pallasc.specs.resources import MORE_IS_BETTER, parse_rule, rules_for
-from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
 
-_NUMBER = Number(whole=True, template=True)
-
 
 class LimitKind(NamedTuple):
-    """A whole number, a template for one, or a rule relative to a baseline.
+    """A whole number, or a rule relative to a baseline.
 
     Attributes:
         field: name of the limited number in `Resources`.
@@ -51,35 +53,26 @@ class LimitKind(NamedTuple):
     field: str
 
     def read(self, value: object, at: Place) -> int | str:
-        """Return the number, the unfilled template, or the normalized rule."""
-        if isinstance(value, str) and is_template(value):
-            return str(_NUMBER.read(value, at))
-        return self.checked(value, at)
-
-    def checked(self, value: object, at: Place) -> int | str:
-        """Return the number or the rule."""
+        """Return the number, or the normalized rule."""
         rule = parse_rule(value, self.field) if isinstance(value, str) else None
         if rule is not None:
             return rule.text
         if type(value) is int and value >= 0:
             return value
         examples = ", ".join(f'"{each}"' for each in rules_for(self.field))
-        raise at.error(
-            f"expected a whole number or a rule relative to a baseline, got {show(value)}.",
-            f"Write a number, or a rule in quotes, like {examples}.",
-        )
+        hint = f"Write a number, or a rule in quotes, like {examples}."
+        raise expected("a whole number or a rule relative to a baseline", value, at, hint)
 
     def schema(self) -> Schema:
         """Return the schema."""
         sign, order = ("-", ">") if self.field in MORE_IS_BETTER else (r"\+", "<")
         amount = r"([0-9]+|[0-9]+(\.[0-9]+)?\s*%)"
         rule = rf"^\s*({order}=\s*baseline|{sign}\s*{amount})\s*$"
-        texts = [{"type": "string", "pattern": pattern} for pattern in (r"\{.*\}", rule)]
-        return {"anyOf": [{"type": "integer", "minimum": 0}, *texts]}
+        return {"anyOf": [number().schema(), {"type": "string", "pattern": rule}]}
 
 
 BUDGET_FIELDS = tuple(
-    Field(name, LimitKind(name), doc)
+    Field(name, Filled(LimitKind(name)), doc)
     for name, doc in (
         ("registers", "Registers of a thread."),
         ("spill_bytes", "Bytes of spill stores and spill loads of a thread together."),
@@ -98,18 +91,12 @@ _LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"
 SCHEMA_VERSION = 1
 """Version of spec files that this release reads. 1 is the first."""
 
-_ARRAY_NODES = ("$call", "$tuple")
-"""Keys that make a mapping under `args` a node."""
-
-
-STATIC = DataKind(template=True)
-
 SEED_KEY, TOLERANCE_KEY, ARGS_KEY = "$seed", "$tolerance", "$args"
 """Keys of `check` that are not parameters."""
 
 
 class ArrayKind(NamedTuple):
-    """An array in its notation, `null`, or lists, mappings, tuples, and nodes of them.
+    """An array in its notation, a parameter that is one, or `null`.
 
     Attributes:
         in_call: True for arguments of a `$call`, where values other than arrays are as under
@@ -119,15 +106,12 @@ class ArrayKind(NamedTuple):
     in_call: bool = False
 
     def read(self, value: object, at: Place) -> Value:
-        """Check every array in the tree and return it unchanged."""
-        if isinstance(value, list):
-            return self.items(value, at)
-        if isinstance(value, dict):
-            return self.mapping(value, at)
+        """Check an array and return it unchanged."""
         if value is None:
             return None
         if self.in_call and not (isinstance(value, str) and looks_like_array(value)):
-            return STATIC.read(value, at)
+            static: Value = STATIC.leaf.read(value, at)
+            return static
         if not isinstance(value, str):
             raise expected("an array", value, at, 'Write it like "bf16[1024, {n}]".')
         with at.blamed():
@@ -135,114 +119,48 @@ class ArrayKind(NamedTuple):
                 parse_array(value)
         return value
 
-    def items(self, values: list[object], at: Place) -> list[Value]:
-        """Return the trees of a list."""
-        return [self.read(item, at.child(i)) for i, item in enumerate(values)]
-
-    def mapping(self, value: dict[str, object], at: Place) -> dict[str, Value]:
-        """Return a mapping of trees, or a node."""
-        known = (*_ARRAY_NODES, "$ref") if self.in_call else _ARRAY_NODES
-        for key in value:
-            if key.startswith("$") and key not in known:
-                hint = "Use it under 'static'." if key in NODES else suggestion(key, known)
-                raise at.child(key).error(f"{show(key)} is not allowed here.", hint, at_key=True)
-        if "$ref" in value:
-            return STATIC.mapping(value, at)
-        if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
-            raise at.error(
-                "$tuple must be the only key, with a list as its value.",
-                'Write {$tuple: ["f32[4]"]}.',
-            )
-        if "$call" in value:
-            inner = ArrayKind(in_call=True)
-            return {
-                key: EntryKind(template=True).read(item, at.child(key))
-                if key == "$call"
-                else inner.read(item, at.child(key))
-                for key, item in value.items()
-            }
-        return {key: self.read(item, at.child(key)) for key, item in value.items()}
-
     def schema(self) -> Schema:
         """Return the schema."""
         return {"$ref": "#/$defs/array"}
 
 
-class ArgsKind:
-    """The arguments: arrays by name or by position."""
-
-    def read(self, value: object, at: Place) -> dict[str, Value] | list[Value]:
-        """Check every array in the arguments and return them unchanged."""
-        if isinstance(value, list):
-            return ArrayKind().items(value, at)
-        if not isinstance(value, dict):
-            raise expected("a mapping or a list of arrays", value, at)
-        for key in value:
-            if not key.isidentifier():
-                raise at.child(key).error(
-                    f"{show(key)} is not the name of an argument.",
-                    "Arguments are passed by these names.",
-                    at_key=True,
-                )
-        return ArrayKind().mapping(value, at)
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        item = ArrayKind().schema()
-        names = {"pattern": rf"^{IDENTIFIER}$"}
-        return {
-            "anyOf": [
-                {"type": "object", "propertyNames": names, "additionalProperties": item},
-                {"type": "array", "items": item},
-            ]
-        }
+STATIC = Tree("static", Filled(SCALAR), Filled(ENTRY))
+_IN_CALL = Tree("array", ArrayKind(in_call=True), Filled(ENTRY), ("$call", "$ref", "$tuple"))
+ARRAYS = Tree("array", ArrayKind(), Filled(ENTRY), ("$call", "$tuple"), _IN_CALL)
+_ARGUMENT = text("the name of an argument", r"[^\W\d]\w*", "Arguments are passed by these names.")
+ARGS = ByType(
+    {
+        list: Checked(ListOf(ARRAYS, "arrays", 0, repeats=True), lambda items, at: list(items)),
+        dict: MapOf(_ARGUMENT, ARRAYS, "arrays", 0),
+    }
+)
 
 
-class VersionKind:
-    """The version of the spec file's schema."""
-
-    def read(self, value: object, at: Place) -> int:
-        """Return the version."""
-        if type(value) is not int:
-            raise expected("a whole number", value, at, f"Write schema: {SCHEMA_VERSION}.")
-        if value != SCHEMA_VERSION:
-            raise at.error(
-                f"this file has schema {value}, and this pallasc reads schema {SCHEMA_VERSION}.",
-                "Install the pallasc that the file was written for."
-                if value > SCHEMA_VERSION
-                else f"Write schema: {SCHEMA_VERSION}.",
-            )
-        return value
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"const": SCHEMA_VERSION}
+def _declarable(name: str, at: Place) -> str:
+    if why := why_not_declared(name):
+        raise at.error(f"{name} {why}.", "Remove it.")
+    return name
 
 
-class VariableKind:
-    """The name of an environment variable that kernels can see."""
+VARIABLES_KIND = ListOf(
+    Checked(
+        text(
+            "the name of an environment variable",
+            IDENTIFIER,
+            "Use letters, digits and '_', beginning with a letter or '_'.",
+        ),
+        _declarable,
+    ),
+    "environment variables",
+    0,
+)
 
-    def read(self, value: object, at: Place) -> str:
-        """Return the name."""
-        hint = "Use letters, digits and '_', beginning with a letter or '_'."
-        name = Text("the name of an environment variable", IDENTIFIER, hint).read(value, at)
-        if why := why_not_declared(name):
-            raise at.error(f"{name} {why}.", "Remove it.")
-        return name
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": "string", "pattern": f"^{IDENTIFIER}$"}
-
-
-VARIABLES_KIND = ListOf(VariableKind(), "environment variables", 0)
-
-KERNEL_NAME = Text(
+KERNEL_NAME = text(
     "the name of a kernel",
     r"[A-Za-z_][A-Za-z0-9_.-]*",
     "Use letters, digits, '_', '-' and '.', beginning with a letter or '_'.",
 )
-TARGET_NAME = Text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write it like sm_90a.")
+TARGET_NAME = text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write it like sm_90a.")
 
 
 class TargetKind(NamedTuple):
@@ -252,7 +170,8 @@ class TargetKind(NamedTuple):
 
     def read(self, value: object, at: Place) -> str:
         """Return the name; its existence is checked later, when the models are known."""
-        return TARGET_NAME.read(value, at)
+        name: str = TARGET_NAME.read(value, at)
+        return name
 
     def schema(self) -> Schema:
         """Return the schema."""
@@ -260,36 +179,34 @@ class TargetKind(NamedTuple):
 
 
 _POINT = MapOf(PARAMETER, ParameterKind(), "parameters")
-DIFFERENCE = Number(whole=False, template=True)
+DIFFERENCE = number(whole=False)
 
 TOLERANCE_FIELDS = (
-    Field("rtol", DIFFERENCE, "Relative difference that is allowed."),
-    Field("atol", DIFFERENCE, "Absolute difference that is allowed."),
+    Field("rtol", Filled(DIFFERENCE), "Relative difference that is allowed."),
+    Field("atol", Filled(DIFFERENCE), "Absolute difference that is allowed."),
 )
 CHECK_FIELDS = (
-    Field(ARGS_KEY, ArgsKind(), "Arguments in place of those of the same name or position."),
-    Field(SEED_KEY, Number(whole=True), "The seed of the inputs."),
+    Field(ARGS_KEY, ARGS, "Arguments in place of those of the same name or position."),
+    Field(SEED_KEY, number(), "The seed of the inputs."),
     Field(TOLERANCE_KEY, Record(TOLERANCE_FIELDS), "The tolerance of these sizes."),
 )
-AXIS_SIZE = Number(whole=True, least=1, template=True)
+AXIS_SIZE = number(1)
 MESH_KIND = MapOf(
-    Text(
+    text(
         "the name of an axis", IDENTIFIER, "Use letters, digits and '_', beginning with a letter."
     ),
-    AXIS_SIZE,
+    Filled(AXIS_SIZE),
     "axes",
 )
 TARGETS_KIND = ListOf(TargetKind((*DEFAULT_MODELS, *MODELS)), "targets")
 
 KERNEL_FIELDS = (
     Field("name", KERNEL_NAME, "The kernel's name.", required=True),
-    Field(
-        "entry", EntryKind(), "What to compile: package.module:function or file.py:function.", True
-    ),
-    Field("args", ArgsKind(), 'Arrays by name or position, like "bf16[{m}, 4096]"; null.', True),
+    Field("entry", ENTRY, "What to compile: package.module:function or file.py:function.", True),
+    Field("args", ARGS, 'Arrays by name or position, like "bf16[{m}, 4096]"; null.', True),
     Field(
         "static",
-        MapOf(Text("the name of an argument", IDENTIFIER), STATIC, "arguments", 0),
+        MapOf(_ARGUMENT, STATIC, "arguments", 0),
         "Static keyword arguments; $call builds one, $ref takes an attribute.",
     ),
     Field(
@@ -301,12 +218,12 @@ KERNEL_FIELDS = (
     Field("exclude", ListOf(_POINT, "points"), "Points to drop; a part of one drops all it fits."),
     Field("tune", TUNE, "Parameters that change only the speed, and the table of the best values."),
     Field("targets", TARGETS_KIND, "Models or architectures to compile for."),
-    Field("reference", EntryKind(), "The function that gives the right result."),
+    Field("reference", ENTRY, "The function that gives the right result."),
     Field("tolerance", Record(TOLERANCE_FIELDS), "How far a result may be from the reference."),
     Field("budget", Record(BUDGET_FIELDS), "Limits of what a variant may use."),
     Field(
         "files",
-        ListOf(Text("a path"), "paths"),
+        ListOf(text("a path"), "paths"),
         "Data files that the kernel reads while it is traced, relative to the spec's folder.",
     ),
     Field("env", VARIABLES_KIND, "Environment variables that the kernel gets to see."),
@@ -329,46 +246,50 @@ DEFAULTS = Record(tuple(field for field in PARTIAL_KERNEL.fields if field.name !
 MODEL_FIELDS = (
     Field("arch", TargetKind(tuple(DEFAULT_MODELS)), "Architecture, like sm_90a."),
     Field("like", TargetKind(tuple(MODELS)), "The model that gives the figures left out."),
-    Field("description", Text("text"), "The device's name as the driver gives it."),
+    Field("description", text("text"), "The device's name as the driver gives it."),
     *(
         Field(
             name,
-            Number(whole=name != "clock_ghz", least=1 if name != "clock_ghz" else 0),
+            number(0, whole=False) if name == "clock_ghz" else number(1),
             f"{name.replace('_', ' ')}.".capitalize(),
         )
         for name in FIGURES
     ),
 )
-MODEL_NAME = Text("the name of a model", r"(?!sm_)[A-Za-z0-9][A-Za-z0-9._-]*")
+MODEL_NAME = text("the name of a model", r"(?!sm_)[A-Za-z0-9][A-Za-z0-9._-]*")
 MODELS_KIND = MapOf(MODEL_NAME, Record(MODEL_FIELDS), "models")
 
 
-class Kernels:
-    """The list of kernels; each is read later, when the defaults are known."""
+class KernelKind:
+    """A kernel, which is read later, when the defaults are known."""
 
-    def read(self, value: object, at: Place) -> list[dict[str, object]]:
-        """Return the kernels unchanged."""
-        if not isinstance(value, list):
-            raise expected("a list of kernels", value, at, "Begin each kernel with '- name:'.")
-        if not value:
-            raise at.error("the list of kernels is empty.", "Add a kernel: - name: …")
-        for index, item in enumerate(value):
-            if not isinstance(item, dict):
-                raise expected("a kernel", item, at.child(index), "Begin it with '- name:'.")
+    def read(self, value: object, at: Place) -> dict[str, object]:
+        """Return the kernel unchanged."""
+        if not isinstance(value, dict):
+            raise expected("a kernel", value, at, "Begin it with '- name:'.")
         return value
 
     def schema(self) -> Schema:
         """Return the schema; fields that can have defaults are not required."""
-        named = {**PARTIAL_KERNEL.schema(), "required": ["name"]}
-        return {"type": "array", "items": named, "minItems": 1}
+        return {**PARTIAL_KERNEL.schema(), "required": ["name"]}
 
 
+_VERSION = Leaf(
+    Literal[1],
+    f"schema {SCHEMA_VERSION}, which this pallasc reads",
+    f"Write schema: {SCHEMA_VERSION}, or install the pallasc that the file was written for.",
+)
 FILE_FIELDS = (
-    Field("schema", VersionKind(), f"Write schema: {SCHEMA_VERSION}.", required=True),
+    Field("schema", _VERSION, f"Write schema: {SCHEMA_VERSION}.", required=True),
     Field("targets", TARGETS_KIND, "Targets of every kernel that names none."),
     Field("defaults", DEFAULTS, "Fields of every kernel that does not give them."),
     Field("models", MODELS_KIND, "Models of GPU that are not built in."),
-    Field("kernels", Kernels(), "A list of kernels, each beginning with '- name: …'.", True),
+    Field(
+        "kernels",
+        ListOf(KernelKind(), "kernels", repeats=True),
+        "A list of kernels, each beginning with '- name: …'.",
+        True,
+    ),
 )
 FILE = Record(FILE_FIELDS)
 
@@ -424,7 +345,7 @@ def _array() -> Schema:
             },
             {
                 "type": "object",
-                "properties": {"$call": EntryKind(template=True).schema()},
+                "properties": {"$call": Filled(ENTRY).schema()},
                 "propertyNames": {"pattern": r"^(\$call$|(?!\$))"},
                 "required": ["$call"],
                 "additionalProperties": {
@@ -436,7 +357,7 @@ def _array() -> Schema:
 
 
 def _static() -> Schema:
-    schema = _data("static", EntryKind(template=True), {})
+    schema = _data("static", Filled(ENTRY).schema(), {})
     only_ref = {"if": {"required": ["$ref"]}, "then": {"maxProperties": 1}}
     schema[-1].update(only_ref)
     return {
@@ -446,14 +367,14 @@ def _static() -> Schema:
 
 
 def _value() -> Schema:
-    schema = _data("value", EntryKind(), {"$name": VALUE_NAME.schema()})
+    schema = _data("value", ENTRY.schema(), {"$name": VALUE_NAME.schema()})
     return {"description": "A value of a parameter; $name names a mapping.", "anyOf": schema}
 
 
-def _data(name: str, entry: EntryKind, own: Schema) -> list[Schema]:
+def _data(name: str, entry: Schema, own: Schema) -> list[Schema]:
     """Return the kinds of JSON-like data: scalars, lists, and mappings with nodes and own keys."""
     inside = {"$ref": f"#/$defs/{name}"}
-    keys = {**own, **dict.fromkeys(NODES, entry.schema())}
+    keys = {**own, **dict.fromkeys(NODES, entry)}
     known = "|".join(rf"\{key}$" for key in keys)
     return [
         {"type": ["null", "boolean", "number", "string"]},

@@ -20,28 +20,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from types import CodeType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import resolve_target
-from pallasc.specs.spec import Spec, Variant
+from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, shortened, values_text
 from pallasc.specs.templates import Scalar
-
-
-class NamedTarget(Protocol):
-    """A target as an expression sees it."""
-
-    @property
-    def name(self) -> str:
-        """The model or architecture."""
-
-    @property
-    def arch(self) -> str:
-        """The architecture."""
 
 
 class Selectable(Protocol):
@@ -60,16 +48,16 @@ class Selectable(Protocol):
         """Its parameters with their values."""
 
     @property
-    def target(self) -> NamedTarget:
-        """The target."""
+    def target(self) -> Any:
+        """The target, with `name` and `arch`."""
 
 
 S = TypeVar("S", bound=Selectable)
 
 _TOKEN = re.compile(r'[()]|(?:[^\s()"]|"[^"]*")+|"')
 _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
-_COMPARISON = re.compile(r"(?P<key>\w*)(?P<sign>==|!=|<=|>=|[<>]|=(?=$)|(?<!\w)=)(?P<value>.*)")
-"""Matches a malformed comparison: `n==1`, `n>1`, `n=`, `=1`."""
+_MALFORMED = re.compile(r"\w*(==|!=|<|>|=$)|=")
+"""Matches the beginning of a malformed comparison: `n==1`, `n>1`, `n=`, `=1`."""
 _GLOB = re.compile(r"[*?\[]")
 _LONGEST = 2000
 _DEEPEST = 100
@@ -171,45 +159,33 @@ def _values(variant: Selectable, key: str) -> list[str]:
 def _no_match_hint(terms: list[str], variants: Sequence[Selectable]) -> str | None:
     for term in terms:
         if not any(matches(term, variant) for variant in variants):
-            return _array_hint(term, variants) or _term_hint(term, variants)
+            return _term_hint(term, variants)
     return "Each term selects some variant, but no variant fits all of them." if variants else None
 
 
 def _term_hint(term: str, variants: Sequence[Selectable]) -> str:
     """Return a suggestion for a term that selects nothing."""
-    assignment = _ASSIGNMENT.fullmatch(term)
-    if assignment is not None and not _GLOB.search(assignment["key"]):
-        return _value_hint(assignment["key"], assignment["value"], variants)
-    words = {v.name for v in variants}
-    assigned = {plain(value): key for variant in variants for key, value in variant.params}
-    if term in assigned:
-        return f"Did you mean {_quoted(f'{assigned[term]}={term}')!r}?"
+    known: dict[str, list[Scalar]] = {}
     for variant in variants:
-        words.update(f"{key}={plain(value)}" for key, value in variant.params)
-        words.update(f"target={known}" for known in _values(variant, "target"))
-    near = nearest(term, words)
-    listed = ", ".join(sorted({v.name for v in variants})[:12])
-    return f"Did you mean {_quoted(near)!r}?" if near else f"Kernels: {listed}."
-
-
-def _value_hint(key: str, value: str, variants: Sequence[Selectable]) -> str:
-    """Return a suggestion for `key=value`, with the values of the parameter."""
-    params = sorted({name for variant in variants for name, _ in variant.params})
-    keys = [*params, "target", "name"]
-    name = key if key in keys else nearest(key, keys)
-    if name is None:
+        for key, own in variant.params:
+            known.setdefault(key, []).append(own)
+    params = sorted(known)
+    known["target"] = [name for variant in variants for name in _values(variant, "target")]
+    known["name"] = [variant.name for variant in variants]
+    key, equals, value = term.partition("=")
+    if equals and (name := key if key in known else nearest(key, known)):
+        near = nearest(value, map(plain, known[name]))
+        better = f"{name}={near}" if near else name
+        first = "" if better == key else f"Did you mean {_quoted(better)!r}? "
+        return f"{first}Values of {name}: {values_text(known[name], _number(value))}."
+    if equals:
         return f"Parameters: {', '.join([*map(shortened, params[:_LISTED]), 'target', 'name'])}."
-    texts = {text for variant in variants for text in _values(variant, name)}
-    exact = value if value in texts else None
-    near = exact or nearest(value, texts)
+    names = sorted(set(map(str, known["name"])))
+    terms = {plain(own): f"{name}={plain(own)}" for name in params for own in known[name]}
+    near = nearest(term, [*names, *terms])
     if near is not None:
-        first = f"Did you mean {_quoted(f'{name}={near}')!r}?"
-    else:
-        first = "" if name == key else f"Did you mean {name!r}?"
-    own = [dict(variant.params).get(name) for variant in variants]
-    values = [each for each in own if each is not None] or sorted(texts)
-    listed = "" if exact else f"Values of {name}: {values_text(values, _number(value))}."
-    return " ".join(part for part in (first, listed) if part)
+        return f"Did you mean {_quoted(terms.get(near, near))!r}?"
+    return f"Kernels: {', '.join(names[:_LISTED])}."
 
 
 def _number(text: str) -> float | None:
@@ -217,17 +193,6 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def _array_hint(term: str, variants: Sequence[Selectable]) -> str | None:
-    """Return the hint for a term that names an array instead of a parameter, else None."""
-    key = term.partition("=")[0] if "=" in term else ""
-    params = {name for variant in variants for name, _ in variant.params}
-    known = [variant for variant in variants if isinstance(variant, Variant)]  # not of a bundle
-    arrays = {path.partition(".")[0] for variant in known for path, _ in variant.arrays()}
-    if key not in arrays - params:
-        return None
-    return f"{key} is an array: -k compares names, targets and matrix parameters."
 
 
 def _quoted(term: str) -> str:
@@ -276,20 +241,9 @@ def _term(token: str, text: str) -> str:
         raise _error(text, f"a term is missing before {token!r}")
     if token == '"':
         raise _error(text, "a quote is not closed")
-    if malformed := _COMPARISON.fullmatch(token):
-        raise _malformed(text, **malformed.groupdict())
+    if _MALFORMED.match(token):
+        raise _error(text, f"{token} is not param=value", "Write m=1024, m=1*, or not m=1024.")
     return token.replace('"', "")
-
-
-def _malformed(text: str, *, key: str, sign: str, value: str) -> SpecError:
-    if not key or not value:
-        missing = "value" if key else "parameter"
-        what = f"a comparison lacks its {missing}: {key}{sign}{value}"
-        return _error(text, what, "Write param=value, such as m=1024.")
-    hints = {"==": f"Write {key}={value}.", "!=": f"Write not {key}={value}."}
-    others = f"Name the values, or use wildcards: {key}=64 or {key}=128, {key}=1*."
-    what = f"{sign} is not supported, in {key}{sign}{value}"
-    return _error(text, what, hints.get(sign, others))
 
 
 def _error(text: str, what: str, hint: str = _COMBINE) -> SpecError:

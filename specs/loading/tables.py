@@ -10,33 +10,34 @@ template, and none of its keys begins with `$`.
 from __future__ import annotations
 
 import json
-import math
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import (
+    ENTRY,
     IDENTIFIER,
     PARAMETER,
-    Choice,
+    SCALAR,
+    ByType,
     Field,
+    Leaf,
     ListOf,
-    ListOr,
     MapOf,
     ParameterKind,
     ParameterMap,
     PathParts,
     Place,
     Record,
-    ScalarKind,
     Schema,
-    Text,
-    expected,
+    Tree,
+    choice,
+    text,
 )
 from pallasc.specs.loading.yaml_text import Document, join_surrogates, read_document
 from pallasc.specs.spec import Row
@@ -49,7 +50,7 @@ FILE_KEY, JSON_KEY = "$file", "$json"
 VARIABLE = "PALLASC_MAX_VARIANTS"
 MOST_VARIANTS = 100_000
 """Limit for the variants of all specs, unless `$PALLASC_MAX_VARIANTS` sets another."""
-_KEY = "key"
+_ONLY_LEVEL = "key"
 VALUE = "$value"
 SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -57,79 +58,46 @@ _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _MISSING = object()
 
 
-_DEEPEST = 4
-_KEY_TEXT = Choice(("text", "json"))
-_LEVEL = Text(
+_KEY_TEXT = choice("text", "json")
+_LEVEL = text(
     "the name of a key",
     rf"(?!value$){IDENTIFIER}",
     "Use letters, digits and '_', beginning with a letter or '_'; 'value' is the row itself.",
 )
 
 
-class KeyKind:
-    """A key in a path: text, or the index of a list."""
-
-    def read(self, value: object, at: Place) -> str:
-        """Return the key as text."""
-        if not isinstance(value, str) and type(value) is not int:
-            raise expected("a key", value, at)
-        return str(value)
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": ["string", "integer"]}
-
-
-class KeysKind:
-    """Notation of the keys of rows: one word, or the name and the word of each level."""
-
-    def read(self, value: object, at: Place) -> dict[str, str]:
-        """Return the notation of each level's keys, by level name, outermost first."""
-        if isinstance(value, str):
-            return {"key": _KEY_TEXT.read(value, at)}
-        levels = MapOf(_LEVEL, _KEY_TEXT, "levels").read(value, at)
-        if len(levels) > _DEEPEST:
-            raise at.error(f"{len(levels)} levels are more than the {_DEEPEST} that rows have.")
-        return levels
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"anyOf": [_KEY_TEXT.schema(), MapOf(_LEVEL, _KEY_TEXT, "levels").schema()]}
-
-
-_ANY = Text("a path")
-_PATH = ListOr(ListOf(KeyKind(), "keys", 0, repeats=True), Text("a path, such as gemm.h100", ".*"))
-TABLE_FIELDS = Record(
+_ANY = text("a path")
+_KEY = Leaf(str | int, "a key")
+_PATH = ByType(
+    {list: ListOf(_KEY, "keys", 0, repeats=True), str: text("a path, such as gemm.h100", ".*")}
+)
+_FIELDS = Record(
     (
         Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
         Field("rows", _PATH, "Where the rows lie in it; the whole document when left out."),
         Field(
             "select",
-            ListOr(ListOf(PARAMETER, "parameters"), MapOf(PARAMETER, _PATH, "parameters")),
+            ByType(
+                {dict: MapOf(PARAMETER, _PATH, "parameters"), list: ListOf(PARAMETER, "parameters")}
+            ),
             "The parameters that a row gives; all fields by default.",
         ),
         Field(
             "where",
-            MapOf(_ANY, ListOr(ListOf(ScalarKind(), "values"), ScalarKind()), "fields"),
+            MapOf(_ANY, ByType({list: ListOf(SCALAR, "values"), str: SCALAR}), "fields"),
             "Values that a row must have.",
         ),
         Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
-        Field("keys", KeysKind(), "Keys that are JSON text; or names of the keys of each level."),
+        Field(
+            "keys",
+            ByType({str: _KEY_TEXT, dict: MapOf(_LEVEL, _KEY_TEXT, "levels")}),
+            "Keys that are JSON text; or names of the keys of each level.",
+        ),
         Field("values", _KEY_TEXT, "How rows are written: json, if they are JSON text."),
     )
 )
-
-
-class TableKind:
-    """A file with rows: its path, or its fields."""
-
-    def read(self, value: object, at: Place) -> dict[str, Any]:
-        """Return the fields."""
-        return TABLE_FIELDS.read({"path": value} if isinstance(value, str) else value, at)
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"anyOf": [{"type": "string"}, TABLE_FIELDS.schema()]}
+_TABLE = ByType({str: _ANY, dict: _FIELDS})
+"""A file with rows: its path, or its fields."""
 
 
 class Table(NamedTuple):
@@ -157,21 +125,22 @@ class Table(NamedTuple):
     named: str = FILE_KEY
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any], named: str) -> Table:
-        """Return the table with these fields, given under the key `named`."""
-        made = {**fields, "rows": _path(fields.get("rows", ()))}
-        if "select" in fields:
-            select = fields["select"]
+    def of(cls, given: str | Mapping[str, Any], named: str) -> Table:
+        """Return the table in a value of `$file`, given under the key `named`."""
+        fields: dict[str, Any] = {"path": given} if isinstance(given, str) else {**given}
+        select, where, keys = (fields.get(name) for name in ("select", "where", "keys"))
+        if select is not None:
             paths = select if isinstance(select, dict) else {name: (name,) for name in select}
-            made["select"] = {name: _path(path) for name, path in paths.items()}
-        if "where" in fields:
-            where = fields["where"].items()
-            made["where"] = {k: v if isinstance(v, tuple) else (v,) for k, v in where}
-        return cls(**made, named=named)
+            fields["select"] = {name: _path(path) for name, path in paths.items()}
+        if where is not None:
+            fields["where"] = {k: v if isinstance(v, tuple) else (v,) for k, v in where.items()}
+        if isinstance(keys, str):
+            fields["keys"] = {_ONLY_LEVEL: keys}
+        return cls(**{**fields, "rows": _path(fields.get("rows", ()))}, named=named)
 
 
-def _path(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(value.split(".")) if isinstance(value, str) else value
+def _path(value: str | tuple[str | int, ...]) -> tuple[str, ...]:
+    return tuple(value.split(".")) if isinstance(value, str) else tuple(map(str, value))
 
 
 class Matrix(NamedTuple):
@@ -181,43 +150,37 @@ class Matrix(NamedTuple):
     table: Table | None = None
 
 
+_DATA = Tree("value", SCALAR, ENTRY, nodes=())
+"""A value in a row, in which nothing is a node."""
+
 _VALUES = ListOf(ParameterKind(), "values")
 _TABLE_DOC = "A JSON or YAML file whose rows are points."
 _MATRIX = ParameterMap(
-    (Field(FILE_KEY, TableKind(), _TABLE_DOC), Field(JSON_KEY, TableKind(), _TABLE_DOC)), _VALUES
+    (Field(FILE_KEY, _TABLE, _TABLE_DOC), Field(JSON_KEY, _TABLE, _TABLE_DOC)), _VALUES
 )
 
 
 class MatrixKind:
     """Values of each parameter, and a file with rows of them."""
 
-    def read(self, value: object, at: Place) -> Matrix:
+    def read(self, value: Any, at: Place) -> Matrix:
         """Check every value in the matrix and return it."""
         named = [key for key in (FILE_KEY, JSON_KEY) if isinstance(value, dict) and key in value]
         if len(named) > 1:
             raise at.error(f"{JSON_KEY} is another spelling of {FILE_KEY}.", "Give one of them.")
-        if isinstance(value, dict) and named:
-            _check_beside(value, named[0], at)
-        axes: dict[str, Any] = _MATRIX.read(value, at)
+        for field in _FIELDS.fields if isinstance(value, dict) and named else ():
+            if field.name in value and not isinstance(value[field.name], list):
+                raise at.key(field.name).error(
+                    f"{field.name} belongs inside {named[0]}.",
+                    f"Write {named[0]}: {{path: …, {field.name}: …}}.",
+                )
+        axes = _MATRIX.read(value, at)
         table = Table.of(axes.pop(named[0]), named[0]) if named else None
         return Matrix(axes, table)
 
     def schema(self) -> Schema:
         """Return the schema."""
         return _MATRIX.schema()
-
-
-def _check_beside(axes: Mapping[str, object], named: str, at: Place) -> None:
-    """Reject fields of a table next to its key, where only parameters are allowed."""
-    for key in (field.name for field in TABLE_FIELDS.fields):
-        if key in axes and not isinstance(axes[key], list):
-            table = axes[named]
-            path = table.get("path", "…") if isinstance(table, dict) else table
-            raise at.child(key).error(
-                f"{key} belongs inside {named}, as parameters stand beside it.",
-                f"Write {named}: {{path: {path}, {key}: …}}.",
-                at_key=True,
-            )
 
 
 def most_variants() -> int:
@@ -286,7 +249,7 @@ def _entries(document: Document, table: Table, at: Place) -> Iterator[_Entry]:
                 hint = suggestion(key, rows, otherwise="Keys")
                 raise at.child("skip").error(f"there is no key {key!r} to skip.", hint)
         rows = {key: value for key, value in rows.items() if key not in table.skip}
-    levels = list((table.keys or {_KEY: "text"}).items())
+    levels = list((table.keys or {_ONLY_LEVEL: "text"}).items())
     for place, keys, content in _leaves(document, path, rows, levels, at):
         if table.values == "json":
             content = _parsed(content, document.place(place), "the row")
@@ -368,13 +331,12 @@ def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[Path
 def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) -> list[_Entry]:
     chosen = entries
     for name, values in (table.where or {}).items():
-        place = at.child("where").child(name)
+        place = at.child("where").key(name)
         path = tuple(name.split("."))
         if chosen and all(_field(entry, path) is _MISSING for entry in chosen):
             raise place.error(
                 f"no row in {document.file} has a field {name!r}.",
                 suggestion(name, _fields_of(chosen[0]), otherwise="Fields"),
-                at_key=True,
             )
         keys = set(map(typed, values))
         there = {typed(_field(entry, path)): _field(entry, path) for entry in chosen}
@@ -415,7 +377,7 @@ def _all_fields(entry: _Entry, at: Place, document: Document) -> dict[str, tuple
     if not isinstance(entry.content, dict):
         raise _error(entry, document, f"expected a row, got {show(entry.content)}.", at)
     for name in entry.content:
-        if not re.fullmatch(PARAMETER.pattern, name):
+        if not re.fullmatch(str(PARAMETER.pattern), name):
             raise _error(entry, document, f"{show(name)} is not the name of a parameter.", at)
     if not entry.content:
         raise _error(entry, document, "the row is empty.", at)
@@ -431,36 +393,20 @@ def _row(
         if value is _MISSING:
             message = f"the row has no field {'.'.join(path)!r}."
             raise _error(entry, document, message, at)
-        _check_data(value, entry, document, at)
-        values[name] = value
+        place = Place(document.place, entry.path, _label(entry), len(entry.path))
+        values[name] = _DATA.read(value, place)
     return Row(values, document.place(entry.path))
 
 
-def _check_data(value: Any, entry: _Entry, document: Document, at: Place) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _error(entry, document, f"{value} is not allowed in a spec.", at)
-    items: Iterable[Any] = value if isinstance(value, list) else ()
-    if isinstance(value, dict):
-        items = value.values()
-        for key in value:
-            if key.startswith("$"):
-                raise _error(
-                    entry,
-                    document,
-                    f"{show(key)}: keys that begin with $ are allowed in specs only.",
-                    at,
-                )
-    for item in items:
-        _check_data(item, entry, document, at)
+def _label(entry: _Entry) -> str:
+    where = entry.path[-1] if entry.path else ""
+    return f"row {show(where)}"
 
 
 def _error(entry: _Entry, document: Document, message: str, at: Place) -> SpecError:
-    where = entry.path[-1] if entry.path else ""
-    label = f"row {show(where)}" if isinstance(where, str) else f"row {where}"
-    place: Location = document.place(entry.path)
     return SpecError(
-        f"{label}: {message}",
-        location=place,
+        f"{_label(entry)}: {message}",
+        location=document.place(entry.path),
         hint=f"{at.label} at {at.location} takes it: 'select' says which fields, 'where' and "
         "'skip' which rows.",
     )

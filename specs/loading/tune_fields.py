@@ -5,70 +5,63 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import normal_path
 from pallasc.specs.fields import (
     PARAMETER,
-    Choice,
+    ByType,
+    Checked,
     Field,
+    Leaf,
     ListOf,
     MapOf,
-    Number,
     ParameterKind,
     Place,
     Record,
-    Schema,
-    Text,
-    expected,
+    choice,
+    number,
+    text,
 )
-from pallasc.specs.spelling import nearest, show, suggestion, values_text
+from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Scalar, Value, label_of, typed
 
 if TYPE_CHECKING:
-    from pallasc.specs.tuning import Buckets, Tune
+    from pallasc.specs.tuning import Tune
 
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""
 
-_POW2 = "pow2"
 _LARGEST_EDGE = 2**63 - 1
-_EDGES: ListOf[Any] = ListOf(Number(whole=True), "edges")
 
 
-class BucketsKind:
-    """Grouping of whole numbers: `pow2`, or ascending edges."""
-
-    def read(self, value: object, at: Place) -> Buckets:
-        """Return `pow2`, or the edges."""
-        if value == _POW2:
-            return "pow2"
-        hint = "Write pow2, or edges such as [128, 1024, 8192]."
-        if isinstance(value, str):
-            raise at.error(f"{show(value)} is not a kind of buckets.", hint)
-        if not isinstance(value, list) or not value:
-            raise expected("pow2 or a list of edges", value, at, hint)
-        edges = _EDGES.read(value, at)
-        for index, (low, high) in enumerate(pairwise(edges), start=1):
-            if low >= high:
-                message = f"edges must ascend, and {high} follows {low}."
-                raise at.child(index).error(message, "Sort them, and give each once.")
-        if edges[-1] > _LARGEST_EDGE:
-            raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
-        return edges
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"anyOf": [{"const": _POW2}, _EDGES.schema()]}
+def _ascending(edges: tuple[int, ...], at: Place) -> tuple[int, ...]:
+    for index, (low, high) in enumerate(pairwise(edges), start=1):
+        if low >= high:
+            message = f"edges must ascend, and {high} follows {low}."
+            raise at.child(index).error(message, "Sort them, and give each once.")
+    if edges[-1] > _LARGEST_EDGE:
+        raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
+    return edges
 
 
-_TABLE = Text(
+_BUCKETS = ByType(
+    {
+        list: Checked(ListOf(number(), "edges", repeats=True), _ascending),
+        str: Leaf(
+            Literal["pow2"],
+            "pow2 or a list of edges",
+            "Write pow2, or edges such as [128, 1024, 8192].",
+        ),
+    }
+)
+_TABLE = text(
     "the path of a table",
     r".*[^/]\.tuned\.yaml",
     f"Let it end in {TABLE_SUFFIX}, so that a folder's specs are told from it.",
 )
-_PATH = Text("the path of an array")
+_PATH = text("the path of an array")
 TUNE_FIELDS = (
     Field(
         "over",
@@ -83,13 +76,13 @@ TUNE_FIELDS = (
     ),
     Field(
         "buckets",
-        MapOf(PARAMETER, BucketsKind(), "parameters"),
+        MapOf(PARAMETER, _BUCKETS, "parameters"),
         "Parameters of which a row of the table may be for a range: pow2, or ascending edges.",
     ),
-    Field("round", Choice(("up", "down")), "The end of its bucket that a value belongs to; up."),
+    Field("round", choice("up", "down"), "The end of its bucket that a value belongs to; up."),
     Field(
         "pad",
-        MapOf(PARAMETER, MapOf(_PATH, Number(whole=True), "dimensions"), "parameters"),
+        MapOf(PARAMETER, MapOf(_PATH, number(), "dimensions"), "parameters"),
         "Parameters with buckets that may be larger than a call's: the dimension of each array.",
     ),
     Field(
@@ -116,30 +109,38 @@ def made_tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: P
     from pallasc.specs.tuning import Tune
 
     over: dict[str, tuple[Value, ...]] = fields["over"]
+    by, buckets = fields.get("by", tuple(given)), fields.get("buckets", {})
+    rounding, pad = fields.get("round", "up"), fields.get("pad", {})
     for name in over:
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
-            raise at.child("over").child(name).error(message, "Give it once.", at_key=True)
-    by = _by(fields.get("by"), given, over, at.child("by"))
-    buckets = fields.get("buckets", {})
-    _check_buckets(buckets, by, given, at.child("buckets"))
-    rounding = fields.get("round", "up")
-    pad = fields.get("pad", {})
-    _check_pad(pad, buckets, rounding, at.child("pad"))
-    default = fields.get("default")
-    table = fields.get("table")
-    if table is not None:
+            raise at.child("over").key(name).error(message, "Give it once.")
+    for field, names, what, known in (
+        ("by", by, "parameter of the matrix", given),
+        ("buckets", buckets, "parameter of 'by'", by),
+        ("pad", pad, "parameter with buckets", buckets),
+        ("default", fields.get("default", ()), "tuned parameter", over),
+    ):
+        for name in names:
+            if name not in known:
+                place, hint = at.child(field).key(name), suggestion(name, known)
+                raise place.error(f"{show(name)} is not a {what}.", hint)
+    for name in buckets:
+        for value in given[name]:
+            if type(value) is not int or value < 0:
+                message = f"buckets hold whole numbers, and {name} can be {show(value)}."
+                raise at.child("buckets").key(name).error(message, "Remove its buckets.")
+    if pad and rounding == "down":
+        message = "a call cannot be padded to an end of its bucket that is below it."
+        raise at.child("pad").error(message, "Write round: up, or remove pad.")
+    table = table_of(at.location.file)
+    if "table" in fields:
         with at.child("table").blamed():
-            table = normal_path(table)
-    return Tune(
-        over=over,
-        by=by,
-        buckets=buckets,
-        rounding=rounding,
-        pad=pad,
-        default=None if default is None else _default(default, over, at.child("default")),
-        table=table or table_of(at.location.file),
+            table = normal_path(fields["table"])
+    default = (
+        _default(fields["default"], over, at.child("default")) if "default" in fields else None
     )
+    return Tune(over, by, buckets, rounding, pad, default, table)
 
 
 def table_of(spec_file: str) -> str:
@@ -147,75 +148,19 @@ def table_of(spec_file: str) -> str:
     return f"{PurePath(spec_file).stem}{TABLE_SUFFIX}"
 
 
-def _by(
-    names: tuple[str, ...] | None,
-    given: Mapping[str, list[Value]],
-    over: Mapping[str, object],
-    at: Place,
-) -> tuple[str, ...]:
-    if names is None:
-        return tuple(given)
-    for index, name in enumerate(names):
-        place = at.child(index)
-        if name in over:
-            raise place.error(f"parameter {name!r} is tuned itself.", "Remove it here.")
-        if name not in given:
-            hint = suggestion(name, given, otherwise="Parameters of the matrix")
-            raise place.error(
-                f"the matrix has no parameter {show(name)}.", hint or "The matrix has none."
-            )
-    return names
-
-
-def _check_buckets(
-    buckets: Mapping[str, Buckets],
-    by: tuple[str, ...],
-    given: Mapping[str, list[Value]],
-    at: Place,
-) -> None:
-    for name in buckets:
-        place = at.child(name)
-        if name not in by:
-            hint = suggestion(name, by, otherwise="'by' has")
-            message = f"parameter {show(name)} is not among those of 'by'."
-            raise place.error(message, hint, at_key=True)
-        for value in given[name]:
-            if type(value) is not int or value < 0:
-                message = f"buckets hold whole numbers, and {name} can be {show(value)}."
-                raise place.error(message, "Remove its buckets.", at_key=True)
-
-
-def _check_pad(
-    pad: Mapping[str, object], buckets: Mapping[str, object], rounding: str, at: Place
-) -> None:
-    for name in pad:
-        if name not in buckets:
-            hint = suggestion(name, buckets, otherwise="With buckets") or f"Add buckets of {name}."
-            message = f"parameter {show(name)} has no buckets, so no call is padded to their ends."
-            raise at.child(name).error(message, hint, at_key=True)
-    if pad and rounding == "down":
-        message = "a call cannot be padded to an end of its bucket that is below it."
-        raise at.error(message, "Write round: up, or remove pad.", at_key=True)
-
-
 def _default(
     default: Mapping[str, Value], over: Mapping[str, tuple[Value, ...]], at: Place
 ) -> dict[str, Scalar]:
     """Return the labels of the default, in the order of `over`."""
-    for name, value in default.items():
-        if name not in over:
-            raise at.unknown("parameter", name, list(over))
-        known = {typed(label_of(each)) for each in over[name]} | {typed(v) for v in over[name]}
-        if typed(value) not in known and typed(label_of(value)) not in known:
-            labels = list(map(label_of, over[name]))
-            message = f"{show(label_of(value))} is not among the values of {name} under 'over'."
-            near = nearest(plain(label_of(value)), map(plain, labels))
-            hint = f"Did you mean {near!r}?" if near else f"Its values: {values_text(labels)}."
-            raise at.child(name).error(message, hint)
-    if missing := [name for name in over if name not in default]:
-        raise at.error(
-            f"parameter {missing[0]!r} is missing.", "Give each tuned parameter a value."
-        )
+    for name, values in over.items():
+        if name not in default:
+            raise at.error(f"parameter {name!r} is missing.", "Give each tuned parameter a value.")
+        labels = [label_of(each) for each in values]
+        if typed(label_of(default[name])) not in map(typed, labels):
+            raise at.child(name).error(
+                f"{show(label_of(default[name]))} is not among the values of {name} under 'over'.",
+                suggestion(plain(label_of(default[name])), map(plain, labels), otherwise="Values"),
+            )
     return {name: label_of(default[name]) for name in over}
 
 

@@ -16,10 +16,9 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 
 from __future__ import annotations
 
-import os
 import re
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.entries import check_data_file
+from pallasc.specs.entries import check_data_file, declares_kernels
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
-from pallasc.specs.loading.modules import python_kind
 from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
@@ -49,11 +47,9 @@ from pallasc.specs.user_files import check_regular
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _IS_YAML_SPEC = re.compile(rb"^(kernels|schema)[ \t]*:.*^(kernels|schema)[ \t]*:", re.M | re.S)
-_MOST_FOLDERS = 1000
 _MOST_BYTES = 8 << 20
-_MOST_NAMED = 5
 OnSkip = Callable[[str], None]
-"""Called with a sentence for each file that looks like a spec but is not read."""
+"""Called with a sentence about folders with specs that are not read."""
 
 _PROJECT_KEY = "env"
 
@@ -72,7 +68,7 @@ def load_specs(
     Args:
         paths: YAML files, Python spec files, and folders of both (`spec_files`).
         collect_python: executes Python spec files; without it, they are rejected.
-        on_skip: called for each file in a folder that looks like a spec but is not read.
+        on_skip: called if folders in a folder have specs that are not read.
 
     Raises:
         SpecError: a file is missing or malformed, a folder has no specs, two files declare a kernel
@@ -160,8 +156,10 @@ def _spec_file(
     places = {name: at.child("defaults").child(name) for name in defaults}
     if "targets" in fields:
         if "targets" in defaults:
-            raise places["targets"].error(
-                "targets are given at the top of the file as well.", "Give them once.", at_key=True
+            raise (
+                at.child("defaults")
+                .key("targets")
+                .error("targets are given at the top of the file as well.", "Give them once.")
             )
         defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")
@@ -187,34 +185,19 @@ def _models(
     return models
 
 
-def _check_batch_names(specs: Iterable[Spec]) -> None:
-    """Check that `vmap` of each spec names a kernel, the same one in all files.
-
-    Args:
-        specs: all specs of a command.
+def _check_batch_names(specs: Sequence[Spec]) -> None:
+    """Check that `vmap` of each spec names a kernel of the same command.
 
     Raises:
-        SpecError: the kernel does not exist, or two files name different ones for one kernel.
+        SpecError: the kernel does not exist.
     """
-    specs = list(specs)
-    names = list(dict.fromkeys(spec.name for spec in specs))
-    known = set(names)
-    declared: dict[str, Spec] = {}
+    names = {spec.name for spec in specs}
     for spec in specs:
-        if spec.vmap is None:
-            continue
-        if spec.vmap not in known:
+        if spec.vmap is not None and spec.vmap not in names:
             raise SpecError(
                 f"{spec.name}.vmap: there is no kernel {spec.vmap!r}.",
                 location=spec.where("vmap"),
                 hint=suggestion(spec.vmap, names, otherwise="Kernels"),
-            )
-        other = declared.setdefault(spec.name, spec)
-        if other.vmap != spec.vmap:
-            raise SpecError(
-                f"{spec.name}.vmap: vmap is {spec.vmap!r} here and {other.vmap!r} in another file.",
-                location=spec.where("vmap"),
-                hint=f"The other is at {other.where('vmap')}. Name the same kernel in both.",
             )
 
 
@@ -251,7 +234,7 @@ def spec_files(paths: Iterable[str | Path], *, on_skip: OnSkip = lambda text: No
 
     Args:
         paths: YAML and Python spec files, and folders.
-        on_skip: called for each file in a folder that looks like a spec but is not read.
+        on_skip: called if folders in a folder have specs that are not read.
 
     Raises:
         SpecError: a path does not exist or is not a spec file, or a folder has none.
@@ -287,19 +270,14 @@ def _missing_hint(path: Path) -> str | None:
 
 
 def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
-    files = []
-    for child in sorted(folder.iterdir()):
-        kind = python_kind(_content(child)) if child.suffix == ".py" else None
-        if (
-            child.suffix in YAML_SUFFIXES and not child.name.endswith(TABLE_SUFFIX)
-        ) or kind == "spec":
-            files.append(child)
-        elif kind == "unclear":
-            on_skip(
-                f"{child} is not read: it calls pallasc.kernel or pallasc.declare inside functions "
-                "only. Name the file itself if it declares kernels."
-            )
-    below = list(_folders_with_specs(folder))
+    children = sorted(folder.iterdir())
+    files = [child for child in children if child.suffix in YAML_SUFFIXES or _is_spec(child)]
+    files = [file for file in files if not file.name.endswith(TABLE_SUFFIX)]
+    below = [
+        str(child)
+        for child in children
+        if child.is_dir() and child.name[0] not in "._" and any(map(_is_spec, child.iterdir()))
+    ]
     if not files:
         inside = f" {below[0]} has some: name it." if below else ""
         raise SpecError(
@@ -308,33 +286,14 @@ def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
             hint="pallasc init writes an example.",
         )
     if below:
-        more = f" and {len(below) - _MOST_NAMED} more" if len(below) > _MOST_NAMED else ""
-        names = ", ".join(map(str, below[:_MOST_NAMED]))
-        on_skip(f"specs in {names}{more} are not read: folders in {folder} are not followed.")
+        on_skip(f"specs in {', '.join(below)} are not read: name the folders to read them.")
     return files
-
-
-def _folders_with_specs(folder: Path) -> Iterator[Path]:
-    """Yield the subfolders that contain specs, except hidden ones."""
-    walk = os.walk(folder)
-    for number, (place, folders, names) in enumerate(walk):
-        if number >= _MOST_FOLDERS:
-            return
-        if "pyvenv.cfg" in names:
-            folders.clear()
-            continue
-        folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
-        if number and any(_is_spec(Path(place, name)) for name in names):
-            yield Path(place)
 
 
 def _is_spec(file: Path) -> bool:
     if file.suffix in YAML_SUFFIXES:
-        return (
-            not file.name.endswith(TABLE_SUFFIX)
-            and _IS_YAML_SPEC.search(_content(file)) is not None
-        )
-    return file.suffix == ".py" and python_kind(_content(file)) == "spec"
+        return _IS_YAML_SPEC.search(_content(file)) is not None
+    return file.suffix == ".py" and declares_kernels(_content(file))
 
 
 def _content(file: Path) -> bytes:
@@ -411,7 +370,7 @@ def _check_names(
     for name in static:
         if isinstance(args, dict) and name in args:
             message = f"argument {name!r} is given under 'args' as well."
-            raise places["static"].child(name).error(message, "Give it once.", at_key=True)
+            raise places["static"].key(name).error(message, "Give it once.")
 
 
 def _check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target]) -> None:

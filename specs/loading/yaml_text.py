@@ -13,8 +13,7 @@ Source of the events: YAML 1.1, chapter 3.1.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, field
@@ -57,9 +56,9 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
 _TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
-_YES = frozenset(("yes", "on"))
-_NO = frozenset(("no", "off"))
 _AMBIGUOUS = (
+    (re.compile(r"yes|on", re.IGNORECASE), "Write true, or put it in quotes."),
+    (re.compile(r"no|off", re.IGNORECASE), "Write false, or put it in quotes."),
     (re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?"), "Write it without '_', or in quotes."),
     (re.compile(r"[-+]?0[0-9_]+"), "Write it without the leading zero, or as 0o…, or in quotes."),
     (re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?"), "Put it in quotes."),
@@ -67,27 +66,51 @@ _AMBIGUOUS = (
 )
 
 
+class Node(Struct):
+    """A value with its position, and the values and positions of keys inside it.
+
+    Attributes:
+        line, column: its position, from 1.
+        data: the value as plain data; an alias shares it.
+        inside: the nodes of its items.
+        keys: line and column of each of its keys.
+        count: number of values in it, itself included.
+    """
+
+    line: int
+    column: int
+    data: Any = None
+    inside: dict[str | int, Node] = field(default_factory=dict)
+    keys: dict[str | int, tuple[int, int]] = field(default_factory=dict)
+    count: int = 1
+
+
 class Document(Struct):
     """Plain data with the position of each value and each key.
 
     Attributes:
         file: the path as the user gave it.
-        data: content of the file.
+        root: the outermost value.
     """
 
     file: str
-    data: Any = None
-    values: dict[PathParts, Location] = field(default_factory=dict)
-    keys: dict[PathParts, Location] = field(default_factory=dict)
+    root: Node
+
+    @property
+    def data(self) -> Any:
+        """Content of the file."""
+        return self.root.data
 
     def place(self, path: PathParts, at_key: bool = False) -> Location:
         """Return the position of a value, of its key, or of its nearest ancestor."""
-        if at_key and path in self.keys:
-            return self.keys[path]
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.values:
-                return self.values[path[:length]]
-        return Location(self.file)
+        node = self.root
+        for depth, part in enumerate(path, 1):
+            if at_key and depth == len(path) and part in node.keys:
+                return Location(self.file, *node.keys[part])
+            if part not in node.inside:
+                break
+            node = node.inside[part]
+        return Location(self.file, node.line, node.column)
 
 
 def read_document(file: str, shown: str | None = None) -> Document:
@@ -206,165 +229,126 @@ def reads_as_text(text: str) -> bool:
     """Return True if every YAML reader reads a plain scalar as text."""
     return not (
         text in _NULL
-        or text.lower() in {"true", "false"} | _YES | _NO
+        or text.lower() in ("true", "false")
         or any(pattern.fullmatch(text) for pattern in (_INT, _FLOAT, _SPECIAL))
         or any(pattern.fullmatch(text) for pattern, _ in _AMBIGUOUS)
     )
 
 
 class _Reader:
-    """Converts the events of a parser to data; an alias reads the events of its anchor again.
+    """Converts the events of a parser to nodes.
 
     Counts values, so that aliases cannot multiply without end.
     """
 
     def __init__(self, events: Iterator[Any], file: str, most_values: int) -> None:
         self._events = events
-        self._taken: list[Any] = []
-        self._next = 0
-        self._document = Document(file)
-        self._most_values = self._left = most_values
-        self._anchors: dict[str, int] = {}
-        self._open: list[Any] = []
+        self._file = file
+        self._most_values = most_values
+        self._count = self._depth = 0
+        self._anchors: dict[str, Node | None] = {}
 
     def read(self) -> Document:
         """Return the only document."""
-        self._take()
-        if self._peek() != "DocumentStartEvent":
+        next(self._events)  # the start of the stream
+        if type(next(self._events)).__name__ != "DocumentStartEvent":
             raise SpecError(
                 "the file is empty.",
-                location=Location(self._document.file),
+                location=Location(self._file),
                 hint="pallasc init writes an example.",
             )
-        self._take()
-        self._document.data = self._value(())
-        self._take()
-        if self._peek() == "DocumentStartEvent":
-            message = "a file must be one document; a second one begins here."
-            raise self._error(self._take(), message)
-        return self._document
+        root = self._node(next(self._events))
+        next(self._events)  # the end of the document
+        after = next(self._events)
+        if type(after).__name__ == "DocumentStartEvent":
+            raise self._error(after, "a file must be one document; a second one begins here.")
+        return Document(self._file, root)
 
-    def _peek(self) -> str:
-        """Return the kind of the next event, such as `ScalarEvent`."""
-        if self._next == len(self._taken):
-            self._taken.append(next(self._events))
-        return type(self._taken[self._next]).__name__
+    def _until(self, end: str) -> Iterator[Any]:
+        while type(event := next(self._events)).__name__ != end:
+            yield event
 
-    def _take(self) -> Any:
-        if self._next == len(self._taken):
-            self._taken.append(next(self._events))
-        event = self._taken[self._next]
-        self._next += 1
-        if not self._anchors and getattr(event, "anchor", None) is None:
-            self._taken.clear()  # only the events of anchors are read again
-            self._next = 0
-        return event
-
-    def _value(self, path: PathParts) -> Any:
-        kind = self._peek()
-        if kind == "AliasEvent":
-            return self._replayed(partial(self._value, path))
-        start = self._next
-        event = self._take()
-        self._document.values[path] = self._where(event)
-        self._left -= 1
-        if self._left < 0:
+    def _add(self, count: int, event: Any) -> None:
+        self._count += count
+        if self._count > self._most_values:
             raise self._error(event, f"more than {self._most_values} values, aliases counted.")
-        if event.anchor and self._anchors.setdefault(event.anchor, start) != start:
-            raise self._error(event, f"anchor {event.anchor!r} is defined twice.")
-        if kind == "ScalarEvent":
-            return self._scalar(event)
-        if event.tag not in (*_UNTAGGED, _LIST, _MAPPING):
-            raise self._tag_error(event)
-        if any(event is other for other in self._open):
-            raise self._error(event, "an alias refers to what contains it.")
-        if len(self._open) > _DEEPEST:
-            raise self._error(event, "lists and mappings are nested too deeply.")
-        self._open.append(event)
-        data = self._sequence(path) if kind == "SequenceStartEvent" else self._mapping(event, path)
-        self._open.pop()
-        return data
 
-    def _replayed(self, read: Callable[[], Any]) -> Any:
-        """Read the events of the next alias's anchor."""
-        alias = self._take()
+    def _node(self, event: Any) -> Node:
+        kind, anchor = type(event).__name__, event.anchor
+        if kind == "AliasEvent":
+            return self._anchored(event)
+        node = Node(event.start_mark.line + 1, event.start_mark.column + 1)
+        before = self._count
+        self._add(1, event)
+        if anchor in self._anchors:
+            raise self._error(event, f"anchor {anchor!r} is defined twice.")
+        if anchor:
+            self._anchors[anchor] = None
+        if kind == "ScalarEvent":
+            node.data = self._scalar(event)
+        else:
+            self._collection(event, node)
+        node.count = self._count - before
+        if anchor:
+            self._anchors[anchor] = node
+        return node
+
+    def _anchored(self, alias: Any) -> Node:
         if alias.anchor not in self._anchors:
             raise self._error(alias, f"not YAML: found undefined alias {alias.anchor!r}.")
-        after, self._next = self._next, self._anchors[alias.anchor]
-        data = read()
-        self._next = after
-        return data
+        node = self._anchors[alias.anchor]
+        if node is None:
+            raise self._error(alias, "an alias refers to what contains it.")
+        self._add(node.count, alias)
+        return node
 
-    def _sequence(self, path: PathParts) -> list[Any]:
-        items: list[Any] = []
-        while self._peek() != "SequenceEndEvent":
-            items.append(self._value((*path, len(items))))
-        self._take()
-        return items
+    def _collection(self, event: Any, node: Node) -> None:
+        if event.tag not in (*_UNTAGGED, _LIST, _MAPPING):
+            raise self._tag_error(event)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._error(event, "lists and mappings are nested too deeply.")
+        if type(event).__name__ == "MappingStartEvent":
+            self._mapping(event, node)
+        else:
+            items = [self._node(item) for item in self._until("SequenceEndEvent")]
+            node.inside = dict(enumerate(items))
+            node.data = [item.data for item in items]
+        self._depth -= 1
 
-    def _mapping(self, start: Any, path: PathParts) -> dict[str, object]:
-        data: dict[str, object] = {}
-        sources: list[dict[str, object]] = []
-        value_event: Any = None
-        while (kind := self._peek()) != "MappingEndEvent":
-            event = self._take()
-            if kind == "ScalarEvent" and event.value == "<<" and _is_plain(event):
-                sources += self._merged(path)
+    def _mapping(self, start: Any, node: Node) -> None:
+        sources: list[Node] = []
+        written: Any = None
+        for event in self._until("MappingEndEvent"):
+            if getattr(event, "value", None) == "<<" and _is_plain(event):
+                sources += self._sources(self._node(next(self._events)))
                 continue
             key = self._key(event)
-            if key in data:
-                first = self._document.keys[(*path, key)]
+            if key in node.keys:
+                first = Location(self._file, *node.keys[key])
                 message = f"key {show(key)} is given twice, first at {first}."
                 raise self._error(event, message, "Remove one of them.")
-            self._document.keys[(*path, key)] = self._where(event)
-            value_event = None if self._peek() == "AliasEvent" else self._taken[self._next]
-            data[key] = self._value((*path, key))
-        self._take()
-        if (
-            start.flow_style
-            and list(data.values()) == [None]
-            and getattr(value_event, "value", 0) == ""
-        ):
+            node.keys[key] = event.start_mark.line + 1, event.start_mark.column + 1
+            written = next(self._events)
+            node.inside[key] = self._node(written)
+        is_empty = getattr(written, "value", None) == "" and _is_plain(written)
+        if start.flow_style and len(node.keys) == 1 and is_empty:
             raise self._error(
                 start, f"{{{key}}} is a mapping in YAML.", f'Write "{{{key}}}" in quotes.'
             )
-        merged: dict[str, object] = {}
-        for source in reversed(sources):  # the first source with a key wins
-            merged.update(source)
-        return {**merged, **data}
+        for source in sources:  # the first source with a key wins
+            node.inside = {**source.inside, **node.inside}
+            node.keys = {**source.keys, **node.keys}
+        node.data = {key: item.data for key, item in node.inside.items()}
 
-    def _merged(self, path: PathParts) -> list[dict[str, object]]:
-        """Return the mappings of a `<<`; the positions of keys given next to it stay."""
-        own, self._document = self._document, Document(self._document.file)
-        sources = self._sources(path)
-        for places, found in (
-            (own.values, self._document.values),
-            (own.keys, self._document.keys),
-        ):
-            for place, where in found.items():
-                places.setdefault(place, where)
-        self._document = own
+    def _sources(self, merged: Node) -> list[Node]:
+        """Return the mappings of a `<<`."""
+        sources = [*merged.inside.values()] if isinstance(merged.data, list) else [merged]
+        for source in sources:
+            if not isinstance(source.data, dict):
+                where = Location(self._file, source.line, source.column)
+                raise SpecError("'<<' takes a mapping.", location=where, hint="Write <<: *anchor.")
         return sources
-
-    def _sources(self, path: PathParts) -> list[dict[str, object]]:
-        if self._peek() == "AliasEvent":
-            sources: list[dict[str, object]] = self._replayed(partial(self._sources, path))
-            return sources
-        if self._peek() != "SequenceStartEvent":
-            return [self._source(path)]
-        self._take()
-        sources = []
-        while self._peek() != "SequenceEndEvent":
-            sources.append(self._source(path))
-        self._take()
-        return sources
-
-    def _source(self, path: PathParts) -> dict[str, object]:
-        source = self._value(path)
-        if not isinstance(source, dict):
-            where = self._document.values[path]
-            raise SpecError("'<<' takes a mapping.", location=where, hint="Write <<: *anchor.")
-        return source
 
     def _key(self, event: Any) -> str:
         if type(event).__name__ != "ScalarEvent":
@@ -393,8 +377,13 @@ class _Reader:
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
         if len(text) > _LONGEST_NUMBER:
-            return self._long(event, text)
-        self._check_ambiguous(event, text)
+            if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
+                raise self._error(event, "this number is too long.")
+            return text
+        for pattern, hint in _AMBIGUOUS:
+            if pattern.fullmatch(text):
+                message = f"{text}: YAML 1.1 and YAML 1.2 read this differently."
+                raise self._error(event, message, hint)
         if _INT.fullmatch(text):
             return int(text, 0)
         if _FLOAT.fullmatch(text):
@@ -402,26 +391,13 @@ class _Reader:
         special = _SPECIAL.fullmatch(text)
         return float(special["sign"] + special["kind"]) if special else text
 
-    def _long(self, event: Any, text: str) -> str:
-        if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
-            raise self._error(event, "this number is too long.")
-        return text
-
-    def _check_ambiguous(self, event: Any, text: str) -> None:
-        hint = next((hint for pattern, hint in _AMBIGUOUS if pattern.fullmatch(text)), None)
-        if text.lower() in _YES | _NO:
-            word = "true" if text.lower() in _YES else "false"
-            hint = f'Write {word}, or "{text}" in quotes.'
-        if hint is not None:
-            raise self._error(event, f"{text}: YAML 1.1 and YAML 1.2 read this differently.", hint)
-
     def _tag_error(self, event: Any) -> SpecError:
         name = event.tag.replace("tag:yaml.org,2002:", "!!")
         return self._error(event, f"the tag {name} is not allowed.", "Specs are plain data.")
 
     def _where(self, event: Any) -> Location:
         mark = event.start_mark
-        return Location(self._document.file, mark.line + 1, mark.column + 1)
+        return Location(self._file, mark.line + 1, mark.column + 1)
 
     def _error(self, event: Any, message: str, hint: str | None = None) -> SpecError:
         return SpecError(message, location=self._where(event), hint=hint)

@@ -23,7 +23,7 @@ from pallasc.compiler.workers.diagnostics import (
     stable,
     store_for_action,
 )
-from pallasc.specs.lock import Lock
+from pallasc.specs.loading.lock import Lock
 
 KERNELS = """\
 import logging, os, subprocess, sys, time, warnings

@@ -317,7 +317,7 @@ def test_a_note_names_a_variable_once_for_all_kernels(monkeypatch: pytest.Monkey
         ('env = ["PATH"]', "PATH has a value of its own in every compiling process."),
         ('env = ["CUDA_HOME"]', "CUDA_HOME never reaches a compiling process"),
         ('env = "TILE"', "expected a list of environment variables, got 'TILE'."),
-        ('env = ["a b"]', "'a b' is not the name of an environment variable."),
+        ('env = ["a b"]', "expected the name of an environment variable, got 'a b'."),
         ("env = [", "not valid TOML"),
     ],
 )

@@ -11,7 +11,7 @@ from pallasc.compiler.builds.locked import (
     load_locked,
 )
 from pallasc.errors import NotCachedError, SpecError
-from pallasc.specs.lock import Entry, Lock, write_lock
+from pallasc.specs.loading.lock import Entry, Lock, write_lock
 
 ENTRY = Entry("a" * 64, "b" * 64, "c" * 64)
 

@@ -25,7 +25,7 @@ from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain import identity
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
-from pallasc.specs.lock import Component, Entry, Lock
+from pallasc.specs.loading.lock import Component, Entry, Lock
 from pallasc.specs.spec import Variant
 
 KERNEL = """\
@@ -155,9 +155,9 @@ def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
     jaxlib, ptxas = lock.toolchain["jaxlib"].version, lock.toolchain["ptxas"].version
     assert str(caught.value) == (
         "ci.lock is for another toolchain: "
-        f"compiled with jaxlib 0.9.9, but {jaxlib} is installed; "
-        f"the content of ptxas differs under the same version, {ptxas}; "
-        "XLA_FLAGS is set here, and was not.\n"
+        f"jaxlib: 0.9.9 before, {jaxlib} here; "
+        f"ptxas: other content of the same version, {ptxas}; "
+        "variable XLA_FLAGS: only here.\n"
         "  Install what it was made with, or run: pallasc lock SPECS --update --lock ci.lock"
     )
 

@@ -241,7 +241,7 @@ def test_a_changed_source_is_named(tmp_path: Path, context: Context) -> None:
     cases = {
         "a.py has changed": Manifest(files={"file:a.py": "0"}),
         "b is gone": Manifest(files={"module:b": digest}),
-        "compiled with nope, which is not installed": Manifest(packages={"nope": "0"}),
+        "nope: not here": Manifest(packages={"nope": "0"}),
     }
     for sentence, manifest in cases.items():
         change = sources.first_change(manifest)

@@ -14,8 +14,7 @@ import pytest
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.manifest import why_not_portable
-from pallasc.specs.loading.lock_file import read_lock
-from pallasc.specs.lock import Lock
+from pallasc.specs.loading.lock import Lock, read_lock
 
 SPEC = """\
 schema: 1

@@ -83,7 +83,7 @@ def test_padding_that_no_array_can_have_fails_the_variant(make_project: Any) -> 
     )
     (result,) = project.build().results
     assert (result.status, result.error.exit_code) == ("failed", 2)
-    assert "pad: there is no array y; arrays: x, out" in result.error.message
+    assert "pad: there is no dimension 0 of y" in result.error.message
     assert result.error.location.file.endswith(".yaml")
 
 

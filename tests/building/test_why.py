@@ -57,7 +57,7 @@ def explained(project: Any, before: str, now: str, **identity: str) -> Explanati
 def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
     version = f"numpy {version_of('numpy')}"
     found = explained(built, version, "numpy 0.0.1", **{"traced with": "0" * 64})
-    clause = f"compiled with {version}, but numpy 0.0.1 is installed"
+    clause = f"tracing packages: {version} before, numpy 0.0.1 here"
     assert found.reason == f"compiled with another toolchain: {clause}"
     assert difference_lines(found) == []
     assert found.toolchain == (clause,)
@@ -68,8 +68,8 @@ def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
     found = explained(built, "never", "never", ptxas="0" * 64, jax="1" * 64)
     assert found.reason.startswith("its key differs in: args; compiled with another toolchain: ")
     text = "\n".join([found.reason, *difference_lines(found)])
-    assert "the content of jax differs under the same version" in text
-    assert "the content of ptxas differs under the same version" in text
+    assert "jax: other content of the same version" in text
+    assert "ptxas: other content of the same version" in text
     assert not DIGEST.search(text)
 
 
@@ -96,9 +96,9 @@ def test_a_data_file_is_named_without_its_digests(
 @pytest.mark.parametrize(
     ("now", "clause"),
     [
-        ("1.1", "compiled with gadget 1.0, but 1.1 is installed"),
-        ("1.0", "the content of gadget differs under the same version, 1.0"),
-        (None, "compiled with gadget, which is not installed"),
+        ("1.1", "gadget: 1.0 before, 1.1 here"),
+        ("1.0", "gadget: other content of the same version, 1.0"),
+        (None, "gadget: not here"),
     ],
 )
 def test_a_package_that_a_kernel_imports_is_named_with_both_versions(

@@ -12,7 +12,7 @@ from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.signature import generate_key
 from pallasc.specs.bundle.verify import Finding, Rules, Severity, audit, compare_with_lock, signed
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.lock import Entry, Lock
+from pallasc.specs.loading.lock import Entry, Lock
 
 KEY = generate_key()
 
@@ -51,31 +51,6 @@ def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
         ("warning", "norm", "1 of its 3 variants lack one for h100-sxm")
     ]
     assert _of(_audit(items), "target") == []
-
-
-def test_models_with_the_same_code_are_found() -> None:
-    items = [
-        Item("k", {}, make_artifact(1, target=target)) for target in ("h100-sxm", "h200", "b200")
-    ]
-    assert _of(_audit(items), "duplicate") == [
-        ("note", "k@h200", "its code equals that of h100-sxm, also sm_90a")
-    ]
-
-
-def test_parameters_that_change_nothing_are_found() -> None:
-    same = make_artifact(1, target="h100-sxm")
-    items = [
-        Item("k", {"hint": 1}, same),
-        Item("k", {"hint": 2}, same),
-        Item("k", {"hint": 3}, make_artifact(2, target="h100-sxm")),
-    ]
-    assert _of(_audit(items), "duplicate") == [
-        (
-            "note",
-            "k[hint=2]@h100-sxm",
-            "it equals k[hint=1]@h100-sxm: the parameters that differ change nothing",
-        )
-    ]
 
 
 def test_spills_are_found() -> None:

@@ -66,13 +66,9 @@ def test_an_architecture_stands_for_its_default_model(bundle: Bundle) -> None:
         bundle.select("norm", {"m": 32, "dtype": "bf16"}, "sm_120a")
 
 
-def test_what_is_not_there_is_refused_with_the_nearest(bundle: Bundle) -> None:
-    with pytest.raises(SelectionError, match=r"no variant norm\[m=33,dtype=bf16\]@h200") as caught:
+def test_what_is_not_there_is_refused(bundle: Bundle) -> None:
+    with pytest.raises(SelectionError, match=r"no variant norm\[m=33,dtype=bf16\]@h200"):
         bundle.select("norm", {"m": 33, "dtype": "bf16"}, "h200")
-    assert "norm[m=3" in str(caught.value.hint)
-    with pytest.raises(SelectionError) as caught:
-        bundle.select("nrom", {"m": 32}, "h200")
-    assert caught.value.hint == "Did you mean 'norm'?"
 
 
 def test_the_artifact_is_what_was_compiled_without_debug_sections(bundle: Bundle) -> None:

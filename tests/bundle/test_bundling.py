@@ -240,7 +240,7 @@ def test_what_the_store_lacks_leaves_the_old_file_as_it_is(
 
 def test_a_lock_file_is_held_to(project: Project, tmp_path: Path) -> None:
     from pallasc.compiler.builds.relock import update_lock
-    from pallasc.specs.lock import write_lock
+    from pallasc.specs.loading.lock import write_lock
 
     lock, output = tmp_path / "pallasc.lock", tmp_path / "k.pallasc"
     with pytest.raises(NotCachedError, match="there is no"):

@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.specs.loading.lock_file import read_lock
-from pallasc.specs.lock import Lock, write_lock
+from pallasc.specs.loading.lock import Lock, read_lock, write_lock
 from pallasc.specs.resources import Resources
 
 LOCK = Path("pallasc.lock")
@@ -180,7 +179,7 @@ def test_a_least_occupancy_needs_no_baseline(gated: Gated) -> None:
     LOCK.unlink()
     gated.limit(occupancy=64)
     now = gated.taken.occupancy
-    assert f"has {now} warps on a multiprocessor; the budget is at least 64" in gated.build().err
+    assert f"takes {now} resident warps; the budget is at least 64" in gated.build().err
     gated.limit(occupancy=now or 0)
     assert gated.build().code == 0
 

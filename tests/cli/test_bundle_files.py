@@ -252,7 +252,6 @@ def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None
         ("warning", "spill", "spilling@h100-sxm"),
         ("warning", "debug", "spilling@h100-sxm"),
         ("warning", "provenance", "the bundle"),
-        ("note", "duplicate", "norm[m=16,dtype=bf16]@h200"),
     } <= found
 
 

@@ -53,7 +53,7 @@ def test_a_salt_disowns_what_a_store_has(
     monkeypatch.chdir(tmp_path)
     one = (spec, "--store", store, "-k", "dtype=f32")
     why = run("build", *one, "--dry-run", "--explain")
-    told = "another toolchain: PALLASC_CACHE_SALT is set here, and was not"
+    told = "another toolchain: variable PALLASC_CACHE_SALT: only here"
     assert f"missing   add[m=1024,dtype=f32]@h100-sxm  compiled with {told}\n" in why.err
     (item,) = (line for line in run("doctor").out.splitlines() if line.startswith("cache salt"))
     words = ["cache", "salt", "of", "the", "project", "ok", f"{tmp_path}/pyproject.toml:2"]

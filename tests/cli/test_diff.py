@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.loading.lock_file import read_lock
-from pallasc.specs.lock import Entry, write_lock
+from pallasc.specs.loading.lock import Entry, read_lock, write_lock
 
 FIRST, SECOND = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"
 

@@ -74,9 +74,7 @@ def test_an_architecture_without_its_suffix_is_refused_with_the_right_name(
 ) -> None:
     result = run("list", spec, "--store", tmp_path, "--target", "sm_90")
     assert (result.code, result.out) == (2, "")
-    assert result.err == (
-        "error: sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a.\n"
-    )
+    assert result.err == ("error: unknown target 'sm_90'.\n  Did you mean 'sm_90a'?\n")
 
 
 def test_a_python_spec_is_listed_like_one_in_yaml(run: RunCommand, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_lock_of_another_toolchain_ends_with_3(
     result = run("lock", *built.arguments)
     assert (result.code, result.err) == (
         3,
-        "error: pallasc.lock is for another toolchain: XLA_FLAGS is set here, and was not.\n"
+        "error: pallasc.lock is for another toolchain: variable XLA_FLAGS: only here.\n"
         "  Install what it was made with, or run: pallasc lock SPECS --update\n",
     )
 

@@ -20,7 +20,7 @@ STARTERS = {
 FOR_MISSES_AND_ERRORS = {
     "pallasc.compiler.inputs.manifest",
     "pallasc.specs.loading.select",
-    "pallasc.specs.lock",
+    "pallasc.specs.loading.lock",
     "difflib",
     "hmac",
     "pkgutil",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.loading.lock_file import read_lock
+from pallasc.specs.loading.lock import read_lock
 from pallasc.specs.loading.tuned_table import Table, write_table
 from pallasc.specs.tuning import Measured, Row
 

@@ -15,7 +15,7 @@ import pytest
 from pallasc.compiler.inputs.recorders import absolute
 from pallasc.compiler.inputs.sources import digest_of
 from pallasc.errors import ToolError
-from pallasc.specs.loading.modules import shown_name
+from pallasc.specs.entries import shown_name
 
 NOTES = "HERE / 'notes.txt'"
 LATER = "HERE / 'later.txt'"

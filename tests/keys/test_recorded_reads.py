@@ -181,9 +181,7 @@ def test_data_of_a_package_counts_with_the_package(gallery: Gallery, place: Any)
     found = gallery.manifests["data of a package"]
     assert found["opened"] == {}
     place.add("site/thirdparty/data.txt", "2\n")
-    assert place.ask(found).changed == (
-        "the content of thirdparty differs under the same version, 1.0",
-    )
+    assert place.ask(found).changed == ("thirdparty: other content of the same version, 1.0",)
 
 
 @pytest.mark.parametrize("name", LOOKS)

@@ -11,6 +11,10 @@ import flat
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.artifacts.plan import (
+    DTYPES,
+    INTERLEAVES,
+    PROMOTIONS,
+    SWIZZLES,
     Binding,
     Buffer,
     Bytes,
@@ -23,14 +27,8 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
-    check_ranges,
-)
-from pallasc.specs.artifacts.tensor_maps import (
-    DTYPES,
-    INTERLEAVES,
-    PROMOTIONS,
-    SWIZZLES,
     broken_rule,
+    check_ranges,
 )
 from pallasc.specs.gpus import ARCH
 

@@ -38,17 +38,17 @@ def test_a_named_pipe_is_refused_and_not_waited_for(
         return
     with pytest.raises(SpecError) as caught:
         load_specs([tmp_path if inside else pipe])
-    assert str(caught.value) == f"{pipe}: this is a named pipe, not a file."
+    assert str(caught.value) == f"{pipe}: this is a pipe, a socket, or a device, not a file."
 
 
 def test_devices_and_sockets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
-    with pytest.raises(SpecError, match=r"zero\.yaml: this is a device, not a file\."):
+    with pytest.raises(SpecError, match=r"zero\.yaml: this is a pipe, a socket"):
         load_specs([tmp_path / "zero.yaml"])
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("socket.yaml")
-        with pytest.raises(SpecError, match=r"socket\.yaml: this is a socket, not a file\."):
+        with pytest.raises(SpecError, match=r"socket\.yaml: this is a pipe, a socket"):
             load_specs([tmp_path / "socket.yaml"])
 
 

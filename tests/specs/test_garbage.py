@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import gc
-from pallasc.specs.garbage import collector_past
+from pallasc.specs.objects import collector_past
 
 with collector_past():
     assert not gc.isenabled()

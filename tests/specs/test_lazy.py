@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 
 
 class _Circle:
@@ -41,7 +41,7 @@ def test_an_error_is_not_kept() -> None:
 
 _FORKS = """
 import os, signal, threading
-from pallasc.specs.lazy import cached_property
+from pallasc.specs.objects import cached_property
 
 inside, go = threading.Event(), threading.Event()
 

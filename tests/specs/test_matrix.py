@@ -139,9 +139,19 @@ def test_a_check_takes_arguments_of_the_same_name_with_its_parameters() -> None:
     ("check", "args", "place", "words"),
     [
         ('{$args: {z: "f32[2]"}}', '{x: "f32[4]"}', 7, "unknown argument 'z'"),
-        ('{$args: ["f32[2]"]}', '{x: "f32[4]"}', 7, "the arguments of k are a mapping, by name"),
-        ('{$args: {x: "f32[2]"}}', '["f32[4]"]', 7, "the arguments of k are a list, by position"),
-        ('{$args: ["f32[2]"]}', '["f32[4]", "f32[4]"]', 7, "1 arguments, and k takes 2"),
+        (
+            '{$args: ["f32[2]"]}',
+            '{x: "f32[4]"}',
+            7,
+            "do not match the 1 in 'args' of k.",
+        ),
+        (
+            '{$args: {x: "f32[2]"}}',
+            '["f32[4]"]',
+            7,
+            "do not match the 1 in 'args' of k.",
+        ),
+        ('{$args: ["f32[2]"]}', '["f32[4]", "f32[4]"]', 7, "do not match the 2 in 'args' of k."),
         ('{$args: {x: "f32[{n}]"}}', '{x: "f32[4]"}', 7, "unknown parameter 'n'"),
         ('{$args: {x: "f32[2"}}', '{x: "f32[4]"}', 7, "f32[2"),
     ],

@@ -53,7 +53,7 @@ def test_the_order_of_axes_and_their_sizes_are_part_of_a_request() -> None:
         ("mesh: {x: 16, y: 32}", "k.mesh: a mesh of 512 devices."),
         ("mesh: {x: 0}", "k.mesh.x: expected a whole number of at least 1, got 0."),
         ("mesh: {x: two}", "k.mesh.x: expected a whole number of at least 1, got 'two'."),
-        ("mesh: {1st: 2}", "k.mesh.1st: '1st' is not the name of an axis."),
+        ("mesh: {1st: 2}", "k.mesh.1st: expected the name of an axis, got '1st'."),
         ("mesh: {}", "k.mesh: the mapping of axes is empty."),
         ("mesh: 4", "k.mesh: expected a mapping of axes, got 4."),
         ('mesh: {x: "{n}"}', "k.mesh.x: unknown parameter 'n' in '{n}'."),

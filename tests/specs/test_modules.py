@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.loading.modules import load_module, module_name
+from pallasc.specs.entries import load_module, module_name
 
 
 @pytest.fixture(autouse=True)

@@ -120,7 +120,7 @@ def test_a_suggestion_can_be_used_as_it_stands() -> None:
         (
             "a=f32[1024]",
             "-k 'a=f32[1024]' selects none of 11 variants.\n"
-            "  a is an array: -k compares names, targets and matrix parameters.",
+            "  Parameters: dtype, layout, m, target, name.",
         ),
         (
             "m=1025",
@@ -128,7 +128,11 @@ def test_a_suggestion_can_be_used_as_it_stands() -> None:
             "  Did you mean 'm=1024'? Values of m: 1024, 4096.",
         ),
         ("m=7", "-k 'm=7' selects none of 11 variants.\n  Values of m: 1024, 4096."),
-        ("dtyp=f16", "-k 'dtyp=f16' selects none of 11 variants.\n  Did you mean 'dtype=f16'?"),
+        (
+            "dtyp=f16",
+            "-k 'dtyp=f16' selects none of 11 variants.\n"
+            "  Did you mean 'dtype=f16'? Values of dtype: bf16, f16.",
+        ),
         (
             "layuot=z",
             "-k 'layuot=z' selects none of 11 variants.\n"
@@ -185,27 +189,20 @@ def test_a_wrong_expression_is_refused(expression: str, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "what", "hint"),
+    ("expression", "what"),
     [
-        ("n==4096", "== is not supported, in n==4096", "Write n=4096."),
-        ("m=1 and n!=4", "!= is not supported, in n!=4", "Write not n=4."),
-        (
-            "n<=4",
-            "<= is not supported, in n<=4",
-            "Name the values, or use wildcards: n=64 or n=128, n=1*.",
-        ),
-        ("n==", "a comparison lacks its value: n==", "Write param=value, such as m=1024."),
-        ("n=", "a comparison lacks its value: n=", "Write param=value, such as m=1024."),
-        ("=4", "a comparison lacks its parameter: =4", "Write param=value, such as m=1024."),
+        ("n==4096", "n==4096 is not param=value"),
+        ("m=1 and n!=4", "n!=4 is not param=value"),
+        ("n<=4", "n<=4 is not param=value"),
+        ("n=", "n= is not param=value"),
+        ("=4", "=4 is not param=value"),
     ],
 )
-def test_a_malformed_comparison_is_refused_with_what_to_write(
-    expression: str, what: str, hint: str
-) -> None:
+def test_a_malformed_comparison_is_refused_with_what_to_write(expression: str, what: str) -> None:
     with pytest.raises(SpecError) as caught:
         select(VARIANTS, expression)
     assert caught.value.message == f"-k {expression!r}: {what}."
-    assert caught.value.hint == hint
+    assert caught.value.hint == "Write m=1024, m=1*, or not m=1024."
 
 
 def test_a_quoted_value_may_be_empty_or_hold_signs() -> None:
@@ -263,4 +260,4 @@ def test_retarget_without_names_changes_nothing() -> None:
 def test_retarget_refuses_an_unknown_target() -> None:
     with pytest.raises(SpecError) as caught:
         retarget(SPECS, ["sm_90"])
-    assert str(caught.value) == ("sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a.")
+    assert str(caught.value) == ("unknown target 'sm_90'.\n  Did you mean 'sm_90a'?")

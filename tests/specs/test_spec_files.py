@@ -58,24 +58,12 @@ def test_other_python_files_are_not_and_need_no_word(text: str, tmp_path: Path) 
     assert found(tmp_path) == (["a.yaml"], [])
 
 
-def test_a_file_that_may_declare_when_it_runs_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(YAML)
-    (tmp_path / "b.py").write_text("import pallasc\ndef f(): pallasc.declare(entry='a:b')\n")
-    assert found(tmp_path) == (
-        ["a.yaml"],
-        [
-            f"{tmp_path}/b.py is not read: it calls pallasc.kernel or pallasc.declare inside "
-            "functions only. Name the file itself if it declares kernels."
-        ],
-    )
-
-
 def test_folders_inside_are_named_where_they_have_specs(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(YAML)
-    for name in ("sub", "deep/er", ".hidden", "__pycache__", "venv", "plain"):
+    for name in ("sub", "deep", ".hidden", "__pycache__", "venv", "plain"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "sub" / "b.yaml").write_text(YAML)
-    (tmp_path / "deep" / "er" / "c.py").write_text(DECORATED)
+    (tmp_path / "deep" / "c.py").write_text(DECORATED)
     (tmp_path / ".hidden" / "d.yaml").write_text(YAML)
     (tmp_path / "__pycache__" / "d.yaml").write_text(YAML)
     (tmp_path / "venv" / "pyvenv.cfg").write_text("")
@@ -84,12 +72,12 @@ def test_folders_inside_are_named_where_they_have_specs(tmp_path: Path) -> None:
     assert found(tmp_path) == (
         ["a.yaml"],
         [
-            f"specs in {tmp_path}/deep/er, {tmp_path}/sub are not read: folders in {tmp_path} are "
-            "not followed."
+            f"specs in {tmp_path}/deep, {tmp_path}/sub, {tmp_path}/venv are not read: name the "
+            "folders to read them."
         ],
     )
     (tmp_path / "a.yaml").unlink()
-    with pytest.raises(SpecError, match=r"in this folder\. .*/deep/er has some: name it\."):
+    with pytest.raises(SpecError, match=r"in this folder\. .*/deep has some: name it\."):
         found(tmp_path)
 
 

@@ -90,23 +90,12 @@ def test_an_architecture_splits_into_major_minor_and_suffix(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("sm_90", "sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a."),
-        ("sm_100", "sm_100: Mosaic GPU needs the accelerated target.\n  Write sm_100a."),
-        ("sm_103", "sm_103: Mosaic GPU needs the accelerated target.\n  Write sm_103a."),
-        ("sm_110", "sm_110: Mosaic GPU needs the accelerated target.\n  Write sm_110a."),
-        ("sm_120", "sm_120: Mosaic GPU needs the accelerated target.\n  Write sm_120a."),
-        (
-            "sm_100f",
-            "sm_100f: Mosaic GPU does not compile for family targets, it needs the accelerated "
-            "target.\n  Write sm_100a.",
-        ),
-        ("sm_121", "sm_121: Mosaic GPU needs the accelerated target.\n  Write sm_121a."),
-        (
-            "sm_121f",
-            "sm_121f: Mosaic GPU does not compile for family targets, it needs the accelerated "
-            "target.\n  Write sm_121a.",
-        ),
-        ("sm_80a", "sm_80a: this architecture has no suffix.\n  Write sm_80."),
+        ("sm_90", "unknown target 'sm_90'.\n  Did you mean 'sm_90a'?"),
+        ("sm_100", "unknown target 'sm_100'.\n  Did you mean 'sm_100a'?"),
+        ("sm_120", "unknown target 'sm_120'.\n  Did you mean 'sm_120a'?"),
+        ("sm_100f", "unknown target 'sm_100f'.\n  Did you mean 'sm_100a'?"),
+        ("sm_121f", "unknown target 'sm_121f'.\n  Did you mean 'sm_121a'?"),
+        ("sm_80a", "unknown target 'sm_80a'.\n  Did you mean 'sm_80'?"),
         ("h100-smx", "unknown target 'h100-smx'.\n  Did you mean 'h100-sxm'?"),
         ("H100-SXM", "unknown target 'H100-SXM'.\n  Did you mean 'h100-sxm'?"),
         ("h100", "unknown target 'h100'.\n  Did you mean 'h100-sxm' or 'h100-pcie'?"),
@@ -115,10 +104,6 @@ def test_an_architecture_splits_into_major_minor_and_suffix(
             "unknown target 'A100'.\n  Did you mean 'a100-sxm', 'a100-sxm-40gb' or 'a100-pcie'?",
         ),
         ("h", "unknown target 'h'.\n  Did you mean 'h100-sxm', 'h100-pcie' or 'h200'?"),
-        (
-            "sm_75",
-            "sm_75: Mosaic GPU compiles for sm_80 and newer.\n  List them with: pallasc targets",
-        ),
         ("rtx", "unknown target 'rtx'.\n  Did you mean 'rtx-pro-6000'?"),
         ("b200-sxm", "unknown target 'b200-sxm'.\n  Did you mean 'b200'?"),
         ("compute_90a", "unknown target 'compute_90a'.\n  Did you mean 'sm_90a'?"),
@@ -160,7 +145,7 @@ def test_in_a_spec_the_hint_says_what_to_write() -> None:
     with pytest.raises(SpecError) as caught:
         resolve_target("sm_90", location=Location("specs.yaml", 2, 11))
     assert str(caught.value) == (
-        "specs.yaml:2:11: sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a."
+        "specs.yaml:2:11: unknown target 'sm_90'.\n  Did you mean 'sm_90a'?"
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from pallasc.specs.lock import (
+from pallasc.specs.loading.lock import (
     Component,
     differences,
 )
@@ -23,58 +23,58 @@ def made(version: str, content: str = "") -> Component:
         (
             {"jaxlib": made("0.10.2")},
             {"jaxlib": made("0.12.0")},
-            ["compiled with jaxlib 0.10.2, but 0.12.0 is installed"],
+            ["jaxlib: 0.10.2 before, 0.12.0 here"],
         ),
         (
             {"jax": made("1"), "jaxlib": made("1"), "plugin": made("1")},
             {"jax": made("2"), "jaxlib": made("2"), "plugin": made("2")},
-            ["compiled with jax, jaxlib and plugin 1, but 2 is installed"],
+            ["jax, jaxlib and plugin: 1 before, 2 here"],
         ),
         (
             {"ptxas": made("13.5")},
             {"ptxas": made("13.5", "patched")},
-            ["the content of ptxas differs under the same version, 13.5"],
+            ["ptxas: other content of the same version, 13.5"],
         ),
         (
             {"libdevice": made(""), "nvlink": made("")},
             {"libdevice": made("", "x"), "nvlink": made("", "x")},
-            ["the content of libdevice and nvlink differs"],
+            ["libdevice and nvlink: other content"],
         ),
         (
             {"packages": made("numpy 2.1, scipy 1.14")},
             {"packages": made("numpy 2.2, scipy 1.14")},
-            ["compiled with numpy 2.1, but numpy 2.2 is installed"],
+            ["packages: numpy 2.1 before, numpy 2.2 here"],
         ),
         (
             {"packages": made("numpy 2.1")},
             {"packages": made("numpy 2.1, scipy 1")},
-            ["compiled without scipy 1"],
+            ["packages: nothing before, scipy 1 here"],
         ),
         (
             {"pallasc": made("0.1", "a"), "tracing packages": made("numpy 2.1")},
             {"pallasc": made("0.2", "b"), "tracing packages": made("numpy 2.2")},
             [
-                "compiled with numpy 2.1, but numpy 2.2 is installed",
-                "pallasc's lowering has changed, between 0.1 and 0.2",
+                "pallasc: 0.1 before, 0.2 here",
+                "tracing packages: numpy 2.1 before, numpy 2.2 here",
             ],
         ),
         (
             {"pallasc": made("0.1", "a")},
             {"pallasc": made("0.1", "b")},
-            ["pallasc's lowering has changed, within version 0.1"],
+            ["pallasc: other content of the same version, 0.1"],
         ),
-        ({"nvlink": made("")}, {}, ["compiled with nvlink, which is not installed"]),
-        ({}, {"nvlink": made("")}, ["compiled without nvlink, which is installed"]),
+        ({"nvlink": made("")}, {}, ["nvlink: not here"]),
+        ({}, {"nvlink": made("")}, ["nvlink: only here"]),
         (
             {"variable XLA_FLAGS": made("")},
             {"variable XLA_FLAGS": made("", "x")},
-            ["XLA_FLAGS has another value here"],
+            ["variable XLA_FLAGS: other content"],
         ),
-        ({}, {"variable XLA_FLAGS": made("")}, ["XLA_FLAGS is set here, and was not"]),
+        ({}, {"variable XLA_FLAGS": made("")}, ["variable XLA_FLAGS: only here"]),
         (
             {"variable XLA_FLAGS": made("")},
             {},
-            ["XLA_FLAGS was set in the environment, and is not here"],
+            ["variable XLA_FLAGS: not here"],
         ),
     ],
 )

@@ -119,7 +119,8 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {DIGEST}}}\n"
         (HEAD + ROW.replace("artifact: ", "artefact: "),
          "t:6:44: kernels.k.rows[0]: unknown field 'artefact'."),
         (HEAD + ROW.replace(DIGEST, "abc"),
-         "t:6:54: kernels.k.rows[0].artifact: 'abc' is not a digest of 64 hexadecimal digits."),
+         "t:6:54: kernels.k.rows[0].artifact: expected a digest of 64 hexadecimal digits, "
+         "got 'abc'."),
         (HEAD + ROW.replace("}\n", ", rounds: 3}\n"),
          "t:6:9: kernels.k.rows[0]: the row has figures of a measurement, and no time."),
         (HEAD + ROW.replace("{a: 1}", "{}"),
@@ -130,7 +131,7 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {DIGEST}}}\n"
         (HEAD + ROW + ROW.replace("{a: 1}", "{a: 2}"),
          "t:7:9: kernels.k.rows[1]: a second row for b200, m=1; the first is at t:6:9."),
         (HEAD + ROW.replace("}\n", ", us: 1, date: \"May\"}\n"),
-         "t:6:133: kernels.k.rows[0].date: 'May' is not a date."),
+         "t:6:133: kernels.k.rows[0].date: expected a date, got 'May'."),
     ],
 )  # fmt: skip
 def test_what_is_no_table_is_refused_with_its_place(text: str, message: str) -> None:

@@ -24,7 +24,7 @@ from pallasc.compiler.toolchain.setup import (
 )
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.errors import PallascError
-from pallasc.specs.garbage import collector_past
+from pallasc.specs.objects import collector_past
 
 
 def parse_args(args: Any) -> Any:

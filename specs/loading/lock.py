@@ -38,8 +38,8 @@ YAML limits such keys: one with more than 1000 characters becomes "  ? key" LF "
 
 Each variant is one line, so that diffs are small and merge. The file has no checksum, which any two
 branches would both change: every line consists of digests, and a mismatch fails. The reader accepts
-any YAML with the same content, with the same restrictions as specs; it reads the form above without
-a YAML parser (`specs/loading/lock_file.py`).
+any YAML with the same content, with the same restrictions as specs; it reads the form above line by
+line, without a YAML parser, which is fast even for ten thousand variants.
 
 History:
     1  the first version.
@@ -56,7 +56,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from pallasc.errors import SpecError
+from pallasc.specs.fields import Field, MapOf, Place, Record, number, text
+from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document
 from pallasc.specs.resources import Resources
+from pallasc.specs.spelling import show
 from pallasc.specs.user_files import replace_file
 
 LOCK_FILE = Path("pallasc.lock")
@@ -70,9 +74,6 @@ NOTES = (
     "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
 )
-
-OWN = "pallasc"
-"""The label of pallasc's own modules."""
 
 VARIABLE = "variable "
 """Prefix of the labels of environment variables."""
@@ -314,62 +315,169 @@ def _digest(components: Mapping[str, Component], label: str) -> str | None:
 
 def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
     """Describe in clauses how the toolchain of a lock differs from this one."""
-    versions: dict[tuple[str, str], list[str]] = {}
-    contents: dict[str, list[str]] = {}
-    others: list[str] = []
+    labels: dict[str, list[str]] = {}
     for label in differing(locked, now):
-        before, after = locked.get(label), now.get(label)
-        if label.startswith(VARIABLE):
-            others.append(_variable(label.removeprefix(VARIABLE), before, after))
-        elif before is None or after is None:
-            clause = f"compiled with {label}, which is not installed"
-            others.append(
-                clause if after is None else f"compiled without {label}, which is installed"
-            )
-        elif label == OWN:
-            others.append(_own(before.version, after.version))
-        elif before.version == after.version:
-            contents.setdefault(after.version, []).append(label)
-        else:
-            versions.setdefault((before.version, after.version), []).append(label)
-    return [
-        *(_versions(labels, *pair) for pair, labels in versions.items()),
-        *(_contents(labels, version) for version, labels in contents.items()),
-        *others,
-    ]
+        labels.setdefault(_change(locked.get(label), now.get(label)), []).append(label)
+    return [f"{listed(own)}: {change}" for change, own in labels.items()]
 
 
-def _versions(labels: list[str], before: str, after: str) -> str:
-    """In lists of versions, name only those that differ."""
-    first, second = before.split(", "), after.split(", ")
-    was = ", ".join(part for part in first if part not in second)
-    now = ", ".join(part for part in second if part not in first)
-    if not was:
-        return f"compiled without {now}"
-    names = [label for label in labels if not label.endswith("packages")]  # versions list names
-    what = f"{listed(names)} {was}" if names else was
-    if not now:
-        return f"compiled with {what}, which {'are' if ', ' in was else 'is'} not installed"
-    return f"compiled with {what}, but {now} {'are' if ', ' in now else 'is'} installed"
-
-
-def _contents(labels: list[str], version: str) -> str:
-    under = f" under the same version, {version}" if version else ""
-    return f"the content of {listed(labels)} differs{under}"
-
-
-def _own(before: str, after: str) -> str:
-    between = f"between {before} and {after}" if before != after else f"within version {after}"
-    return f"pallasc's lowering has changed, {between}"
-
-
-def _variable(name: str, before: Component | None, after: Component | None) -> str:
-    if after is None:
-        return f"{name} was set in the environment, and is not here"
-    return f"{name} {'is set here, and was not' if before is None else 'has another value here'}"
+def _change(before: Component | None, after: Component | None) -> str:
+    if before is None or after is None:
+        return "only here" if before is None else "not here"
+    if before.version == after.version:
+        return f"other content{f' of the same version, {after.version}' if after.version else ''}"
+    # In lists of versions, name only those that differ.
+    first, second = before.version.split(", "), after.version.split(", ")
+    was = ", ".join(part for part in first if part not in second) or "nothing"
+    return f"{was} before, {', '.join(p for p in second if p not in first) or 'nothing'} here"
 
 
 def listed(words: Iterable[str]) -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+_NEWER = "this pallasc reads schemas"
+_KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
+_NUMBERS = r"(?:[a-z_]{1,20}: \d{1,18}(?:, (?!\})|(?=\})))*"
+_NUMBER = re.compile(r"([a-z_]+): (\d+)")
+_VARIANT = re.compile(
+    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})"
+    rf"(, resources: \{{{_NUMBERS}\}})?"
+    r"(?:, cost: (\d{1,9}(?:\.\d{1,9})?))?\}\n",
+    re.MULTILINE,
+)
+_COMPONENT = re.compile(
+    rf'^  {_KEY}: \{{(?:version: "([^"\\\n]*)", )?digest: ({DIGEST})\}}\n', re.MULTILINE
+)
+_TABLE = re.compile(rf"^  {_KEY}: ({DIGEST})\n", re.MULTILINE)
+_MOST_VALUES = 10_000_000
+"""Maximum number of values in a lock, which has an entry for each variant its user compiles."""
+
+_ANY = text("text", r"[\s\S]*")
+_DIGEST = text("a digest of 64 hexadecimal digits", DIGEST)
+_COMPONENT_FIELDS = Record(
+    (Field("version", _ANY, "For people."), Field("digest", _DIGEST, "", True))
+)
+_RESOURCES = Record(tuple(Field(name, number(), name) for name in Resources._fields))
+_ENTRY = Record(
+    (
+        *(Field(name, _DIGEST, name, True) for name in Entry._fields),
+        Field("resources", _RESOURCES, "Numbers."),
+        Field("cost", number(whole=False), "Seconds."),
+    )
+)
+_FILE = Record(
+    (
+        Field("schema", number(), "Version of the format.", True),
+        Field("toolchain", MapOf(_ANY, _COMPONENT_FIELDS, "components", 0), "The tools.", True),
+        Field("tables", MapOf(_ANY, _DIGEST, "tables", 0), "Tables of tuned kernels."),
+        Field("variants", MapOf(_ANY, _ENTRY, "variants", 0), "The variants.", True),
+    )
+)
+
+
+def read_lock(path: Path) -> Lock | None:
+    """Read a lock file; return None if it does not exist.
+
+    Raises:
+        SpecError: it cannot be read, or as `parse_lock`.
+    """
+    file = str(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
+    # Universal newlines, as for text files.
+    text = decoded(content, file, _restore(file)).replace("\r\n", "\n").replace("\r", "\n")
+    return parse_lock(text, file)
+
+
+def _restore(file: str) -> str:
+    return f"Restore the file, or remove it and run: {update_command(file)}"
+
+
+def parse_lock(text: str, file: str) -> Lock:
+    """Parse the text of a lock file.
+
+    Args:
+        text: content of the file.
+        file: its name for messages.
+
+    Raises:
+        SpecError: the lock is damaged, has a duplicate, or was written by a later pallasc; the
+            location is the line.
+    """
+    return _parse_own_form(text) or _parse_any_form(text, file)
+
+
+def _parse_own_form(text: str) -> Lock | None:
+    """Parse the form that pallasc writes; return None for any other form.
+
+    The notes may differ.
+    """
+    lines = text.split("\n", 20)
+    notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
+    starts = [f"schema: {schema}\ntoolchain:\n" for schema in READ_SCHEMAS]
+    head, separator, body = text[notes:].partition("\nvariants:\n")
+    start = next(filter(head.startswith, starts), None)
+    if not separator or start is None:
+        return None
+    head, _, listed_tables = f"{head.removeprefix(start)}\n".partition("tables:\n")
+    tables = {a or b: digest for a, b, digest in _TABLE.findall(listed_tables)}
+    toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
+    rows = _VARIANT.findall(body)
+    variants = {a or b: Entry(*digests) for a, b, *digests, _, _ in rows}
+    costs = {a or b: float(cost) for a, b, *_, cost in rows if cost}
+    resources = {a or b: _resources(numbers) for a, b, *_, numbers, _ in rows if numbers}
+    # A line that no pattern matched, or a duplicate key, leaves fewer entries than lines.
+    sections = (head, listed_tables, body)
+    lengths = [len(toolchain), len(tables), len(variants)]
+    is_complete = lengths == [section.count("\n") for section in sections]
+    if not is_complete or None in resources.values() or not body.endswith("\n"):
+        return None
+    return Lock(toolchain, variants, costs, resources, tables)  # type: ignore[arg-type]
+
+
+def _resources(text: str) -> Resources | None:
+    """Return the resources in a line, None if one is duplicate or unknown."""
+    numbers = [(name, int(value)) for name, value in _NUMBER.findall(text)]
+    named = dict(numbers)
+    is_known = len(named) == len(numbers) and named.keys() <= {*Resources._fields}
+    return Resources(**named) if is_known else None
+
+
+def _parse_any_form(text: str, file: str) -> Lock:
+    """Parse a lock in any form that YAML allows."""
+    check_merged(text, file, "lock", f"Take either side, then run: {update_command(file)}")
+    try:
+        document = parse_document(text, file, most_values=_MOST_VALUES)
+        return _lock(document.data, Place(document.place))
+    except SpecError as error:
+        error.hint = error.hint if _NEWER in error.message else _restore(file)
+        raise
+
+
+def _lock(data: object, at: Place) -> Lock:
+    schema = data.get("schema", LOCK_SCHEMA) if isinstance(data, dict) else LOCK_SCHEMA
+    if type(schema) is not int or schema not in READ_SCHEMAS:
+        raise at.child("schema").error(
+            f"the lock has schema {show(schema)}, and {_NEWER} {listed(map(str, READ_SCHEMAS))}.",
+            "Install the pallasc that wrote it.",
+        )
+    fields = _FILE.read(data, at)
+    variants = fields["variants"]
+    return Lock(
+        {label: Component(**component) for label, component in fields["toolchain"].items()},
+        {name: Entry(*(own[part] for part in Entry._fields)) for name, own in variants.items()},
+        {name: float(own["cost"]) for name, own in variants.items() if "cost" in own},
+        {
+            name: Resources(**own["resources"])
+            for name, own in variants.items()
+            if "resources" in own
+        },
+        fields.get("tables", {}),
+    )
