@@ -97,7 +97,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
         explained.message = message(error) or explained.message
-        explained.hint = explained.hint or hint(error, job.mesh)
+        explained.hint = explained.hint or hint(error)
         explained.message += _memory_users(job, explained.message)
         raise explained from error
 
