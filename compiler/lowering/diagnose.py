@@ -7,7 +7,6 @@ module. Only failures below Python need a second run with locations.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import functools
@@ -62,9 +61,8 @@ _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
 _WORKERS_FOLDER = re.compile(r"/pallasc-(?:workers|xla)-.*")
-_FULL_BYTES, _MOST_FREED_BYTES = 64 << 10, 64 << 20
-"""Free space below which a disk counts as full: without and with ENOSPC in the message. The second
-is larger because a compiler may have deleted its unfinished files before it reports."""
+_FULL_BYTES = 64 << 10
+"""Free space below which a disk counts as full."""
 _OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
 _MOST_LINES = 12
 _LONGEST_LINE = 400
@@ -122,17 +120,13 @@ def explain_compilation(
 def _full_folder(text: str) -> ToolError | None:
     """Return an error for a full temporary folder if a compiler ran out of disk space."""
     folder = _WORKERS_FOLDER.sub("", tempfile.gettempdir())
-    says_so = os.strerror(errno.ENOSPC) in text
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError:  # the folder is gone
-        return None
-    if free >= (_MOST_FREED_BYTES if says_so else _FULL_BYTES):
-        return None
-    return ToolError(
-        f"the folder for temporary files is full: {folder}",
-        hint="Free space there, or choose another folder with TMPDIR.",
-    )
+    with contextlib.suppress(OSError):  # the folder is gone
+        if os.strerror(errno.ENOSPC) in text or shutil.disk_usage(folder).free < _FULL_BYTES:
+            return ToolError(
+                f"the folder for temporary files is full: {folder}",
+                hint="Free space there, or choose another folder with TMPDIR.",
+            )
+    return None
 
 
 def _raised_place(error: BaseException) -> Location | None:
@@ -328,6 +322,7 @@ def _compiler_message(output: str) -> str | None:
 
 
 _LONGEST_TEXT = 60
+_DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def failed_line(error: BaseException) -> str:
@@ -342,27 +337,15 @@ def failed_line(error: BaseException) -> str:
 
 
 def _values(line: str, variables: Mapping[str, object]) -> Iterator[str]:
-    """Yield `name = value` for each local variable of an assertion, or attribute of one."""
-    try:
-        (statement,) = ast.parse(line).body
-    except (SyntaxError, ValueError):  # a part of a longer statement, or of several
-        return
-    if not isinstance(statement, ast.Assert):
-        return
-    nodes = [*ast.walk(statement.test)]
-    owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    for node in nodes:
-        if isinstance(node, ast.Name | ast.Attribute) and id(node) not in owners:
-            name, *attributes = ast.unparse(node).split(".")
-            with contextlib.suppress(Exception):  # properties may raise anything
-                value = functools.reduce(getattr, attributes, variables[name])
-                if text := _shown(value):
-                    yield f"{ast.unparse(node)} = {text}"
+    """Yield `name = value` for each local variable of an assertion, or attribute of one.
 
-
-def _shown(value: Any) -> str:
-    """Return a value's text, "" if it is uninformative: None, functions, addresses."""
-    if value is None or callable(value) or isinstance(value, ModuleType):
-        return ""
-    text = repr(value)
-    return "" if " at 0x" in text or "\n" in text or len(text) > _LONGEST_TEXT else text
+    Values that say nothing are left out: None, functions, addresses, long texts.
+    """
+    for text in _DOTTED_NAME.findall(line) if line.startswith("assert ") else ():
+        name, *attributes = text.split(".")
+        with contextlib.suppress(Exception):  # properties may raise anything
+            value: Any = functools.reduce(getattr, attributes, variables[name])
+            shown = repr(value)
+            is_dull = value is None or callable(value) or isinstance(value, ModuleType)
+            if not is_dull and " at 0x" not in shown and len(shown) <= _LONGEST_TEXT:
+                yield f"{text} = {shown}"
