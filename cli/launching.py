@@ -125,7 +125,7 @@ def make_inputs(
         ArgumentError: a file contains another array, or the kernel has no array with this path.
         ToolError: a layout needs numpy, which is not installed.
     """
-    from pallasc.compiler.references.arrays import bytes_in_layout, named_with_devices, read_input
+    from pallasc.compiler.arrays import bytes_in_layout, named_with_devices, read_input
 
     paths = [array.path for array in signature.inputs]
     if unknown := next((path for path in files if path not in paths), None):
@@ -158,7 +158,7 @@ def of_devices(binding: Binding, count: int) -> Binding:
 
 def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     """Return random bytes for an array, different on each device."""
-    from pallasc.compiler.references.arrays import names_by_device, random_bytes
+    from pallasc.compiler.arrays import names_by_device, random_bytes
 
     drawn = [
         random_bytes(binding.dtype, size, seed=seed, name=name)

@@ -20,8 +20,9 @@ from pallasc.errors import CheckError, DeviceError
 
 if TYPE_CHECKING:
     from pallasc.cli.launching import Chosen
+    from pallasc.compiler.arrays import Comparison
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.references.comparison import Comparison, LaunchFiles
+    from pallasc.compiler.references import LaunchFiles
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.plan import Binding
 
@@ -260,7 +261,7 @@ def _write(folder: Path, value: launching.Value) -> Path:
         SpecError: the file cannot be written.
     """
     from pallasc.cli.output.artifact_text import safe_names
-    from pallasc.compiler.references.arrays import npy_bytes
+    from pallasc.compiler.arrays import npy_bytes
 
     array = value.binding
     path = folder / f"{safe_names([array.path])[array.path]}.npy"
@@ -283,7 +284,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
         outcomes[number] = launcher.launch(chosen[number])
         outcomes[number].forget_bytes()
     if referring:
-        from pallasc.compiler.references.comparison import compare
+        from pallasc.compiler.references import compare
 
         with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
@@ -303,7 +304,7 @@ def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[LaunchResul
 
 def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the comparing process, replacing the previous launch's files."""
-    from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
+    from pallasc.compiler.references import ArrayFile, LaunchFiles
 
     def write(kind: str, values: Iterable[launching.Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):

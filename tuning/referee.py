@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from pallasc.compiler.references.comparison import Comparison
+    from pallasc.compiler.arrays import Comparison
     from pallasc.specs.artifacts.plan import Binding
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.bundle.bundle import Bundle
@@ -31,7 +31,7 @@ class _Group(NamedTuple):
 
     def difference(self, outputs: Sequence[bytes], whose: str) -> str:
         """Describe the first difference between these outputs and others, "" if there is none."""
-        from pallasc.compiler.references.comparison import compare_outputs
+        from pallasc.compiler.arrays import compare_outputs
 
         for binding, data, own in zip(self.bindings, outputs, self.outputs, strict=True):
             if data != own:
@@ -111,7 +111,7 @@ def _of_two(reference: Reference) -> tuple[float, float]:
 
 def _difference(bindings: Sequence[Binding], outputs: Sequence[bytes], reference: Reference) -> str:
     """Describe the first difference between outputs and the reference, "" if there is none."""
-    from pallasc.compiler.references.comparison import compare_samples
+    from pallasc.compiler.arrays import compare_samples
 
     tolerance = reference.rtol, reference.atol
     for binding, data, own in zip(bindings, outputs, reference.outputs, strict=True):

@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pallasc.compiler.executable.serialized import parse_executable
-from pallasc.compiler.executable.translate import Translation, UnsupportedStepError, translate
 from pallasc.compiler.lowering.constructs import hint, message
 from pallasc.compiler.lowering.diagnose import (
     definition,
@@ -41,6 +39,8 @@ from pallasc.compiler.lowering.resources import (
     kernel_resources,
     who_takes_memory,
 )
+from pallasc.compiler.lowering.serialized import parse_executable
+from pallasc.compiler.lowering.translate import Translation, UnsupportedStepError, translate
 from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources

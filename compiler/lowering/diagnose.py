@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from pallasc.compiler.executable.translate import UNSUPPORTED_HINT
+from pallasc.compiler.lowering.translate import UNSUPPORTED_HINT
 from pallasc.errors import (
     CompileError,
     Location,

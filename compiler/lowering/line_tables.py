@@ -16,16 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pallasc.compiler.lowering import LineTable, Part, Stack
 from pallasc.compiler.lowering.resources import KernelMemory, recorded_memory
-from pallasc.compiler.lowering.user_lines import LineTable, Part, Stack
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
-    from pallasc.compiler.executable.translate import Translation
     from pallasc.compiler.lowering.compile import Tools
     from pallasc.compiler.lowering.lower import Job
+    from pallasc.compiler.lowering.translate import Translation
 
 
 _PRINT = "MOSAIC_GPU_DUMP_PTX"

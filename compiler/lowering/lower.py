@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any
 
-from pallasc.compiler.executable.mosaic_kernel import Regions
 from pallasc.compiler.lowering.constructs import check_instructions, warn_of_wrong_constructs
 from pallasc.compiler.lowering.entry import (
     abstract,
@@ -42,6 +41,7 @@ from pallasc.compiler.lowering.jax_versions import (
     patched,
     source_locations,
 )
+from pallasc.compiler.lowering.mosaic_kernel import Regions
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import DTYPES
 from pallasc.specs.artifacts.plan import Binding

@@ -32,11 +32,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pallasc.compiler.executable.translate import Translation
+from pallasc.compiler.lowering import Part, Stack
 from pallasc.compiler.lowering.constructs import jaxprs_of
 from pallasc.compiler.lowering.diagnose import frames_of, user_stack
 from pallasc.compiler.lowering.jax_versions import patched
-from pallasc.compiler.lowering.user_lines import Part, Stack
+from pallasc.compiler.lowering.translate import Translation
 from pallasc.compiler.toolchain.toolchain import tool_version
 from pallasc.errors import CompileError, ToolError
 from pallasc.specs.artifacts.artifact import KernelResources

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.executable.allocations import (
+from pallasc.compiler.lowering.allocations import (
     constant_bytes,
     literal_bytes,
     number_buffers,
     output_allocations,
 )
-from pallasc.compiler.executable.serialized import message_type
+from pallasc.compiler.lowering.serialized import message_type
 from pallasc.errors import CompileError
 
 

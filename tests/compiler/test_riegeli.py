@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallasc.compiler.executable.serialized import SIGNATURE, read_varint, records
+from pallasc.compiler.lowering.serialized import SIGNATURE, read_varint, records
 from pallasc.errors import CompileError
 
 BLOCK = 1 << 16

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable import translate as module
-from pallasc.compiler.executable.serialized import message_type, refuse_unknown_fields
-from pallasc.compiler.executable.translate import check_signature, translate
+from pallasc.compiler.lowering import translate as module
+from pallasc.compiler.lowering.serialized import message_type, refuse_unknown_fields
+from pallasc.compiler.lowering.translate import check_signature, translate
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.artifacts.cubin import Kernel, Parameter
 from pallasc.specs.artifacts.plan import Bytes, Fill, Launch, Pointer
