@@ -40,13 +40,8 @@ class Need(NamedTuple):
         if self.feature in target.features:
             return None
         rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
-        having = [row for row in rows if self.feature in row.features]
-        if having == rows[rows.index(having[0]) :]:
-            major, minor = having[0].capability
-            return f"{self.what}, which GPUs before sm_{major}{minor} do not have ({target.arch})"
-        verb = "has" if len(having) == 1 else "have"
-        names = ", ".join(row.name for row in having)
-        return f"{self.what}, which only {names} {verb}, not {target.arch}"
+        having = ", ".join(row.name for row in rows if self.feature in row.features)
+        return f"{self.what}, which {target.arch} does not have, only {having}"
 
 
 _COPIES = ("copy_gmem_to_smem", "copy_smem_to_gmem")

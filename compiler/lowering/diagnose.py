@@ -48,17 +48,17 @@ _PTXAS_LINE = re.compile(
 )
 _NOISE = re.compile(
     r"^(?:-{5,}|The error occurred while tracing the function main at |"
-    r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?",
+    r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?|"
+    r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+",
     re.MULTILINE,
 )
 _OWN_FUNCTION = re.compile(r"function main at \S+ traced for jit")
-_PLACE_IN_JAX = re.compile(r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+")
-_ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _CONTROL_FLOW = re.compile(r"\bjax/_src/(?:pallas/helpers|lax/control_flow/\w+)\.py$")
 _LOOP = re.compile(r"\bjax/_src/lax/control_flow/loops\.py$")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
-_OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
+_ADDED = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*|\s*\bop=\s*\n(?s:.*)")
+"""Requests to file issues, and the dump of an operation that ends a message."""
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
 _WORKERS_FOLDER = re.compile(r"/pallasc-(?:workers|xla)-.*")
 _FULL_BYTES = 64 << 10
@@ -286,7 +286,6 @@ def _message(error: BaseException) -> str:
     kind = type(error).__name__
     text = message_of(error).split("\nThe preceding stack trace")[0]
     text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
-    text = _PLACE_IN_JAX.sub("", text)
     body = shorten(_STATUS.sub("", text.strip()))
     if not body:
         return f"{kind}: {failed_line(error)}"
@@ -299,7 +298,7 @@ def _message(error: BaseException) -> str:
 
 def shorten(text: str) -> str:
     """Remove requests to file issues, long lines, and long dumps from a compiler's message."""
-    text = _OPERATION.sub("", _ISSUE.sub("", text))
+    text = _ADDED.sub("", text)
     # A dump of the traced function may follow the message.
     prose = itertools.takewhile(lambda line: not _DUMP.search(line), text.splitlines())
     lines = [line.rstrip() for line in prose]

@@ -295,12 +295,7 @@ def _recorded_regions() -> Iterator[dict[str, Regions]]:
         name = getattr(function, "__name__", "")
         if name != _CALLBACK or ".mosaic_gpu." not in f".{function.__module__}.":
             return callback(function, *args, **kwargs)
-        regions = _regions(function, last_hash)
-        if recorded.setdefault(regions.kernel, regions) != regions:
-            raise CompileError(
-                "two profiled kernels are the same but for the names of their regions",
-                hint="Give the regions of both the same names.",
-            )
+        recorded[last_hash] = _regions(function, last_hash)
         return None
 
     with (

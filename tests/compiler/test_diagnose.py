@@ -41,8 +41,8 @@ MESSAGES = {
     "copy_of_three": "ValueError: Async copies require the number of bits copied along the last",
     "too_much_smem": "ValueError: Mosaic GPU kernel exceeds available shared memory: "
     "smem_bytes=1650704 > max_smem_bytes=232448",
-    "wrong_architecture": "the kernel uses tensor memory (tcgen05_mma), which only sm_100a, "
-    "sm_103a, sm_110a have, not sm_90a",
+    "wrong_architecture": "the kernel uses tensor memory (tcgen05_mma), which sm_90a does "
+    "not have, only sm_100a, sm_103a, sm_110a",
     "too_many_threads": "ValueError: Requested too many CUDA threads per block.",
     "nested_call": "AttributeError: DynamicJaxprTracer has no attribute bar",
     "bad_ptx": "ptxas refuses the PTX of this kernel: line ",
