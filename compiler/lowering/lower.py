@@ -215,7 +215,8 @@ def _names_by_position(job: Job, parameters: Mapping[str, Parameter]) -> list[st
     count = len(job.args)
     if count > len(taken) and all(p.kind is not p.VAR_POSITIONAL for p in parameters.values()):
         raise SpecError(
-            f"{_name(job.function)} takes {len(taken)} arrays by position, {count} are given.",
+            f"{_name(job.function)} takes {len(taken)} {'array' if len(taken) == 1 else 'arrays'} "
+            f"by position, {count} are given.",
             hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
         )
     named = [

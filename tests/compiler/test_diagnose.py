@@ -82,8 +82,7 @@ def test_a_message_holds_no_frames_of_ours_or_jaxs(build: Any, name: str) -> Non
         "file an issue", "preceding stack trace", "while tracing the function",
     ):  # fmt: skip
         assert words not in text
-    prose = [line for line in text.splitlines() if " bytes  " not in line]
-    assert len(prose) <= 3
+    assert len(text.splitlines()) <= 3
 
 
 def test_a_kernel_of_the_library_is_named_where_nobody_calls_it(build: Any) -> None:
@@ -102,16 +101,6 @@ def test_what_calls_the_compiler_is_not_named() -> None:
     assert user_place([inside, compiler, around]) == inside
     assert user_place([shipped, inside, compiler, around]) == inside
     assert user_place([shipped, compiler, around]) == shipped
-
-
-def test_too_much_shared_memory_says_who_takes_it(build: Any) -> None:
-    _, *parts = build("failing")["too_much_smem"].error["message"].splitlines()
-    assert parts == [
-        "  1,638,400 bytes  tile f32[400, 1024]",
-        "      8,192 bytes  row f16[8, 1, 8, 64]",
-        "      4,096 bytes  before f32[128, 8]",
-        "         16 bytes  barrier barrier [2]",
-    ]
 
 
 def test_the_assembler_is_quoted(build: Any) -> None:
