@@ -99,7 +99,6 @@ def test_allocations_inside_slices_have_numbers_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("allocation", "words"),
     [
-        ({"index": 1, "size": -8}, "allocation 1 has -8 bytes"),
         ({"index": 1, "is_thread_local": True}, "uses allocation 1, which is thread-local"),
         ({"index": 1, "color": 5}, "lies in memory space 5"),
         (_input(1, 0, parameter_shape_index=[0]), "parameter 0 of the executable is a tuple"),
