@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pallasc.analysis.lines import OWN, code_of, put_source_lines, read_source_lines
 from pallasc.cache.stat_digest import file_holding, read_held
 from pallasc.cache.store import Store
-from pallasc.compiler.lowering.user_lines import Part
+from pallasc.compiler.lowering import Part
 from pallasc.compiler.toolchain.modules import site_folders
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.workers.pool import Tables, find_capacity, find_lines

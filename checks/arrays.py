@@ -13,13 +13,16 @@ import numpy as np
 from pallasc.checks.findings import Finding, Rule
 from pallasc.checks.rules import NOTHING_COMPARED, OTHER_KIND, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.references.arrays import array_of, names_by_device, random_bytes, read_input
-from pallasc.compiler.references.comparison import (
+from pallasc.compiler.arrays import (
+    array_of,
     compare_arrays,
     epsilon,
+    names_by_device,
+    random_bytes,
+    read_input,
     settle_tolerance,
 )
-from pallasc.compiler.references.reference_worker import run_reference
+from pallasc.compiler.references import run_reference
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec, parse_dtype
 from pallasc.specs.artifacts.plan import Binding

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.compiler.references.arrays import check_input, named_with_devices
+from pallasc.compiler.arrays import check_input, named_with_devices
 from pallasc.errors import ArgumentError
 from pallasc.specs.spelling import suggestion
 

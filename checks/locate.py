@@ -21,7 +21,7 @@ from pallasc.errors import Location, PallascError
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.findings import Finding, LevelResult, Place
-    from pallasc.compiler.lowering.user_lines import LineTable
+    from pallasc.compiler.lowering import LineTable
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
 

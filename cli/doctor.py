@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, ptxas_setting
@@ -16,7 +16,7 @@ from pallasc.cli.output.text import echo, json_text, table
 from pallasc.errors import PallascError, ToolError
 
 if TYPE_CHECKING:
-    from pallasc.compiler.toolchain.inventory import Item
+    from pallasc.compiler.toolchain.toolchain import Item
 
 
 @click.command(
@@ -53,7 +53,7 @@ def command(as_json: bool) -> None:
       items   list, each with: name, version, path, purpose, needed, problem, fix (a command)
     Fields that do not apply to an item are empty strings.
     """
-    from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of
+    from pallasc.compiler.toolchain.toolchain import inventory, only_runs, problem_of
 
     ptxas = ptxas_setting()
     items = inventory(ptxas)
@@ -73,7 +73,7 @@ def command(as_json: bool) -> None:
 
 def _native_launch() -> Item:
     """Return the status of the C library that launches kernels."""
-    from pallasc.compiler.toolchain.inventory import Item
+    from pallasc.compiler.toolchain.toolchain import Item
     from pallasc.runtime.native.extension import why_not
     from pallasc.runtime.native.library import library_file, open_library
 
@@ -92,7 +92,7 @@ def _native_launch() -> Item:
 
 def _salt() -> list[Item]:
     """Return the cache salt and the place where it is set; empty without a salt."""
-    from pallasc.compiler.toolchain.inventory import Item
+    from pallasc.compiler.toolchain.toolchain import Item
     from pallasc.specs.settings import SALT, build_settings, cache_salt
 
     salt = cache_salt(os.environ)
@@ -105,7 +105,7 @@ def _salt() -> list[Item]:
 def _remote(ptxas: Path | None) -> list[Item]:
     """Return the status of the builds' remote store; empty without a remote store."""
     from pallasc.compiler.builds.options import remote_settings
-    from pallasc.compiler.toolchain.inventory import Item
+    from pallasc.compiler.toolchain.toolchain import Item
 
     name, purpose = "remote store", "builds continue without it"
     try:

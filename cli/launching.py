@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.subject import Subject
     from pallasc.cli.arguments.options import Selection
+    from pallasc.compiler.arrays import Comparison
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.references.comparison import Comparison
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
@@ -130,7 +130,7 @@ def make_inputs(
         ArgumentError: a file contains another array, or the kernel has no array with this path.
         ToolError: a layout needs numpy, which is not installed.
     """
-    from pallasc.compiler.references.arrays import bytes_in_layout, named_with_devices, read_input
+    from pallasc.compiler.arrays import bytes_in_layout, named_with_devices, read_input
 
     paths = [array.path for array in signature.inputs]
     if unknown := next((path for path in files if path not in paths), None):
@@ -163,7 +163,7 @@ def of_devices(binding: Binding, count: int) -> Binding:
 
 def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     """Return random bytes for an array, different on each device."""
-    from pallasc.compiler.references.arrays import names_by_device, random_bytes
+    from pallasc.compiler.arrays import names_by_device, random_bytes
 
     drawn = [
         random_bytes(binding.dtype, size, seed=seed, name=name)

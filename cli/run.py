@@ -25,8 +25,9 @@ from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profi
 
 if TYPE_CHECKING:
     from pallasc.cli.launching import Chosen, Value
+    from pallasc.compiler.arrays import Comparison
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.references.comparison import Comparison, LaunchFiles
+    from pallasc.compiler.references import LaunchFiles
     from pallasc.runtime.device.devices import Device
 
 
@@ -228,7 +229,7 @@ def _write(folder: Path, value: Value) -> Path:
     Raises:
         SpecError: the file cannot be written.
     """
-    from pallasc.compiler.references.arrays import npy_bytes
+    from pallasc.compiler.arrays import npy_bytes
 
     array = value.binding
     path = folder / f"{safe_name(array.path)}.npy"
@@ -253,7 +254,7 @@ def launch_all(
         outcomes[number] = launch(chosen[number])
         outcomes[number].forget_bytes()
     if referring:
-        from pallasc.compiler.references.comparison import compare
+        from pallasc.compiler.references import compare
 
         with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
@@ -273,7 +274,7 @@ def launch_all(
 
 def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
     """Write the arrays for the comparing process, replacing the previous launch's files."""
-    from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
+    from pallasc.compiler.references import ArrayFile, LaunchFiles
 
     def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):

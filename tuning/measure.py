@@ -37,7 +37,7 @@ from pallasc.tuning.results import (
 )
 
 if TYPE_CHECKING:
-    from pallasc.compiler.references.comparison import Comparison
+    from pallasc.compiler.arrays import Comparison
     from pallasc.specs.artifacts.plan import Binding
     from pallasc.specs.bundle.tuned import Reference
 
@@ -159,7 +159,7 @@ class Referee:
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
         """Describe the first wrong element of outputs, "" if they are right."""
-        from pallasc.compiler.references.comparison import compare_outputs, compare_samples
+        from pallasc.compiler.arrays import compare_outputs, compare_samples
 
         reference = self.bundle.reference(entry)
         if reference is not None:

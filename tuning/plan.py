@@ -18,7 +18,7 @@ from pallasc.compiler.builds.bundling import WrittenBundle
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.provenance import files_read, origins
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.references.comparison import Samples, sample_references
+from pallasc.compiler.references import Samples, sample_references
 from pallasc.errors import BudgetError, CompileError, NotCachedError, SpecError, ToolError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL

@@ -35,7 +35,7 @@ from pallasc.checks.artifact.sources import Source
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.rules import NOT_EXECUTED, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.references.comparison import compare_arrays, settle_tolerance
+from pallasc.compiler.arrays import compare_arrays, settle_tolerance
 from pallasc.emulator.machine.faults import EmulationTimeout, Fault
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.ptx.syntax import Instruction

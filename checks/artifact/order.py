@@ -9,7 +9,7 @@ from pallasc.checks.arrays import is_close, name_of_element
 from pallasc.checks.artifact.execute import Element
 from pallasc.checks.artifact.rules import DEPENDS_ON_ORDER
 from pallasc.checks.findings import Finding
-from pallasc.compiler.references.comparison import compare_arrays, settle_tolerance
+from pallasc.compiler.arrays import compare_arrays, settle_tolerance
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.spec import Tolerance
 

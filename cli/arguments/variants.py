@@ -479,7 +479,7 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
         files[name] = Path(file)
     if archive is None:
         return files
-    from pallasc.compiler.references.arrays import names_in
+    from pallasc.compiler.arrays import names_in
 
     for name in names_in(archive):
         if name in files:

@@ -17,12 +17,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pallasc.compiler.executable.serialized import parse_executable
-from pallasc.compiler.executable.translate import Translation, UnsupportedStepError, translate
 from pallasc.compiler.lowering.constructs import hint, message
 from pallasc.compiler.lowering.diagnose import (
     definition,
@@ -39,8 +36,9 @@ from pallasc.compiler.lowering.resources import (
     check_launches,
     check_makers,
     kernel_resources,
-    who_takes_memory,
 )
+from pallasc.compiler.lowering.serialized import parse_executable
+from pallasc.compiler.lowering.translate import Translation, UnsupportedStepError, translate
 from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources
@@ -97,8 +95,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
         explained.message = message(error) or explained.message
-        explained.hint = explained.hint or hint(error, job.mesh)
-        explained.message += _memory_users(job, explained.message)
+        explained.hint = explained.hint or hint(error)
         raise explained from error
 
 
@@ -109,10 +106,6 @@ def _place_in_kernel(job: Job) -> Location | None:
     except Exception as again:  # noqa: BLE001 - the same error as before, or another one
         return operation_place(again)
     return None
-
-
-def _memory_users(job: Job, text: str) -> str:
-    return who_takes_memory(partial(lower, job, locations=True), text)
 
 
 def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
@@ -163,7 +156,6 @@ def compile_job(
         check_launches(plan, kernels, job.target)
     except CompileError as error:
         error.location = definition(job.function)
-        error.message += _memory_users(job, error.message)
         raise
     record = {
         "schema": ARTIFACT_SCHEMA,

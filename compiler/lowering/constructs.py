@@ -16,12 +16,11 @@ cause, the error gets a hint. JAX has no error codes, so errors are recognized b
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from traceback import walk_tb
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from pallasc.compiler.lowering.diagnose import failed_line, place_of
@@ -41,13 +40,8 @@ class Need(NamedTuple):
         if self.feature in target.features:
             return None
         rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
-        having = [row for row in rows if self.feature in row.features]
-        if having == rows[rows.index(having[0]) :]:
-            major, minor = having[0].capability
-            return f"{self.what}, which GPUs before sm_{major}{minor} do not have ({target.arch})"
-        verb = "has" if len(having) == 1 else "have"
-        names = ", ".join(row.name for row in having)
-        return f"{self.what}, which only {names} {verb}, not {target.arch}"
+        having = ", ".join(row.name for row in rows if self.feature in row.features)
+        return f"{self.what}, which {target.arch} does not have, only {having}"
 
 
 _COPIES = ("copy_gmem_to_smem", "copy_smem_to_gmem")
@@ -230,193 +224,80 @@ def _warn(row: WrongConstruct, equation: Any) -> None:
 
 # ---- hints for errors
 
-_AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
-_RENAMED = {"out_shape": "out_type", "scratch_shapes": "scratch_types"}
-_RENAMED_IN_CALLS = {new: old for old, new in _RENAMED.items()}
-_ARGUMENT = re.compile(r"(?P<function>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
-_REDUCED_LAYOUT = re.compile(r"(?P<layout>WGMMA|TCGEN05)_(?P<kept>ROW|COL)")
 _NO_RULE = "assert rule is not None"
 _UNKNOWN_VALUE = "ValueSite("
 """Mosaic looks up layouts by these keys, and fails with a `KeyError` for a value in a memory space
 that it does not handle. The message is the key, with an address."""
 _NO_CALL = "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
 _NO_CALL_HINT = "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
-_SLICE_HINT = (
-    "The bounds of a Python slice must be numbers known while tracing: use pl.ds(start, size)."
-)
-_INDEX_MAP_HINT = "An index map must return one index for each dimension of its block shape."
-_SWIZZLES = (32, 64, 128)
-"""Supported swizzle sizes in bytes."""
 
 
-def hint(error: BaseException, mesh: object) -> str | None:
+def hint(error: BaseException) -> str | None:
     """Return a hint for a JAX error that does not suggest a fix, None for other errors."""
-    text = message_of(error)
+    text = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, AssertionError):
-        return _of_text(f"{text}\n{failed_line(error)}")
-    if isinstance(error, TypeError) and (argument := _ARGUMENT.search(text)):
-        return _of_argument(argument["function"], argument["name"])
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
-        return _of_attribute(error.name or "", error.obj)
-    if isinstance(error, NameError) and (unbound := _AXIS.search(text)):
-        name = unbound["axis"]
-        devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{name}: 4}}"
-        return (
-            f"The axes of a kernel are named in grid_names, cluster_names and thread_name{devices}."
-        )
+        text += f"\n{failed_line(error)}"
     functions = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
-    if type(error).__name__ == "TracerBoolConversionError" and "from_slice" in functions:
-        return _SLICE_HINT
-    if "safe_map() argument" in text and "compute_gmem_slice" in functions:
-        return _INDEX_MAP_HINT
-    if "Failed to infer a possible set of layouts" in text:
-        return _of_layouts(error)
-    if _is_unknown_value(error):
-        return _GLOBAL_OPERAND_HINT if _has_global_operand(error) else None
-    return _of_text(text)
+    text += f"\nin {' '.join(functions)}"
+    for pattern, known in _KNOWN.items():
+        if (match := re.search(pattern, text)) is not None:
+            return known.format(**match.groupdict())
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
+        near = nearest(error.name or "", dir(error.obj))
+        return f"Did you mean {near!r}?" if near else None
+    return None
 
 
 def message(error: BaseException) -> str | None:
     """Return a message for an error whose own text is useless to users, None for other errors."""
-    if _is_unknown_value(error):
-        if _has_global_operand(error):
-            return "wgmma reads an operand from global memory"
+    if isinstance(error, KeyError) and message_of(error).startswith(_UNKNOWN_VALUE):
         return "Mosaic GPU does not know the layout of a value of this operation"
     is_call = isinstance(error, AssertionError) and failed_line(error) == _NO_RULE
     return _NO_CALL if is_call else None
-
-
-def _is_unknown_value(error: BaseException) -> bool:
-    return isinstance(error, KeyError) and message_of(error).startswith(_UNKNOWN_VALUE)
-
-
-def _has_global_operand(error: BaseException) -> bool:
-    """Return True if a wgmma in the kernel that JAX was lowering reads global memory."""
-    return any(
-        equation.primitive.name.startswith("wgmma")
-        and any(str(getattr(each.aval, "memory_space", "")) == "gmem" for each in equation.invars)
-        for equation in _lowered_equations(error)
-    )
-
-
-def _lowered_equations(error: BaseException) -> Iterator[Any]:
-    """Yield the equations inside the innermost equation that JAX was lowering."""
-    frames = walk_tb(error.__traceback__)
-    found = [frame.f_locals["eqn"] for frame, _ in frames if "eqn" in frame.f_locals]
-    yield from equations(SimpleNamespace(eqns=found[-1:]))
-
-
-def _of_argument(function: str, name: str) -> str | None:
-    import jax
-
-    is_call = function == "pallas_call"
-    if is_call and jax.__version_info__ >= (0, 11):
-        return _NO_CALL_HINT
-    other = (_RENAMED_IN_CALLS if is_call else _RENAMED).get(name)
-    return f"{function if is_call else 'This version of JAX'} calls it {other}." if other else None
-
-
-def _of_attribute(name: str, owner: ModuleType | type) -> str | None:
-    if owner.__name__ == "Layout" and (reduced := _REDUCED_LAYOUT.fullmatch(name)):
-        axis = 1 if reduced["kept"] == "ROW" else 0
-        return f"This version of JAX calls it plgpu.Layout.{reduced['layout']}.reduce({axis})."
-    near = nearest(name, dir(owner))
-    return f"Did you mean {near!r}?" if near else None
-
-
-def _of_layouts(error: BaseException) -> str:
-    """Return a hint for the likely cause, which the message of layout inference may omit."""
-    inside = [] if "cannot relayout" in message_of(error) else [*_lowered_equations(error)]
-    has_casts = any(equation.primitive.name == "layout_cast" for equation in inside)
-    for equation in (each for each in inside if each.outvars):
-        name, shape = equation.primitive.name, getattr(equation.outvars[0].aval, "shape", ())
-        size = math.prod(shape)
-        if name in ("get", "load") and size > 1 and size % 128:
-            return _uneven(size)
-        if "reduce_" in name and shape and not has_casts:
-            return _REDUCTION_HINT
-    return _CASTS_HINT
-
-
-def _of_text(text: str) -> str | None:
-    for pattern, known in _KNOWN.items():
-        if (match := re.search(pattern, text)) is not None:
-            return known.format(**match.groupdict()) if isinstance(known, str) else known(match)
-    return None
-
-
-def _swizzle(match: re.Match[str]) -> str:
-    """Return how to make a swizzle fit rows of another size."""
-    swizzle, elements = int(match["swizzle"]), int(match["elements"])
-    shape = _sizes(match["shape"])
-    row_bytes = shape[-1] * swizzle // elements
-    tiled = f"TilingTransform((8, {elements}))"
-    is_tiled = len(shape) >= 4
-    if row_bytes in _SWIZZLES and row_bytes < swizzle:
-        is_wider = is_tiled and shape[-1] * shape[-3] % elements == 0
-        return (
-            f"Rows of {shape[-1]} elements are {row_bytes} bytes: "
-            f"use SwizzleTransform({row_bytes}){f', or {tiled}' if is_wider else ''}."
-        )
-    if not is_tiled:
-        return f"Tile it first: transforms=({tiled}, SwizzleTransform({swizzle}))."
-    return f"A row of the tiles has to be {swizzle} bytes: use {tiled}."
-
-
-def _tiling(match: re.Match[str]) -> str | None:
-    pairs = zip(_sizes(match["dims"]), _sizes(match["tiling"]), strict=False)
-    for size, tile in pairs:
-        if tile and size % tile:
-            return (
-                f"{size} is not a multiple of the tile, {tile}: choose tiles that divide the "
-                f"shape, or pad it to {_padded(size, tile)}."
-            )
-    return None
-
-
-def _threads(match: re.Match[str]) -> str | None:
-    number = int(match["number"])
-    return _uneven(number) if number % 128 else None
-
-
-def _uneven(number: int) -> str:
-    return (
-        "The 128 threads of a warpgroup share the elements evenly: "
-        f"pad the {number} to {_padded(number, 128)}."
-    )
-
-
-def _padded(size: int, tile: int) -> int:
-    return -(-size // tile) * tile
-
-
-def _sizes(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text)]
 
 
 _REDUCTION_HINT = (
     "A reduction of one axis needs a tiled layout: cast its operand first, as in "
     "plgpu.layout_cast(x, plgpu.Layout.WGMMA)."
 )
-_GLOBAL_OPERAND_HINT = (
-    "Copy it to shared memory first: plgpu.copy_gmem_to_smem(x_gmem, x_smem, barrier), then "
-    "plgpu.barrier_wait(barrier)."
-)
-_CASTS_HINT = (
-    "Both sides of an operation need one layout: leave out layout_casts that are not needed, or "
-    "cast both sides alike."
-)
 
-_KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
-    _NO_RULE: _NO_CALL_HINT,
+_KNOWN = {
+    rf"{_NO_RULE}|pallas_call\(\) got an unexpected keyword argument": _NO_CALL_HINT,
+    r"got an unexpected keyword argument 'out_shape'": "This version of JAX calls it out_type.",
+    r"got an unexpected keyword argument 'scratch_shapes'": (
+        "This version of JAX calls it scratch_types."
+    ),
+    r"^AttributeError: .*\b(?P<layout>WGMMA|TCGEN05)_(ROW|COL)\b": (
+        "This version of JAX calls it plgpu.Layout.{layout}.reduce(axis)."
+    ),
+    r"unbound axis name: (?P<axis>\w+)": (
+        "The axes of a kernel are named in grid_names, cluster_names and thread_name; devices are "
+        "declared in the spec: mesh: {{{axis}: 4}}."
+    ),
+    r"(?s)^TracerBoolConversionError.*\nin .*\bfrom_slice\b": (
+        "The bounds of a Python slice must be numbers known while tracing: use pl.ds(start, size)."
+    ),
+    r"(?s)safe_map\(\) argument.*\nin .*\bcompute_gmem_slice\b": (
+        "An index map must return one index for each dimension of its block shape."
+    ),
+    r"^KeyError: ValueSite\(": (
+        "Operands of wgmma must be in shared memory: plgpu.copy_gmem_to_smem(x_gmem, x_smem, "
+        "barrier), then plgpu.barrier_wait(barrier)."
+    ),
+    r"Failed to infer a possible set of layouts": (
+        "Both sides of an operation need one layout: leave out layout_casts that are not needed, "
+        "or cast both sides alike. Cast the operand of a reduction of one axis to a tiled layout, "
+        "such as plgpu.Layout.WGMMA. Arrays need a multiple of 128 elements."
+    ),
     # JAX 0.10 fails with this error if a derivative reaches the primitive of a kernel.
-    r"(?m)^must override$|Differentiation rule for '\w+' not implemented": (
+    r"(?m)\bmust override$|Differentiation rule for '\w+' not implemented": (
         "JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp."
     ),
-    r"Swizzle (?P<swizzle>\d+) requires the trailing dimension to be of size (?P<elements>\d+), "
-    r"but got shape: \((?P<shape>[\d, ]+)\)": _swizzle,
-    r"d % t == 0 .*tiled_dims = \((?P<dims>[\d, ]+)\), "
-    r"self\.tiling = \((?P<tiling>[\d, ]+)\)": _tiling,
+    r"Swizzle (?P<swizzle>\d+) requires the trailing dimension to be of size (?P<elements>\d+)": (
+        "Each row of a tile must have {swizzle} bytes: use plgpu.TilingTransform((8, {elements})), "
+        "or a smaller plgpu.SwizzleTransform."
+    ),
+    r"d % t == 0 .*tiled_dims = ": "Choose tiles that divide the shape, or pad the array.",
     r"Only f16 WGMMA supports transposes": (
         "Operands of other widths than 16 bits must have K contiguous: A as [M, K], B as [N, K] "
         "with plgpu.transpose_ref(b_smem, (1, 0)). Or convert them to bf16."
@@ -473,7 +354,9 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
         "Each of the 128 threads reads whole bytes. Pass bool as int8; use a multiple of 256 "
         "elements of 4 bits, or of 512 elements of 2 bits."
     ),
-    r"must have a number of elements that is a multiple of 128 \(got (?P<number>\d+)\)": _threads,
+    r"must have a number of elements that is a multiple of 128 \(got": (
+        "The 128 threads of a warpgroup share the elements evenly: pad them to a multiple of 128."
+    ),
     r"(?i)async_?\s?cop\w+ require\w* all GMEM strides except the last one": (
         "TMA reads rows that begin at multiples of 16 bytes: pad the rows, or read without a "
         "copy, as in x_gmem[...]."
@@ -493,5 +376,6 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
         "Mosaic GPU has no {name} in kernels: do it before or after the kernel."
     ),
 }
-"""Hints by a regular expression for the message. A hint is a text in which `{name}` stands for a
-group, or a function that makes the text from the match. The first match is used."""
+"""Hints by a regular expression for the error's type and message, the failed line of an assertion,
+and the names of the functions in its traceback. `{name}` stands for a group. The first match is
+used."""

@@ -7,7 +7,6 @@ module. Only failures below Python need a second run with locations.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import functools
@@ -26,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from pallasc.compiler.executable.translate import UNSUPPORTED_HINT
+from pallasc.compiler.lowering.translate import UNSUPPORTED_HINT
 from pallasc.errors import (
     CompileError,
     Location,
@@ -49,22 +48,21 @@ _PTXAS_LINE = re.compile(
 )
 _NOISE = re.compile(
     r"^(?:-{5,}|The error occurred while tracing the function main at |"
-    r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?",
+    r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?|"
+    r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+",
     re.MULTILINE,
 )
 _OWN_FUNCTION = re.compile(r"function main at \S+ traced for jit")
-_PLACE_IN_JAX = re.compile(r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+")
-_ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _CONTROL_FLOW = re.compile(r"\bjax/_src/(?:pallas/helpers|lax/control_flow/\w+)\.py$")
 _LOOP = re.compile(r"\bjax/_src/lax/control_flow/loops\.py$")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
-_OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
+_ADDED = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*|\s*\bop=\s*\n(?s:.*)")
+"""Requests to file issues, and the dump of an operation that ends a message."""
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
 _WORKERS_FOLDER = re.compile(r"/pallasc-(?:workers|xla)-.*")
-_FULL_BYTES, _MOST_FREED_BYTES = 64 << 10, 64 << 20
-"""Free space below which a disk counts as full: without and with ENOSPC in the message. The second
-is larger because a compiler may have deleted its unfinished files before it reports."""
+_FULL_BYTES = 64 << 10
+"""Free space below which a disk counts as full."""
 _OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
 _MOST_LINES = 12
 _LONGEST_LINE = 400
@@ -122,17 +120,13 @@ def explain_compilation(
 def _full_folder(text: str) -> ToolError | None:
     """Return an error for a full temporary folder if a compiler ran out of disk space."""
     folder = _WORKERS_FOLDER.sub("", tempfile.gettempdir())
-    says_so = os.strerror(errno.ENOSPC) in text
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError:  # the folder is gone
-        return None
-    if free >= (_MOST_FREED_BYTES if says_so else _FULL_BYTES):
-        return None
-    return ToolError(
-        f"the folder for temporary files is full: {folder}",
-        hint="Free space there, or choose another folder with TMPDIR.",
-    )
+    with contextlib.suppress(OSError):  # the folder is gone
+        if os.strerror(errno.ENOSPC) in text or shutil.disk_usage(folder).free < _FULL_BYTES:
+            return ToolError(
+                f"the folder for temporary files is full: {folder}",
+                hint="Free space there, or choose another folder with TMPDIR.",
+            )
+    return None
 
 
 def _raised_place(error: BaseException) -> Location | None:
@@ -292,7 +286,6 @@ def _message(error: BaseException) -> str:
     kind = type(error).__name__
     text = message_of(error).split("\nThe preceding stack trace")[0]
     text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
-    text = _PLACE_IN_JAX.sub("", text)
     body = shorten(_STATUS.sub("", text.strip()))
     if not body:
         return f"{kind}: {failed_line(error)}"
@@ -305,7 +298,7 @@ def _message(error: BaseException) -> str:
 
 def shorten(text: str) -> str:
     """Remove requests to file issues, long lines, and long dumps from a compiler's message."""
-    text = _OPERATION.sub("", _ISSUE.sub("", text))
+    text = _ADDED.sub("", text)
     # A dump of the traced function may follow the message.
     prose = itertools.takewhile(lambda line: not _DUMP.search(line), text.splitlines())
     lines = [line.rstrip() for line in prose]
@@ -328,6 +321,7 @@ def _compiler_message(output: str) -> str | None:
 
 
 _LONGEST_TEXT = 60
+_DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def failed_line(error: BaseException) -> str:
@@ -342,27 +336,15 @@ def failed_line(error: BaseException) -> str:
 
 
 def _values(line: str, variables: Mapping[str, object]) -> Iterator[str]:
-    """Yield `name = value` for each local variable of an assertion, or attribute of one."""
-    try:
-        (statement,) = ast.parse(line).body
-    except (SyntaxError, ValueError):  # a part of a longer statement, or of several
-        return
-    if not isinstance(statement, ast.Assert):
-        return
-    nodes = [*ast.walk(statement.test)]
-    owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    for node in nodes:
-        if isinstance(node, ast.Name | ast.Attribute) and id(node) not in owners:
-            name, *attributes = ast.unparse(node).split(".")
-            with contextlib.suppress(Exception):  # properties may raise anything
-                value = functools.reduce(getattr, attributes, variables[name])
-                if text := _shown(value):
-                    yield f"{ast.unparse(node)} = {text}"
+    """Yield `name = value` for each local variable of an assertion, or attribute of one.
 
-
-def _shown(value: Any) -> str:
-    """Return a value's text, "" if it is uninformative: None, functions, addresses."""
-    if value is None or callable(value) or isinstance(value, ModuleType):
-        return ""
-    text = repr(value)
-    return "" if " at 0x" in text or "\n" in text or len(text) > _LONGEST_TEXT else text
+    Values that say nothing are left out: None, functions, addresses, long texts.
+    """
+    for text in _DOTTED_NAME.findall(line) if line.startswith("assert ") else ():
+        name, *attributes = text.split(".")
+        with contextlib.suppress(Exception):  # properties may raise anything
+            value: Any = functools.reduce(getattr, attributes, variables[name])
+            shown = repr(value)
+            is_dull = value is None or callable(value) or isinstance(value, ModuleType)
+            if not is_dull and " at 0x" not in shown and len(shown) <= _LONGEST_TEXT:
+                yield f"{text} = {shown}"

@@ -184,7 +184,7 @@ def array_arguments(args: Args, base_dir: str) -> Any:
 
 
 def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
-    if in_call and not _holds_arrays(tree):
+    if in_call and not any(True for _ in leaves(tree)):
         return static_value(tree, base_dir)
     if isinstance(tree, list):
         return [_array_argument(item, base_dir, in_call=in_call) for item in tree]
@@ -203,12 +203,6 @@ def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
     function = import_function(tree["$call"], base_dir, called="$call")
     _check_keywords(tree["$call"], function, arguments)
     return BuiltNode(f"$call {tree['$call']!r}", function, arguments)
-
-
-def _holds_arrays(tree: Any) -> bool:
-    if isinstance(tree, Mapping):
-        return any(map(_holds_arrays, tree.values()))
-    return any(map(_holds_arrays, tree)) if isinstance(tree, list) else isinstance(tree, ArraySpec)
 
 
 @dataclass(frozen=True, slots=True)

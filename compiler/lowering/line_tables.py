@@ -5,27 +5,37 @@ every folder (`lower`). So the function is compiled again with locations, each o
 number of a Python stack (`numbered_stacks`). Mosaic prints the PTX that it passes to the assembler,
 with these numbers as the lines of `.loc` directives (PTX ISA 9.0, 11.5.3); the assembler omits them
 from the PTX in a cubin. There is a table only if everything else is equal to the PTX that ships.
+
+Mosaic lays out dynamic shared memory from the traced kernel alone, before it lowers it
+(`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
+follow each other, each aligned to 1024 bytes; arrays of successive branches share memory; then come
+barriers of 8 bytes and the address of tensor memory. `recorded_memory` walks the same equations.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import itertools
+import math
 import os
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pallasc.compiler.lowering.resources import KernelMemory, recorded_memory
-from pallasc.compiler.lowering.user_lines import LineTable, Part, Stack
+from pallasc.compiler.lowering import LineTable, Part, Stack
+from pallasc.compiler.lowering.constructs import jaxprs_of
+from pallasc.compiler.lowering.diagnose import frames_of, user_stack
+from pallasc.compiler.lowering.jax_versions import patched
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
-    from pallasc.compiler.executable.translate import Translation
     from pallasc.compiler.lowering.compile import Tools
     from pallasc.compiler.lowering.lower import Job
+    from pallasc.compiler.lowering.translate import Translation
 
 
 _PRINT = "MOSAIC_GPU_DUMP_PTX"
@@ -173,7 +183,7 @@ def _matched_with(
     names = _ENTRY.findall(shipped)
     *others, last = [text for name in names for text in printed.get(name, ())] or [""]
     for located in others:
-        with suppress(CompileError):
+        with contextlib.suppress(CompileError):
             return matched(shipped, located, count)
     return matched(shipped, last, count)
 
@@ -190,7 +200,7 @@ def _number(stack: Stack, outer: int, stacks: list[Stack]) -> int:
     return stacks.index(stack) + 1 if stack else 0
 
 
-@contextmanager
+@contextlib.contextmanager
 def _printing() -> Iterator[None]:
     """Make Mosaic print the PTX that it passes to the assembler."""
     # Not in `os.environ`, which user code sees: `putenv` reaches only C++.
@@ -257,3 +267,155 @@ def _statements(ptx: str) -> Iterator[tuple[int, str]]:
         text = " ".join(_COMMENT.sub("", line).split())
         if _INSTRUCTION.match(text):
             yield number, text
+
+
+# ---- shared memory
+
+
+class KernelMemory(NamedTuple):
+    """The parts of a kernel's dynamic shared memory; another kernel may have the same name."""
+
+    kernel: str
+    parts: tuple[Part, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Total size of all parts."""
+        return sum(part.bytes for part in self.parts)
+
+
+Needs = Mapping[str, tuple[Part, ...]]
+"""Memory needed by simultaneous equations: arrays, addresses of tensor memory, barriers by type."""
+
+_ALIGNMENT = 1024
+_BARRIER_BYTES, _ADDRESS_BYTES = 8, 4
+_KERNEL = "_mosaic_gpu_kernel"
+"""Follows the function's name in the name of its kernel."""
+_ARRAYS, _ADDRESSES = "arrays", "addresses"
+
+
+def _larger(needs: Iterable[Needs]) -> Needs:
+    """Return the needs of successive equations: the largest of each kind."""
+    found: dict[str, tuple[Part, ...]] = {}
+    for need in needs:
+        for kind, parts in need.items():
+            found[kind] = max(found.get(kind, ()), parts, key=_aligned_bytes)
+    return found
+
+
+def _together(needs: Iterable[Needs]) -> Needs:
+    """Return the needs of nested equations, the outermost first."""
+    found: dict[str, tuple[Part, ...]] = {}
+    for need in needs:
+        for kind, parts in need.items():
+            found[kind] = found.get(kind, ()) + parts
+    return found
+
+
+def _aligned_bytes(parts: Iterable[Part]) -> int:
+    return sum(_up(part.bytes) for part in parts)
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+@contextlib.contextmanager
+def recorded_memory() -> Iterator[list[KernelMemory]]:
+    """Record the shared memory of the kernels that Mosaic lowers in the context.
+
+    Yields:
+        The list that they are added to; a kernel that cannot be analyzed is left out.
+    """
+    mosaic: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.lowering")
+    estimate = mosaic._estimate_resources
+    recorded: list[KernelMemory] = []
+    inside = False
+
+    def estimated(context: Any, jaxpr: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return estimate(context, jaxpr)
+        inside = True
+        try:
+            resources = estimate(context, jaxpr)
+        finally:
+            inside = False
+        # This is only for display, so it must not fail a compilation.
+        with contextlib.suppress(Exception):
+            needs = _needs(jaxpr, mosaic, context.reduction_scratch_bytes)
+            recorded.append(_laid_out(jaxpr, needs, resources.smem_scratch_bytes))
+        return resources
+
+    with patched(mosaic, {"_estimate_resources": estimated}):
+        yield recorded
+
+
+def _laid_out(jaxpr: Any, needs: Needs, scratch_bytes: int) -> KernelMemory:
+    """Return the parts with their offsets."""
+    arrays, addresses = needs.get(_ARRAYS, ()), needs.get(_ADDRESSES, ())
+    # Mosaic assigns barriers of one type from the last to the first (`reserve_barrier`).
+    barriers = [own[::-1] for kind, own in needs.items() if kind not in (_ARRAYS, _ADDRESSES)]
+    parts, offset = [], 0
+    for array in arrays:
+        parts.append(replace(array, offset=offset))
+        offset += _up(array.bytes)
+    other, padding = scratch_bytes - offset, offset - sum(array.bytes for array in arrays)
+    offset = scratch_bytes
+    for part in (*itertools.chain(*barriers), *addresses[:1]):
+        parts.append(replace(part, offset=offset))
+        offset += part.bytes
+    parts += [Part("alignment", "", "", padding)] if padding else []
+    parts += [Part("other", "", "", other)] if other > 0 else []
+    function = str(getattr(jaxpr.debug_info, "func_name", ""))
+    return KernelMemory(re.sub(r"[^\w.-]", "_", function) + _KERNEL, tuple(parts))
+
+
+def _needs(jaxpr: Any, mosaic: Any, reduction_bytes: int) -> Needs:
+    """Return the needs of the equations of a jaxpr.
+
+    Args:
+        jaxpr: the jaxpr.
+        mosaic: JAX's module that lowers kernels.
+        reduction_bytes: scratch memory of each reduction.
+    """
+    return _larger(_needs_of(equation, mosaic, reduction_bytes) for equation in jaxpr.eqns)
+
+
+def _needs_of(equation: Any, mosaic: Any, reduction_bytes: int) -> Needs:
+    stack = user_stack(frames_of(equation))
+    rule = mosaic._resource_estimators.get(equation.primitive)
+    if rule is not None and rule is getattr(mosaic, "_reduce_resource_estimator", None):
+        return {_ARRAYS: (Part("reduction", "", "", reduction_bytes, None, stack),)}
+    inner = _larger(_needs(each, mosaic, reduction_bytes) for each in jaxprs_of(equation))
+    if equation.primitive.name != "run_scoped":
+        return inner
+    body = equation.params["jaxpr"]
+    names = getattr(body.debug_info, "arg_names", None) or itertools.repeat("")
+    allocations = (
+        _allocation(str(name or ""), variable.aval, mosaic, stack)
+        for name, variable in zip(names, body.invars, strict=False)
+    )
+    return _together([*allocations, inner])
+
+
+def _allocation(name: str, aval: Any, mosaic: Any, stack: Stack) -> Needs:
+    core = mosaic.gpu_core
+    if isinstance(aval.dtype, core.BarrierType | core.ClusterBarrierType):
+        count = math.prod(aval.shape)
+        part = Part("barrier", name, f"[{count}]", count * _BARRIER_BYTES, None, stack)
+        return {f"{aval.dtype!r}{aval.shape}": (part,)}
+    if aval.memory_space == core.TMEM:
+        part = Part("tensor memory address", name, "", _ADDRESS_BYTES, None, stack)
+        return {_ADDRESSES: (part,)}
+    if aval.memory_space == core.SMEM:
+        size = aval.size * mosaic.dtypes.itemsize_bits(aval.dtype) // 8
+        return {_ARRAYS: (Part("scratch", name, _type(aval), size, None, stack),)}
+    return {}
+
+
+def _type(aval: Any) -> str:
+    from jax import core
+
+    array: Any = core.ShapedArray(aval.shape, aval.dtype)
+    return str(array.str_short(short_dtypes=True)).replace(",", ", ")

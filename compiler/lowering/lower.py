@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any
 
-from pallasc.compiler.executable.mosaic_kernel import Regions
 from pallasc.compiler.lowering.constructs import check_instructions, warn_of_wrong_constructs
 from pallasc.compiler.lowering.entry import (
     abstract,
@@ -42,6 +41,7 @@ from pallasc.compiler.lowering.jax_versions import (
     patched,
     source_locations,
 )
+from pallasc.compiler.lowering.mosaic_kernel import Regions
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import DTYPES
 from pallasc.specs.artifacts.plan import Binding
@@ -212,22 +212,19 @@ def _ordered(job: Job) -> tuple[list[str] | None, list[Any]]:
 def _names_by_position(job: Job, parameters: Mapping[str, Parameter]) -> list[str] | None:
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     taken = [p for p in parameters.values() if p.kind in by_position]
-    count, most, called = len(job.args), len(taken), _name(job.function)
-    taken = taken[:count]
-    if Parameter.VAR_POSITIONAL not in {p.kind for p in parameters.values()}:
-        if count > most:
-            raise SpecError(
-                f"{called} takes {most} {'array' if most == 1 else 'arrays'} by position, "
-                f"{count} are given.",
-                hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
-            )
-        if twice := next((p.name for p in taken if p.name in job.static), None):
-            raise SpecError(
-                f"{called} is given {twice!r} twice: as an array by position and as a static one.",
-                hint="Give it once.",
-            )
-    has_names = all(p.kind is not p.POSITIONAL_ONLY and p.name not in job.static for p in taken)
-    return [p.name for p in taken] if has_names and len(taken) == count else None
+    count = len(job.args)
+    if count > len(taken) and all(p.kind is not p.VAR_POSITIONAL for p in parameters.values()):
+        raise SpecError(
+            f"{_name(job.function)} takes {len(taken)} {'array' if len(taken) == 1 else 'arrays'} "
+            f"by position, {count} are given.",
+            hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
+        )
+    named = [
+        p.name
+        for p in taken[:count]
+        if p.kind is not p.POSITIONAL_ONLY and p.name not in job.static
+    ]
+    return named if len(named) == count else None
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -299,12 +296,7 @@ def _recorded_regions() -> Iterator[dict[str, Regions]]:
         name = getattr(function, "__name__", "")
         if name != _CALLBACK or ".mosaic_gpu." not in f".{function.__module__}.":
             return callback(function, *args, **kwargs)
-        regions = _regions(function, last_hash)
-        if recorded.setdefault(regions.kernel, regions) != regions:
-            raise CompileError(
-                "two profiled kernels are the same but for the names of their regions",
-                hint="Give the regions of both the same names.",
-            )
+        recorded[last_hash] = _regions(function, last_hash)
         return None
 
     with (

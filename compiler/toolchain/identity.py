@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Digest = Callable[[Path | str], str]
 """Returns the SHA-256 of a file; raises `ToolError` if the file cannot be read."""
 
-COMPILING = ("compiler.lowering", "compiler.executable")
+COMPILING = ("compiler.lowering",)
 """The modules from a callable to a checked artifact."""
 
 COLLECTING = ("specs.loading.decorator", "specs.spec")

@@ -7,6 +7,7 @@ Distributions are found by the names of their `.dist-info` folders, which contai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pallasc.errors import ToolError
 
@@ -214,6 +216,38 @@ def nvidia_folder(cuda: int, root: Path) -> Path:
     return next((f for f in folders if (f / "bin" / "ptxas").is_file()), folders[0])
 
 
+def nvjitlink_name(cuda: int) -> str:
+    """Return the name under which programs load libnvJitLink."""
+    return f"libnvJitLink.so.{cuda}"
+
+
+def find_nvjitlink(cuda: int, root: Path) -> Path | None:
+    """Return the library that XLA's plugin in `root` would load, None if there is none."""
+    # The loader searches these folders for the plugin, in this order.
+    folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
+    folders += map(Path, filter(None, _library_path().split(os.pathsep)))
+    folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
+    places = [folder / nvjitlink_name(cuda) for folder in folders]
+    with contextlib.suppress(OSError):
+        pattern = rb"/[^\0]*/" + re.escape(nvjitlink_name(cuda).encode())
+        if cached := re.search(pattern, Path("/etc/ld.so.cache").read_bytes()):
+            places.append(Path(os.fsdecode(cached[0])))
+    return next(filter(Path.is_file, places), None)
+
+
+def _library_path() -> str:
+    """Return `LD_LIBRARY_PATH` as the loader read it when this process started.
+
+    Workers hide the variable from `os.environ` (`recorders`), and the loader ignores later changes.
+    """
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == b"LD_LIBRARY_PATH":
+                return os.fsdecode(value)
+    return ""
+
+
 def _existing(path: Path, what: str) -> Path:
     if not path.is_file():
         hint = f"Reinstall it with: {INSTALL} --force-reinstall"
@@ -275,3 +309,193 @@ def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
         yield "nvlink", toolchain.nvlink
     yield "plugin", toolchain.plugin
     yield "ptxas", toolchain.ptxas
+
+
+# ---- everything that is installed
+
+
+class Item(Struct, frozen=True):
+    """A package, a tool, or a part of the machine.
+
+    Attributes:
+        name: its name.
+        version: its version, "" if it is missing or has none.
+        purpose: its purpose.
+        needed: whether compiling needs it.
+        path: its path, "" for packages and if it is missing.
+        problem: the problem with it, "" if there is none.
+        fix: the command that repairs it, "" if there is none.
+    """
+
+    name: str
+    version: str
+    purpose: str
+    needed: bool = True
+    path: str = ""
+    problem: str = ""
+    fix: str = ""
+
+
+_MACHINES = ("x86_64", "aarch64")
+_LIBRARIES = {
+    "llvmlite": "runs the host code of kernels to read their launch plans",
+    "protobuf": "reads XLA's executables",
+    "cramjam": "decompresses XLA's executables",
+}
+_OPTIONAL = {
+    "absl-py": ("only some of JAX's own kernels import it", ""),
+    "cuda-bindings": ("only launching needs it", ""),
+    "cryptography": ("only signatures need it", "sign"),
+    "distributed": ("only --executor needs it", "dask"),
+    "Jinja2": ("only report needs it", "report"),
+    "pygal": ("only report needs it", "report"),
+}
+"""Purpose of each package, and the extra of pallasc that installs it; "" for the compiler's
+packages."""
+
+
+def inventory(ptxas: Path | None = None) -> list[Item]:
+    """Return everything that compiling and inspecting use, found or not.
+
+    Unlike `find_toolchain`, this does not stop at the first missing part.
+
+    Args:
+        ptxas: an assembler to use instead of the wheel's.
+    """
+    import platform
+
+    cuda = _plugin() or 13
+    is_supported = platform.system() == "Linux" and platform.machine() in _MACHINES
+    packages = [(name, purpose, "", True) for name, purpose in _LIBRARIES.items()]
+    packages += [(name, purpose, extra, False) for name, (purpose, extra) in _OPTIONAL.items()]
+    return [
+        Item("python", platform.python_version(), "runs everything", path=sys.executable),
+        Item(
+            "platform",
+            f"{platform.system()} {platform.machine()}",
+            "what the wheels are made for",
+            problem="" if is_supported else "NVIDIA's wheels are for Linux on x86_64 or aarch64",
+        ),
+        *_jax_items(cuda),
+        *_tool_items(cuda, ptxas),
+        *_other_assemblers(cuda),
+        *(
+            _package_item(name, purpose, extra or f"cuda{cuda}", needed=needed)
+            for name, purpose, extra, needed in packages
+        ),
+        _driver(),
+    ]
+
+
+def problem_of(items: Sequence[Item]) -> str | None:
+    """Return a sentence about the problem that prevents compiling, None if there is none."""
+    wrong = [item.name for item in items if item.needed and item.problem]
+    return f"nothing can be compiled: see {', '.join(wrong)} in the list." if wrong else None
+
+
+def only_runs(items: Sequence[Item]) -> bool:
+    """Return True if only the runtime is installed, and no part of a compiler.
+
+    JAX alone is not a compiler, since it also runs kernels; its CUDA plugin and CUDA's tools are.
+    """
+    present = {item.name for item in items if item.version or item.path}
+    compilers = ("jax-cuda", "ptxas", "nvlink", "libdevice")
+    compiles = any(name.startswith(compilers) for name in present)
+    wrong = any(item.problem for item in items if item.name == "platform")
+    return "cuda-bindings" in present and not (compiles or wrong)
+
+
+def _install(extra: str) -> str:
+    return f'pip install "pallasc[{extra}]"'
+
+
+def _package_item(name: str, purpose: str, extra: str, *, needed: bool = True) -> Item:
+    if package := find_package(name):
+        return Item(name, package.version, purpose, needed)
+    return Item(name, "", purpose, needed, problem="missing", fix=_install(extra))
+
+
+def _jax_items(cuda: int) -> Iterator[Item]:
+    purposes = {
+        "jax": "traces kernels",
+        "jaxlib": "lowers kernels",
+        f"jax-cuda{cuda}-plugin": "compiles kernels",
+        f"jax-cuda{cuda}-pjrt": "compiles kernels",
+    }
+    items = [_package_item(name, purpose, f"cuda{cuda}") for name, purpose in purposes.items()]
+    jax = items[0].version
+    for item in items:
+        problem = jax_problem(item.name, item.version, jax)
+        if item.version and problem:
+            item = replace(item, problem=problem, fix=f"{_install(f'cuda{cuda}')} --upgrade")
+        yield item
+
+
+def jax_problem(name: str, version: str, jax: str) -> str:
+    """Return the problem of an installed part of JAX: untested or mismatched; "" for none."""
+    if name != "jax":
+        is_equal = jax in ("", version)
+        return "" if is_equal else f"JAX is {jax}: their versions must be equal"
+    try:
+        check_versions((Package(name, version, Path()),))
+    except ToolError as error:
+        return error.message
+    return ""
+
+
+def _tool_items(cuda: int, ptxas: Path | None) -> Iterator[Item]:
+    nvcc, install = find_package(nvcc_name(cuda)), _install(f"cuda{cuda}")
+    folder = nvidia_folder(cuda, nvcc.root) if nvcc else Path()
+    assembler = Item("ptxas", "", "assembles", fix=install)
+    if ptxas:
+        assembler = replace(assembler, path=str(ptxas), fix="")
+    yield _tool(assembler, ptxas or folder / "bin" / "ptxas")
+    linker = Item("nvlink", "", "links", fix=install)
+    if cuda < 13:  # kernels are compiled without it
+        without = "NVIDIA's wheel for CUDA 12 has none"
+        linker = replace(linker, purpose=without, needed=False, fix="")
+    yield _tool(linker, folder / "bin" / "nvlink")
+    library = Item("libdevice", "", "mathematical functions", fix=install)
+    yield _tool(library, folder / LIBDEVICE, runs=False)
+    purpose = "only inspect, diff and report need it"
+    yield _tool(Item("nvdisasm", "", purpose, needed=False, fix=install), find_disassembler())
+
+
+def _tool(missing: Item, path: Path | None, *, runs: bool = True) -> Item:
+    """Return a tool with its path and version, or `missing` if the file does not exist."""
+    if path is None or not path.is_file():
+        return replace(missing, problem="missing")
+    found = replace(missing, path=str(path), fix="")
+    try:
+        return replace(found, version=tool_version(path)) if runs else found
+    except ToolError as error:
+        return replace(found, problem=error.message)
+
+
+def _other_assemblers(cuda: int) -> Iterator[Item]:
+    """Yield other assemblers that XLA would use instead of ptxas."""
+    plugin = find_package(f"jax-cuda{cuda}-pjrt")
+    library = find_nvjitlink(cuda, plugin.root) if plugin else None
+    if library is not None:
+        purpose = "kernels are assembled by ptxas all the same"
+        yield Item("libnvJitLink", "", purpose, False, str(library), "passed over")
+    if IN_CURRENT_FOLDER.exists():
+        problem = "XLA would assemble with it: rename it, or work in another folder"
+        place = str(IN_CURRENT_FOLDER.absolute())
+        yield Item("cuda_sdk_lib", "", "nothing is meant to be here", True, place, problem)
+
+
+def _driver() -> Item:
+    """Ask NVIDIA's driver, if there is one, for the newest CUDA version that it supports."""
+    import ctypes
+
+    item = Item("driver", "", "compiling needs no GPU, launching does", needed=False)
+    version = ctypes.c_int()
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return replace(item, problem="none")
+    if status:
+        return replace(item, problem=f"answers error {status}")
+    # 13020 is CUDA 13.2.
+    return replace(item, version=f"CUDA {version.value // 1000}.{version.value % 1000 // 10}")

@@ -31,7 +31,12 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from pallasc.compiler.toolchain.toolchain import LIBDEVICE, find_package
+from pallasc.compiler.toolchain.toolchain import (
+    LIBDEVICE,
+    find_nvjitlink,
+    find_package,
+    nvjitlink_name,
+)
 
 _VERSION = b"nvJitLinkVersion"
 _CODE = {
@@ -40,7 +45,6 @@ _CODE = {
 }
 """The ELF machine, and code of a function that returns 1, an error (nvJitLinkResult)."""
 
-_CACHE = "/etc/ld.so.cache"
 _PAGE = 1 << 16
 """The largest page size of these machines: both mappings begin at a multiple of it."""
 _HEADER, _PROGRAM, _SYMBOL, _DYNAMIC = 64, 56, 24, 16
@@ -65,47 +69,16 @@ def hide_nvjitlink() -> str:
     real = find_nvjitlink(cuda, package.root)
     if real is not None and platform.machine() in _CODE:
         # The loader identifies it by the name of the descriptor, so the descriptor stays open.
-        descriptor = os.memfd_create(_name(cuda))
-        os.write(descriptor, stand_in(_name(cuda), str(real)))
+        descriptor = os.memfd_create(nvjitlink_name(cuda))
+        os.write(descriptor, stand_in(nvjitlink_name(cuda), str(real)))
         with contextlib.suppress(OSError):
             ctypes.CDLL(f"/proc/self/fd/{descriptor}")
     return ""
 
 
-def _name(cuda: int) -> str:
-    return f"libnvJitLink.so.{cuda}"
-
-
-def find_nvjitlink(cuda: int, root: Path) -> Path | None:
-    """Return the library that XLA's plugin in `root` would load, None if there is none."""
-    # The loader searches these folders for the plugin, in this order.
-    folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
-    folders += map(Path, filter(None, _library_path().split(os.pathsep)))
-    folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
-    places = [folder / _name(cuda) for folder in folders]
-    with contextlib.suppress(OSError):
-        pattern = rb"/[^\0]*/" + re.escape(_name(cuda).encode())
-        if cached := re.search(pattern, Path(_CACHE).read_bytes()):
-            places.append(Path(os.fsdecode(cached[0])))
-    return next(filter(Path.is_file, places), None)
-
-
-def _library_path() -> str:
-    """Return `LD_LIBRARY_PATH` as the loader read it when this process started.
-
-    Workers hide the variable from `os.environ` (`recorders`), and the loader ignores later changes.
-    """
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name == b"LD_LIBRARY_PATH":
-                return os.fsdecode(value)
-    return ""
-
-
 def loaded_nvjitlink(cuda: int) -> str:
     """Return the path of the libnvJitLink that this process has loaded, "" for none."""
-    pattern = rf"/(.*/)?{re.escape(_name(cuda))}[^/\n]*$"
+    pattern = rf"/(.*/)?{re.escape(nvjitlink_name(cuda))}[^/\n]*$"
     with contextlib.suppress(OSError):
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         if found := re.search(pattern, maps, re.MULTILINE):

@@ -25,7 +25,7 @@ from msgspec.structs import asdict, replace
 
 from pallasc import errors
 from pallasc.compiler.inputs.manifest import Sources
-from pallasc.compiler.lowering.user_lines import LineTable
+from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pallasc.cache.format import size
 from pallasc.cache.store import Store
-from pallasc.compiler.lowering.user_lines import LineTable
+from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.toolchain.setup import Setup, declared_values
 from pallasc.compiler.workers.messages import (
     Failed,

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.references.arrays import random_bytes
+from pallasc.compiler.arrays import random_bytes
 from pallasc.specs.arrays import DTYPES
 
 WHOLE = [name for name, dtype in DTYPES.items() if name[0] in "iu" and dtype.bits >= 8]

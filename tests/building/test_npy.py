@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.references.arrays import check_input, names_in, npy_bytes, read_input
+from pallasc.compiler.arrays import check_input, names_in, npy_bytes, read_input
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.arrays import DTYPES
 

@@ -196,7 +196,7 @@ def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any
 
 
 def test_a_run_draws_the_inputs_of_a_check(folder: Path, results: Any) -> None:
-    from pallasc.compiler.references.arrays import random_bytes
+    from pallasc.compiler.arrays import random_bytes
 
     ran = emulate(folder, "spec.yaml", "-k", "gather", "--json", "--seed", "5", "--output", "out")
     assert ran.returncode == 0, ran.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from pallasc.checks.findings import Finding, Place, from_findings
 from pallasc.checks.locate import Locator, with_lines
-from pallasc.compiler.lowering.user_lines import LineTable, Part
+from pallasc.compiler.lowering import LineTable, Part
 from pallasc.errors import CompileError, Location, PallascError, ToolError
 
 STACK = [Location("k.py", line) for line in (9, 6, 3, 1)]

@@ -59,7 +59,7 @@ def _sum(seed_x: np.ndarray, seed_y: np.ndarray) -> np.ndarray:
 
 
 def _random(path: str, kind: Any, dtype: str, seed: int = 0) -> np.ndarray:
-    from pallasc.compiler.references.arrays import random_bytes
+    from pallasc.compiler.arrays import random_bytes
 
     size = 1024 * 4096 * np.dtype(kind).itemsize
     data = random_bytes(dtype, size, seed=seed, name=path)

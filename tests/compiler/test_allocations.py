@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.executable.allocations import (
+from pallasc.compiler.lowering.allocations import (
     constant_bytes,
     literal_bytes,
     number_buffers,
     output_allocations,
 )
-from pallasc.compiler.executable.serialized import message_type
+from pallasc.compiler.lowering.serialized import message_type
 from pallasc.errors import CompileError
 
 
@@ -99,7 +99,6 @@ def test_allocations_inside_slices_have_numbers_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("allocation", "words"),
     [
-        ({"index": 1, "size": -8}, "allocation 1 has -8 bytes"),
         ({"index": 1, "is_thread_local": True}, "uses allocation 1, which is thread-local"),
         ({"index": 1, "color": 5}, "lies in memory space 5"),
         (_input(1, 0, parameter_shape_index=[0]), "parameter 0 of the executable is a tuple"),

@@ -9,14 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.references import comparison
-from pallasc.compiler.references.arrays import array_of
-from pallasc.compiler.references.comparison import (
-    Comparison,
-    Mismatch,
-    compare_arrays,
-    settle_tolerance,
-)
+from pallasc.compiler import arrays as comparison
+from pallasc.compiler.arrays import Comparison, Mismatch, array_of, compare_arrays, settle_tolerance
 from pallasc.specs.spec import Tolerance
 
 NAN, INF = float("nan"), float("inf")

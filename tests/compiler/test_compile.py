@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.translate import Translation
 from pallasc.compiler.lowering.compile import build_plan, check_architecture, minimum_driver_of
 from pallasc.compiler.lowering.lower import Signature
+from pallasc.compiler.lowering.translate import Translation
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.cubin import parse_cubin

@@ -41,8 +41,8 @@ MESSAGES = {
     "copy_of_three": "ValueError: Async copies require the number of bits copied along the last",
     "too_much_smem": "ValueError: Mosaic GPU kernel exceeds available shared memory: "
     "smem_bytes=1650704 > max_smem_bytes=232448",
-    "wrong_architecture": "the kernel uses tensor memory (tcgen05_mma), which only sm_100a, "
-    "sm_103a, sm_110a have, not sm_90a",
+    "wrong_architecture": "the kernel uses tensor memory (tcgen05_mma), which sm_90a does "
+    "not have, only sm_100a, sm_103a, sm_110a",
     "too_many_threads": "ValueError: Requested too many CUDA threads per block.",
     "nested_call": "AttributeError: DynamicJaxprTracer has no attribute bar",
     "bad_ptx": "ptxas refuses the PTX of this kernel: line ",
@@ -82,8 +82,7 @@ def test_a_message_holds_no_frames_of_ours_or_jaxs(build: Any, name: str) -> Non
         "file an issue", "preceding stack trace", "while tracing the function",
     ):  # fmt: skip
         assert words not in text
-    prose = [line for line in text.splitlines() if " bytes  " not in line]
-    assert len(prose) <= 3
+    assert len(text.splitlines()) <= 3
 
 
 def test_a_kernel_of_the_library_is_named_where_nobody_calls_it(build: Any) -> None:
@@ -102,17 +101,6 @@ def test_what_calls_the_compiler_is_not_named() -> None:
     assert user_place([inside, compiler, around]) == inside
     assert user_place([shipped, inside, compiler, around]) == inside
     assert user_place([shipped, compiler, around]) == shipped
-
-
-def test_too_much_shared_memory_says_who_takes_it_and_where_it_is_declared(build: Any) -> None:
-    _, *parts = build("failing")["too_much_smem"].error["message"].splitlines()
-    lines = {name: f" (failing.py:{marked_line(name)})" for name in ("tile", "row", "barrier")}
-    assert parts == [
-        "  1,638,400 bytes  tile f32[400, 1024]" + lines["tile"],
-        "      8,192 bytes  row f16[8, 1, 8, 64]" + lines["row"],
-        "      4,096 bytes  before f32[128, 8]",
-        "         16 bytes  barrier barrier [2]" + lines["barrier"],
-    ]
 
 
 def test_the_assembler_is_quoted(build: Any) -> None:
@@ -280,13 +268,11 @@ def test_output_below_python_is_captured_and_restored(capfd: pytest.CaptureFixtu
 def test_a_hint_says_what_jax_leaves_open() -> None:
     unbound = NameError("Found an unbound axis name: rows. To fix this, please call jax.shard_map.")
     named = "The axes of a kernel are named in grid_names, cluster_names and thread_name"
-    assert hint(unbound, {}) == f"{named}; devices are declared in the spec: mesh: {{rows: 4}}."
-    assert hint(unbound, {"x": 2}) == f"{named}."
-    assert hint(NameError("no such name"), {}) is None
+    assert hint(unbound) == f"{named}; devices are declared in the spec: mesh: {{rows: 4}}."
+    assert hint(NameError("no such name")) is None
     message = "Mesh.__init__() got an unexpected keyword argument 'scratch_shapes'"
-    assert hint(TypeError(message), {}) == "This version of JAX calls it scratch_types."
-    assert hint(TypeError(message.replace("scratch_shapes", "axis")), {}) is None
-    assert hint(ValueError(message), {}) is None
+    assert hint(TypeError(message)) == "This version of JAX calls it scratch_types."
+    assert hint(TypeError(message.replace("scratch_shapes", "axis"))) is None
 
 
 @pytest.mark.skipif(JAX < (0, 11), reason="until JAX 0.10 `pl.pallas_call` has Mosaic GPU")

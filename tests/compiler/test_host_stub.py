@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.host_stub import HostObject, Launcher, TiledMap, locate, sentinel
+from pallasc.compiler.lowering.mosaic_kernel import HostObject, Launcher, TiledMap, locate, sentinel
 from pallasc.errors import CompileError, CorruptError
 
 _DECLARATIONS = """

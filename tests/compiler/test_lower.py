@@ -116,11 +116,6 @@ def test_64_bit_types_stay_where_an_argument_has_one(signatures: Any) -> None:
             "the function takes 1 array by position, 2 are given.",
             "Its parameters: x, by, name.",
         ),
-        (
-            "twice",
-            "optional is given 'y' twice: as an array by position and as a static one.",
-            "Give it once.",
-        ),
         ("unknown", "scaled has no parameter 'bye'.", "Did you mean 'by'?"),
         ("nearly", "scaled has no parameter 'nam'.", "Did you mean 'name'?"),
     ],

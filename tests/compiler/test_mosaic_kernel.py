@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.mosaic_kernel import read_mosaic_kernel
-from pallasc.compiler.executable.serialized import message_type, parse_executable
+from pallasc.compiler.lowering.mosaic_kernel import read_mosaic_kernel
+from pallasc.compiler.lowering.serialized import message_type, parse_executable
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.artifacts.cubin import parse_cubin
 

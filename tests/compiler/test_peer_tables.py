@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.host_stub import Argument, Recorded, TiledMap, sentinel
-from pallasc.compiler.executable.mosaic_kernel import PeerSentinels, join_ranks, peer_table
+from pallasc.compiler.lowering.mosaic_kernel import (
+    Argument,
+    PeerSentinels,
+    Recorded,
+    TiledMap,
+    join_ranks,
+    peer_table,
+    sentinel,
+)
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import PeerTable
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.translate import Translation
 from pallasc.compiler.lowering.resources import Spills, kernel_resources, parse_report
+from pallasc.compiler.lowering.translate import Translation
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.artifacts.plan import Buffer, Launch
 from pallasc.specs.canonical import digest

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallasc.compiler.executable.serialized import SIGNATURE, read_varint, records
+from pallasc.compiler.lowering.serialized import SIGNATURE, read_varint, records
 from pallasc.errors import CompileError
 
 BLOCK = 1 << 16
@@ -35,8 +35,6 @@ def simple(values: list[bytes], compression: bytes = b"\0") -> bytes:
     compress = {
         b"\0": bytes,
         b"s": lambda raw: varint(len(raw)) + bytes(cramjam.snappy.compress_raw(raw)),
-        b"z": lambda raw: varint(len(raw)) + bytes(cramjam.zstd.compress(raw)),
-        b"b": lambda raw: varint(len(raw)) + bytes(cramjam.brotli.compress(raw)),
     }[compression]
     sizes = compress(b"".join(varint(len(value)) for value in values))
     return compression + varint(len(sizes)) + sizes + compress(b"".join(values))
@@ -51,7 +49,7 @@ def file(*chunks: bytes) -> bytes:
     return b"".join(header + block for block in blocks)
 
 
-@pytest.mark.parametrize("compression", [b"\0", b"s", b"z", b"b"])
+@pytest.mark.parametrize("compression", [b"\0", b"s"])
 def test_records_come_back_in_order(compression: bytes) -> None:
     values = [b"", b"one", bytes(range(256)) * 3]
     data = file(chunk(b"r", simple(values, compression), 3), chunk(b"r", simple([b"x"]), 1))
@@ -81,8 +79,9 @@ def test_padding_and_metadata_hold_no_records() -> None:
         (file(chunk(b"r", simple([b"abc"]), 2)), "ends inside a varint"),
         (file(chunk(b"r", b"\0\xff\xff\xff", 1)), "ends inside a varint"),
         (file(chunk(b"r", simple([b"abc"]), 1))[:-1], "ends inside a Riegeli chunk"),
-        (file(chunk(b"r", simple([b"abc"]), 5000)), "chunk of 6 bytes counts 5000 records"),
-        (file(chunk(b"r", b"z\2\1\1\5garbage", 1)), "cannot be decompressed"),
+        (file(chunk(b"r", simple([b"abc"]), 5000)), "ends inside a varint"),
+        (file(chunk(b"r", b"s\2\1\1\5garbage", 1)), "cannot be decompressed"),
+        (file(chunk(b"r", b"z\2\1\1\5zstd", 1)), "uses Riegeli compression b'z'"),
         (file(chunk(b"r", b"s\3\2\4\1\1\0", 1)), "says 2 bytes and holds 1|cannot be decompressed"),
     ],
 )
@@ -97,7 +96,7 @@ def test_a_varint_of_more_than_64_bits_is_refused() -> None:
         read_varint(b"\xff" * 11, 0)
 
 
-@pytest.mark.parametrize("compression", [b"\0", b"s", b"z", b"b"])
+@pytest.mark.parametrize("compression", [b"\0", b"s"])
 def test_a_damaged_file_gives_an_answer_or_an_error_of_ours(compression: bytes) -> None:
     dice, data = random.Random(4), file(chunk(b"r", simple([b"abc" * 9, b"de"], compression), 2))
     for _ in range(1500):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.references.arrays import random_bytes
-from pallasc.compiler.references.comparison import SEED, positions_of, sample_references
+from pallasc.compiler.arrays import random_bytes
+from pallasc.compiler.references import SEED, positions_of, sample_references
 from pallasc.errors import Location
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable import serialized as container
-from pallasc.compiler.executable import translate as translating
-from pallasc.compiler.executable.mosaic_kernel import read_mosaic_kernel
-from pallasc.compiler.executable.serialized import message_type, parse_executable
-from pallasc.compiler.executable.translate import translate
+from pallasc.compiler.lowering import serialized as container
+from pallasc.compiler.lowering import translate as translating
+from pallasc.compiler.lowering.mosaic_kernel import read_mosaic_kernel
+from pallasc.compiler.lowering.serialized import message_type, parse_executable
+from pallasc.compiler.lowering.translate import translate
 from pallasc.errors import CompileError, CorruptError
 
 

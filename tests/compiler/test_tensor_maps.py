@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.host_stub import TiledMap
-from pallasc.compiler.executable.mosaic_kernel import check_tensor_map, from_mosaic
-from pallasc.compiler.executable.serialized import message_type
-from pallasc.compiler.executable.translate import from_xla
+from pallasc.compiler.lowering.mosaic_kernel import TiledMap, check_tensor_map, from_mosaic
+from pallasc.compiler.lowering.serialized import message_type
+from pallasc.compiler.lowering.translate import from_xla
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import Bytes, TensorMap
 

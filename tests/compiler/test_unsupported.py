@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.serialized import fields, message_type
-from pallasc.compiler.executable.translate import describe_call, describe_thunk, source_frames
+from pallasc.compiler.lowering.serialized import fields, message_type
+from pallasc.compiler.lowering.translate import describe_call, describe_thunk, source_frames
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "refused.py"

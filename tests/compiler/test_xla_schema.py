@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable import serialized
+from pallasc.compiler.lowering import serialized
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])

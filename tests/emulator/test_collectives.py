@@ -13,7 +13,7 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.lowering.user_lines import LineTable
+from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import find_lines, find_ptx
 from pallasc.emulator.arrays import numpy_dtype

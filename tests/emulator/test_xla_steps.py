@@ -11,9 +11,9 @@ import steps_of_xla
 from steps_of_xla import ARGUMENTS
 
 from pallasc.cache.store import Store
+from pallasc.compiler.arrays import array_of, random_bytes
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.references.arrays import array_of, random_bytes
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine

@@ -254,7 +254,7 @@ add("both", {
     **{
         f"pallasc's {module}": flip_own(module)
         for module in (
-            "compiler/executable/translate.py", "compiler/lowering/lower.py",
+            "compiler/lowering/translate.py", "compiler/lowering/lower.py",
             "specs/artifacts/plan.py", "specs/canonical.py",
         )
     },

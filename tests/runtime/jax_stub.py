@@ -21,7 +21,7 @@ from typing import Any
 from rig import value_of
 from standin import Standin
 
-from pallasc.compiler.executable.serialized import message_type, parse_executable
+from pallasc.compiler.lowering.serialized import message_type, parse_executable
 
 _PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 _MAX_DYNAMIC_SMEM = 8

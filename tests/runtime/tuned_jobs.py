@@ -77,7 +77,7 @@ def write_job(
 def _reference(seed: int) -> Reference:
     import numpy as np
 
-    from pallasc.compiler.references.arrays import random_bytes
+    from pallasc.compiler.arrays import random_bytes
 
     taken = np.frombuffer(random_bytes("f32", 256, seed=seed, name="a"), np.float32)
     positions = (0, 5, 63)

@@ -128,16 +128,13 @@ def test_other_machine_code_is_refused() -> None:
         check_code({"ptx": "a", "other": "d"}, ["b", "a", "c"])
 
 
-def test_the_parts_of_shared_memory_add_up_and_have_names_and_lines(
-    found: Any, compiled: Any
-) -> None:
+def test_the_parts_of_shared_memory_add_up_and_have_names(found: Any, compiled: Any) -> None:
     known = lines(found["matmul"])
     parts = known.kernels[0].shared_memory
     (kernel,) = compiled["matmul"].artifact.kernels
     assert sum(part.bytes for part in parts) == kernel.dynamic_smem_bytes
     scratch = [part for part in parts if part.what == "scratch"]
     assert scratch
-    assert all(known.stack(part.stack) for part in scratch)
     barriers = {part.name for part in parts if part.what == "barrier"}
     assert barriers
 

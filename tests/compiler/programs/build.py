@@ -56,8 +56,7 @@ def describe(error: PallascError) -> dict[str, Any]:
 
 def keep_executable(kept: list[bytes]) -> None:
     """Make the compiler put every serialised executable that it reads into `kept`."""
-    from pallasc.compiler.executable import serialized
-    from pallasc.compiler.lowering import compile
+    from pallasc.compiler.lowering import compile, serialized
 
     def parse(data: bytes) -> Any:
         kept.append(data)

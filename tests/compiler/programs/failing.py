@@ -82,12 +82,10 @@ def too_much_smem(x: Any) -> Any:
         o_ref[...] = x_ref[...] + tile[0, 0]
 
     scratch = {
-        "tile": plgpu.SMEM((400, 1024), jnp.float32),  # HERE tile
-        "row": plgpu.SMEM(  # HERE row
-            (64, 64), jnp.float16, transforms=(plgpu.TilingTransform((8, 64)),)
-        ),
+        "tile": plgpu.SMEM((400, 1024), jnp.float32),
+        "row": plgpu.SMEM((64, 64), jnp.float16, transforms=(plgpu.TilingTransform((8, 64)),)),
         "before": DECLARED_BEFORE,
-        "barrier": plgpu.Barrier(num_barriers=2),  # HERE barrier
+        "barrier": plgpu.Barrier(num_barriers=2),
     }
     return kernel(body, scratch_types=scratch)(x)  # HERE too_much_smem
 

@@ -36,9 +36,9 @@ import jax
 from cases import CASES, KERNELS, REFERENCES
 from hlo_parts import Computations, array_of, bytes_of, size_of
 
-from pallasc.compiler.executable.host_stub import locate
 from pallasc.compiler.lowering import compile as compiling
 from pallasc.compiler.lowering.lower import Job
+from pallasc.compiler.lowering.mosaic_kernel import locate
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.specs.arrays import ArraySpec, resolve_array
 from pallasc.specs.artifacts.plan import (

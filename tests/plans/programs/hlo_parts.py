@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from jax._src.lib import _jax
 
-from pallasc.compiler.executable.serialized import message_type
+from pallasc.compiler.lowering.serialized import message_type
 
 _TUPLE = 13
 _PROGRAM_SHAPE, _ENTRY_NAME, _ID = 4, 2, 5

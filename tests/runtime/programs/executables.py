@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.executable.serialized import parse_executable
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
 from pallasc.compiler.lowering import compile as compiling
 from pallasc.compiler.lowering.entry import import_function, static_value
 from pallasc.compiler.lowering.lower import Job
+from pallasc.compiler.lowering.serialized import parse_executable
 from pallasc.specs.spec import Variant, variant_from_json
 
 

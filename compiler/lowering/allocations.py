@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pallasc.compiler.executable.serialized import submessages
+from pallasc.compiler.lowering.serialized import submessages
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import Buffer, Role
 
@@ -72,8 +72,6 @@ def number_buffers(
 
 
 def _check(allocation: Any, colors: Sequence[int]) -> None:
-    if allocation.size < 0:
-        raise CompileError(f"allocation {allocation.index} has {allocation.size} bytes")
     if allocation.is_thread_local:
         raise CompileError(f"a step uses allocation {allocation.index}, which is thread-local")
     if allocation.parameter_shape_index:
@@ -258,23 +256,17 @@ def fusion_places(body: Any, places: Places, rounds: Sequence[int]) -> Places | 
     Raises:
         CompileError: the thunk contradicts itself.
     """
-    slices = [
-        *((body.parameter_buffers, each.parameter_number, each.slice_offsets, each, "slice_config")
-          for each in body.parameters),
-        *((body.result_buffers, each.result_number, each.update_offsets, each, "update_config")
-          for each in body.results),
-    ]  # fmt: skip
-    if len(slices) != len(body.slice_allocations):
-        raise CompileError(
-            f"a slice has {len(slices)} buffers and {len(body.slice_allocations)} allocations"
-        )
+    slices: list[tuple[Any, Any, Any]] = []
+    for each in body.parameters:
+        config = each.slice_config if each.HasField("slice_config") else None
+        slices.append((body.parameter_buffers[each.parameter_number], each.slice_offsets, config))
+    for each in body.results:
+        config = each.update_config if each.HasField("update_config") else None
+        slices.append((body.result_buffers[each.result_number], each.update_offsets, config))
     inner = {}
-    for index, (buffers, number, offsets, each, config) in enumerate(slices):
-        if not 0 <= number < len(buffers):
-            raise CompileError(f"a slice names buffer {number} of {len(buffers)}")
-        buffer, start = place(buffers[number], places)
-        has_config = each.HasField(config)
-        inside = _start_in_round(offsets, getattr(each, config) if has_config else None, rounds)
+    for index, (piece, offsets, config) in enumerate(slices):
+        buffer, start = place(piece, places)
+        inside = _start_in_round(offsets, config, rounds)
         if inside is None:
             return None
         inner[index] = (buffer, start + inside)

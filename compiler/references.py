@@ -1,16 +1,28 @@
-"""The process that calls references, which are user code, with JAX on the CPU.
+"""Run the references of specs, for comparisons and for the reference values of tuned points.
 
-The warden starts it as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are in
-`comparison`.
+References are user code. A separate process (`main`) calls them with JAX on the CPU. Its requests
+are `Compare`, for a launch, and `Sample`, for some elements of the reference result of a tuned
+point. Points that differ only in tuned parameters share a reference, which is called once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
+from pallasc.compiler.arrays import (
+    Comparison,
+    bound_array,
+    compare_arrays,
+    numpy_dtype,
+    random_bytes,
+    settle_tolerance,
+)
 from pallasc.compiler.inputs.recorders import enter, expose_variables
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import (
@@ -21,32 +33,210 @@ from pallasc.compiler.lowering.entry import (
     static_arguments,
     takes,
 )
-from pallasc.compiler.lowering.jax_versions import without_locations
-from pallasc.compiler.references.arrays import numpy_dtype, random_bytes
-from pallasc.compiler.references.comparison import (
-    ArrayFile,
-    Compare,
-    Compared,
-    Sample,
-    Sampled,
-    bound_array,
-    compare_arrays,
-    positions_of,
-    settle_tolerance,
-)
+from pallasc.compiler.toolchain.setup import declared_values, settled
 from pallasc.compiler.workers.channel import Channel
-from pallasc.compiler.workers.messages import serve
-from pallasc.errors import SpecError, summary_of
+from pallasc.compiler.workers.messages import Reply, Request, Task, serve
+from pallasc.compiler.workers.pool import Pool
+from pallasc.errors import PallascError, SpecError, summary_of
 from pallasc.specs.arrays import parse_dtype
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.bundle.tuned import Reference, pack_reference
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
+from pallasc.specs.bundle.tuned import MOST_VALUES, Reference, pack_reference, parse_reference
 from pallasc.specs.bundle.tuned import Sampled as SampledOutput
 from pallasc.specs.spec import Variant
-from pallasc.specs.spelling import an
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """An array, and the name of the file that contains its bytes as in device memory."""
+
+    array: Binding
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFiles:
+    """The inputs and outputs of a launch, in files in one folder."""
+
+    folder: Path
+    inputs: tuple[ArrayFile, ...]
+    outputs: tuple[ArrayFile, ...]
+
+
+class Compared(Reply, frozen=True, kw_only=True):
+    """The comparison of each output."""
+
+    outputs: tuple[Comparison, ...]
+
+
+class Compare(Request, frozen=True, kw_only=True):
+    """Run the reference of a variant and compare; `env` has its declared variables."""
+
+    reply: ClassVar[type[Reply]] = Compared
+    variant: Variant
+    launched: LaunchFiles
+    env: Mapping[str, str | None] = {}
+
+
+PROGRAM = "pallasc.compiler.references"
+Launch = Callable[[int], LaunchFiles]
+"""Launches a variant, given its number."""
+
+
+def compare(
+    variants: Sequence[Variant], launch: Launch
+) -> Iterator[tuple[int, tuple[Comparison, ...]]]:
+    """Launch and compare variants one after another; yield each one's number and comparisons.
+
+    Args:
+        variants: variants that have a reference.
+        launch: see `Launch`. Its files may be removed when the comparison is yielded.
+
+    Raises:
+        PallascError: a launch or a reference fails.
+    """
+    tasks = [
+        _task(number, variant, partial(_compare_request, number, variant, launch))
+        for number, variant in enumerate(variants)
+    ]
+    for number, reply in _replies(tasks):
+        yield number, reply.require(Compared).outputs
+
+
+def _compare_request(number: int, variant: Variant, launch: Launch) -> Compare:
+    return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))
+
+
+def _task(number: int, variant: Variant, request: Request | Callable[[], Request]) -> Task:
+    environment = ("", variant.base_dir, tuple(declared_values(variant.env).items()))
+    doing = f"the process that runs the reference of {variant.id}"
+    return Task(number, environment, request, doing)
+
+
+def _replies(tasks: Sequence[Task], **limits: Any) -> Iterator[tuple[int, Reply]]:
+    """Yield the number and the reply of each task, in the order of completion."""
+    if not tasks:
+        return
+    with Pool(1, settled(os.environ), program=PROGRAM, tick_s=None, **limits) as pool:
+        for _, task, reply in pool.run(tasks):
+            if task is not None and reply is not None:
+                yield task.label, reply
+
+
+SEED = 0
+"""Seed of the inputs: the default of `pallasc run`."""
+LONGEST_S = 120
+"""Time limit of one reference in seconds; after it, a job continues without these values."""
+
+_MOST_BYTES = 4 << 30
+"""Maximum size of the inputs of a reference; JAX on the CPU needs a multiple of it."""
+
+
+class Sampled(Reply, frozen=True, kw_only=True):
+    """The bytes of the reference values, as stored in a bundle."""
+
+    data: bytes
+
+
+class Sample(Request, frozen=True, kw_only=True):
+    """Call the reference of a variant; `env` has its declared variables."""
+
+    reply: ClassVar[type[Reply]] = Sampled
+    variant: Variant
+    inputs: tuple[Binding, ...]
+    outputs: tuple[Binding, ...]
+    seed: int
+    env: Mapping[str, str | None] = {}
+
+
+class Samples(NamedTuple):
+    """Reference values of a variant as bytes, or None and the reason why there are none."""
+
+    data: bytes | None
+    why: str = ""
+
+
+def positions_of(path: str, size: int, seed: int) -> list[int]:
+    """Return the indices of the elements of an output to compare, ascending; all if there are few.
+
+    Args:
+        path: path of the output; outputs with different paths get different indices.
+        size: number of its elements.
+        seed: seed of the choice.
+    """
+    if size <= MOST_VALUES:
+        return list(range(size))
+    return sorted(random.Random(f"{seed} {path}").sample(range(size), MOST_VALUES))
+
+
+def sample_references(
+    points: Sequence[tuple[Variant, LaunchPlan]], *, memory_bytes: int | None = None
+) -> list[Samples]:
+    """Return the reference values of points, in the order of the points.
+
+    Args:
+        points: variants and their launch plans, in any order.
+        memory_bytes: memory limit of the process; None for no limit.
+    """
+    found: dict[int, Samples] = {}
+    leaders: dict[object, int] = {}
+    tasks: list[Task] = []
+    for number, (variant, plan) in enumerate(points):
+        if leaders.setdefault(_same(variant), number) != number:
+            continue
+        if why := _why_none(variant, plan):
+            found[number] = Samples(None, why)
+        else:
+            request = Sample(
+                variant=variant,
+                inputs=plan.inputs,
+                outputs=plan.outputs,
+                seed=SEED,
+                env=declared_values(variant.env),
+            )
+            tasks.append(_task(number, variant, request))
+    for number, reply in _replies(tasks, timeout_s=LONGEST_S, memory_bytes=memory_bytes):
+        found[number] = _settled(reply, points[number][1])
+    return [found[leaders[_same(variant)]] for variant, _ in points]
+
+
+def _same(variant: Variant) -> object:
+    """Return a key that is equal for variants with the same reference.
+
+    It leaves out the target and tuned parameters.
+    """
+    over = variant.tuning.over if variant.tuning else ()
+    params = tuple((name, value) for name, value in variant.params if name not in over)
+    return variant.name, variant.base_dir, params
+
+
+def _why_none(variant: Variant, plan: LaunchPlan) -> str:
+    """Return why there are no reference values, "" if there may be some."""
+    if variant.reference is None:
+        return "the spec names no reference"
+    if variant.mesh:
+        return "it runs on several devices"
+    if sum(plan.buffers[each.buffer].size for each in plan.inputs) > _MOST_BYTES:
+        return f"its inputs take more than {_MOST_BYTES >> 30} GiB"
+    return ""
+
+
+def _settled(reply: Reply, plan: LaunchPlan) -> Samples:
+    try:
+        data = reply.require(Sampled).data
+        parse_reference(data, [output.shape for output in plan.outputs])
+    except PallascError as error:
+        return Samples(None, error.message)
+    return Samples(data)
+
+
+# ---- the process that calls references
 
 
 def main(arguments: list[str], channel: Channel) -> int:
-    """Serve requests until there are no more."""
+    """Serve requests until there are no more.
+
+    The warden calls this as `main([REQUESTS, ANSWERS, PARENT], channel)`.
+    """
     return serve(arguments[0], channel, {Compare: _compare, Sample: _sample})
 
 
@@ -157,30 +347,20 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> list[Any]:
         inputs: numpy arrays by path, in the order of the kernel's signature.
 
     Raises:
-        SpecError: it cannot be imported, fails, or returns something that is not an array.
+        SpecError: it cannot be imported, or fails.
     """
     import jax
 
     function, positional, named = _call_of(variant, str(variant.reference), inputs)
     try:
-        with without_locations():
-            result = jax.block_until_ready(function(*positional, **named))
+        result = jax.block_until_ready(function(*positional, **named))
     except Exception as error:
         place = user_place(frames(error)) or variant.location
         raise SpecError(
             f"the reference {variant.reference} of {variant.name} failed: {summary_of(error)}",
             location=place,
         ) from error
-    arrays = leaves_of(result)
-    for array in arrays:
-        if array.dtype.kind in "OUS" and array.size:
-            raise SpecError(
-                f"the reference {variant.reference} of {variant.name} returns "
-                f"{an(type(array.flat[0]).__name__)}, which is no array.",
-                location=variant.location,
-                hint="It must return arrays like the kernel's.",
-            )
-    return arrays
+    return leaves_of(result)
 
 
 def _call_of(

@@ -1,6 +1,6 @@
-"""Arrays of kernels: random numbers, .npy and .npz files, and the bytes in device memory.
+"""Arrays of kernels: random numbers, .npy and .npz files, bytes in device memory, comparisons.
 
-numpy is imported only when a file is read or written.
+numpy is imported only when it is needed.
 
 Random numbers are the same for the same seed on every machine. They are random bits, some of which
 are fixed, so that every pattern is a number that kernels can compute with:
@@ -21,14 +21,18 @@ import io
 import math
 import random
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from pallasc.errors import ArgumentError, SpecError, ToolError
 from pallasc.specs.arrays import parse_dtype
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.spec import Tolerance
 
 _LONGEST_HEAD_BYTES = 1 << 14
 """Larger than any header that numpy accepts."""
@@ -370,3 +374,199 @@ def _bit_patterns(dtype: str) -> tuple[int, int]:
     sign = (1 << (bits - 1)) if bits > exponent + mantissa else 0
     free = sign | (((1 << _FREE_EXPONENT_BITS) - 1) << mantissa) | ((1 << mantissa) - 1)
     return free, first << mantissa
+
+
+# ---- comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The index of an element, its value, and the reference's value, both as text."""
+
+    index: tuple[int, ...]
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The differences of an output from the reference, as `--json` prints them.
+
+    See `compare_arrays`.
+
+    Attributes:
+        count: number of elements.
+        mismatches: number of elements that differ by more than is allowed.
+        rtol, atol: the allowed difference.
+        max_abs, max_rel: the largest differences, None without finite numbers.
+        first: the first mismatch, None without any.
+    """
+
+    count: int
+    mismatches: int
+    rtol: float
+    atol: float
+    max_abs: float | None
+    max_rel: float | None
+    first: Mismatch | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields that `--json` prints."""
+        return asdict(self)
+
+
+_SLICE = 1 << 22
+"""Number of elements compared at a time, to bound the copies in double precision."""
+_ULPS = 4
+
+
+def settle_tolerance(tolerance: Tolerance | None, dtype: str) -> tuple[float, float]:
+    """Return `rtol` and `atol` for results of a type.
+
+    A missing field is 0. Without a tolerance, floating-point numbers may differ by four units in
+    the last place, relative to their size or to 1.
+    """
+    if tolerance is not None:
+        return tolerance.rtol or 0.0, tolerance.atol or 0.0
+    limit = _ULPS * epsilon(dtype)
+    return limit, limit
+
+
+def epsilon(dtype: str) -> float:
+    """Return the distance from 1 to the next number of a type, 0 for integer types."""
+    import ml_dtypes
+
+    if dtype == "bool" or dtype[0] in "iu":
+        return 0.0
+    limits: Any = ml_dtypes.finfo
+    return float(limits(numpy_dtype(dtype)).eps)
+
+
+def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> Comparison:
+    """Return the differences between two arrays of the same shape.
+
+    Elements match if `|actual - expected| <= atol + rtol * |expected|`, or if both are NaN or the
+    same infinity. `max_abs` and `max_rel` cover finite pairs, and are None if there are none;
+    `max_rel` skips zeros of the reference.
+    """
+    import numpy as np
+
+    result, reference = actual.reshape(-1), expected.reshape(-1)
+    mismatches, first = 0, None
+    max_abs: float | None = None
+    max_rel: float | None = None
+    for start in range(0, result.size, _SLICE):
+        raw = [array[start : start + _SLICE] for array in (result, reference)]
+        a, b = map(_widened, raw)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            distance, size = np.abs(a - b), np.abs(b)
+            if all(array.dtype.kind in "iu" for array in raw):
+                # Adjacent 64-bit integers may be equal in double precision.
+                distance[(raw[0] != raw[1]) & (distance == 0)] = 1
+            finite = np.isfinite(a) & np.isfinite(b)
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            wrong = np.where(finite, distance > atol + rtol * size, ~same)
+            relative = distance[finite & (size > 0)] / size[finite & (size > 0)]
+        mismatches += int(np.count_nonzero(wrong))
+        if wrong.any() and first is None:
+            at = start + int(np.argmax(wrong))
+            index = tuple(map(int, np.unravel_index(at, actual.shape)))
+            first = Mismatch(index, str(result[at]), str(reference[at]))
+        max_abs = _largest(max_abs, distance[finite])
+        max_rel = _largest(max_rel, relative)
+    return Comparison(
+        count=int(result.size),
+        mismatches=mismatches,
+        rtol=rtol,
+        atol=atol,
+        max_abs=max_abs,
+        max_rel=max_rel,
+        first=first,
+    )
+
+
+def _widened(array: Any) -> Any:
+    return array.astype("c16" if array.dtype.kind == "c" else "f8")
+
+
+def _largest(largest: float | None, values: Any) -> float | None:
+    if not values.size:
+        return largest
+    # The distance between two large numbers may be infinite, which JSON cannot express.
+    return max(min(float(values.max()), sys.float_info.max), largest or 0.0)
+
+
+def compare_samples(
+    binding: Binding,
+    data: bytes,
+    positions: Sequence[int],
+    values: Sequence[float],
+    tolerance: tuple[float, float],
+) -> Comparison:
+    """Compare some elements of an output with their expected values.
+
+    Args:
+        binding: the output.
+        data: its bytes.
+        positions: indices of the elements in row-major order.
+        values: the expected values.
+        tolerance: `rtol` and `atol`.
+
+    Raises:
+        ToolError: numpy or ml_dtypes is not installed.
+    """
+    with needing_numpy("results cannot be compared"):
+        import numpy as np
+
+        actual = bound_array(binding, data).reshape(-1)[np.array(positions)]
+        rtol, atol = tolerance
+        compared = compare_arrays(actual, np.array(values, np.float64), rtol=rtol, atol=atol)
+        if compared.first is None:
+            return compared
+        place = np.unravel_index(positions[compared.first.index[0]], binding.shape)
+        first = replace(compared.first, index=tuple(map(int, place)))
+        return replace(compared, first=first)
+
+
+def compare_outputs(
+    binding: Binding, data: bytes, wanted: bytes, tolerance: tuple[float, float] | None
+) -> Comparison:
+    """Compare an output with another output of the same type and shape.
+
+    Args:
+        binding: the output.
+        data: its bytes.
+        wanted: the bytes of the other output.
+        tolerance: `rtol` and `atol`; None for kernels that may sum in a different order.
+
+    Raises:
+        ToolError: numpy or ml_dtypes is not installed.
+    """
+    with needing_numpy("results cannot be compared"):
+        actual, expected = bound_array(binding, data), bound_array(binding, wanted)
+        rtol, atol = tolerance or _loose_tolerance(expected, binding.dtype)
+        return compare_arrays(actual, expected, rtol=rtol, atol=atol)
+
+
+def bound_array(binding: Binding, data: bytes) -> Any:
+    """Return the numpy array of an input or output from its bytes in device memory."""
+    import numpy as np
+
+    flat = np.frombuffer(data, np.uint8)
+    return array_of(flat, binding.dtype, binding.shape, binding.layout)
+
+
+def _loose_tolerance(expected: Any, dtype: str) -> tuple[float, float]:
+    """Return `rtol` and `atol` for results that may be summed in another order: half the digits.
+
+    That is the square root of the distance from 1 to the next number, relative to an element or to
+    the root mean square of all elements; integers must be equal.
+    """
+    import numpy as np
+
+    digits = math.sqrt(epsilon(dtype))
+    if not digits:
+        return 0.0, 0.0
+    wide = np.abs(_widened(expected))
+    finite = wide[np.isfinite(wide)]
+    return digits, digits * math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
-from pallasc.compiler.executable.allocations import (
+from pallasc.compiler.lowering.allocations import (
     Places,
     constant_bytes,
     constant_places,
@@ -22,7 +22,7 @@ from pallasc.compiler.executable.allocations import (
     packed,
     place,
 )
-from pallasc.compiler.executable.mosaic_kernel import (
+from pallasc.compiler.lowering.mosaic_kernel import (
     MosaicKernel,
     Regions,
     check_tensor_map,
@@ -31,7 +31,7 @@ from pallasc.compiler.executable.mosaic_kernel import (
     read_mosaic_kernel,
     uses_peers,
 )
-from pallasc.compiler.executable.serialized import refuse_unknown_fields
+from pallasc.compiler.lowering.serialized import refuse_unknown_fields
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
 from pallasc.specs.artifacts.plan import (
@@ -501,7 +501,7 @@ def _metadata(module: Any, instruction: Any) -> Any:
 def _frames(index: Any, metadata: Any) -> Iterator[tuple[str, int]]:
     frame_id = metadata.stack_frame_id
     for _ in index.stack_frames:  # at most: damaged frames may form a circle
-        if not 0 < frame_id <= len(index.stack_frames):
+        if frame_id <= 0:
             break
         frame = index.stack_frames[frame_id - 1]
         location = index.file_locations[frame.file_location_id - 1]

@@ -1,1 +1,0 @@
-"""From XLA's serialized executable to a launch plan."""

@@ -1,1 +1,0 @@
-"""References for results: random inputs, reference functions in workers, and tolerances."""
