@@ -11,7 +11,7 @@ from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Outcome, Run
-    from pallasc.compiler.inputs.why import Difference, Explanation
+    from pallasc.compiler.inputs.manifest import Difference, Explanation
 
 _FEW_COMPILED = 5
 """Up to this many result lines are still on the screen and not repeated."""

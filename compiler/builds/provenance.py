@@ -18,7 +18,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.inputs.request import place_of
+from pallasc.compiler.inputs.lookup import place_of
 from pallasc.compiler.inputs.sources import FILE, path_of
 from pallasc.compiler.toolchain.modules import Place, is_installed
 from pallasc.specs.artifacts.artifact import Artifact

@@ -17,21 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from msgspec import structs
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.build import build, open_pool
 from pallasc.compiler.builds.collect import OnTick, SpecReader
-from pallasc.compiler.builds.compile_misses import open_pool
 from pallasc.compiler.builds.options import Options, load_baseline
 from pallasc.compiler.builds.provenance import files_named, files_read, paths_read
 from pallasc.compiler.builds.report import OnEvent, Report
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.compiler.workers.messages import Introduction
+from pallasc.compiler.workers.messages import Introduction, Rehearse
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spec import Variant
@@ -207,12 +207,10 @@ class WarmWorkers(ExitStack):
             ToolError: the toolchain is incomplete, or a worker cannot be started.
         """
         pool = self.pool(len(variants))
-        pool.context = plain = Introduction.of(self.setup(), context, store)
-        contexts: dict[str, Introduction] = {}
-        for variant in variants:
-            if variant.target.arch not in contexts and len(contexts) < pool.jobs:
-                contexts[variant.target.arch] = structs.replace(plain, rehearsal=variant.target)
-        pool.keep_ready(contexts)
+        pool.context = Introduction.of(self.setup(), context, store)
+        targets = {variant.target.arch: variant.target for variant in variants}
+        first = islice(targets.items(), pool.jobs)
+        pool.keep_ready({arch: Rehearse(target=target) for arch, target in first})
 
 
 class Watch(ExitStack):

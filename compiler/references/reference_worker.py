@@ -1,6 +1,6 @@
 """The process that calls references, which are user code, with JAX on the CPU.
 
-The warden starts it as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are in
+The warden starts it as `main(REQUESTS, ANSWERS)`; the messages are in
 `comparison`.
 """
 
@@ -34,7 +34,6 @@ from pallasc.compiler.references.comparison import (
     positions_of,
     settle_tolerance,
 )
-from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.messages import serve
 from pallasc.errors import SpecError, summary_of
 from pallasc.specs.arrays import parse_dtype
@@ -45,9 +44,9 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.spelling import an
 
 
-def main(arguments: list[str], channel: Channel) -> int:
+def main(requests: int, replies: int) -> int:
     """Serve requests until there are no more."""
-    return serve(arguments[0], channel, {Compare: _compare, Sample: _sample})
+    return serve(requests, replies, {Compare: _compare, Sample: _sample})
 
 
 def _compare(request: Compare) -> Compared:

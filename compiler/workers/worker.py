@@ -1,9 +1,9 @@
 """The worker process: imports JAX once, then serves requests, for a single architecture.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`, with two inherited pipe
-descriptors, the parent's process id, and the channel for replies. Standard output and error belong
-to user code; the parent stores them in files, and the worker reads standard error (`diagnostics`).
-The worker ends when the request pipe closes, or when the warden, which has set PDEATHSIG, dies.
+Started by the warden as `main(REQUESTS, ANSWERS)`, with two inherited pipe descriptors. Standard
+output and error belong to user code; the parent stores them in files, and the worker reads standard
+error (`diagnostics`). The worker ends when the request pipe closes, or when the warden dies, which
+PDEATHSIG reports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pallasc.cache.manifests import About, Trust, set_name
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import recorders
-from pallasc.compiler.inputs.lookup import stored_artifact
+from pallasc.compiler.inputs.lookup import data_digests, named_entries, place_of, stored_artifact
 from pallasc.compiler.inputs.manifest import (
     Sources,
     closure,
@@ -34,14 +34,12 @@ from pallasc.compiler.inputs.manifest import (
     missed_of,
 )
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
-from pallasc.compiler.inputs.request import data_digests, named_entries, place_of
 from pallasc.compiler.inputs.sources import FILE, name_of
 from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Job, Lowered
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
-from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.diagnostics import (
     Diagnostic,
     Listener,
@@ -62,6 +60,7 @@ from pallasc.compiler.workers.messages import (
     LinesFound,
     Listen,
     PtxFound,
+    Rehearse,
     Reply,
     Request,
     Warm,
@@ -72,31 +71,31 @@ from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry
 from pallasc.specs.garbage import collector_past
-from pallasc.specs.gpus import Target
 from pallasc.specs.loading.modules import module_name
 from pallasc.specs.spec import Variant
 
 
-def main(arguments: list[str], channel: Channel) -> int:
+def main(requests: int, replies: int) -> int:
     """Serve requests until there are no more."""
     hide_nvjitlink()
     recorders.record_imports()
     sessions: list[Session] = []
 
-    def introduce(request: Introduction) -> None:
+    def introduce(request: Introduction) -> Mapping[str, object]:
         sessions.append(Session(request))
-        channel.send(READY)
+        return READY
 
-    answers: Mapping[type[Request], Callable[[Any], Reply | None]] = {
+    answers: Mapping[type[Request], Callable[[Any], Reply | Mapping[str, object] | None]] = {
         Warm: lambda _: _import_compiler(),
-        Listen: lambda _: channel.send(READY),
+        Listen: lambda _: READY,
         Introduction: introduce,
+        Rehearse: lambda request: sessions[0].rehearse(request),
         Collect: _collect,
         Compile: lambda request: sessions[0].compile(request),
         FindLines: lambda request: sessions[0].find_lines(request),
         FindPtx: lambda request: sessions[0].find_ptx(request),
     }
-    return serve(arguments[0], channel, answers, lambda: any(s.is_tainted() for s in sessions))
+    return serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
 
 
 def _import_compiler() -> None:
@@ -140,18 +139,6 @@ def _collect(request: Collect) -> Reply:
 
 
 _SIZE = 128
-
-
-def _rehearse(target: Target, tools: Tools) -> None:
-    """Compile a small kernel for a target, so that JAX, Mosaic, and XLA have started before a task.
-
-    Errors are left to the first task. A rehearsal does not affect artifacts: earlier compilations
-    of a process have no effect on later ones.
-    """
-    array = resolve_array(f"f32[{_SIZE}]")
-    job = Job(function=_double, args={"x": array}, static={}, target=target)
-    with suppress(Exception):
-        compile_job(job, lower_job(job), tools)
 
 
 def _double(x: Any) -> Any:
@@ -211,8 +198,17 @@ class Session:
         self.before, self.shared = ProcessSnapshot(), SharedState()
         self.listener = Listener()
         self._traced = 0
-        if introduction.rehearsal is not None:
-            _rehearse(introduction.rehearsal, self.tools)
+
+    def rehearse(self, request: Rehearse) -> None:
+        """Compile a small kernel, so that JAX, Mosaic, and XLA have started before a task.
+
+        Errors are left to the first task. A rehearsal does not affect artifacts: earlier
+        compilations of a process have no effect on later ones.
+        """
+        array = resolve_array(f"f32[{_SIZE}]")
+        job = Job(function=_double, args={"x": array}, static={}, target=request.target)
+        with suppress(Exception):
+            compile_job(job, lower_job(job), self.tools)
 
     def is_tainted(self) -> bool:
         """Restore what variants share; return True if that is not possible."""

@@ -24,8 +24,15 @@ from msgspec.structs import replace
 
 from pallasc.cache.format import size
 from pallasc.compiler.toolchain.toolkit import TOOLKIT
-from pallasc.compiler.workers.channel import Messages, encode
-from pallasc.compiler.workers.messages import Failed, Group, Reply, Request, Task
+from pallasc.compiler.workers.messages import (
+    Failed,
+    Group,
+    Messages,
+    Reply,
+    Request,
+    Task,
+    encode,
+)
 from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
 from pallasc.errors import CompileError, Location, ToolError
 

@@ -17,7 +17,7 @@ from pallasc.cli.output.json import report_json
 from pallasc.cli.output.junit import junit_xml
 from pallasc.cli.output.outcome import build_run
 from pallasc.compiler.builds.report import Report
-from pallasc.compiler.workers import channel, worker_process
+from pallasc.compiler.workers import messages, worker_process
 from pallasc.compiler.workers.messages import Collect, Failed, Listen, Reply, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import Location
@@ -285,7 +285,7 @@ def test_a_worker_that_closes_its_pipe_is_not_waited_for(monkeypatch: pytest.Mon
 
 
 def test_an_answer_without_an_end_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_LONGEST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(messages, "_LONGEST_LINE_BYTES", 1 << 20)
     with fakes() as pool:
         endless, fine = run(
             pool, "import os\nwhile True: os.write(answers, b'x' * 65536)", "value = 1"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.cluster import exchange as module
-from pallasc.compiler.cluster.exchange import SentSources, sources_of
+from pallasc.compiler.workers import cluster_worker as module
+from pallasc.compiler.workers.cluster_worker import SentSources, sources_of
 from pallasc.errors import ToolError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

@@ -10,10 +10,9 @@ import pytest
 from behaves import GOOD
 from clusters import PROGRAMS, Cluster, cluster, own_port
 
-from pallasc.compiler.cluster import pool as module
-from pallasc.compiler.cluster.exchange import SentSources, read_reply
-from pallasc.compiler.cluster.pool import ClusterPool
-from pallasc.compiler.cluster.worker import BuildPlugin
+from pallasc.compiler.workers import cluster as module
+from pallasc.compiler.workers.cluster import ClusterPool, read_reply
+from pallasc.compiler.workers.cluster_worker import BuildPlugin, SentSources
 from pallasc.compiler.workers.messages import Failed, Reply, Task, Warm
 from pallasc.errors import PallascError, ToolError
 

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pallasc.compiler.cluster import worker
-from pallasc.compiler.cluster.exchange import LONGEST_BYTES, reply_bytes
+from pallasc.compiler.workers import cluster_worker as worker
+from pallasc.compiler.workers.cluster import LONGEST_BYTES
+from pallasc.compiler.workers.cluster_worker import reply_bytes
 from pallasc.compiler.workers.messages import Group, Reply
 
 GOOD = reply_bytes(Reply())

@@ -2,6 +2,11 @@
 
 dask schedules the variants, one task each, and repeats those whose worker died. A variant whose
 reply the build rejects goes to another worker. A worker that does not reply gets no more variants.
+
+Nothing that a worker reports is trusted if it can be checked: each blob is hashed, the record is
+parsed as untrusted input, and the sources that the compilation read must equal the local ones, so a
+file that was needed but not sent is noticed. Whether a cubin comes from its source cannot be
+checked without compiling, so a cluster must be trusted for that.
 """
 
 from __future__ import annotations
@@ -12,20 +17,40 @@ import secrets
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from pallasc.compiler.cluster.exchange import LONGEST_BYTES, REFUSED, read_reply
-from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Request, Task
+from msgspec.structs import replace
+
+from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
+from pallasc.cache.store import Store
+from pallasc.compiler.inputs.lookup import Lookup, named_entries
+from pallasc.compiler.inputs.lookup import Request as LookupKey
+from pallasc.compiler.inputs.manifest import fields_text, joined
+from pallasc.compiler.workers.diagnostics import store_for_action
+from pallasc.compiler.workers.messages import (
+    REFUSED,
+    Compile,
+    Compiled,
+    Failed,
+    Reply,
+    Request,
+    Task,
+    decode,
+)
 from pallasc.compiler.workers.pool import Event
-from pallasc.errors import CompileError, PallascError, SpecError, ToolError
+from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
+from pallasc.specs.artifacts.artifact import Artifact
 
 if TYPE_CHECKING:
-    from pallasc.compiler.cluster.worker import BuildPlugin
+    from pallasc.compiler.workers.cluster_worker import BuildPlugin
 
+LONGEST_BYTES = 256 << 20
+_MOST_VALUES = 1_000_000
+"""When parsed, a value of three characters takes about 60 bytes."""
 
 _HINT = "Start one with: dask scheduler; or compile here, without --executor."
 _HINT_TLS = (
@@ -194,7 +219,7 @@ class ClusterPool(ExitStack):
 
     def _send(self, sent: _Sent) -> Iterator[Event]:
         """Submit a variant, to workers that have not failed at it."""
-        from pallasc.compiler.cluster.worker import compile_variant
+        from pallasc.compiler.workers.cluster_worker import compile_variant
 
         sent.allowed, sent.worker = None, ""
         self._count += 1
@@ -310,6 +335,108 @@ def _text_of(error: BaseException) -> str:
     text = next(iter(str(error).splitlines()), "")[:500]
     return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
 
+
+# ---- verifying and publishing
+
+
+def read_reply(request: Request, data: object) -> Reply:
+    """Return the reply to a request from the bytes of `reply_bytes`.
+
+    Raises:
+        ValueError: it is malformed.
+    """
+    if type(data) is not bytes or len(data) > LONGEST_BYTES:
+        raise ValueError("not bytes, or too many")
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError("too many values")
+    try:
+        return request.read_reply(decode(data))
+    except RecursionError as error:
+        raise ValueError("values too deep in each other") from error
+
+
+def publish(
+    requests: Sequence[LookupKey],
+    lookup: Lookup,
+    store: Store,
+    label: int,
+    asked: Compile,
+    reply: Compiled,
+) -> Compiled:
+    """Publish an artifact that a worker compiled.
+
+    Args:
+        requests: the requests of a build's tasks, by their labels.
+        lookup: compares sources with the local ones.
+        store: the local store.
+        label: the label of the task.
+        asked: the request to the worker.
+        reply: the worker's reply.
+
+    Raises:
+        ValueError: it is rejected.
+    """
+    keys = requests[label]
+    try:
+        _check_artifact(reply, asked)
+        if reply.manifest is not None:
+            manifest = _checked_manifest(reply, asked, keys.key)
+            if changes := lookup.changes(manifest, keys.place):
+                raise ValueError(f"its sources are not those here: {changes[0].sentence}")
+            reply = replace(reply, manifest_key=set_name(keys.key, manifest.read))
+    except CorruptError as error:
+        raise ValueError(f"its answer is damaged: {error.message}") from error
+    return _published(reply, asked, store)
+
+
+def _check_artifact(reply: Compiled, asked: Compile) -> None:
+    if reply.record is None:
+        raise ValueError("its answer has no artifact")
+    artifact = Artifact(reply.record, lambda name: reply.blobs.get(name, b""))
+    artifact.blobs()
+    _ = artifact.kernels, artifact.plan  # which read the rest of the record
+    target = {name: value for name, value in artifact.target.items() if name != "name"}
+    if target != asked.variant.target.figures():
+        raise ValueError("its artifact is for another target")
+    if {*reply.blobs} != {*artifact.record["blobs"]}:
+        raise ValueError("its artifact comes with other files than it names")
+
+
+def _checked_manifest(reply: Compiled, asked: Compile, key: str) -> Manifest:
+    manifest = manifest_from_json(key, reply.manifest or {})
+    claimed = (manifest.action, manifest.variant, manifest.request)
+    if claimed != (reply.action, asked.variant.id, fields_text(asked.fields)):
+        raise ValueError("its manifest is for another variant")
+    sealed = joined(manifest, manifest)
+    if sealed is None or sealed.read != manifest.read:
+        raise ValueError("its manifest has another digest than its sources")
+    for entry in named_entries(asked.variant):
+        label = f"{'file' if entry.is_file else 'module'}:{entry.source}"
+        if label not in manifest.files:
+            raise ValueError(f"its manifest leaves out {label}")
+    return manifest
+
+
+def _published(reply: Compiled, asked: Compile, store: Store) -> Compiled:
+    """Publish an artifact as a local worker does."""
+    store.not_stored = ""
+    if reply.status == "compiled":
+        store_for_action(store, reply.action, reply.diagnostics)
+    doubt = asked.trusted_records is not None
+    put = store.put_artifact(reply.action, reply.record or {}, reply.blobs, replace=doubt)
+    digest = put.stored_digest or put.digest
+    return replace(
+        reply,
+        digest=digest,
+        status="hit" if put.existed else "compiled",
+        conflict=put.reason if put.conflict else None,
+        stored=put.stored,
+        not_stored=store.not_stored,
+        manifest=reply.manifest and {**reply.manifest, "record": digest},
+    )
+
+
+# ---- addresses
 
 _ADDRESS = re.compile(r"dask(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?")
 _PORT = 8786
