@@ -189,7 +189,13 @@ class ClusterPool(ExitStack):
             self._workers = self._client.ncores()
             while waiting or self._sent:
                 while waiting and len(self._sent) < 4 * self.jobs + _AHEAD:
-                    yield from self._begin(waiting.popleft())
+                    task = waiting.popleft()
+                    try:
+                        sent = _Sent(task, task.make_request())
+                    except PallascError as error:
+                        yield "done", task, Failed(error=error)
+                    else:
+                        yield from self._send(sent)
                 with suppress(Empty):
                     left_s = max(0.0, looked_s + _TICK_S - time.monotonic())
                     yield from self._take(self._done.get(timeout=left_s))
@@ -208,14 +214,6 @@ class ClusterPool(ExitStack):
             ) from error
 
     # ---- variants out
-
-    def _begin(self, task: Task) -> Iterator[Event]:
-        try:
-            sent = _Sent(task, task.make_request())
-        except PallascError as error:
-            yield "done", task, Failed(error=error)
-        else:
-            yield from self._send(sent)
 
     def _send(self, sent: _Sent) -> Iterator[Event]:
         """Submit a variant, to workers that have not failed at it."""

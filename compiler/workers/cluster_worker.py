@@ -1,7 +1,7 @@
 """The dask worker's side: a plugin that holds the toolchain and the sources of one build.
 
-The sources are all files below the folders of specs and entry points, except hidden files,
-bytecode, virtual environments, and caches; and the modules elsewhere that these files import.
+The sources are all files below the folders of specs and entry points, and in the packages of entry
+points, except hidden files, bytecode, virtual environments, and caches.
 
 The plugin writes the sources below its own folder, under their paths on the user's machine, and
 compiles in pallasc's supervised processes. Each part of its toolchain must equal the build's;
@@ -14,11 +14,10 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +27,10 @@ from distributed import WorkerPlugin, get_worker
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Trust
-from pallasc.cache.stat_digest import file_holding, read_held
+from pallasc.cache.stat_digest import file_holding
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.inputs.lookup import named_entries, place_of
-from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_pythons, locate_module
+from pallasc.compiler.toolchain.modules import is_installed, is_pythons, locate_module
 from pallasc.compiler.toolchain.setup import compiler_variables, counted_values, prepare
 from pallasc.compiler.workers.messages import (
     REFUSED,
@@ -142,63 +141,29 @@ def sources_of(variants: Iterable[Variant], *, without: Sequence[str] = ()) -> S
             result.add_folder(folder, left_out)
         for name in variant.files:
             result.add(os.path.join(variant.base_dir, name))
-        modules = [entry.source for entry in named_entries(variant) if not entry.is_file]
-        _add_modules(result, modules, folders, left_out)
+        for entry in named_entries(variant):
+            if not entry.is_file and not entry.source.startswith("pallasc."):
+                _add_package(result, entry.source, folders, left_out)
     return result
 
 
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+\(?([\w., \t]+)", re.MULTILINE
-)
-
-
-def _add_modules(
-    result: SentSources, names: Sequence[str], folders: Sequence[str], left_out: set[str]
+def _add_package(
+    result: SentSources, name: str, folders: Sequence[str], left_out: set[str]
 ) -> None:
-    """Add modules that are elsewhere, and the modules that the files to send may import."""
-    pending, seen, read = [*names], {*COVERED, "pallasc"}, set[str]()
-    while True:
-        for path in [each for each in result.files if each.endswith(".py") and each not in read]:
-            read.add(path)
-            pending += _imported(result.files[path])
-        if not pending:
-            return
-        name = pending.pop()
-        if name in seen or name.partition(".")[0] in COVERED:
-            continue
-        seen.add(name)
-        found: Path | None = None
-        with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
-            found = locate_module(name, folders)
-        if found is None or found.suffix != ".py":
-            continue
-        if is_installed(str(found)) or is_pythons(str(found)):
-            continue
-        is_package = found.name == "__init__.py"
-        outer = str(found.parents[name.count(".") + is_package])
-        if outer in folders:
-            continue
-        if outer not in result.path:
-            result.path.append(outer)
-        if not found.is_file():  # in an archive
-            result.add(file_holding(str(found)))
-            with contextlib.suppress(OSError):
-                pending += _imported(read_held(str(found)))
-        elif is_package or "." in name:
-            result.add_folder(os.path.join(outer, name.partition(".")[0]), left_out)
-        else:
-            result.add(str(found))
-
-
-def _imported(source: bytes) -> Iterator[str]:
-    """Yield the names of the modules that a source may import, except by relative imports."""
-    for match in _IMPORT.finditer(source):
-        base = (match[1] or b"").decode("utf-8", "replace")
-        names = match[2].decode("utf-8", "replace").split(",")
-        if base:
-            yield base
-        for name in filter(None, (each.partition(" as ")[0].strip() for each in names)):
-            yield f"{base}.{name}" if base else name
+    """Add the package of an entry point, unless it is installed or in a folder that is sent."""
+    found = locate_module(name, folders)
+    if found is None or is_installed(str(found)) or is_pythons(str(found)):
+        return
+    is_package = found.name == "__init__.py"
+    outer = str(found.parents[name.count(".") + is_package])
+    if outer in folders:
+        return
+    if outer not in result.path:
+        result.path.append(outer)
+    if found.is_file() and (is_package or "." in name):
+        result.add_folder(os.path.join(outer, name.partition(".")[0]), left_out)
+    else:
+        result.add(file_holding(str(found)))
 
 
 # ---- compiling

@@ -53,12 +53,16 @@ from pallasc.compiler.workers.messages import (
     Collected,
     Compile,
     Compiled,
+    CompileModule,
     Failed,
+    FindIsaVersion,
     FindLines,
     FindPtx,
     Introduction,
+    IsaVersion,
     LinesFound,
     Listen,
+    ModuleCompiled,
     PtxFound,
     Rehearse,
     Reply,
@@ -66,7 +70,7 @@ from pallasc.compiler.workers.messages import (
     Warm,
     serve,
 )
-from pallasc.errors import PallascError, SpecError, summary_of
+from pallasc.errors import CompileError, PallascError, SpecError, message_of, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry
@@ -94,6 +98,8 @@ def main(requests: int, replies: int) -> int:
         Compile: lambda request: sessions[0].compile(request),
         FindLines: lambda request: sessions[0].find_lines(request),
         FindPtx: lambda request: sessions[0].find_ptx(request),
+        CompileModule: _compile_module,
+        FindIsaVersion: _find_isa_version,
     }
     return serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
 
@@ -136,6 +142,50 @@ def _collect(request: Collect) -> Reply:
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
     return Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
+
+
+# ---- modules that the user's process lowered
+
+
+def _compile_module(request: CompileModule) -> ModuleCompiled:
+    """Compile a module.
+
+    Raises:
+        CompileError: XLA cannot compile it; `kind` is the class of XLA's error.
+    """
+    _prepare_xla(request.toolkit)
+    from jax._src import lib
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    from pallasc.compiler.lowering.jax_versions import devices_for
+
+    library: Any = lib
+    xla_client = library.xla_client
+    devices = devices_for(request.target, request.count)
+    try:
+        with mlir.make_ir_context():
+            executable = devices[0].client.compile(
+                ir.Module.parse(request.module),
+                executable_devices=xla_client.DeviceList(devices),
+                compile_options=xla_client.CompileOptions.ParseFromString(request.options),
+            )
+    except Exception as error:
+        raise CompileError(message_of(error), kind=type(error).__name__) from error
+    return ModuleCompiled(executable=executable.serialize())
+
+
+def _find_isa_version(request: FindIsaVersion) -> IsaVersion:
+    _prepare_xla(request.toolkit)
+    from jax._src.lib import mosaic_gpu
+
+    library: Any = mosaic_gpu
+    return IsaVersion(version=library._mosaic_gpu_ext._get_ptxas_isa_version())
+
+
+def _prepare_xla(toolkit: Path) -> None:
+    offer_library(toolkit, Path(tempfile.gettempdir()))
+    _import_compiler()
 
 
 _SIZE = 128
