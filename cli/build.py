@@ -17,10 +17,10 @@ from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.compiler.builds.collect import Shard
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.builds.shard import Shard
 
 
 class BuildCommand(Command):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.candidate import Candidate, Events
     from pallasc.checks.subject import Options
+    from pallasc.compiler.builds.collect import Shard
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.builds.shard import Shard
 
 LEVELS = ("interpreter", "artifact", "all")
 """Values of `--level`; a test compares them with the existing levels."""

@@ -15,9 +15,9 @@ from pallasc.errors import NotCachedError
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.arguments.options import Selection
+    from pallasc.compiler.builds.collect import Shard, Share
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
-    from pallasc.compiler.builds.shard import Shard, Share
     from pallasc.specs.lock import Lock
     from pallasc.specs.spec import Variant
 
@@ -111,7 +111,7 @@ def build_variants(
 
 
 def _shard(text: str) -> Shard:
-    from pallasc.compiler.builds.shard import parse_shard
+    from pallasc.compiler.builds.collect import parse_shard
 
     return parse_shard(text)
 
@@ -137,7 +137,7 @@ def take_share(
     """
     if shard is None:
         return None
-    from pallasc.compiler.builds.shard import share_of
+    from pallasc.compiler.builds.collect import share_of
 
     share = share_of(shard, variants, lock)
     line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"

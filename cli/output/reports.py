@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report as CheckReport
     from pallasc.cli.output.outcome import Run
+    from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.builds.shard import Share
 
 STANDARD_OUTPUT = Path("-")
 """Value of an option that writes a report to stdout."""

@@ -24,9 +24,9 @@ from msgspec import structs
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build, open_pool
+from pallasc.compiler.builds.bundling import files_named, files_read, paths_read
 from pallasc.compiler.builds.collect import OnTick, SpecReader
 from pallasc.compiler.builds.options import Options, load_baseline
-from pallasc.compiler.builds.provenance import files_named, files_read, paths_read
 from pallasc.compiler.builds.report import OnEvent, Report
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
