@@ -496,7 +496,7 @@ def to_notation(tree: Any, what: str) -> Any:
     """Return a tree in the notation of specs, for another process.
 
     Raises:
-        SpecError: a node cannot be rebuilt by calling its type with keyword arguments.
+        SpecError: a node cannot be rebuilt in another process.
     """
     if isinstance(tree, ArraySpec):
         return str(tree)
@@ -508,7 +508,7 @@ def to_notation(tree: Any, what: str) -> Any:
     if hasattr(tree, "_fields"):
         return Call(type(tree), **{k: to_notation(getattr(tree, k), what) for k in tree._fields})
     if isinstance(tree, Node):
-        return _call_of(tree, what)
+        raise _cannot_rebuild(what, tree.value)
     if type(tree) is tuple:
         return {"$tuple": [to_notation(item, what) for item in tree]}
     if isinstance(tree, list):
@@ -518,30 +518,6 @@ def to_notation(tree: Any, what: str) -> Any:
     if isinstance(tree, Mapping):
         raise _cannot_rebuild(what, tree)
     return tree
-
-
-def _call_of(node: Node, what: str) -> Call:
-    """Return the call that rebuilds a dataclass."""
-    value = node.value
-    if not dataclasses.is_dataclass(value) or not all(f.init for f in dataclasses.fields(value)):
-        raise _cannot_rebuild(what, value)
-    import jax
-
-    entries, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
-    by_name = {
-        getattr(path[0], "name", None): child
-        for (path, _), child in zip(entries, node.children, strict=True)
-    }
-    fields = [field.name for field in dataclasses.fields(value)]
-    if not set(by_name) <= set(fields):
-        raise _cannot_rebuild(what, value)
-    values = {
-        name: to_notation(by_name[name], f"{what}.{name}")
-        if name in by_name
-        else getattr(value, name)
-        for name in fields
-    }
-    return Call(type(value), **values)
 
 
 def _cannot_rebuild(what: str, value: object) -> SpecError:

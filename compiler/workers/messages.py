@@ -589,11 +589,11 @@ READY: Mapping[str, object] = {"ready": True}
 """Sent when a worker can begin with its first task."""
 
 
+Answers = Mapping[type[Request], Callable[[Any], Reply | Mapping[str, object] | None]]
+
+
 def serve(
-    requests: int,
-    replies: int,
-    answers: Mapping[type[Request], Callable[[Any], Reply | Mapping[str, object] | None]],
-    is_tainted: Callable[[], bool] = bool,
+    requests: int, replies: int, answers: Answers, is_tainted: Callable[[], bool] = bool
 ) -> int:
     """Serve requests until there are no more, and return the exit status.
 

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from pallasc.compiler.lowering.entry import array_arguments, import_function, st
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Job, Lowered
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
+from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import (
     Diagnostic,
     Listener,
@@ -47,29 +48,7 @@ from pallasc.compiler.workers.diagnostics import (
     store_for_action,
     stored_for_action,
 )
-from pallasc.compiler.workers.messages import (
-    READY,
-    Collect,
-    Collected,
-    Compile,
-    Compiled,
-    CompileModule,
-    Failed,
-    FindIsaVersion,
-    FindLines,
-    FindPtx,
-    Introduction,
-    IsaVersion,
-    LinesFound,
-    Listen,
-    ModuleCompiled,
-    PtxFound,
-    Rehearse,
-    Reply,
-    Request,
-    Warm,
-    serve,
-)
+from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
 from pallasc.errors import CompileError, PallascError, SpecError, message_of, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
@@ -85,23 +64,23 @@ def main(requests: int, replies: int) -> int:
     recorders.record_imports()
     sessions: list[Session] = []
 
-    def introduce(request: Introduction) -> Mapping[str, object]:
+    def introduce(request: messages.Introduction) -> Mapping[str, object]:
         sessions.append(Session(request))
         return READY
 
-    answers: Mapping[type[Request], Callable[[Any], Reply | Mapping[str, object] | None]] = {
-        Warm: lambda _: _import_compiler(),
-        Listen: lambda _: READY,
-        Introduction: introduce,
-        Rehearse: lambda request: sessions[0].rehearse(request),
-        Collect: _collect,
+    answers: messages.Answers = {
+        messages.Warm: lambda _: _import_compiler(),
+        messages.Listen: lambda _: READY,
+        messages.Introduction: introduce,
+        messages.Rehearse: lambda request: sessions[0].rehearse(request),
+        messages.Collect: _collect,
         Compile: lambda request: sessions[0].compile(request),
-        FindLines: lambda request: sessions[0].find_lines(request),
-        FindPtx: lambda request: sessions[0].find_ptx(request),
-        CompileModule: _compile_module,
-        FindIsaVersion: _find_isa_version,
+        messages.FindLines: lambda request: sessions[0].find_lines(request),
+        messages.FindPtx: lambda request: sessions[0].find_ptx(request),
+        messages.CompileModule: _compile_module,
+        messages.FindIsaVersion: _find_isa_version,
     }
-    return serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
+    return messages.serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
 
 
 def _import_compiler() -> None:
@@ -115,7 +94,7 @@ def _import_compiler() -> None:
     del cramjam, jax, llvmlite, text_format
 
 
-def _collect(request: Collect) -> Reply:
+def _collect(request: messages.Collect) -> Reply:
     from pallasc.specs.loading.decorator import collect_python
 
     note_task()
@@ -141,13 +120,13 @@ def _collect(request: Collect) -> Reply:
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
-    return Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
+    return messages.Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
 
 
 # ---- modules that the user's process lowered
 
 
-def _compile_module(request: CompileModule) -> ModuleCompiled:
+def _compile_module(request: messages.CompileModule) -> messages.ModuleCompiled:
     """Compile a module.
 
     Raises:
@@ -172,15 +151,15 @@ def _compile_module(request: CompileModule) -> ModuleCompiled:
             )
     except Exception as error:
         raise CompileError(message_of(error), kind=type(error).__name__) from error
-    return ModuleCompiled(executable=executable.serialize())
+    return messages.ModuleCompiled(executable=executable.serialize())
 
 
-def _find_isa_version(request: FindIsaVersion) -> IsaVersion:
+def _find_isa_version(request: messages.FindIsaVersion) -> messages.IsaVersion:
     _prepare_xla(request.toolkit)
     from jax._src.lib import mosaic_gpu
 
     library: Any = mosaic_gpu
-    return IsaVersion(version=library._mosaic_gpu_ext._get_ptxas_isa_version())
+    return messages.IsaVersion(version=library._mosaic_gpu_ext._get_ptxas_isa_version())
 
 
 def _prepare_xla(toolkit: Path) -> None:
@@ -230,7 +209,7 @@ class Session:
         introduction: the toolchain and the store.
     """
 
-    def __init__(self, introduction: Introduction) -> None:
+    def __init__(self, introduction: messages.Introduction) -> None:
         self._introduction = introduction
         self.tools = Tools(
             record=introduction.record,
@@ -249,7 +228,7 @@ class Session:
         self.listener = Listener()
         self._traced = 0
 
-    def rehearse(self, request: Rehearse) -> None:
+    def rehearse(self, request: messages.Rehearse) -> None:
         """Compile a small kernel, so that JAX, Mosaic, and XLA have started before a task.
 
         Errors are left to the first task. A rehearsal does not affect artifacts: earlier
@@ -285,7 +264,7 @@ class Session:
                     repeat=bool(self.listener.importing) and self.shared.was_unloaded(error),
                 )
 
-    def find_lines(self, request: FindLines) -> LinesFound:
+    def find_lines(self, request: messages.FindLines) -> messages.LinesFound:
         """Find the user's source lines of the PTX of a variant's kernels.
 
         Raises:
@@ -295,9 +274,11 @@ class Session:
 
         with self._tracing(request.env):
             job = self._job(request.variant)
-            return LinesFound(tables=line_tables(job, self.tools, request.ptx, request.code))
+            return messages.LinesFound(
+                tables=line_tables(job, self.tools, request.ptx, request.code)
+            )
 
-    def find_ptx(self, request: FindPtx) -> PtxFound:
+    def find_ptx(self, request: messages.FindPtx) -> messages.PtxFound:
         """Find the PTX of the kernels that XLA made for a variant.
 
         Raises:
@@ -307,7 +288,7 @@ class Session:
 
         with self._tracing(request.env):
             job = self._job(request.variant)
-            return PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))
+            return messages.PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))
 
     @contextmanager
     def _tracing(self, env: Mapping[str, str | None]) -> Iterator[None]:
