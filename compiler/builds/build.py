@@ -599,7 +599,7 @@ class _Build(Struct, eq=False):
             sources=sources_of(firsts, without=[str(self.store.root)]),
         )
         pool.describe(plugin)
-        pool.accept = partial(publish, list(self.misses), lookup, self.store)
+        pool.accept = partial(publish, lookup)
 
     def _result(self, miss: Miss, reply: Reply) -> VariantResult:
         """Return the result of a miss's first variant, and publish what the worker could not."""

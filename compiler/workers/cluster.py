@@ -1,7 +1,8 @@
 """A cluster with the interface of `workers/pool.Pool`, using dask's workers.
 
 dask schedules the variants, one task each, and repeats those whose worker died. A variant whose
-reply the build rejects goes to another worker. A worker that does not reply gets no more variants.
+reply the build rejects goes to another worker. dask also gives up on workers that do not answer
+(`distributed.scheduler.worker-ttl`).
 
 Nothing that a worker reports is trusted if it can be checked: each blob is hashed, the record is
 parsed as untrusted input, and the sources that the compilation read must equal the local ones, so a
@@ -17,7 +18,7 @@ import secrets
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -26,21 +27,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
-from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import Lookup, named_entries
-from pallasc.compiler.inputs.lookup import Request as LookupKey
+from pallasc.compiler.inputs.lookup import Lookup, named_entries, place_of
 from pallasc.compiler.inputs.manifest import fields_text, joined
+from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import store_for_action
-from pallasc.compiler.workers.messages import (
-    REFUSED,
-    Compile,
-    Compiled,
-    Failed,
-    Reply,
-    Request,
-    Task,
-    decode,
-)
+from pallasc.compiler.workers.messages import REFUSED, Compile, Compiled, Failed, Reply, Task
 from pallasc.compiler.workers.pool import Event
 from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -57,8 +48,6 @@ _HINT_TLS = (
     "Give it and this machine certificates of one authority: distributed.comm.tls.ca-file, "
     ".client.cert and .client.key of dask's configuration."
 )
-SLACK_S = 120.0
-"""Time that a worker may need beyond a variant's limit, to start its processes."""
 _CONNECT_S = 5.0
 _WAIT_S = 30.0
 _SLOWEST_BYTES_PER_S = 1e6
@@ -85,7 +74,7 @@ class _Sent:
     """
 
     task: Task
-    request: Request
+    request: messages.Request
     future: Any = None
     began_s: float | None = None
     allowed: list[str] | None = None
@@ -102,7 +91,7 @@ class ClusterPool(ExitStack):
         warn: shows a sentence to the user.
 
     Attributes:
-        accept: verifies and publishes the result of the task with a label, or raises ValueError.
+        accept: verifies and publishes the reply to a request, or raises ValueError.
 
     Raises:
         SpecError: the address is not a scheduler's address.
@@ -113,16 +102,14 @@ class ClusterPool(ExitStack):
     ) -> None:
         super().__init__()
         self.jobs = jobs
-        self.accept: Callable[[int, Any, Compiled], Compiled] = lambda label, asked, reply: reply
+        self.accept: Callable[[Any, Compiled], Compiled] = lambda asked, reply: reply
         self._address, self._url, self._warn = address, scheduler_url(address), warn
         self._name = f"pallasc-{secrets.token_hex(8)}"
         self._client: Any = None
-        self._limit_s = 0.0
         self._count = 0
         self._sent: dict[str, _Sent] = {}
         self._done: SimpleQueue[Any] = SimpleQueue()
         self._workers: Mapping[str, int] = {}
-        self._heard_s: dict[str, float] = {}
         self._refused: dict[str, str] = {}
 
     def warm(self, count: int) -> None:
@@ -161,7 +148,6 @@ class ClusterPool(ExitStack):
 
     def describe(self, build: BuildPlugin) -> None:
         """Send the workers the toolchain, limits, and sources of the variants of `run`."""
-        self._limit_s = build.timeout_s + SLACK_S
         wait_s = _WAIT_S + sum(map(len, build.sources.files.values())) / _SLOWEST_BYTES_PER_S
         self._ask(wait_s, self._client.register_plugin, build, name=self._name)
         self.callback(self._ask, _WAIT_S, self._client.unregister_worker_plugin, self._name)
@@ -202,7 +188,7 @@ class ClusterPool(ExitStack):
                 if time.monotonic() < looked_s + _TICK_S:
                     continue
                 looked_s = time.monotonic()
-                yield from self._look(looked_s)
+                yield from self._look()
                 if not self._workers and looked_s > nobody_s:
                     self._warn(f"{self._address} has no workers yet: waiting for the first one")
                     nobody_s = float("inf")
@@ -287,26 +273,19 @@ class ClusterPool(ExitStack):
             self._refused[sent.worker] = reply.error.message
             raise ValueError(reply.error.message)
         if isinstance(reply, Compiled):
-            reply = self.accept(sent.task.label, sent.request, reply)
-        self._heard_s[sent.worker] = time.monotonic()
+            reply = self.accept(sent.request, reply)
         return reply
 
     # ---- workers
 
-    def _look(self, now_s: float) -> Iterator[Event]:
-        """Update the workers and their tasks; give up on a worker that does not reply."""
+    def _look(self) -> Iterator[Event]:
+        """Update the workers and their tasks; take variants from workers that are gone or bad."""
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():
-            held = [self._sent[key] for key in keys if key in self._sent]
-            is_late = now_s > self._heard_s.setdefault(worker, now_s) + self._limit_s
-            if not held:
-                del self._heard_s[worker]
-            for sent in held:
+            for sent in [self._sent[key] for key in keys if key in self._sent]:
                 sent.worker = worker
                 yield from self._started(sent)
-                if is_late:
-                    self._refused[worker] = f"it gave no answer for {self._limit_s:g} s"
         for key, sent in list(self._sent.items()):
             is_gone = sent.allowed is not None and not {*sent.allowed} & {*self._workers}
             if is_gone or sent.worker in self._refused:
@@ -337,7 +316,7 @@ def _text_of(error: BaseException) -> str:
 # ---- verifying and publishing
 
 
-def read_reply(request: Request, data: object) -> Reply:
+def read_reply(request: messages.Request, data: object) -> Reply:
     """Return the reply to a request from the bytes of `reply_bytes`.
 
     Raises:
@@ -348,43 +327,46 @@ def read_reply(request: Request, data: object) -> Reply:
     if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise ValueError("too many values")
     try:
-        return request.read_reply(decode(data))
+        return request.read_reply(messages.decode(data))
     except RecursionError as error:
         raise ValueError("values too deep in each other") from error
 
 
-def publish(
-    requests: Sequence[LookupKey],
-    lookup: Lookup,
-    store: Store,
-    label: int,
-    asked: Compile,
-    reply: Compiled,
-) -> Compiled:
-    """Publish an artifact that a worker compiled.
+def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:
+    """Publish an artifact that a worker compiled, as a local worker does.
 
     Args:
-        requests: the requests of a build's tasks, by their labels.
-        lookup: compares sources with the local ones.
-        store: the local store.
-        label: the label of the task.
+        lookup: the local store, and the look-up that compares sources with the local ones.
         asked: the request to the worker.
         reply: the worker's reply.
 
     Raises:
         ValueError: it is rejected.
     """
-    keys = requests[label]
     try:
         _check_artifact(reply, asked)
         if reply.manifest is not None:
-            manifest = _checked_manifest(reply, asked, keys.key)
-            if changes := lookup.changes(manifest, keys.place):
+            manifest = _checked_manifest(reply, asked)
+            if changes := lookup.changes(manifest, place_of(asked.variant)):
                 raise ValueError(f"its sources are not those here: {changes[0].sentence}")
-            reply = replace(reply, manifest_key=set_name(keys.key, manifest.read))
+            reply = replace(reply, manifest_key=set_name(asked.request, manifest.read))
     except CorruptError as error:
         raise ValueError(f"its answer is damaged: {error.message}") from error
-    return _published(reply, asked, store)
+    store, doubt = lookup.store, asked.trusted_records is not None
+    store.not_stored = ""
+    if reply.status == "compiled":
+        store_for_action(store, reply.action, reply.diagnostics)
+    put = store.put_artifact(reply.action, reply.record or {}, reply.blobs, replace=doubt)
+    digest = put.stored_digest or put.digest
+    return replace(
+        reply,
+        digest=digest,
+        status="hit" if put.existed else "compiled",
+        conflict=put.reason if put.conflict else None,
+        stored=put.stored,
+        not_stored=store.not_stored,
+        manifest=reply.manifest and {**reply.manifest, "record": digest},
+    )
 
 
 def _check_artifact(reply: Compiled, asked: Compile) -> None:
@@ -400,8 +382,8 @@ def _check_artifact(reply: Compiled, asked: Compile) -> None:
         raise ValueError("its artifact comes with other files than it names")
 
 
-def _checked_manifest(reply: Compiled, asked: Compile, key: str) -> Manifest:
-    manifest = manifest_from_json(key, reply.manifest or {})
+def _checked_manifest(reply: Compiled, asked: Compile) -> Manifest:
+    manifest = manifest_from_json(asked.request, reply.manifest or {})
     claimed = (manifest.action, manifest.variant, manifest.request)
     if claimed != (reply.action, asked.variant.id, fields_text(asked.fields)):
         raise ValueError("its manifest is for another variant")
@@ -415,30 +397,9 @@ def _checked_manifest(reply: Compiled, asked: Compile, key: str) -> Manifest:
     return manifest
 
 
-def _published(reply: Compiled, asked: Compile, store: Store) -> Compiled:
-    """Publish an artifact as a local worker does."""
-    store.not_stored = ""
-    if reply.status == "compiled":
-        store_for_action(store, reply.action, reply.diagnostics)
-    doubt = asked.trusted_records is not None
-    put = store.put_artifact(reply.action, reply.record or {}, reply.blobs, replace=doubt)
-    digest = put.stored_digest or put.digest
-    return replace(
-        reply,
-        digest=digest,
-        status="hit" if put.existed else "compiled",
-        conflict=put.reason if put.conflict else None,
-        stored=put.stored,
-        not_stored=store.not_stored,
-        manifest=reply.manifest and {**reply.manifest, "record": digest},
-    )
-
-
 # ---- addresses
 
 _ADDRESS = re.compile(r"dask(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?")
-_PORT = 8786
-"""The default port of dask's scheduler."""
 
 
 def scheduler_url(address: str) -> str:
@@ -452,7 +413,7 @@ def scheduler_url(address: str) -> str:
     if address.strip() == "dask:":
         return ""
     match = _ADDRESS.fullmatch(address.strip())
-    port = int(match[3] or _PORT) if match else 0
+    port = int(match[3] or 8786) if match else 0
     if match is None or not 0 < port < 65536:
         shown = "a text with a user or a password" if "@" in address else repr(address)
         raise SpecError(

@@ -32,16 +32,8 @@ from pallasc.cache.store import Store, default_root
 from pallasc.compiler.inputs.lookup import named_entries, place_of
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, locate_module
 from pallasc.compiler.toolchain.setup import compiler_variables, counted_values, prepare
-from pallasc.compiler.workers.messages import (
-    REFUSED,
-    Compile,
-    Failed,
-    Group,
-    Introduction,
-    Reply,
-    Task,
-    encode,
-)
+from pallasc.compiler.workers import messages
+from pallasc.compiler.workers.messages import Compile, Failed, Group, Introduction, Reply, Task
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, ToolError
 from pallasc.specs.lock import Component, differences
@@ -92,8 +84,6 @@ class SentSources:
         Raises:
             ToolError: there are too many files, or they are too large.
         """
-        if path in self.files:
-            return
         with contextlib.suppress(OSError):  # a compilation that reads it fails there, too
             self.files[path] = Path(path).read_bytes()
             self._bytes += len(self.files[path])
@@ -171,7 +161,7 @@ def _add_package(
 
 def reply_bytes(reply: Reply, root: str = "") -> bytes:
     """Return a reply as bytes to send, without the folder `root` in its paths."""
-    return encode(reply.to_json()).replace(json.dumps(root)[1:-1].encode(), b"")
+    return messages.encode(reply.to_json()).replace(json.dumps(root)[1:-1].encode(), b"")
 
 
 def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> bytes:
@@ -191,7 +181,7 @@ def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> 
 
 
 def _refusal(why: str) -> bytes:
-    return reply_bytes(Failed(error=ToolError(why, kind=REFUSED)))
+    return reply_bytes(Failed(error=ToolError(why, kind=messages.REFUSED)))
 
 
 @dataclass
@@ -243,7 +233,11 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             self._open()
             if self._refused:
                 return _refusal(self._refused)
-            reply = self._reply(self._task(group, request), is_wanted)
+            asked, (arch, folders, declared) = Compile.from_json(request), group
+            base_dir = self._below(asked.variant.base_dir)
+            here = os.pathsep.join(map(self._below, folders.split(os.pathsep)))
+            asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))
+            reply = self._reply(Task(0, (arch, here, declared), asked), is_wanted)
             return reply_bytes(replace(reply, task=None), self._root)
         finally:
             with self._lock:
@@ -309,13 +303,6 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
                 self._root, self._free = "", []
 
     # ---- compiling
-
-    def _task(self, group: Group, request: Mapping[str, object]) -> Task:
-        asked, (arch, folders, declared) = Compile.from_json(request), group
-        base_dir = self._below(asked.variant.base_dir)
-        here = os.pathsep.join(map(self._below, folders.split(os.pathsep)))
-        asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))
-        return Task(0, (arch, here, declared), asked)
 
     def _reply(self, task: Task, is_wanted: Callable[[], bool]) -> Reply:
         """Compile in a process that serves the task's group, if there is one.

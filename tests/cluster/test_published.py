@@ -60,7 +60,7 @@ class Case:
             variant=self.variant, request=keys.key, fields=request_fields(self.variant, context),
             data=data_digests(self.variant, context.digests), env={}, trusted_records=None,
         )  # fmt: skip
-        return publish([keys], lookup, self.store, 0, asked, reply or self.reply)
+        return publish(lookup, asked, reply or self.reply)
 
 
 @pytest.fixture(scope="module")
