@@ -342,13 +342,11 @@ class _Build(Struct, eq=False):
                 self._fail(index, error)
                 continue
             found = self._find(lookup, variant, request)
-            if self._settle_hit(index, request, found, began_s):
-                continue
-            if self.remote is not None:
+            if self.remote is not None and not _is_hit(found):
                 self.remote.open()
                 waiting.append((index, request, found))
             else:
-                self._settle_miss(index, request, found)
+                self._settle_found(index, request, found, began_s)
                 self._start_workers(len(self.misses))
         if self.remote is None or not waiting:
             return
@@ -358,8 +356,7 @@ class _Build(Struct, eq=False):
             began_s, came = time.monotonic(), request.key in fetched
             if came:
                 found = self._find(lookup, self.variants[index], request)
-            if not self._settle_hit(index, request, found, began_s, remote=came):
-                self._settle_miss(index, request, found)
+            self._settle_found(index, request, found, began_s, remote=came and _is_hit(found))
         self._start_workers(len(self.misses))
 
     def _find(
@@ -371,7 +368,7 @@ class _Build(Struct, eq=False):
         except PallascError as error:
             return error
 
-    def _settle_hit(
+    def _settle_found(
         self,
         index: int,
         request: Request,
@@ -379,41 +376,26 @@ class _Build(Struct, eq=False):
         began_s: float,
         *,
         remote: bool = False,
-    ) -> bool:
-        """Settle a variant if it was found; return True if it was."""
-        if isinstance(found, PallascError) or found.artifact is None:
-            return False
-        manifest = found.manifest
-        self.session.hit(found.action_key or "", seconds=manifest.cost_s)
-        self._settle(
-            index,
-            VariantResult(
-                self.variants[index],
-                "hit",
-                time.monotonic() - began_s,
-                found.action_key,
-                found.artifact,
-                saved_s=manifest.cost_s,
-                printed=manifest.printed,
-                diagnostics=stored_diagnostics(manifest),
-                manifest_key=found.manifest_key,
-                missed=manifest.missed,
-                request=request,
-                remote=remote,
-            ),
-        )
-        return True
-
-    def _settle_miss(
-        self, index: int, request: Request, found: LookupResult | PallascError
     ) -> None:
+        """Settle a hit or an error; group a miss with others of its request."""
+        variant = self.variants[index]
         if isinstance(found, PallascError):
             self._fail(index, found)
-            return
-        miss = self.misses.setdefault(request, Miss(request, found))
-        miss.indices.append(index)
-        if not self.options.explain:  # which finds a better reason
-            self._settle_uncompiled(index, miss.reason, miss)
+        elif found.artifact is None:
+            miss = self.misses.setdefault(request, Miss(request, found))
+            miss.indices.append(index)
+            if not self.options.explain:  # which finds a better reason
+                self._settle_uncompiled(index, miss.reason, miss)
+        else:
+            manifest = found.manifest
+            self.session.hit(found.action_key or "", seconds=manifest.cost_s)
+            result = VariantResult(
+                variant, "hit", time.monotonic() - began_s, found.action_key, found.artifact,
+                saved_s=manifest.cost_s, printed=manifest.printed,
+                diagnostics=stored_diagnostics(manifest), manifest_key=found.manifest_key,
+                missed=manifest.missed, request=request, remote=remote,
+            )  # fmt: skip
+            self._settle(index, result)
 
     def _explain(self, lookup: Lookup) -> None:
         """Settle the misses; the reasons are the differences from the nearest entry."""
@@ -689,6 +671,10 @@ class _Build(Struct, eq=False):
             words += ["--store", str(self.store.root)]
         setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
         return setting + shlex.join(words)
+
+
+def _is_hit(found: LookupResult | PallascError) -> bool:
+    return isinstance(found, LookupResult) and found.artifact is not None
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:

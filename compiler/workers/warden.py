@@ -110,7 +110,10 @@ def main(arguments: list[str]) -> NoReturn:
         warden = _become_child_of_warden(warden, int(requests), int(answers), folder)
     _call_at_death_of(warden, signal.SIGKILL)
     _prepare(int(requests), int(answers), folder, int(data_bytes))
-    _isolate(folder, module)
+    from pallasc.compiler.inputs.recorders import isolate_process  # not in the wardens
+    from pallasc.specs.variables import PLACES, SYSTEM_PATH
+
+    isolate_process(folder, module, hidden=PLACES, path=SYSTEM_PATH)
     os.write(int(answers), b'{"pid":%d}\n' % os.getpid())
     program = importlib.import_module(module)
     _end_with(lambda: program.main(int(requests), int(answers)))
@@ -161,13 +164,6 @@ def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
     os.register_at_fork(after_in_child=lambda: _detach(requests, answers))
-
-
-def _isolate(folder: str, program: str) -> None:
-    from pallasc.compiler.inputs.recorders import isolate_process
-    from pallasc.specs.variables import PLACES, SYSTEM_PATH
-
-    isolate_process(folder, program, hidden=PLACES, path=SYSTEM_PATH)
 
 
 def _limit(kind: int, value: int) -> None:
