@@ -339,7 +339,7 @@ class _Build(Struct, eq=False):
             try:
                 request = lookup.requests.of(variant)
             except PallascError as error:
-                self._fail(index, error)
+                self._settle(index, VariantResult(variant, "failed", error=error))
                 continue
             found = self._find(lookup, variant, request)
             if self.remote is not None and not _is_hit(found):
@@ -380,7 +380,7 @@ class _Build(Struct, eq=False):
         """Settle a hit or an error; group a miss with others of its request."""
         variant = self.variants[index]
         if isinstance(found, PallascError):
-            self._fail(index, found)
+            self._settle(index, VariantResult(variant, "failed", error=found))
         elif found.artifact is None:
             miss = self.misses.setdefault(request, Miss(request, found))
             miss.indices.append(index)
@@ -429,8 +429,6 @@ class _Build(Struct, eq=False):
                 hint=f"Install it with: {INSTALL}",
                 reason=reason,
             )
-        if error is not None:
-            error.location = error.location or variant.location
         status: Status = "missing" if error is None else "failed"
         explanation = miss.explanation if miss else None
         result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
@@ -443,8 +441,9 @@ class _Build(Struct, eq=False):
         if result.artifact is not None:
             error = self._rejection(result, result.artifact)
             if error is not None:
-                error.location = error.location or result.variant.location
                 result = replace(result, status="failed", error=error)
+        if result.error is not None:
+            result.error.location = result.error.location or result.variant.location
         self.failed = self.failed or result.status == "failed"
         self.results[index] = result
         self._emit(result.status, result.variant, result)
@@ -461,11 +460,6 @@ class _Build(Struct, eq=False):
         if error is None and self.options.fail_on_warning:
             error = fatal_warning(result, self.options.fail_on_warning)
         return error or padding_error(result)
-
-    def _fail(self, index: int, error: PallascError) -> None:
-        variant = self.variants[index]
-        error.location = error.location or variant.location
-        self._settle(index, VariantResult(variant, "failed", error=error))
 
     def _emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
@@ -655,7 +649,7 @@ class _Build(Struct, eq=False):
             error.hint = f"{error.hint} {alone}" if error.hint else alone
         if isinstance(error, SpecError) and error.field:
             error.location = error.location or variant.where(error.field)
-        error.location = error.location or failed.place or variant.location
+        error.location = error.location or failed.place
         return error
 
     def _reproduction(self, variant: Variant) -> str:

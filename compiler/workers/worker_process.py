@@ -305,6 +305,12 @@ class Worker:
         self._output.cut()
         self._errors.cut()
 
+    def seconds(self) -> float:
+        """Return the time of its task so far; its start counts only beyond `_START_S`."""
+        seconds = time.monotonic() - max(self.began_s, self.ready_s or 0.0)
+        is_starting = self.context is not None and self.ready_s is None
+        return seconds - _START_S if is_starting else seconds
+
     def over_limit(
         self,
         held_bytes: int,
@@ -330,17 +336,13 @@ class Worker:
                 "short.",
                 kind="memory",
             )
-        now_s = time.monotonic()
-        seconds = now_s - max(self.began_s, self.ready_s or 0.0)
-        if self.context is not None and self.ready_s is None:  # it is still starting
-            seconds -= _START_S
-        if timeout_s is not None and seconds > timeout_s + grace_s:
+        if timeout_s is not None and self.seconds() > timeout_s + grace_s:
             return CompileError(
                 f"{doing} took longer than {timeout_s:g} s (--timeout) and was stopped",
                 hint="If it needs more time, raise --timeout, or use fewer --jobs.",
                 kind="timeout",
             )
-        if self.gone_s is not None and now_s > self.gone_s + _CLOSED_S:
+        if self.gone_s is not None and time.monotonic() > self.gone_s + _CLOSED_S:
             return died(doing, self.ending(), "")
         return None
 
