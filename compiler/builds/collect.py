@@ -53,10 +53,8 @@ from pallasc.compiler.toolchain.setup import (
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key
-from pallasc.specs.loading.lock_file import read_lock
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
-from pallasc.specs.lock import LOCK_FILE
 from pallasc.specs.spec import Spec, Variant, spec_from_json, spec_to_json
 from pallasc.specs.spelling import one_line
 from pallasc.specs.variables import why_not_declared
@@ -451,6 +449,11 @@ def share_of(shard: Shard, variants: Sequence[Variant], lock_file: Path | None =
     Raises:
         SpecError: `lock_file` does not exist, or the lock file is damaged.
     """
+    from statistics import median  # slow to import; most builds have no shard
+
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.lock import LOCK_FILE
+
     lock = read_lock(lock_file or LOCK_FILE)
     if lock is None and lock_file is not None:
         raise SpecError(f"there is no {lock_file}.", hint="Name the lock file that all jobs have.")
@@ -459,8 +462,6 @@ def share_of(shard: Shard, variants: Sequence[Variant], lock_file: Path | None =
     if not costs:
         own = tuple(v for v in variants if _by_digest(v.id, shard.of) == shard.number)
         return Share(shard, own, len(variants) - len(own), None, "")
-    from statistics import median  # slow to import
-
     usual_s = median(costs.values())
     costs_ms = {name: round(1000 * costs.get(name, usual_s)) for name in archs}
     shards = assign(costs_ms, archs, shard.of)

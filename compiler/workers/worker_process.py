@@ -339,7 +339,7 @@ class Worker:
         if timeout_s is not None and self.seconds() > timeout_s + grace_s:
             return CompileError(
                 f"{doing} took longer than {timeout_s:g} s (--timeout) and was stopped",
-                hint="If it needs more time, raise --timeout, or use fewer --jobs.",
+                hint="If it needs more time, raise --timeout.",
                 kind="timeout",
             )
         if self.gone_s is not None and time.monotonic() > self.gone_s + _CLOSED_S:

@@ -309,7 +309,7 @@ KERNELS = {
     "exits": "import os\nos._exit(0)\ndef run(x): return x\n",
     "talks": (
         "import os\ndef run(x):\n    print('{\"ok\": false}')\n"
-        "    for number in range(1, 200):\n"
+        "    for number in range(1, 3):\n"
         "        try: os.write(number, b'rubbish\\n')\n"
         "        except OSError: pass\n"
         "    return x * 3\n"
