@@ -392,7 +392,8 @@ class _Build(Struct, eq=False):
             result = VariantResult(
                 variant, "hit", time.monotonic() - began_s, found.action_key, found.artifact,
                 saved_s=manifest.cost_s, printed=manifest.printed,
-                diagnostics=stored_diagnostics(manifest), manifest_key=found.manifest_key,
+                diagnostics=stored_diagnostics(manifest) if manifest.diagnostics else (),
+                manifest_key=found.manifest_key,
                 missed=manifest.missed, request=request, remote=remote,
             )  # fmt: skip
             self._settle(index, result)
@@ -459,7 +460,9 @@ class _Build(Struct, eq=False):
             error = self.locked.check(result)
         if error is None and self.options.fail_on_warning:
             error = fatal_warning(result, self.options.fail_on_warning)
-        return error or padding_error(result)
+        if error is None and variant.tuning and variant.tuning.pad:
+            error = padding_error(result)
+        return error
 
     def _emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]

@@ -244,7 +244,7 @@ def _more(others: Iterable[object]) -> str:
 def padding_error(result: VariantResult) -> SpecError | None:
     """Return an error if a variant's arrays cannot be padded as its spec requires, else None."""
     tuning, artifact = result.variant.tuning, result.artifact
-    if tuning is None or not tuning.pad or artifact is None:
+    if tuning is None or artifact is None:
         return None
     from pallasc.specs.tuning import check_padding
 
