@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.compiler.builds.provenance import Repository, find_repository
+from pallasc.compiler.builds.bundling import Repository, find_repository
 from pallasc.errors import NotCachedError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import resources_of

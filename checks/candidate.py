@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
-    from pallasc.compiler.inputs.request import Request
+    from pallasc.compiler.inputs.lookup import Request
     from pallasc.errors import Location, PallascError
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
+from pallasc.compiler.inputs.lookup import Request, Requests
 from pallasc.compiler.inputs.manifest import joined
-from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import own_digest
 from pallasc.errors import PallascError

@@ -1,6 +1,6 @@
 """The process that runs levels: one variant after the other, for one level and spec folder.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are defined in
+Started by the warden as `main(REQUESTS, ANSWERS)`; the messages are defined in
 `checks.messages`. JAX is imported if a level calls the user's code, and runs on the CPU.
 """
 
@@ -18,7 +18,6 @@ from pallasc.checks.levels import LEVELS, Level, run_level
 from pallasc.checks.memory_limit import check_arrays_fit, out_of_memory
 from pallasc.checks.messages import Check, Checked
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.messages import serve
 from pallasc.errors import CheckError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -26,7 +25,7 @@ from pallasc.specs.entries import parse_entry
 from pallasc.specs.spec import Mesh, Variant
 
 
-def main(arguments: list[str], channel: Channel) -> int:
+def main(requests: int, replies: int) -> int:
     """Serve requests until there are no more."""
     session = Session()
     threads = threading.active_count()
@@ -39,8 +38,8 @@ def main(arguments: list[str], channel: Channel) -> int:
 
     # A deadlocked kernel leaves its threads running.
     return serve(
-        arguments[0],
-        channel,
+        requests,
+        replies,
         {Check: check},
         lambda: session.is_tainted() or threading.active_count() > threads,
     )
@@ -138,8 +137,8 @@ def _timed(level: Level, subject: Subject, options: Options) -> LevelResult:
 def _with_sources(result: LevelResult, variant: Variant) -> Checked:
     """Return a result with the sources that the user's code read, as the store keeps them."""
     from pallasc.cache.stat_digest import FileDigests
+    from pallasc.compiler.inputs.lookup import named_entries
     from pallasc.compiler.inputs.manifest import make_manifest
-    from pallasc.compiler.inputs.request import named_entries
     from pallasc.compiler.workers.worker import entry_sources, why_uncached, why_unknown_reads
 
     entries = named_entries(variant)

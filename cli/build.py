@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.output.outcome import Figures, Outcome
     from pallasc.cli.output.progress import Progress
+    from pallasc.compiler.builds.collect import Shard
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.builds.shard import Shard
     from pallasc.compiler.builds.watch import Watch
 
 

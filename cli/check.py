@@ -21,8 +21,8 @@ from pallasc.cli.arguments.variants import (
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.candidate import Candidate
+    from pallasc.compiler.builds.collect import Shard
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.builds.shard import Shard
 
 LEVELS = ("interpreter", "artifact", "all")
 """Values of `--level`; a test compares them with the existing levels."""

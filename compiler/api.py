@@ -11,7 +11,8 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -40,7 +41,7 @@ from pallasc.specs.spelling import an, show
 if TYPE_CHECKING:
     from pallasc.compiler.lowering.compile import Tools
     from pallasc.compiler.lowering.lower import Job
-    from pallasc.compiler.workers.xla_process import XlaProcess
+    from pallasc.compiler.workers.messages import R, Request
 
 
 T = TypeVar("T")
@@ -172,21 +173,88 @@ def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: 
 _other_assemblers: set[Path] = set()
 """Assemblers that XLA does not use in this process; it chooses its assembler once per process."""
 
-_processes: dict[tuple[Path, str], XlaProcess] = {}
-_processes_lock = threading.Lock()
+_processes: dict[tuple[Path, str], _XlaWorker] = {}
 
 
-def _process(setup: Setup, target: Target) -> XlaProcess:
-    """Return a separate process in which XLA compiles for a target that needs one."""
-    from pallasc.compiler.workers.xla_process import XlaProcess
-
+def _process(setup: Setup, target: Target) -> _XlaWorker:
+    """Return the worker in which XLA compiles for a target that needs one."""
     key = (setup.toolchain.ptxas, target.arch)
-    with _processes_lock:
-        process = _processes.get(key)
-        if process is None or not process.alive:
-            process = _processes[key] = XlaProcess(setup)
-            atexit.register(process.close)
-    return process
+    if key not in _processes:
+        worker = _processes.setdefault(key, _XlaWorker(setup))
+        atexit.register(worker.pool.__exit__, None, None, None)
+    return _processes[key]
+
+
+class _XlaWorker:
+    """A worker in which XLA compiles if it would use a different assembler in this process.
+
+    This process may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled
+    before; and the system's device library cannot be hidden in it (`toolkit`). Tracing and lowering
+    stay in this process, so that closures compile; the module and XLA's options go to the worker.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        from pallasc.compiler.workers.pool import Pool
+
+        self.pool = Pool(1, setup.environment, tick_s=None, lasting=True)
+        self._toolkit, self._lock = setup.toolkit, threading.Lock()
+
+    def compile(self, call: Any, target: Target, count: int) -> bytes:
+        """Compile a prepared call for `count` devices; return the serialized executable.
+
+        Raises:
+            XlaRuntimeError: what XLA raised.
+            CompileError: the process died.
+        """
+        from jax._src.interpreters import mlir
+
+        from pallasc.compiler.workers.messages import CompileModule, ModuleCompiled
+
+        request = CompileModule(
+            toolkit=self._toolkit,
+            target=target,
+            count=count,
+            module=mlir.module_to_bytecode(call.module),
+            options=call.options.SerializeAsString(),
+        )
+        return self._ask(request, ModuleCompiled).executable
+
+    @contextmanager
+    def isa_version(self) -> Iterator[None]:
+        """Make Mosaic ask the worker for the newest PTX version that its assembler reads."""
+        from jax._src.lib import mosaic_gpu
+
+        from pallasc.compiler.lowering.jax_versions import patched
+        from pallasc.compiler.workers.messages import FindIsaVersion, IsaVersion
+
+        def ask() -> int:
+            return self._ask(FindIsaVersion(toolkit=self._toolkit), IsaVersion).version
+
+        library: Any = mosaic_gpu
+        with patched(library._mosaic_gpu_ext, {"_get_ptxas_isa_version": ask}):
+            yield
+
+    def _ask(self, request: Request, kind: type[R]) -> R:
+        from pallasc.compiler.workers.messages import Failed, Task
+
+        task = Task(0, ("", "", ()), request)
+        with self._lock:
+            (reply,) = [reply for *_, reply in self.pool.run([task]) if reply is not None]
+        if isinstance(reply, Failed) and not reply.died:
+            text, name = reply.error.message, reply.error.kind
+            failed = XlaRuntimeError(text if "RuntimeError" in name else f"{name}: {text}")
+            failed.output = reply.output
+            raise failed
+        return reply.require(kind)
+
+
+class XlaRuntimeError(Exception):
+    """An XLA error in a worker; `output` is the output during the request.
+
+    It has the name of JAX's own class, since messages show the name.
+    """
+
+    output = ""
 
 
 @cache
@@ -428,7 +496,7 @@ def to_notation(tree: Any, what: str) -> Any:
     """Return a tree in the notation of specs, for another process.
 
     Raises:
-        SpecError: a node cannot be rebuilt by calling its type with keyword arguments.
+        SpecError: a node cannot be rebuilt in another process.
     """
     if isinstance(tree, ArraySpec):
         return str(tree)
@@ -440,7 +508,7 @@ def to_notation(tree: Any, what: str) -> Any:
     if hasattr(tree, "_fields"):
         return Call(type(tree), **{k: to_notation(getattr(tree, k), what) for k in tree._fields})
     if isinstance(tree, Node):
-        return _call_of(tree, what)
+        raise _cannot_rebuild(what, tree.value)
     if type(tree) is tuple:
         return {"$tuple": [to_notation(item, what) for item in tree]}
     if isinstance(tree, list):
@@ -450,30 +518,6 @@ def to_notation(tree: Any, what: str) -> Any:
     if isinstance(tree, Mapping):
         raise _cannot_rebuild(what, tree)
     return tree
-
-
-def _call_of(node: Node, what: str) -> Call:
-    """Return the call that rebuilds a dataclass."""
-    value = node.value
-    if not dataclasses.is_dataclass(value) or not all(f.init for f in dataclasses.fields(value)):
-        raise _cannot_rebuild(what, value)
-    import jax
-
-    entries, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
-    by_name = {
-        getattr(path[0], "name", None): child
-        for (path, _), child in zip(entries, node.children, strict=True)
-    }
-    fields = [field.name for field in dataclasses.fields(value)]
-    if not set(by_name) <= set(fields):
-        raise _cannot_rebuild(what, value)
-    values = {
-        name: to_notation(by_name[name], f"{what}.{name}")
-        if name in by_name
-        else getattr(value, name)
-        for name in fields
-    }
-    return Call(type(value), **values)
 
 
 def _cannot_rebuild(what: str, value: object) -> SpecError:

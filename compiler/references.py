@@ -34,7 +34,6 @@ from pallasc.compiler.lowering.entry import (
     takes,
 )
 from pallasc.compiler.toolchain.setup import declared_values, settled
-from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.messages import Reply, Request, Task, serve
 from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import PallascError, SpecError, summary_of
@@ -232,12 +231,9 @@ def _settled(reply: Reply, plan: LaunchPlan) -> Samples:
 # ---- the process that calls references
 
 
-def main(arguments: list[str], channel: Channel) -> int:
-    """Serve requests until there are no more.
-
-    The warden calls this as `main([REQUESTS, ANSWERS, PARENT], channel)`.
-    """
-    return serve(arguments[0], channel, {Compare: _compare, Sample: _sample})
+def main(requests: int, replies: int) -> int:
+    """Serve requests until there are no more."""
+    return serve(requests, replies, {Compare: _compare, Sample: _sample})
 
 
 def _compare(request: Compare) -> Compared:

@@ -6,7 +6,7 @@ the store has every variant, nothing is required, so JAX and the CUDA tools are 
 remote store is configured.
 
 An sdist must contain the specs, lock files and existing bundles, and a record of the commit for the
-bundle's provenance (`compiler/builds/provenance.py`). A folder of specs is included as a whole. So
+bundle's provenance (`compiler/builds/bundling.py`). A folder of specs is included as a whole. So
 is the folder that contains a spec file, because kernels import neighboring modules. If that is the
 project's root folder, only its Python and YAML files are included.
 

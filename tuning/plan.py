@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.analysis.metrics import all_metrics
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.bundling import WrittenBundle
+from pallasc.compiler.builds.bundling import WrittenBundle, files_read, origins
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.provenance import files_read, origins
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.references import Samples, sample_references
 from pallasc.errors import BudgetError, CompileError, NotCachedError, SpecError, ToolError

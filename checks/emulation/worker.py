@@ -1,6 +1,6 @@
 """The process that executes plans, one after the other.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are defined in
+Started by the warden as `main(REQUESTS, ANSWERS)`; the messages are defined in
 `checks.emulation.messages`. It runs no user code and does not import JAX.
 """
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from pallasc.checks.artifact.faults import fault_finding
 from pallasc.checks.emulation.messages import Emulate, Emulated
-from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.messages import serve
 from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
 from pallasc.emulator.machine.faults import Fault
@@ -20,9 +19,9 @@ from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 
 
-def main(arguments: list[str], channel: Channel) -> int:
+def main(requests: int, replies: int) -> int:
     """Serve requests until there are no more."""
-    return serve(arguments[0], channel, {Emulate: _emulate})
+    return serve(requests, replies, {Emulate: _emulate})
 
 
 def _emulate(request: Emulate) -> Emulated:

@@ -286,7 +286,7 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
         text = build_settings().executor or None
     if not text:
         return None
-    from pallasc.compiler.cluster.pool import scheduler_url
+    from pallasc.compiler.workers.cluster import scheduler_url
 
     scheduler_url(text)
     return text.strip()

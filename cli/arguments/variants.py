@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.candidate import Candidate
     from pallasc.cli.arguments.options import Selection
+    from pallasc.compiler.builds.collect import Shard, Share
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
-    from pallasc.compiler.builds.shard import Shard, Share
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
@@ -404,7 +404,7 @@ def build_variants(
 
 
 def _shard(text: str) -> Shard:
-    from pallasc.compiler.builds.shard import parse_shard
+    from pallasc.compiler.builds.collect import parse_shard
 
     return parse_shard(text)
 
@@ -430,7 +430,7 @@ def take_share(
     """
     if shard is None:
         return None
-    from pallasc.compiler.builds.shard import share_of
+    from pallasc.compiler.builds.collect import share_of
 
     share = share_of(shard, variants, lock)
     line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"

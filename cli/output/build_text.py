@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.cli.output.text import Screen
     from pallasc.compiler.builds.report import Report
-    from pallasc.compiler.inputs.why import Difference, Explanation
+    from pallasc.compiler.inputs.manifest import Difference, Explanation
 
 _OUTPUT_LINES = 20
 _NAMED = 10

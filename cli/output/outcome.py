@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.report import Report as CheckReport
     from pallasc.checks.report import VariantCheck
+    from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
-    from pallasc.compiler.builds.shard import Share
     from pallasc.errors import Location, PallascError
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.gpus import Target

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pallasc.checks.report import Report as CheckReport
     from pallasc.checks.report import VariantCheck
     from pallasc.cli.output.outcome import Outcome, Run
+    from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.builds.shard import Share
     from pallasc.specs.spec import Variant
 
 _TOP = 5

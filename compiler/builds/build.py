@@ -2,41 +2,90 @@
 
 If all variants are hits, no worker is started, and neither JAX nor SQLite nor any module that only
 compiling needs is imported.
+
+A variant that is not in the store becomes a `Miss`, then a `Compile` request to a worker, whose
+reply becomes the `VariantResult`.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import shlex
+import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-from pallasc.cache.store import Store
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from pallasc.cache.store import Store, default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import (
+    Event,
     OnEvent,
     Report,
     Status,
+    Tick,
     VariantResult,
+    fatal_warning,
+    hidden_notes,
+    padding_error,
+    stale_row_notes,
     stored_diagnostics,
 )
-from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, ticking
-from pallasc.compiler.inputs.lookup import LookupResult, attempt, untrusted_entry
-from pallasc.compiler.inputs.request import Request
-from pallasc.compiler.toolchain.setup import Setup, prepare
+from pallasc.compiler.inputs.lookup import (
+    Lookup,
+    LookupResult,
+    Request,
+    data_digests,
+    request_fields,
+    stored_artifact,
+    untrusted_entry,
+)
+from pallasc.compiler.toolchain.setup import (
+    Context,
+    Setup,
+    counted_values,
+    declared_values,
+    prepare,
+)
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
-from pallasc.errors import NotCachedError, PallascError, ToolError
+from pallasc.errors import CompileError, NotCachedError, PallascError, SpecError, ToolError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.resources import check_budget
+from pallasc.specs.settings import SALT
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.cache.evict import Limits
-    from pallasc.compiler.inputs.manifest import RememberedToolchain
+    from pallasc.compiler.builds.locked import LockedLookup
+    from pallasc.compiler.builds.remote_tier import RemoteTier
+    from pallasc.compiler.inputs.manifest import Explanation, RememberedToolchain
+    from pallasc.compiler.workers.cluster import ClusterPool
+    from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
+    from pallasc.compiler.workers.pool import Pool
 
 _WRITES_MANIFEST = ("compiled", "lowered")
 _NO_TOOLCHAIN = "no compiler is installed, and the store does not record which one filled it"
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
+_TICK_S = 0.5
+_POOL_TICK_S = 0.25
+_CLUSTER_TIMEOUT_S = 3600.0
+"""Default time limit of a variant on a cluster, so that none occupies a worker forever."""
+
+
+class LastingWorkers(Protocol):
+    """A toolchain and workers that stay between builds (`watch`)."""
+
+    def setup(self) -> Setup:
+        """Return the installed toolchain."""
+
+    def pool(self, tasks: int) -> Pool:
+        """Return the workers for a build with this number of variants."""
 
 
 def build(
@@ -69,244 +118,599 @@ def build(
         CorruptError: a folder of the store is a link or belongs to another user.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is invalid.
     """
-    started = time.monotonic()
-    run = Run(variants, store, options, on_event, warm)
+    started_s = time.monotonic()
+    run = _Build(list(variants), store, options, on_event, warm, Session(store))
     interrupted = False
     try:
-        _run(run)
+        run.run()
     except KeyboardInterrupt:
         interrupted = True
     except BaseException:
         if run.remote is not None:
             run.remote.finish()
         raise
-    return run.report(started, interrupted=interrupted)
+    return run.report(started_s, interrupted=interrupted)
 
 
-def _run(run: Run) -> None:
-    options = run.options
-    limits = _limits() if any(name in os.environ for name in _LIMITS) else None
-    run.store.folders.check()
-    _ = run.store.trust  # reading its keys reports errors in them before anything is done
-    with run.stack:
-        toolchain = _toolchain(run)
-        if toolchain is None:
-            for index in range(len(run.variants)):  # without an identity there are no keys
-                _settle_uncompiled(run, index, _NO_TOOLCHAIN)
-            return
-        if run.warm is None:
-            run.stack.enter_context(toolchain)
-        if options.remote is not None:
+class Miss(Struct):
+    """Variants of one request that are not in the store.
+
+    Attributes:
+        request: their request.
+        found: the result of looking it up.
+        indices: positions of the variants.
+        explanation: the differences from the nearest entry of the store, with `explain`.
+    """
+
+    request: Request
+    found: LookupResult
+    indices: list[int] = field(default_factory=list)
+    explanation: Explanation | None = None
+
+    @property
+    def reason(self) -> str:
+        """The reason of the miss in words."""
+        return self.explanation.reason if self.explanation else self.found.reason
+
+
+class _Build(Struct, eq=False):
+    """The state of one build: a result for each variant, by its position.
+
+    Attributes:
+        variants: variants to build.
+        store: the store.
+        options: options of the build.
+        on_event: callback for progress.
+        warm: workers that stay between builds, None for workers of this build alone.
+        session: records the entries of the store that are used.
+        results: finished results by position.
+        misses: misses by request.
+        notes: warnings about compilations.
+        stack: closes everything that the build has opened.
+        setup: the installed compiler, None if there is none.
+        context: the toolchain's identity, None until it is known.
+        locked: looks up with a lock, None without one.
+        remote: the remote store, None if there is none.
+        pool: the workers, None until the first one is needed.
+        failed: whether a variant has failed.
+    """
+
+    variants: list[Variant]
+    store: Store
+    options: Options
+    on_event: OnEvent
+    warm: LastingWorkers | None
+    session: Session
+    results: dict[int, VariantResult] = field(default_factory=dict)
+    misses: dict[Request, Miss] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
+    setup: Setup | None = None
+    context: Context | None = None
+    locked: LockedLookup | None = None
+    remote: RemoteTier | None = None
+    pool: Pool | ClusterPool | None = None
+    failed: bool = False
+
+    def run(self) -> None:
+        """Look up all variants, and compile the misses."""
+        if any(name in os.environ for name in _LIMITS):
+            from pallasc.cache.evict import read_limits
+
+            read_limits()  # reports errors in them before anything is done, as `trust` does
+        self.store.folders.check()
+        _ = self.store.trust
+        with self.stack:
+            toolchain = self._toolchain()
+            if toolchain is None:
+                for index in range(len(self.variants)):  # without an identity there are no keys
+                    self._settle_uncompiled(index, _NO_TOOLCHAIN)
+                return
+            if self.warm is None:
+                self.stack.enter_context(toolchain)
+            context, lookup = self._open(toolchain)
+            self._look_up(lookup)
+            if self.misses and self.options.explain:
+                self._explain(lookup)
+            if self.misses and self._may_compile():
+                self._compile(lookup)
+            statuses = {result.status for result in self.results.values()}
+            came = any(result.remote for result in self.results.values())
+            if self.setup is not None and (came or not statuses.isdisjoint(_WRITES_MANIFEST)):
+                from pallasc.compiler.inputs.manifest import remember
+
+                remember(self.store, context.identity, context.versions())
+            self.notes += context.notes()
+        if came or "compiled" in statuses:
+            from pallasc.cache.prune import tidy
+
+            tidy(self.store)
+
+    def report(self, started_s: float, *, interrupted: bool) -> Report:
+        """Send the rest to the remote store, and return the report of the build.
+
+        Variants without a result are `skipped`. `started_s` is a `time.monotonic` time.
+        """
+        results = tuple(
+            self.results.get(index) or VariantResult(variant, "skipped")
+            for index, variant in enumerate(self.variants)
+        )
+        stats = self.remote.finish() if self.remote else None
+        seconds = time.monotonic() - started_s
+        baseline = self.options.baseline
+        notes = [
+            *self.store.warnings,
+            *self.notes,
+            *(self.remote.notes if self.remote else ()),
+            *(self.locked.notes() if self.locked else ()),
+            *(baseline.notes() if baseline else ()),
+            *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
+            *stale_row_notes(self.results.values()),
+        ]
+        unique = tuple(dict.fromkeys(notes))
+        return Report(results, seconds, unique, interrupted, context=self.context, remote=stats)
+
+    # ---- the toolchain
+
+    def _toolchain(self) -> Setup | RememberedToolchain | None:
+        """Return the installed toolchain, else one that the store was filled with.
+
+        None if neither exists and the build compiles nothing.
+
+        Raises:
+            ToolError: the toolchain is incomplete, or there is none to compile with.
+            NotCachedError: none is installed, and another Python or pallasc filled the store.
+        """
+        options = self.options
+        if self.warm is not None:
+            self.setup = self.warm.setup()
+        elif options.ptxas is not None or is_compiler_installed():
+            self.setup = prepare(options.ptxas)
+        if self.setup is not None:
+            return self.setup
+        from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
+
+        if not remembered_toolchains(self.store):
+            return prepare() if options.compiles else None  # raises, and says what to install
+        return choose_remembered(self.store, options.locked.lock if options.locked else None)
+
+    def _open(self, toolchain: Setup | RememberedToolchain) -> tuple[Context, Lookup]:
+        """Open the stores and the lock for look-ups with this toolchain.
+
+        Raises:
+            NotCachedError: the build's lock is for another toolchain.
+        """
+        if self.options.remote is not None:
             from pallasc.compiler.builds.remote_tier import RemoteTier
 
-            run.remote = RemoteTier(options.remote, run.store, toolchain)
-        if run.store.folder.exists():
-            context = toolchain.context(run.store)
+            self.remote = RemoteTier(self.options.remote, self.store, toolchain)
+        if self.store.folder.exists():
+            context = toolchain.context(self.store)
         else:
-            if run.remote is None:  # which may have all
-                start_workers(run, len(run.variants))  # while the toolchain's files are read
-            with ticking(run):
-                context = toolchain.context(run.store)
-        run.stack.callback(context.digests.save)
-        run.identify(context)
-        run.session = run.stack.enter_context(Session(run.store))
-        look_up(run)
-        if run.misses and options.explain:
-            _explain(run)
-        if run.misses and run.may_compile():
-            from pallasc.compiler.builds.compile_misses import compile_misses
+            if self.remote is None:  # which may have all
+                self._start_workers(len(self.variants))  # while the toolchain's files are read
+            with self._ticking():
+                context = toolchain.context(self.store)
+        self.stack.callback(context.digests.save)
+        self.context, lookup, locked = context, Lookup(context, self.store), self.options.locked
+        if locked is not None and locked.lock is not None:
+            from pallasc.compiler.builds.locked import LockedLookup
 
-            start_workers(run, len(run.misses))
-            compile_misses(run)
-        if run.setup is not None and any(
-            r.remote or r.status in _WRITES_MANIFEST for r in run.results.values()
-        ):
-            from pallasc.compiler.inputs.manifest import remember
+            frozen_by = self.options.frozen_by if self.options.frozen else ""
+            self.locked = LockedLookup(
+                locked.file, locked.lock, lookup, self.variants, frozen_by=frozen_by
+            )
+        elif locked is not None:
+            self.notes.append(
+                f"there is no {locked.file} here: variants were only looked up in the store"
+            )
+        self.stack.enter_context(self.session)
+        return context, lookup
 
-            remember(run.store, context.identity, context.versions())
-        run.notes += context.notes()
-    if any(result.status == "compiled" or result.remote for result in run.results.values()):
-        from pallasc.cache.prune import tidy
+    @contextmanager
+    def _ticking(self) -> Iterator[None]:
+        """Send ticks from another thread while this thread reads files."""
+        done = threading.Event()
 
-        tidy(run.store, limits=limits or _limits())
+        def tick() -> None:
+            while not done.wait(_TICK_S):
+                self.on_event(Tick((), len(self.results), len(self.variants)))
 
-
-def _toolchain(run: Run) -> Setup | RememberedToolchain | None:
-    """Return the installed toolchain, else one that the store was filled with.
-
-    None if neither exists and the build compiles nothing.
-
-    Raises:
-        ToolError: the toolchain is incomplete, or there is none to compile with.
-        NotCachedError: none is installed, and another Python or pallasc filled the store.
-    """
-    options = run.options
-    if run.warm is not None:
-        run.setup = run.warm.setup()
-    elif options.ptxas is not None or is_compiler_installed():
-        run.setup = prepare(options.ptxas)
-    if run.setup is not None:
-        return run.setup
-    from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
-
-    if not remembered_toolchains(run.store):
-        return prepare() if options.compiles else None  # raises, and says what to install
-    return choose_remembered(run.store, options.locked.lock if options.locked else None)
-
-
-def start_workers(run: Run, tasks: int) -> None:
-    """Start workers, which import JAX in the background; does nothing the second time.
-
-    Raises:
-        ToolError: the store cannot be written, and `require_store` is set.
-    """
-    if run.pool is None and tasks and run.setup is not None and run.may_compile():
-        from pallasc.compiler.builds.compile_misses import open_workers
-
-        if run.options.require_store:
-            _check_store(run.store)
-        run.pool = open_workers(run, run.setup)
-        if run.warm is None:
-            run.stack.enter_context(run.pool)
-        run.pool.warm(tasks)
-
-
-def _check_store(store: Store) -> None:
-    reason = store.why_not_writable()
-    if reason:
-        raise ToolError(
-            f"the store {store.root} cannot be written: {reason}.",
-            hint="Name another folder with --store or PALLASC_CACHE_DIR; PALLASC_REQUIRE_STORE=0 "
-            "compiles without storing anything.",
-        )
-
-
-def _limits() -> Limits:
-    """Return the store's limits; they are imported only if set, or if a variant was compiled."""
-    from pallasc.cache.evict import read_limits
-
-    return read_limits()
-
-
-def look_up(run: Run) -> None:
-    """Settle the variants that are in the stores; group the misses by request and folder.
-
-    Workers are started at the first miss.
-    """
-    # The import system caches the listings of folders, and files may have been added since.
-    importlib.invalidate_caches()
-    waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
-    find = run.locked.find if run.locked else run.lookup.find_variant
-    for index, variant in enumerate(run.variants):
-        began = time.monotonic()
+        thread = threading.Thread(target=tick, daemon=True)
+        thread.start()
         try:
-            request = run.lookup.requests.of(variant)
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    # ---- look-up
+
+    def _look_up(self, lookup: Lookup) -> None:
+        """Settle the variants that are in the stores; group the misses by request and folder.
+
+        Workers are started at the first miss.
+        """
+        # The import system caches the listings of folders, and files may have been added since.
+        importlib.invalidate_caches()
+        waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
+        for index, variant in enumerate(self.variants):
+            began_s = time.monotonic()
+            try:
+                request = lookup.requests.of(variant)
+            except PallascError as error:
+                self._settle(index, VariantResult(variant, "failed", error=error))
+                continue
+            found = self._find(lookup, variant, request)
+            if self.remote is not None and not _is_hit(found):
+                self.remote.open()
+                waiting.append((index, request, found))
+            else:
+                self._settle_found(index, request, found, began_s)
+                self._start_workers(len(self.misses))
+        if self.remote is None or not waiting:
+            return
+        with self._ticking():
+            fetched = self.remote.fetch(lookup, [request for _, request, _ in waiting])
+        for index, request, found in waiting:
+            began_s, came = time.monotonic(), request.key in fetched
+            if came:
+                found = self._find(lookup, self.variants[index], request)
+            self._settle_found(index, request, found, began_s, remote=came and _is_hit(found))
+        self._start_workers(len(self.misses))
+
+    def _find(
+        self, lookup: Lookup, variant: Variant, request: Request
+    ) -> LookupResult | PallascError:
+        """Look a variant up; return the error instead if the lock rejects a miss."""
+        try:
+            return self.locked.find(variant, request) if self.locked else lookup.find(request)
         except PallascError as error:
-            run.fail(index, error)
-            continue
-        found = attempt(find, variant, request)
-        if _settle_hit(run, index, request, found, began):
-            continue
-        if run.remote is not None:
-            run.remote.open()
-            waiting.append((index, request, found))
+            return error
+
+    def _settle_found(
+        self,
+        index: int,
+        request: Request,
+        found: LookupResult | PallascError,
+        began_s: float,
+        *,
+        remote: bool = False,
+    ) -> None:
+        """Settle a hit or an error; group a miss with others of its request."""
+        variant = self.variants[index]
+        if isinstance(found, PallascError):
+            self._settle(index, VariantResult(variant, "failed", error=found))
+        elif found.artifact is None:
+            miss = self.misses.setdefault(request, Miss(request, found))
+            miss.indices.append(index)
+            if not self.options.explain:  # which finds a better reason
+                self._settle_uncompiled(index, miss.reason, miss)
         else:
-            _settle_miss(run, index, request, found)
-            start_workers(run, len(run.misses))
-    if run.remote is None or not waiting:
-        return
-    with ticking(run):
-        fetched = run.remote.fetch(run.lookup, [request for _, request, _ in waiting])
-    for index, request, found in waiting:
-        began, came = time.monotonic(), request.key in fetched
-        if came:
-            found = attempt(find, run.variants[index], request)
-        if not _settle_hit(run, index, request, found, began, remote=came):
-            _settle_miss(run, index, request, found)
-    start_workers(run, len(run.misses))
+            manifest = found.manifest
+            self.session.hit(found.action_key or "", seconds=manifest.cost_s)
+            result = VariantResult(
+                variant, "hit", time.monotonic() - began_s, found.action_key, found.artifact,
+                saved_s=manifest.cost_s, printed=manifest.printed,
+                diagnostics=stored_diagnostics(manifest) if manifest.diagnostics else (),
+                manifest_key=found.manifest_key,
+                missed=manifest.missed, request=request, remote=remote,
+            )  # fmt: skip
+            self._settle(index, result)
+
+    def _explain(self, lookup: Lookup) -> None:
+        """Settle the misses; the reasons are the differences from the nearest entry."""
+        from pallasc.compiler.inputs.manifest import Explainer
+
+        explainer = Explainer(lookup)
+        for miss in self.misses.values():
+            variant = self.variants[miss.indices[0]]
+            miss.explanation = explainer.explain(variant, miss.request, miss.found)
+            for index in miss.indices:
+                self._settle_uncompiled(index, miss.reason, miss)
+
+    def _settle_uncompiled(self, index: int, reason: str, miss: Miss | None = None) -> None:
+        """Settle a miss if it must not, or cannot, be compiled."""
+        variant, options = self.variants[index], self.options
+        if options.compiles and self.setup is not None:
+            return
+        error: PallascError | None = None
+        if options.frozen and miss is not None and miss.found.untrusted:
+            error = untrusted_entry(variant, reason, options.frozen_by)
+        elif options.frozen:
+            error = NotCachedError(
+                f"{variant.id} is not in the store: {reason}.",
+                hint=f"{options.frozen_by} compiles nothing: build without it, or restore the "
+                "store.",
+                reason=reason,
+            )
+        elif options.compiles:
+            error = ToolError(
+                f"{variant.id} has to be compiled, and no compiler is installed here: {reason}.",
+                hint=f"Install it with: {INSTALL}",
+                reason=reason,
+            )
+        status: Status = "missing" if error is None else "failed"
+        explanation = miss.explanation if miss else None
+        result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
+        self._settle(index, result)
+
+    # ---- results
+
+    def _settle(self, index: int, result: VariantResult) -> None:
+        """Record a result; an artifact that exceeds its budget or differs from the lock fails."""
+        if result.artifact is not None:
+            error = self._rejection(result, result.artifact)
+            if error is not None:
+                result = replace(result, status="failed", error=error)
+        if result.error is not None:
+            result.error.location = result.error.location or result.variant.location
+        self.failed = self.failed or result.status == "failed"
+        self.results[index] = result
+        self._emit(result.status, result.variant, result)
+
+    def _rejection(self, result: VariantResult, artifact: Artifact) -> PallascError | None:
+        variant, baseline = result.variant, self.options.baseline
+        error: PallascError | None = (
+            baseline.check(artifact, variant)
+            if baseline is not None
+            else check_budget(artifact, variant.budget)
+        )
+        if error is None and self.locked is not None:
+            error = self.locked.check(result)
+        if error is None and self.options.fail_on_warning:
+            error = fatal_warning(result, self.options.fail_on_warning)
+        if error is None and variant.tuning and variant.tuning.pad:
+            error = padding_error(result)
+        return error
+
+    def _emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
+        event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
+        self.on_event(event)
+
+    # ---- misses
+
+    def _may_compile(self) -> bool:
+        return self.options.compiles and self.setup is not None and not self._stops()
+
+    def _stops(self) -> bool:
+        return self.failed and not self.options.keep_going
+
+    def _start_workers(self, tasks: int) -> None:
+        """Start workers, which import JAX in the background; does nothing the second time.
+
+        Raises:
+            ToolError: the store cannot be written, and `require_store` is set.
+            SpecError: the executor is not a scheduler's address.
+        """
+        if self.pool is not None or not tasks or self.setup is None or not self._may_compile():
+            return
+        options, count = self.options, len(self.variants)
+        reason = self.store.why_not_writable() if options.require_store else ""
+        if reason:
+            raise ToolError(
+                f"the store {self.store.root} cannot be written: {reason}.",
+                hint="Name another folder with --store or PALLASC_CACHE_DIR; "
+                "PALLASC_REQUIRE_STORE=0 compiles without storing anything.",
+            )
+        if self.warm is not None:
+            self.pool = self.warm.pool(count)
+        elif options.executor:
+            from pallasc.compiler.workers.cluster import ClusterPool
+            from pallasc.compiler.workers.pool import find_capacity
+
+            jobs = options.jobs or find_capacity().jobs(count)
+            warn = partial(self.store.tell_once, "cluster")
+            self.pool = self.stack.enter_context(ClusterPool(options.executor, jobs, warn))
+        else:
+            self.pool = self.stack.enter_context(open_pool(options, self.setup, count))
+        self.pool.warm(tasks)
+
+    def _compile(self, lookup: Lookup) -> None:
+        """Compile the misses in workers, each request once per folder.
+
+        Raises:
+            ToolError: a compiling process cannot be started, or the sources cannot be sent.
+        """
+        self._start_workers(len(self.misses))
+        pool, misses = self.pool, list(self.misses.values())
+        if pool is None or self.setup is None:
+            return
+        firsts = [self.variants[miss.indices[0]] for miss in misses]
+        self._introduce(pool, self.setup, lookup, firsts)
+        compiled_s: list[float] = []
+        began_s: dict[int, float] = {}
+        tasks = [
+            _task(label, variant, miss.request, lookup)
+            for label, (variant, miss) in enumerate(zip(firsts, misses, strict=True))
+        ]
+        for _, task, reply in pool.run(tasks):
+            if task is None:
+                running = tuple((firsts[each.label], seconds) for each, seconds in pool.running())
+                done, total = len(self.results), len(self.variants)
+                self.on_event(Tick(running, done, total, tuple(compiled_s), pool.jobs))
+                continue
+            if reply is None:
+                began_s[task.label] = time.monotonic()
+                self._emit("started", firsts[task.label], None)
+                continue
+            miss = misses[task.label]
+            result = self._result(miss, reply)
+            if result.status == "failed" and task.label in began_s:
+                result = replace(result, seconds=time.monotonic() - began_s[task.label])
+            if result.status == "compiled":
+                compiled_s.append(result.seconds)
+            self._settle(miss.indices[0], result)
+            again: Status = "failed" if result.artifact is None else "shared"
+            for index in miss.indices[1:]:
+                if result.action_key is not None:
+                    self.session.hit(result.action_key)
+                own = replace(result, variant=self.variants[index], status=again, seconds=0.0)
+                self._settle(index, own)
+            if self._stops():
+                return
+
+    def _introduce(
+        self, pool: Pool | ClusterPool, setup: Setup, lookup: Lookup, firsts: Sequence[Variant]
+    ) -> None:
+        """Send workers the toolchain, and a cluster the sources of the misses' first variants.
+
+        Raises:
+            ToolError: there is too much to send, or the assembler does not report its version.
+        """
+        from pallasc.compiler.workers.messages import Introduction
+        from pallasc.compiler.workers.pool import Pool
+
+        if isinstance(pool, Pool):
+            pool.context = Introduction.of(setup, lookup.context, self.store)
+            return
+        from pallasc.compiler.workers.cluster import publish
+        from pallasc.compiler.workers.cluster_worker import BuildPlugin, sources_of
+
+        context, options = lookup.context, self.options
+        plugin = BuildPlugin(
+            toolchain=context.components(),
+            salt={name: value for name, value in context.variables.items() if name == SALT},
+            environment=counted_values(setup.environment),
+            ptxas=options.ptxas and setup.toolchain.ptxas,
+            timeout_s=options.timeout_s or _CLUSTER_TIMEOUT_S,
+            memory_bytes=options.memory_bytes,
+            sources=sources_of(firsts, without=[str(self.store.root)]),
+        )
+        pool.describe(plugin)
+        pool.accept = partial(publish, lookup)
+
+    def _result(self, miss: Miss, reply: Reply) -> VariantResult:
+        """Return the result of a miss's first variant, and publish what the worker could not."""
+        from pallasc.compiler.workers.messages import Compiled, Failed
+
+        variant = self.variants[miss.indices[0]]
+        result = VariantResult(variant, "failed", reason=miss.reason, explanation=miss.explanation)
+        if isinstance(reply, Failed):
+            return replace(
+                result, error=self._error(variant, reply), output=reply.output, died=reply.died,
+                missed=reply.missed, compiling=reply.compiling,
+            )  # fmt: skip
+        reply = reply.require(Compiled)
+        for topic, warning in reply.warnings.items():
+            self.store.tell_once(topic, warning)
+        if reply.conflict is not None:
+            self.notes.append(f"{variant.id} is not deterministic: {reply.conflict}")
+        if reply.uncached:
+            self.notes.append(f"{variant.id} will be lowered again: {reply.uncached}")
+        self._sign(variant, miss.request.key, reply)
+        if self.remote is not None and reply.stored and reply.manifest_key:
+            self.remote.offer(reply.manifest_key, variant.id)
+        artifact = None
+        if reply.stored:  # read on demand, so that it need not stay in memory
+            artifact = stored_artifact(self.store, reply.action, record=reply.digest or "")
+        if artifact is None and reply.record is not None:
+            artifact = Artifact(reply.record, reply.blobs.__getitem__)
+        if artifact is None:
+            return replace(result, error=CompileError("the store lost the new artifact"))
+        if self.options.require_store and reply.not_stored:
+            error = ToolError(
+                f"it was compiled, but the store {self.store.root} could not keep it: "
+                f"{reply.not_stored}.",
+                hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 goes "
+                "on without.",
+            )
+            return replace(result, error=error)
+        if reply.status == "compiled":
+            self.session.miss()
+            self.session.made(reply.action, seconds=reply.seconds)
+        else:
+            self.session.hit(reply.action)
+        return replace(
+            result, status="compiled" if reply.status == "compiled" else "lowered",
+            seconds=reply.seconds, action_key=reply.action, artifact=artifact,
+            printed=reply.printed, diagnostics=reply.diagnostics, missed=reply.missed,
+            manifest_key=reply.manifest_key,
+        )  # fmt: skip
+
+    def _sign(self, variant: Variant, key: str, reply: Compiled) -> None:
+        """Sign and publish a worker's manifest; it must name the artifact that it reported."""
+        from pallasc.cache.manifests import manifest_from_json
+
+        body = reply.manifest
+        if body is None:
+            return
+        if (body.get("action"), body.get("record")) != (reply.action, reply.digest):
+            note = "its manifest names another artifact and was not stored"
+            self.notes.append(f"{variant.id}: {note}")
+            return
+        try:
+            self.store.put_set(key, manifest_from_json(key, body))
+        except PallascError as error:
+            self.notes.append(f"{variant.id} was not signed: {error.message}")
+
+    def _error(self, variant: Variant, failed: Failed) -> PallascError:
+        """Return a variant's error; if its process died, with a command that reproduces it."""
+        error = failed.error
+        if failed.died:
+            alone = f"To see it alone: {self._reproduction(variant)}"
+            error.hint = f"{error.hint} {alone}" if error.hint else alone
+        if isinstance(error, SpecError) and error.field:
+            error.location = error.location or variant.where(error.field)
+        error.location = error.location or failed.place
+        return error
+
+    def _reproduction(self, variant: Variant) -> str:
+        """Return a command that builds only this variant, with the same limits and tools."""
+        options = self.options
+        words = ["pallasc", "build", variant.location.file, "-k", variant.id, "--jobs", "1"]
+        words += ["--target", variant.target.name]
+        if options.timeout_s is not None:
+            words += ["--timeout", f"{options.timeout_s:g}"]
+        if options.memory_bytes is not None:
+            words += ["--memory", f"{options.memory_bytes}B" if options.memory_bytes else "none"]
+        if self.store.root != default_root():
+            words += ["--store", str(self.store.root)]
+        setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
+        return setting + shlex.join(words)
 
 
-def _settle_miss(
-    run: Run, index: int, request: Request, found: LookupResult | PallascError
-) -> None:
-    if isinstance(found, PallascError):
-        run.fail(index, found)
-        return
-    miss = run.misses.setdefault(request, Miss(request, found))
-    miss.indices.append(index)
-    if not run.options.explain:  # which finds a better reason
-        _settle_uncompiled(run, index, miss.reason, miss)
+def _is_hit(found: LookupResult | PallascError) -> bool:
+    return isinstance(found, LookupResult) and found.artifact is not None
 
 
-def _settle_hit(
-    run: Run,
-    index: int,
-    request: Request,
-    found: LookupResult | PallascError,
-    began: float,
-    *,
-    remote: bool = False,
-) -> bool:
-    """Settle a variant if it was found; return True if it was."""
-    if isinstance(found, PallascError) or found.artifact is None:
-        return False
-    manifest = found.manifest
-    run.session.hit(found.action_key or "", seconds=manifest.cost_s)
-    run.settle(
-        index,
-        VariantResult(
-            run.variants[index],
-            "hit",
-            time.monotonic() - began,
-            found.action_key,
-            found.artifact,
-            saved_s=manifest.cost_s,
-            printed=manifest.printed,
-            diagnostics=stored_diagnostics(manifest) if manifest.diagnostics else (),
-            manifest_key=found.manifest_key,
-            missed=manifest.missed,
-            request=request,
-            remote=remote,
-        ),
+def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
+    """Return a pool for a build; its workers start when there is work.
+
+    Args:
+        options: options of the build.
+        setup: the toolchain.
+        tasks: largest number of variants to compile.
+    """
+    from pallasc.compiler.workers.pool import Pool, find_capacity
+
+    capacity = find_capacity()
+    jobs = options.jobs or capacity.jobs(tasks)
+    memory = options.memory_bytes
+    return Pool(
+        jobs,
+        setup.environment,
+        timeout_s=options.timeout_s,
+        memory_bytes=(capacity.memory_bytes(jobs) if memory is None else memory) or None,
+        tick_s=_POOL_TICK_S,
+        alone=options.alone,
     )
-    return True
 
 
-def _settle_uncompiled(run: Run, index: int, reason: str, miss: Miss | None = None) -> None:
-    """Settle a miss if it must not, or cannot, be compiled."""
-    variant, options = run.variants[index], run.options
-    if options.compiles and run.setup is not None:
-        return
-    error: PallascError | None = None
-    if options.frozen and miss is not None and miss.found.untrusted:
-        error = untrusted_entry(variant, reason, options.frozen_by)
-    elif options.frozen:
-        error = NotCachedError(
-            f"{variant.id} is not in the store: {reason}.",
-            location=variant.location,
-            hint=f"{options.frozen_by} compiles nothing: build without it, or restore the store.",
-            reason=reason,
+def _task(label: int, variant: Variant, request: Request, lookup: Lookup) -> Task:
+    from pallasc.compiler.workers.messages import Compile, Task
+
+    folders = os.pathsep.join([variant.base_dir, *request.place.folders])
+    declared = declared_values(variant.env)
+
+    def message() -> Compile:
+        return Compile(
+            variant=variant,
+            request=request.key,
+            fields=request_fields(variant, lookup.context),
+            data=data_digests(variant, lookup.context.digests),
+            env=declared,
+            trusted_records=lookup.trusted_records(request),
         )
-    elif options.compiles:
-        error = ToolError(
-            f"{variant.id} has to be compiled, and no compiler is installed here: {reason}.",
-            location=variant.location,
-            hint=f"Install it with: {INSTALL}",
-            reason=reason,
-        )
-    status: Status = "missing" if error is None else "failed"
-    explanation = miss.explanation if miss else None
-    result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
-    run.settle(index, result)
 
-
-def _explain(run: Run) -> None:
-    """Settle the misses, with the differences from the nearest entry of the store as reasons."""
-    from pallasc.compiler.inputs.why import Explainer
-
-    explainer = Explainer(run.lookup)
-    for miss in run.misses.values():
-        variant = run.variants[miss.indices[0]]
-        miss.explanation = explainer.explain(variant, miss.request, miss.found)
-        for index in miss.indices:
-            _settle_uncompiled(run, index, miss.reason, miss)
+    return Task(label, (variant.target.arch, folders, tuple(declared.items())), message)

@@ -1,25 +1,41 @@
-"""Make bundles from specs: build, add provenance, and write the files."""
+"""Make bundles from specs: build, add provenance, and write the files.
+
+The provenance has the spec files with their commits, and the toolchain. The digest of a spec file
+covers what it declares, not its bytes: comments, the order of kernels, fields, values and targets,
+and the selection of variants make no difference. Its name is relative to its repository; outside a
+repository, it is the shortest path that distinguishes the files.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.stat_digest import file_holding
+from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
+from pallasc.compiler.inputs.lookup import place_of
+from pallasc.compiler.inputs.sources import FILE, path_of
+from pallasc.compiler.toolchain.modules import Place, is_installed
 from pallasc.errors import SpecError
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
+from pallasc.specs.bundle.manifest import MOST_CHANGED, Item, Provenance
+from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.spec import Spec, spec_to_json
+from pallasc.version import installed_version
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
-    from pallasc.specs.bundle.manifest import Item, Provenance
 
 Source = Literal["compile", "store", "frozen"]
 """Source of artifacts; see `BundleOptions`."""
@@ -120,7 +136,6 @@ def make_bundle(
         NotCachedError: a required lock file is missing, or it is for another toolchain.
     """
     from pallasc.compiler.builds.locked import load_locked
-    from pallasc.compiler.builds.provenance import files_read, origins
     from pallasc.specs.bundle.writer import build_bundle
 
     options = options or BundleOptions()
@@ -196,10 +211,352 @@ def _written(
 
 
 def _item(result: VariantResult, lines: bytes | None) -> Item:
-    from pallasc.specs.bundle.manifest import Item
-
     own, artifact = result.variant, result.artifact
     if artifact is None:
         raise ValueError(f"{own.id} was not compiled")
     params = dict(own.params)
     return Item(own.name, params, artifact, vmap=own.vmap, lines=lines, tuning=own.tuning)
+
+
+# ---- provenance
+
+_OWN = "module:pallasc."
+
+
+class FilesRead(NamedTuple):
+    """Files by the spec file whose variants read them.
+
+    Attributes:
+        files: resolved paths by the path of the spec file.
+        unknown: spec files with a variant that has no manifest.
+    """
+
+    files: Mapping[Path, set[Path]]
+    unknown: frozenset[Path] = frozenset()
+
+
+NOTHING_READ = FilesRead({})
+
+
+def files_read(results: Iterable[VariantResult], store: Store) -> FilesRead:
+    """Return the files that were read to compile results, now or earlier."""
+    files: dict[Path, set[Path]] = {}
+    unknown = set()
+    seen: set[tuple[str, Path]] = set()
+    for result in results:
+        variant = result.variant
+        spec = Path(variant.location.file).resolve()
+        manifest = store.get_manifest(result.manifest_key) if result.manifest_key else None
+        if manifest is None:
+            unknown.add(spec)
+        elif (manifest.read, spec) not in seen:
+            seen.add((manifest.read, spec))
+            read = paths_read(manifest, place_of(variant), variant.base_dir)
+            files.setdefault(spec, set()).update(read)
+    return FilesRead(files, frozenset(unknown))
+
+
+def paths_read(manifest: Manifest, place: Place, base_dir: str) -> Iterator[Path]:
+    """Yield the user's files that are recorded as read in a manifest.
+
+    Args:
+        manifest: the manifest of a variant, or of a Python spec file.
+        place: folders in which modules were searched for.
+        base_dir: the folder of the spec.
+    """
+    for label in manifest.files:
+        path = None if label.startswith(_OWN) else place.locate(label)
+        if path is not None and not is_installed(str(path)):
+            yield Path(file_holding(str(path))).resolve()
+    for label, held in manifest.opened.items():
+        if label.startswith(FILE) and held is not None:
+            path = path_of(label, base_dir)
+            if path.is_file() and not is_installed(str(path)):
+                yield path.resolve()
+
+
+def files_named(specs: Iterable[Spec]) -> set[Path]:
+    """Return the spec files, and the entry points, data files and tables that they name."""
+    files = set()
+    for spec in specs:
+        files.add(Path(spec.location.file).resolve())
+        entry = spec.entry.partition(":")[0]
+        own = [*spec.files, *([entry] if entry.endswith(".py") else [])]
+        own += [spec.table] if spec.table else []
+        own += [spec.tune.table] if spec.tune is not None else []
+        files.update((Path(spec.base_dir) / name).resolve() for name in own)
+    return files
+
+
+class Differences(NamedTuple):
+    """Differences of sources from their commit.
+
+    Attributes:
+        dirty: whether they differ, None if unknown.
+        names: differing files, relative to the repository, as far as known.
+    """
+
+    dirty: bool | None
+    names: tuple[str, ...] = ()
+
+
+_UNDECIDING = frozenset(
+    {"base_dir", "budget", "check", "location", "locations"}
+    | {"reference", "table", "tolerance", "vmap"}
+)
+"""Fields of a spec that do not affect compilations."""
+
+DeclaredFiles = dict[Path, list[Spec]]
+
+
+def origins(
+    specs: Sequence[Spec],
+    artifacts: Iterable[Artifact],
+    *,
+    read: FilesRead = NOTHING_READ,
+    ignore: Sequence[Path] = (),
+) -> tuple[Provenance, ...]:
+    """Return the provenance of a bundle: one for each repository with specs.
+
+    Args:
+        specs: all declared specs.
+        artifacts: the artifacts, for the toolchain.
+        read: the files that compiling read.
+        ignore: output files, whose changes do not make a tree dirty.
+    """
+    versions = {canonical_json(artifact.versions): artifact.versions for artifact in artifacts}
+    outputs = [path.resolve() for path in ignore]
+    return tuple(
+        _origin(repository, files, toolchain, read, outputs)
+        for repository, files in _by_repository(specs)
+        for _, toolchain in sorted(versions.items(), key=lambda item: item[0])
+    )
+
+
+def _by_repository(specs: Sequence[Spec]) -> Iterable[tuple[Repository | None, DeclaredFiles]]:
+    declared: DeclaredFiles = {}
+    for spec in specs:
+        declared.setdefault(Path(spec.location.file).resolve(), []).append(spec)
+    repositories = {folder: find_repository(folder) for folder in {f.parent for f in declared}}
+    groups: dict[Path | None, tuple[Repository | None, DeclaredFiles]] = {}
+    for file, of_file in declared.items():
+        found = repositories[file.parent]
+        if found is not None and not found.tracked([file]):
+            found = None
+        root = found.root if found else None
+        groups.setdefault(root, (found, {}))[1][file] = of_file
+    return groups.values()
+
+
+def _origin(
+    repository: Repository | None,
+    files: DeclaredFiles,
+    toolchain: Mapping[str, str],
+    read: FilesRead,
+    ignore: Sequence[Path],
+) -> Provenance:
+    differences = Differences(None)
+    if repository is not None:
+        sources = files_named(spec for specs in files.values() for spec in specs)
+        sources = sources.union(*(read.files.get(file, ()) for file in files))
+        differences = repository.differences(sources, ignore=ignore)
+    dirty, changed = differences
+    if not dirty and not read.unknown.isdisjoint(files):
+        dirty = None  # a file that was read may not be in the commit
+    return Provenance(
+        builder=f"pallasc {installed_version()}",
+        toolchain=toolchain,
+        specs={
+            repository.name_of(file) if repository else _short_name(file, files): _digest(specs)
+            for file, specs in files.items()
+        },
+        commit=repository.commit if repository else None,
+        dirty=dirty,
+        changed=changed[:MOST_CHANGED],
+    )
+
+
+def _short_name(file: Path, files: Iterable[Path]) -> str:
+    """Return the shortest end of a path that no other file has."""
+    others = [other.parts for other in files if other != file]
+    length = 1
+    while any(other[-length:] == file.parts[-length:] for other in others):
+        length += 1
+    return "/".join(file.parts[-length:])
+
+
+def _digest(specs: Iterable[Spec]) -> str:
+    """Return the digest of a file's specs, independent of their order."""
+    return digest(b"\n".join(sorted(map(_declared, specs))))
+
+
+def _declared(spec: Spec) -> bytes:
+    """Return the fields of a spec that affect compilations, in a fixed order."""
+    data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
+    for name in ("env", "tune"):
+        if not data[name]:
+            del data[name]  # equal to bundles made before this field existed
+    if spec.tune is not None:
+        data["tune"] = {name: _sorted(values) for name, values in spec.tune.over.items()}
+    data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
+    data["mesh"] = list(spec.mesh.items())
+    rows = _sorted(row.values for row in spec.rows)
+    data = {**data, "rows": rows} if rows else {k: v for k, v in data.items() if k != "rows"}
+    for name in ("include", "exclude", "targets", "files"):
+        data[name] = _sorted(getattr(spec, name))
+    return canonical_json(data)
+
+
+def _sorted(values: Iterable[object]) -> list[object]:
+    return sorted(values, key=canonical_json)
+
+
+_TIMEOUT_S = 60
+# `core.fsmonitor` is a command in the repository's configuration that git would run.
+_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "--literal-pathspecs")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A working tree of git.
+
+    Attributes:
+        root: its folder, without symbolic links.
+        commit: commit that is checked out.
+    """
+
+    root: Path
+    commit: str
+
+    def name_of(self, file: Path) -> str:
+        """Return the name of a file, relative to the root."""
+        return file.relative_to(self.root).as_posix()
+
+    def tracked(self, files: Collection[Path]) -> set[Path]:
+        """Return the files that git tracks or could add, without ignored ones."""
+        return self._listed(files, "--cached", "--others", "--exclude-standard")
+
+    def differences(self, files: Collection[Path], *, ignore: Collection[Path] = ()) -> Differences:
+        """Return the differences from the commit.
+
+        These are all tracked files that were changed, and any of `files` that are not in the
+        commit, even if git ignores them. Other untracked files do not count.
+
+        Args:
+            files: inputs of a build; one outside the working tree counts as different.
+            ignore: files to ignore, such as a bundle that is about to be replaced.
+        """
+        changed = self._changed()
+        if changed is None:
+            return Differences(None)
+        names = {self.name_of(file) for file in changed - set(ignore)}
+        for file in set(files) - set(ignore) - self._listed(files, "--cached"):
+            names.update(self._untracked_names(file))
+        return Differences(bool(names), tuple(sorted(names)))
+
+    def commit_of(self, revision: str) -> str | None:
+        """Return the commit that a branch, tag or other revision names, None if there is none."""
+        name = f"{revision}^{{commit}}"
+        answer = _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+        return None if answer is None else answer.decode().strip()
+
+    def write_commit(self, commit: str, folder: Path) -> bool:
+        """Write all files of a commit into a folder; return True if git succeeded.
+
+        Neither the working tree nor the repository's index changes, and no filters run.
+        """
+        folder.mkdir(parents=True)
+        index = folder.with_name(f"{folder.name}.index")
+        try:
+            return all(
+                _git(self.root, *command, index=index) is not None
+                for command in (
+                    ("read-tree", commit),
+                    ("checkout-index", "--all", "--force", f"--prefix={folder}/"),
+                )
+            )
+        finally:
+            index.unlink(missing_ok=True)
+
+    def _changed(self) -> set[Path] | None:
+        """Return the changed files that `git diff` reports, None if it fails."""
+        options = ("--name-only", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
+        answer = _git(self.root, "diff", *options, "-z", "HEAD", "--")
+        return None if answer is None else {self.root / name for name in _split(answer)}
+
+    def _untracked_names(self, file: Path) -> tuple[str, ...]:
+        """Return the name of an untracked file; in a submodule, the differences there."""
+        if not self._contains(file):
+            return (f"{file.name} (outside of the repository)",)
+        inner = find_repository(file.parent)
+        if inner is None or inner.root == self.root or not self._listed([inner.root], "--cached"):
+            return (self.name_of(file),)
+        folder = self.name_of(inner.root)
+        return tuple(f"{folder}/{name}" for name in inner.differences([file]).names)
+
+    def _listed(self, files: Collection[Path], *options: str) -> set[Path]:
+        inside = sorted({str(f.relative_to(self.root)) for f in files if self._contains(f)})
+        if not inside:
+            return set()
+        answer = _git(self.root, "ls-files", "-z", *options, "--", *inside)
+        return {self.root / name for name in _split(answer or b"")}
+
+    def _contains(self, file: Path) -> bool:
+        return file.is_relative_to(self.root)
+
+
+def find_repository(folder: Path) -> Repository | None:
+    """Return the working tree that contains a folder.
+
+    None if there is none or it has no commit, if git is not installed, or if git refuses to read
+    the repository, as it does with one of another user (`safe.directory`).
+    """
+    answer = _git(folder, "rev-parse", "--show-toplevel", "HEAD")
+    if answer is None:
+        return None
+    root, _, commit = os.fsdecode(answer).rstrip("\n").rpartition("\n")
+    return Repository(Path(os.path.realpath(root)), commit)
+
+
+def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
+    """Return the output of git, None if it fails or is not installed."""
+    options = _without_filters(folder)
+    return None if options is None else _run(folder, *options, *arguments, index=index)
+
+
+def _without_filters(folder: Path) -> list[str] | None:
+    """Return options that disable all filters of the repository, None if one cannot be disabled.
+
+    A filter is an arbitrary command in `.git/config` that git runs to compare files. Without it,
+    filtered files, such as Git LFS's, may be reported as changed.
+    """
+    pattern = r"^filter\..*\.(clean|smudge|process|required)$"
+    keys = _split(_run(folder, "config", "--name-only", "-z", "--get-regexp", pattern) or b"")
+    if any("=" in key for key in keys):
+        return None  # in `-c key=value`, git splits at the first one
+    values = {key: "false" if key.endswith(".required") else "" for key in sorted(set(keys))}
+    return [part for key, value in values.items() for part in ("-c", f"{key}={value}")]
+
+
+def _run(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
+    # If a build runs in a git hook, variables such as GIT_DIR name another repository.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
+    if index is not None:
+        environment["GIT_INDEX_FILE"] = str(index)
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *_OPTIONS, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return None if answer.returncode else answer.stdout
+
+
+def _split(answer: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in answer.split(b"\0") if name]

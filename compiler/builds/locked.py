@@ -34,8 +34,13 @@ from pathlib import Path
 
 from pallasc.cache.manifests import NOT_SIGNED, Manifest
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_action, untrusted_entry
-from pallasc.compiler.inputs.request import Request
+from pallasc.compiler.inputs.lookup import (
+    Lookup,
+    LookupResult,
+    Request,
+    artifact_of_action,
+    untrusted_entry,
+)
 from pallasc.compiler.toolchain.identity import TRACING_PACKAGES
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError

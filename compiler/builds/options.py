@@ -187,7 +187,7 @@ def open_baseline(path: Path) -> Baseline:
     """Return the baseline in a lock or a bundle.
 
     Raises:
-        SpecError: it does not exist, cannot be read, or is a lock without resources.
+        SpecError: it does not exist, or cannot be read.
         CorruptError: the bundle is damaged, or not signed as this machine requires.
     """
     from pallasc.specs.bundle.format import is_bundle
@@ -200,12 +200,6 @@ def open_baseline(path: Path) -> Baseline:
     if lock is None:
         raise SpecError(
             f"--baseline: there is no {path}.", hint=f"Make it with: {update_command(path)}"
-        )
-    if lock.variants and not lock.resources:
-        raise SpecError(
-            f"{path} has digests alone and no resources, as an older pallasc wrote it: nothing can "
-            "be compared with it.",
-            hint=f"Add them with: {update_command(path)}",
         )
     return Baseline(str(path), lock.resources.get)
 

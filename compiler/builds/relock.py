@@ -11,9 +11,8 @@ from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.locked import OTHER_ACTION_KEY, LockedLookup, tables_of
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, Request, Requests
 from pallasc.compiler.inputs.manifest import installed_or_remembered
-from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.resources import resources_of

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, Request
 from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_portable
-from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.specs.settings import SALT, cache_salt

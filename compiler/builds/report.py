@@ -8,12 +8,13 @@ have an effect, so the build warns.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
-from pallasc.errors import PallascError, SpecError
+from pallasc.errors import CheckError, PallascError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 from pallasc.specs.variables import why_not_declared
@@ -21,8 +22,8 @@ from pallasc.specs.variables import why_not_declared
 if TYPE_CHECKING:
     from pallasc.cache.manifests import Manifest
     from pallasc.cache.remote.settings import RemoteStats
-    from pallasc.compiler.inputs.request import Request
-    from pallasc.compiler.inputs.why import Explanation
+    from pallasc.compiler.inputs.lookup import Request
+    from pallasc.compiler.inputs.manifest import Explanation
     from pallasc.compiler.toolchain.setup import Context
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.specs.tuning import Row
@@ -189,16 +190,24 @@ def stored_diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
     return from_json(manifest.diagnostics)
 
 
-def diagnostics_of(result: VariantResult) -> list[Diagnostic]:
-    """Return the notes of one variant as diagnostics, for `fail_on_warning`."""
-    from pallasc.compiler.workers.diagnostics import Diagnostic
+def fatal_warning(result: VariantResult, patterns: Iterable[re.Pattern[str]]) -> CheckError | None:
+    """Return the error for the first warning of a result that a pattern matches, or None.
 
-    kernel, missed = result.variant.name, result.missed
-    return [
-        Diagnostic("lower", "pallasc", str(place), _note(name, {kernel: ""}))
-        for name, place in missed.items()
-        if _is_here(name)
-    ]
+    An artifact without a Mosaic kernel, and the notes on hidden inputs, count as warnings.
+    """
+    from pallasc.compiler.workers.diagnostics import Diagnostic, check_diagnostics
+
+    kernels = result.artifact.kernels if result.artifact else ()
+    found = [*result.diagnostics]
+    if all(kernel.origin != "mosaic" for kernel in kernels):
+        text = "it holds no Pallas Mosaic GPU kernel"
+        found.append(Diagnostic("compile", "pallasc", "", text))
+    kernel = result.variant.name
+    for name, place in result.missed.items():
+        if _is_here(name):
+            text = _note(name, {kernel: ""})
+            found.append(Diagnostic("lower", "pallasc", str(place), text))
+    return check_diagnostics(found, patterns, result.variant.base_dir)
 
 
 def _is_here(name: str) -> bool:

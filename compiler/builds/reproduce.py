@@ -135,17 +135,17 @@ def reproduce(
         memory_bytes=options.memory_bytes,
         alone=True,
     )
+    stored, results = stored or {}, []
     with tempfile.TemporaryDirectory(prefix="pallasc-reproduce-") as folder:
-        reports: list[Report] = []
         for name, order in (("first", sample), ("second", sample[::-1])):
             empty = _empty_store(Path(folder) / name, store)
-            reports.append(build(order, store=empty, options=plain, on_event=on_event))
-            if reports[-1].interrupted:
+            report = build(order, store=empty, options=plain, on_event=on_event)
+            if report.interrupted:
                 return Reproduction((), interrupted=True)
-        first, second = ({r.variant.id: r for r in report.results} for report in reports)
-        return Reproduction(
-            tuple(_compared(first[v.id], second[v.id], (stored or {}).get(v.id)) for v in sample)
-        )
+            results.append({result.variant.id: result for result in report.results})
+        first, second = results
+        compared = [_compared(first[v.id], second[v.id], stored.get(v.id)) for v in sample]
+        return Reproduction(tuple(compared))
 
 
 def _empty_store(root: Path, source: Store) -> Store:
@@ -163,20 +163,16 @@ def _compared(
     first: VariantResult, second: VariantResult, stored: Artifact | None
 ) -> ReproduceResult:
     name, error = first.variant.id, first.error or second.error
-    digests = _digest(first.artifact), _digest(second.artifact)
-    if first.artifact is not None and second.artifact is not None:
-        differing = tuple(islice(differences(first.artifact, second.artifact), _MOST_DIFFERENCES))
-        if not differing and stored is not None:
-            differing = tuple(islice(differences(stored, first.artifact), _MOST_DIFFERENCES))
-        outcome: Outcome = "different" if differing else "same"
-        return ReproduceResult(name, outcome, *digests, differing, stored=_digest(stored))
-    if error is None:
-        return ReproduceResult(name, "skipped")
-    return ReproduceResult(name, "failed", *digests, error=str(error))
-
-
-def _digest(artifact: Artifact | None) -> str | None:
-    return artifact.digest if artifact else None
+    artifacts = (first.artifact, second.artifact, stored)
+    one, two, old = (artifact.digest if artifact else None for artifact in artifacts)
+    if first.artifact is None or second.artifact is None:
+        outcome: Outcome = "skipped" if error is None else "failed"
+        return ReproduceResult(name, outcome, one, two, error=str(error) if error else None)
+    differing = [*islice(differences(first.artifact, second.artifact), _MOST_DIFFERENCES)]
+    if not differing and stored is not None:
+        differing = [*islice(differences(stored, first.artifact), _MOST_DIFFERENCES)]
+    outcome = "different" if differing else "same"
+    return ReproduceResult(name, outcome, one, two, tuple(differing), stored=old)
 
 
 def differences(first: Artifact, second: Artifact) -> Iterator[str]:
@@ -186,20 +182,19 @@ def differences(first: Artifact, second: Artifact) -> Iterator[str]:
     """
     records = first.record, second.record
     seen: set[tuple[str, str]] = set()
-    without = [{**record, "blobs": None} for record in records]
-    for path, a, b in _fields(without[0], without[1], ""):
-        if not (_is_blob(a, records[0]) and _is_blob(b, records[1])):
+    for path, a, b in _fields({**records[0], "blobs": None}, {**records[1], "blobs": None}, ""):
+        texts = isinstance(a, str) and isinstance(b, str)
+        if not (texts and a in records[0]["blobs"] and b in records[1]["blobs"]):
             yield f"{path}: {_short(a)} and {_short(b)}"
         elif (a, b) not in seen:
             seen.add((a, b))
-            yield f"{path}: {_bytes(first.blob(a), second.blob(b))}"
+            one, other = first.blob(a), second.blob(b)
+            pairs = enumerate(zip(one, other, strict=False))
+            at = next((n for n, (x, y) in pairs if x != y), min(len(one), len(other)))
+            yield f"{path}: bytes differ from offset {at} on ({len(one)} and {len(other)} bytes)"
     blobs = [record["blobs"] for record in records]
     if not seen and blobs[0] != blobs[1]:
         yield f"blobs: {_short(blobs[0])} and {_short(blobs[1])}"
-
-
-def _is_blob(value: object, record: Mapping[str, Any]) -> bool:
-    return isinstance(value, str) and value in record["blobs"]
 
 
 def _fields(first: object, second: object, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -212,13 +207,6 @@ def _fields(first: object, second: object, path: str) -> Iterator[tuple[str, Any
             yield from _fields(*pair, f"{path}[{index}]")
     elif first != second or type(first) is not type(second):
         yield path, first, second
-
-
-def _bytes(first: bytes, second: bytes) -> str:
-    """Describe where two blobs first differ."""
-    pairs = enumerate(zip(first, second, strict=False))
-    at = next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
-    return f"bytes differ from offset {at} on ({len(first)} and {len(second)} bytes)"
 
 
 def _short(value: Any) -> str:

@@ -17,21 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from msgspec import structs
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.build import build, open_pool
+from pallasc.compiler.builds.bundling import files_named, files_read, paths_read
 from pallasc.compiler.builds.collect import OnTick, SpecReader
-from pallasc.compiler.builds.compile_misses import open_pool
 from pallasc.compiler.builds.options import Options, load_baseline
-from pallasc.compiler.builds.provenance import files_named, files_read, paths_read
 from pallasc.compiler.builds.report import OnEvent, Report
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.compiler.workers.messages import Introduction
+from pallasc.compiler.workers.messages import Introduction, Rehearse
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spec import Variant
@@ -94,7 +94,8 @@ class WatchedFiles:
             self._pause(_INTERVAL_S)
             before, now = now, self._look()
             waited_s = self._clock() - began_s
-            is_whole = waited_s >= _GONE_S or not self._gone(now)
+            gone = any(now[path] is None and self._states[path] is not None for path in now)
+            is_whole = waited_s >= _GONE_S or not gone
             if (now == before and is_whole) or waited_s >= _RESTLESS_S:
                 break
         changed = [path for path, state in now.items() if state != self._states[path]]
@@ -103,9 +104,6 @@ class WatchedFiles:
 
     def _look(self) -> dict[Path, State]:
         return {path: _state(path) for path in self._states}
-
-    def _gone(self, now: dict[Path, State]) -> bool:
-        return any(state is None and self._states[path] is not None for path, state in now.items())
 
 
 def _state(path: Path) -> State:
@@ -207,12 +205,10 @@ class WarmWorkers(ExitStack):
             ToolError: the toolchain is incomplete, or a worker cannot be started.
         """
         pool = self.pool(len(variants))
-        pool.context = plain = Introduction.of(self.setup(), context, store)
-        contexts: dict[str, Introduction] = {}
-        for variant in variants:
-            if variant.target.arch not in contexts and len(contexts) < pool.jobs:
-                contexts[variant.target.arch] = structs.replace(plain, rehearsal=variant.target)
-        pool.keep_ready(contexts)
+        pool.context = Introduction.of(self.setup(), context, store)
+        targets = {variant.target.arch: variant.target for variant in variants}
+        first = islice(targets.items(), pool.jobs)
+        pool.keep_ready({arch: Rehearse(target=target) for arch, target in first})
 
 
 class Watch(ExitStack):
@@ -272,7 +268,16 @@ class Watch(ExitStack):
         """
         began_ns = time.time_ns()
         self.files.follow(files_of_paths(self.paths), read_ns=began_ns)
-        reader = self._reader(store, on_tick, broken)
+        reader = SpecReader(
+            store=store,
+            timeout_s=self.options.timeout_s,
+            memory_bytes=self.options.memory_bytes,
+            on_tick=on_tick,
+            broken=broken,
+        )
+        if self._reading is None:
+            self._reading = self.enter_context(reader.open_workers())
+        reader = structs.replace(reader, workers=self._reading)
         try:
             selection = self._select(reader)
             specs = selection.specs
@@ -312,17 +317,3 @@ class Watch(ExitStack):
             self._warm.keep_ready(variants, report.context, store)
         if self._reading is not None and self._executes:
             self._reading.warm(1)
-
-    def _reader(
-        self, store: Store, on_tick: OnTick | None, broken: Callable[[SpecError], None] | None
-    ) -> SpecReader:
-        reader = SpecReader(
-            store=store,
-            timeout_s=self.options.timeout_s,
-            memory_bytes=self.options.memory_bytes,
-            on_tick=on_tick,
-            broken=broken,
-        )
-        if self._reading is None:
-            self._reading = self.enter_context(reader.open_workers())
-        return structs.replace(reader, workers=self._reading)

@@ -52,7 +52,7 @@ _PTX_TARGET = re.compile(r"^\.target\s+([^\s,]+)", re.MULTILINE)
 
 
 class ModuleCompiler(Protocol):
-    """A separate process in which XLA compiles instead of this one (`xla_process`)."""
+    """A separate process in which XLA compiles instead of this one."""
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:
         """Compile a prepared call for `count` devices; return the serialized executable."""

@@ -15,7 +15,7 @@ that has one: `cuda_sdk_lib` in the current folder, folders next to the program,
 `/opt/cuda`, then the wheels. In a Python process, TSL treats the first word of the command line
 that is not an option as the program. A worker is started with `-X` and a path, which Python
 ignores, and puts the toolchain next to that path. Other processes cannot do that; if an earlier
-folder has a different library, XLA compiles in a separate process (`xla_process`).
+folder has a different library, XLA compiles in a separate process.
 """
 
 from __future__ import annotations

@@ -188,10 +188,6 @@ def check_diagnostics(
     return None
 
 
-NO_KERNEL = Diagnostic("compile", "pallasc", "", "it holds no Pallas Mosaic GPU kernel")
-"""The diagnostic for an artifact without a Mosaic kernel."""
-
-
 # ---- listening, in a worker
 
 _OURS = "pallasc.compiler."

@@ -1,32 +1,34 @@
-"""Messages between a build and its workers: JSON objects, sent through `channel`.
+"""Messages between a build and its workers: JSON objects, one per line, in both directions.
 
 Each request has an `op`, the name of its class. A worker gets `Warm`, then `Introduction` once,
-then `Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It replies to
-`Introduction` and `Listen` with `{"ready": true}`, does not reply to `Warm`, and replies to all
-others with `{"ok": true, …}` or `{"ok": false, "error": …}`. The classes define the fields; bytes
-are base64.
+perhaps `Rehearse`, then `Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It
+replies to `Introduction` and `Listen` with `{"ready": true}`, does not reply to `Warm` and
+`Rehearse`, and replies to all others with `{"ok": true, …}` or `{"ok": false, "error": …}`. The
+classes define the fields; bytes are base64.
 
-User code runs in the process that replies, so the types of all fields of a reply are checked.
+User code runs in the process that replies, and may write to any descriptor, including the
+channel's. Then a line is not a message, and the current task fails. The types of all fields of a
+reply are checked.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from pallasc import errors
 from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.lowering import LineTable
-from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded
 from pallasc.specs.gpus import Target
@@ -42,6 +44,60 @@ from pallasc.specs.spec import (
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.toolchain.setup import Context, Setup
+
+
+# ---- the channel
+
+_LONGEST_LINE_BYTES = 256 << 20
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    """Return a message as one line; the order of keys is preserved."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, object]:
+    """Return the message on a line.
+
+    Raises:
+        ValueError: it is not a JSON object.
+    """
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError(f"a message is a JSON object, not a {type(message).__name__}")
+    return message
+
+
+def send(descriptor: int, message: Mapping[str, object]) -> None:
+    """Send a message from a worker."""
+    left = memoryview(encode(message))
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+class Messages:
+    """Reads messages from the bytes that a worker sends."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[dict[str, object] | None]:
+        """Process bytes and yield the complete messages, None for anything else."""
+        self._buffer += data
+        if len(self._buffer) > _LONGEST_LINE_BYTES:
+            self._buffer.clear()
+            yield None
+        if b"\n" not in data:
+            return
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            try:
+                yield decode(bytes(line))
+            except (ValueError, RecursionError):
+                yield None
+
+
+# ---- plain data
 
 
 class _ErrorText(Struct, frozen=True):
@@ -310,6 +366,18 @@ class PtxFound(Reply, frozen=True, kw_only=True):
     ptx: Mapping[str, str]
 
 
+class ModuleCompiled(Reply, frozen=True, kw_only=True):
+    """The serialized executable of a module."""
+
+    executable: bytes
+
+
+class IsaVersion(Reply, frozen=True, kw_only=True):
+    """The newest version of PTX that the assembler reads, as XLA writes it."""
+
+    version: int
+
+
 # ---- requests
 
 
@@ -357,7 +425,6 @@ class Introduction(Request, frozen=True, kw_only=True):
         variables: the environment variables that reach the compiler.
         store: its folder.
         signing: whether the build signs and publishes the manifests; workers get no keys.
-        rehearsal: target to compile a small kernel for before it is ready, None for no rehearsal.
     """
 
     record: Mapping[str, object]
@@ -368,13 +435,6 @@ class Introduction(Request, frozen=True, kw_only=True):
     variables: Mapping[str, str]
     store: Path
     signing: bool
-    rehearsal: Target | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Introduction) and self._compared() == other._compared()
-
-    def _compared(self) -> dict[str, object]:
-        return asdict(self) | {"rehearsal": None}
 
     @classmethod
     def of(cls, setup: Setup, context: Context, store: Store) -> Introduction:
@@ -393,6 +453,12 @@ class Introduction(Request, frozen=True, kw_only=True):
             store=store.root,
             signing=store.trust.strict,
         )
+
+
+class Rehearse(Request, frozen=True, kw_only=True):
+    """Compile a small kernel for a target before the first task; there is no reply."""
+
+    target: Target
 
 
 class Collect(Request, frozen=True, kw_only=True):
@@ -462,6 +528,32 @@ class FindPtx(Request, frozen=True, kw_only=True):
     env: Mapping[str, str | None]
 
 
+class CompileModule(Request, frozen=True, kw_only=True):
+    """Compile a module that another process has lowered.
+
+    Attributes:
+        toolkit: the folder that XLA takes assembler and device library from.
+        target: the target.
+        count: number of devices.
+        module: the module, as MLIR bytecode.
+        options: XLA's `CompileOptions`, serialized.
+    """
+
+    reply: ClassVar[type[Reply]] = ModuleCompiled
+    toolkit: Path
+    target: Target
+    count: int
+    module: bytes
+    options: bytes
+
+
+class FindIsaVersion(Request, frozen=True, kw_only=True):
+    """Find the newest version of PTX that the assembler of a toolkit reads."""
+
+    reply: ClassVar[type[Reply]] = IsaVersion
+    toolkit: Path
+
+
 Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
 """Architecture, the spec's folders in `PATH` notation, and the variables that the spec declares."""
 
@@ -490,28 +582,31 @@ class Task(Struct, frozen=True):
         return self.request() if callable(self.request) else self.request
 
 
+REFUSED = "refused"
+"""Kind of error of a cluster's worker that rejects all variants of a build."""
+
 READY: Mapping[str, object] = {"ready": True}
 """Sent when a worker can begin with its first task."""
 
 
+Answers = Mapping[type[Request], Callable[[Any], Reply | Mapping[str, object] | None]]
+
+
 def serve(
-    descriptor: str,
-    channel: Channel,
-    answers: Mapping[type[Request], Callable[[Any], Reply | None]],
-    is_tainted: Callable[[], bool] = lambda: False,
+    requests: int, replies: int, answers: Answers, is_tainted: Callable[[], bool] = bool
 ) -> int:
     """Serve requests until there are no more, and return the exit status.
 
     Args:
-        descriptor: descriptor that requests come from, in decimal.
-        channel: the channel for replies.
-        answers: for each class of requests, a function that returns the reply, or None to send
-            nothing, or raises a `PallascError`.
+        requests: descriptor that requests come from.
+        replies: descriptor to send replies to.
+        answers: for each class of requests, a function that returns the reply or `READY`, or None
+            to send nothing, or raises a `PallascError`.
         is_tainted: called after each request that gets a reply; see `Reply`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     kinds = {kind.__name__: kind for kind in answers}
-    with os.fdopen(int(descriptor), "rb") as source:
+    with os.fdopen(requests, "rb") as source:
         for line in source:
             data = decode(line)
             kind = kinds[str(data.get("op"))]
@@ -520,7 +615,8 @@ def serve(
                 reply = answers[kind](request)
             except PallascError as error:
                 reply = Failed.because_of(error)
+            if isinstance(reply, Reply):
+                reply = replace(reply, task=request.task, tainted=is_tainted()).to_json()
             if reply is not None:
-                reply = replace(reply, task=request.task, tainted=is_tainted())
-                channel.send(reply.to_json())
+                send(replies, reply)
     return 0

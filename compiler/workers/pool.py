@@ -136,23 +136,24 @@ class Pool:
         for _ in range(min(count, self.jobs) - len(self._workers)):
             self._new_worker().send(Warm())
 
-    def keep_ready(self, contexts: Mapping[str, Request]) -> None:
+    def keep_ready(self, requests: Mapping[str, Request]) -> None:
         """Between two runs, prepare one new worker for each architecture, and end the others.
 
         A worker serves tasks of its architecture if its context still equals the pool's by then.
 
         Args:
-            contexts: contexts to send instead of the pool's context, by architecture.
+            requests: for each architecture, the request to send after the context.
         """
         for worker in list(self._workers):
-            context = worker.context
-            if context is None or contexts.get(worker.arch or "") != context or not worker.is_fit():
+            is_ready = worker.arch in requests and worker.context == self.context
+            if not is_ready or not worker.is_fit():
                 self._end(worker)
-        ready = {worker.arch for worker in self._workers}
-        for arch in [arch for arch in contexts if arch not in ready]:
+        for arch in requests.keys() - {worker.arch for worker in self._workers}:
             worker = self._new_worker()
             worker.arch = arch
-            worker.introduce(contexts[arch])
+            if self.context is not None:
+                worker.introduce(self.context)
+            worker.send(requests[arch])
         self._bury()
 
     @property

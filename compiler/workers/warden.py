@@ -1,8 +1,8 @@
 """The process between the build and a worker, which ensures that no descendant outlives it.
 
 Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
-ANSWERS PARENT FOLDER DATA_BYTES`. It forks. The child becomes the worker, `MODULE.main([REQUESTS,
-ANSWERS, pid of the warden])`, with FOLDER for its temporary files, and sends `{"pid": …}` first.
+ANSWERS PARENT FOLDER DATA_BYTES`. It forks. The child becomes the worker, `MODULE.main(REQUESTS,
+ANSWERS)`, with FOLDER for its temporary files, and sends `{"pid": …}` first.
 The warden waits. It is a subreaper: descendants whose parent died become its children, in any
 session. When the worker ends, or the build sends SIGTERM, or the build itself dies, the warden
 kills all descendants, removes the folder, and exits with the worker's status.
@@ -30,8 +30,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
-
-from pallasc.compiler.workers.channel import Channel
 
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+)", re.MULTILINE)
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+)", re.MULTILINE)
@@ -111,12 +109,14 @@ def main(arguments: list[str]) -> NoReturn:
     for _ in ("outer", "inner"):
         warden = _become_child_of_warden(warden, int(requests), int(answers), folder)
     _call_at_death_of(warden, signal.SIGKILL)
-    channel = Channel(int(answers))
     _prepare(int(requests), int(answers), folder, int(data_bytes))
-    _isolate(folder, module)
-    channel.send({"pid": os.getpid()})
+    from pallasc.compiler.inputs.recorders import isolate_process  # not in the wardens
+    from pallasc.specs.variables import PLACES, SYSTEM_PATH
+
+    isolate_process(folder, module, hidden=PLACES, path=SYSTEM_PATH)
+    os.write(int(answers), b'{"pid":%d}\n' % os.getpid())
     program = importlib.import_module(module)
-    _end_with(lambda: program.main([requests, answers, str(warden)], channel))
+    _end_with(lambda: program.main(int(requests), int(answers)))
 
 
 def _become_child_of_warden(parent: int, requests: int, answers: int, folder: str) -> int:
@@ -164,13 +164,6 @@ def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
     os.register_at_fork(after_in_child=lambda: _detach(requests, answers))
-
-
-def _isolate(folder: str, program: str) -> None:
-    from pallasc.compiler.inputs.recorders import isolate_process
-    from pallasc.specs.variables import PLACES, SYSTEM_PATH
-
-    isolate_process(folder, program, hidden=PLACES, path=SYSTEM_PATH)
 
 
 def _limit(kind: int, value: int) -> None:

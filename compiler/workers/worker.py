@@ -1,9 +1,9 @@
 """The worker process: imports JAX once, then serves requests, for a single architecture.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`, with two inherited pipe
-descriptors, the parent's process id, and the channel for replies. Standard output and error belong
-to user code; the parent stores them in files, and the worker reads standard error (`diagnostics`).
-The worker ends when the request pipe closes, or when the warden, which has set PDEATHSIG, dies.
+Started by the warden as `main(REQUESTS, ANSWERS)`, with two inherited pipe descriptors. Standard
+output and error belong to user code; the parent stores them in files, and the worker reads standard
+error (`diagnostics`). The worker ends when the request pipe closes, or when the warden dies, which
+PDEATHSIG reports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from pallasc.cache.manifests import About, Trust, set_name
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import recorders
-from pallasc.compiler.inputs.lookup import stored_artifact
+from pallasc.compiler.inputs.lookup import data_digests, named_entries, place_of, stored_artifact
 from pallasc.compiler.inputs.manifest import (
     Sources,
     closure,
@@ -34,14 +34,13 @@ from pallasc.compiler.inputs.manifest import (
     missed_of,
 )
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
-from pallasc.compiler.inputs.request import data_digests, named_entries, place_of
 from pallasc.compiler.inputs.sources import FILE, name_of
 from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Job, Lowered
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
-from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import (
     Diagnostic,
     Listener,
@@ -49,53 +48,38 @@ from pallasc.compiler.workers.diagnostics import (
     store_for_action,
     stored_for_action,
 )
-from pallasc.compiler.workers.messages import (
-    READY,
-    Collect,
-    Collected,
-    Compile,
-    Compiled,
-    Failed,
-    FindLines,
-    FindPtx,
-    Introduction,
-    LinesFound,
-    Listen,
-    PtxFound,
-    Reply,
-    Request,
-    Warm,
-    serve,
-)
-from pallasc.errors import PallascError, SpecError, summary_of
+from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
+from pallasc.errors import CompileError, PallascError, SpecError, message_of, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry, module_name
-from pallasc.specs.gpus import Target
 from pallasc.specs.objects import collector_past
 from pallasc.specs.spec import Variant
 
 
-def main(arguments: list[str], channel: Channel) -> int:
+def main(requests: int, replies: int) -> int:
     """Serve requests until there are no more."""
     hide_nvjitlink()
     recorders.record_imports()
     sessions: list[Session] = []
 
-    def introduce(request: Introduction) -> None:
+    def introduce(request: messages.Introduction) -> Mapping[str, object]:
         sessions.append(Session(request))
-        channel.send(READY)
+        return READY
 
-    answers: Mapping[type[Request], Callable[[Any], Reply | None]] = {
-        Warm: lambda _: _import_compiler(),
-        Listen: lambda _: channel.send(READY),
-        Introduction: introduce,
-        Collect: _collect,
+    answers: messages.Answers = {
+        messages.Warm: lambda _: _import_compiler(),
+        messages.Listen: lambda _: READY,
+        messages.Introduction: introduce,
+        messages.Rehearse: lambda request: sessions[0].rehearse(request),
+        messages.Collect: _collect,
         Compile: lambda request: sessions[0].compile(request),
-        FindLines: lambda request: sessions[0].find_lines(request),
-        FindPtx: lambda request: sessions[0].find_ptx(request),
+        messages.FindLines: lambda request: sessions[0].find_lines(request),
+        messages.FindPtx: lambda request: sessions[0].find_ptx(request),
+        messages.CompileModule: _compile_module,
+        messages.FindIsaVersion: _find_isa_version,
     }
-    return serve(arguments[0], channel, answers, lambda: any(s.is_tainted() for s in sessions))
+    return messages.serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
 
 
 def _import_compiler() -> None:
@@ -109,7 +93,7 @@ def _import_compiler() -> None:
     del cramjam, jax, llvmlite, text_format
 
 
-def _collect(request: Collect) -> Reply:
+def _collect(request: messages.Collect) -> Reply:
     from pallasc.specs.loading.decorator import collect_python
 
     note_task()
@@ -135,22 +119,54 @@ def _collect(request: Collect) -> Reply:
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
-    return Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
+    return messages.Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
+
+
+# ---- modules that the user's process lowered
+
+
+def _compile_module(request: messages.CompileModule) -> messages.ModuleCompiled:
+    """Compile a module.
+
+    Raises:
+        CompileError: XLA cannot compile it; `kind` is the class of XLA's error.
+    """
+    _prepare_xla(request.toolkit)
+    from jax._src import lib
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    from pallasc.compiler.lowering.jax_versions import devices_for
+
+    library: Any = lib
+    xla_client = library.xla_client
+    devices = devices_for(request.target, request.count)
+    try:
+        with mlir.make_ir_context():
+            executable = devices[0].client.compile(
+                ir.Module.parse(request.module),
+                executable_devices=xla_client.DeviceList(devices),
+                compile_options=xla_client.CompileOptions.ParseFromString(request.options),
+            )
+    except Exception as error:
+        raise CompileError(message_of(error), kind=type(error).__name__) from error
+    return messages.ModuleCompiled(executable=executable.serialize())
+
+
+def _find_isa_version(request: messages.FindIsaVersion) -> messages.IsaVersion:
+    _prepare_xla(request.toolkit)
+    from jax._src.lib import mosaic_gpu
+
+    library: Any = mosaic_gpu
+    return messages.IsaVersion(version=library._mosaic_gpu_ext._get_ptxas_isa_version())
+
+
+def _prepare_xla(toolkit: Path) -> None:
+    offer_library(toolkit, Path(tempfile.gettempdir()))
+    _import_compiler()
 
 
 _SIZE = 128
-
-
-def _rehearse(target: Target, tools: Tools) -> None:
-    """Compile a small kernel for a target, so that JAX, Mosaic, and XLA have started before a task.
-
-    Errors are left to the first task. A rehearsal does not affect artifacts: earlier compilations
-    of a process have no effect on later ones.
-    """
-    array = resolve_array(f"f32[{_SIZE}]")
-    job = Job(function=_double, args={"x": array}, static={}, target=target)
-    with suppress(Exception):
-        compile_job(job, lower_job(job), tools)
 
 
 def _double(x: Any) -> Any:
@@ -192,7 +208,7 @@ class Session:
         introduction: the toolchain and the store.
     """
 
-    def __init__(self, introduction: Introduction) -> None:
+    def __init__(self, introduction: messages.Introduction) -> None:
         self._introduction = introduction
         self.tools = Tools(
             record=introduction.record,
@@ -210,8 +226,17 @@ class Session:
         self.before, self.shared = ProcessSnapshot(), SharedState()
         self.listener = Listener()
         self._traced = 0
-        if introduction.rehearsal is not None:
-            _rehearse(introduction.rehearsal, self.tools)
+
+    def rehearse(self, request: messages.Rehearse) -> None:
+        """Compile a small kernel, so that JAX, Mosaic, and XLA have started before a task.
+
+        Errors are left to the first task. A rehearsal does not affect artifacts: earlier
+        compilations of a process have no effect on later ones.
+        """
+        array = resolve_array(f"f32[{_SIZE}]")
+        job = Job(function=_double, args={"x": array}, static={}, target=request.target)
+        with suppress(Exception):
+            compile_job(job, lower_job(job), self.tools)
 
     def is_tainted(self) -> bool:
         """Restore what variants share; return True if that is not possible."""
@@ -238,7 +263,7 @@ class Session:
                     repeat=bool(self.listener.importing) and self.shared.was_unloaded(error),
                 )
 
-    def find_lines(self, request: FindLines) -> LinesFound:
+    def find_lines(self, request: messages.FindLines) -> messages.LinesFound:
         """Find the user's source lines of the PTX of a variant's kernels.
 
         Raises:
@@ -248,9 +273,11 @@ class Session:
 
         with self._tracing(request.env):
             job = self._job(request.variant)
-            return LinesFound(tables=line_tables(job, self.tools, request.ptx, request.code))
+            return messages.LinesFound(
+                tables=line_tables(job, self.tools, request.ptx, request.code)
+            )
 
-    def find_ptx(self, request: FindPtx) -> PtxFound:
+    def find_ptx(self, request: messages.FindPtx) -> messages.PtxFound:
         """Find the PTX of the kernels that XLA made for a variant.
 
         Raises:
@@ -260,7 +287,7 @@ class Session:
 
         with self._tracing(request.env):
             job = self._job(request.variant)
-            return PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))
+            return messages.PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))
 
     @contextmanager
     def _tracing(self, env: Mapping[str, str | None]) -> Iterator[None]:

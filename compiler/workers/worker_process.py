@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -24,8 +23,15 @@ from msgspec.structs import replace
 
 from pallasc.cache.format import size
 from pallasc.compiler.toolchain.toolkit import TOOLKIT
-from pallasc.compiler.workers.channel import Messages, encode
-from pallasc.compiler.workers.messages import Failed, Group, Reply, Request, Task
+from pallasc.compiler.workers.messages import (
+    Failed,
+    Group,
+    Messages,
+    Reply,
+    Request,
+    Task,
+    encode,
+)
 from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
 from pallasc.errors import CompileError, Location, ToolError
 
@@ -109,8 +115,6 @@ def make_folder() -> Path:
 PROGRAM = "pallasc.compiler.workers.worker"
 TAIL_BYTES = 4000
 _STACKS_BYTES = 64 << 10
-_HIGH, _ROOM = 700, 64
-"""The worker's ends of the pipes get high numbers, to survive `os.closerange(3, 256)`."""
 _MOST_READS = 64
 """Maximum MB read at a time, so that a worker that never stops writing does not block the others.
 """
@@ -242,7 +246,7 @@ class Worker:
         output = self._written(_STACKS_BYTES)
         return Failed(
             error=error,
-            output=shortened(output)[-TAIL_BYTES:],
+            output=_EXTENSIONS.sub("", output)[-TAIL_BYTES:],
             place=place_in_stack(output, folders),
             repeat=repeat and self.served > 0,
             died=True,
@@ -301,11 +305,11 @@ class Worker:
         self._output.cut()
         self._errors.cut()
 
-    def seconds(self) -> float | None:
-        """Return the time of its task so far, None while the worker is still starting."""
-        if self.context is not None and self.ready_s is None:
-            return None
-        return time.monotonic() - max(self.began_s, self.ready_s or 0.0)
+    def seconds(self) -> float:
+        """Return the time of its task so far; its start counts only beyond `_START_S`."""
+        seconds = time.monotonic() - max(self.began_s, self.ready_s or 0.0)
+        is_starting = self.context is not None and self.ready_s is None
+        return seconds - _START_S if is_starting else seconds
 
     def over_limit(
         self,
@@ -332,21 +336,13 @@ class Worker:
                 "short.",
                 kind="memory",
             )
-        seconds, now_s = self.seconds(), time.monotonic()
-        if timeout_s is not None and seconds is not None and seconds > timeout_s + grace_s:
+        if timeout_s is not None and self.seconds() > timeout_s + grace_s:
             return CompileError(
                 f"{doing} took longer than {timeout_s:g} s (--timeout) and was stopped",
                 hint="If it needs more time, raise --timeout.",
                 kind="timeout",
             )
-        limit_s = (timeout_s or 0.0) + grace_s + _START_S
-        if timeout_s is not None and seconds is None and now_s > self.began_s + limit_s:
-            return CompileError(
-                f"{doing} was not ready after {limit_s:g} s and was stopped",
-                hint="Give this machine less to do at a time (--jobs), or raise --timeout.",
-                kind="timeout",
-            )
-        if self.gone_s is not None and now_s > self.gone_s + _CLOSED_S:
+        if self.gone_s is not None and time.monotonic() > self.gone_s + _CLOSED_S:
             return died(doing, self.ending(), "")
         return None
 
@@ -399,23 +395,17 @@ def _pipe(mine: int, opened: ExitStack, lent: ExitStack) -> tuple[int, int]:
     """
     ends = os.pipe()
     opened.callback(os.close, ends[mine])
+    lent.callback(os.close, ends[1 - mine])
     os.set_blocking(ends[mine], False)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    try:
-        least = max(3, min(_HIGH, most - _ROOM))
-        theirs = fcntl.fcntl(ends[1 - mine], fcntl.F_DUPFD_CLOEXEC, least)
-    finally:
-        os.close(ends[1 - mine])
-    lent.callback(os.close, theirs)
-    return ends[mine], theirs
+    return ends[mine], ends[1 - mine]
 
 
 # ---- how a worker ended
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
 _SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
+_EXTENSIONS = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
 _SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
-_MOST_FRAMES = 8
 
 
 def exit_in_words(code: int) -> str:
@@ -444,15 +434,3 @@ def place_in_stack(output: str, folders: Sequence[str]) -> Location | None:
         if frame and frame["file"].startswith(tuple(f"{f.rstrip('/')}/" for f in folders if f)):
             return Location(frame["file"], int(frame["line"]))
     return None
-
-
-def shortened(output: str) -> str:
-    """Remove the outer frames of long stacks and the list of extension modules from output."""
-    shown, frames = [], 0
-    for line in output.splitlines(keepends=True):
-        frames = frames + 1 if _FRAME.match(line) else 0
-        if frames == _MOST_FRAMES + 1:
-            shown.append("  …\n")
-        if frames <= _MOST_FRAMES and not line.startswith("Extension modules: "):
-            shown.append(line)
-    return "".join(shown)

@@ -23,7 +23,7 @@ from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Report, VariantResult
-from pallasc.compiler.inputs.request import Requests
+from pallasc.compiler.inputs.lookup import Requests
 from pallasc.compiler.toolchain.setup import Context, prepare
 from pallasc.compiler.workers import worker_process
 from pallasc.specs.loading.matrix import expand

@@ -19,7 +19,7 @@ from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import check_lock, update_lock
-from pallasc.compiler.inputs.request import Requests
+from pallasc.compiler.inputs.lookup import Requests
 from pallasc.specs.loading.lock import Lock
 
 BRANCHES = 10

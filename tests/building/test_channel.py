@@ -8,19 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallasc.compiler.workers import channel
-from pallasc.compiler.workers.channel import Channel, Messages, decode, encode
+from pallasc.compiler.workers import messages
+from pallasc.compiler.workers.messages import Messages, decode, encode, send
 
 MESSAGES = [{"pid": 7}, {"ok": True, "value": ["\n", "é", 1.5, None]}, {"ok": False}]
 
 
-def sent(*messages: dict[str, object]) -> bytes:
+def sent(*sending: dict[str, object]) -> bytes:
     """Return the bytes that one worker sends."""
     ends, answers = os.pipe()
     try:
-        worker = Channel(answers)
-        for message in messages:
-            worker.send(message)
+        for message in sending:
+            send(answers, message)
         os.close(answers)
         with os.fdopen(ends, "rb") as file:
             return file.read()
@@ -32,9 +31,9 @@ def sent(*messages: dict[str, object]) -> bytes:
 def test_messages_come_back_in_order_however_they_are_cut() -> None:
     data = sent(*MESSAGES)
     for size in (1, 2, 7, 64, len(data)):
-        messages = Messages()
+        received = Messages()
         parts = [data[at : at + size] for at in range(0, len(data), size)]
-        assert [m for part in parts for m in messages.feed(part)] == MESSAGES
+        assert [m for part in parts for m in received.feed(part)] == MESSAGES
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{", b"[" * 200_000, b'{"a": "\xff"}', b"rubbish", b""])
@@ -54,12 +53,12 @@ def test_a_message_that_was_garbled_is_noticed(stray: bytes) -> None:
 def test_what_has_no_end_takes_no_more_room_than_a_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel, "_LONGEST_LINE_BYTES", 1000)
-    messages = Messages()
+    monkeypatch.setattr(messages, "_LONGEST_LINE_BYTES", 1000)
+    received = Messages()
     found = []
     for _ in range(50):
-        found += messages.feed(b"x" * 100)
-        assert len(messages._buffer) <= 1000
+        found += received.feed(b"x" * 100)
+        assert len(received._buffer) <= 1000
     assert set(found) == {None}
 
 

@@ -57,11 +57,3 @@ def test_the_place_is_the_innermost_in_the_users_folders() -> None:
     assert failures.place_in_stack(output, ["/other", "/specs/"]) == Location("/specs/kernel.py", 4)
     assert failures.place_in_stack(output, ["/spec", ""]) is None
     assert failures.place_in_stack("", ["/specs"]) is None
-
-
-def test_a_long_stack_is_shortened_at_its_far_end() -> None:
-    rest = "\n".join(f'  File "/jax/{n}.py", line {n} in call' for n in range(50))
-    lines = failures.shortened(STACK.format(rest=rest)).splitlines()
-    assert lines[0] == "before"
-    assert lines[6] == '  File "/specs/caller.py", line 9 in call'
-    assert lines[11:] == ['  File "/jax/4.py", line 4 in call', "  …", "after"]

@@ -14,13 +14,13 @@ import pytest
 from pallasc.cache import stat_digest
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.manifest import short_fields
-from pallasc.compiler.inputs.request import (
+from pallasc.compiler.inputs.lookup import (
     Requests,
     named_entries,
     place_of,
     request_fields,
 )
+from pallasc.compiler.inputs.manifest import short_fields
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context

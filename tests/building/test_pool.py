@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pallasc.compiler.workers.messages import Collect, Collected, Failed, Task
+from pallasc.compiler.workers.messages import Collect, Collected, Failed, Task, Warm
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import SpecError, ToolError
@@ -122,14 +122,14 @@ def test_a_worker_that_is_ready_serves_its_architecture_in_one_run() -> None:
     context = Prepare(code="kept['ready'] = 1")
     with fakes(2) as pool:
         pool.context = context
-        pool.keep_ready({"sm_90a": context, "sm_100a": context})
+        pool.keep_ready({"sm_90a": Warm(), "sm_100a": Warm()})
         ready = {worker.arch: worker for worker in pool._workers}
         wait_for(lambda: all(worker.is_fit() and worker.process for worker in ready.values()))
         served = who_serves(pool, "sm_90a", "sm_120a")
         assert served[0] == ready["sm_90a"].process
         assert served[1] not in {worker.process for worker in ready.values()}
         assert ready["sm_100a"] in pool._workers
-        pool.keep_ready({"sm_90a": context})
+        pool.keep_ready({"sm_90a": Warm()})
         assert ready["sm_90a"] not in pool._workers
         assert ready["sm_100a"] not in pool._workers
         assert who_serves(pool, "sm_90a") != [ready["sm_90a"].process]
@@ -137,13 +137,14 @@ def test_a_worker_that_is_ready_serves_its_architecture_in_one_run() -> None:
 
 def test_a_worker_that_is_ready_for_another_toolchain_or_has_died_is_not_used() -> None:
     with fakes() as pool:
-        pool.keep_ready({"sm_90a": Prepare(code="old = 1")})
+        pool.context = Prepare(code="old = 1")
+        pool.keep_ready({"sm_90a": Warm()})
         (old,) = pool._workers
         wait_for(lambda: old.is_fit() and bool(old.process))
         pool.context = Prepare(code="new = 1")
         assert who_serves(pool, "sm_90a") != [old.process]
-        pool.keep_ready({"sm_90a": Prepare(code="import os; os._exit(1)")})
         pool.context = Prepare(code="import os; os._exit(1)")
+        pool.keep_ready({"sm_90a": Warm()})
         (dead,) = pool._workers
         wait_for(lambda: not dead.is_fit())
         pool.context = None

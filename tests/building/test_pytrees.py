@@ -32,7 +32,7 @@ def test_a_node_with_shape_and_dtype_is_not_an_array(results: dict[str, Any]) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["node of text", "node of arrays", "call", "call of text", "node isolated"],
+    ["node of text", "node of arrays", "call", "call of text", "call isolated"],
 )
 def test_however_a_node_is_given_the_artifact_is_the_same(
     results: dict[str, Any], name: str

@@ -16,8 +16,7 @@ from pallasc.cache.verify import verify
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.reproduce import reproduce, with_reproduction
-from pallasc.compiler.inputs.lookup import artifact_of_action
-from pallasc.compiler.inputs.request import Requests
+from pallasc.compiler.inputs.lookup import Requests, artifact_of_action
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import difference_lines
 from pallasc.compiler.inputs.lookup import Lookup
-from pallasc.compiler.inputs.why import Explainer, Explanation
+from pallasc.compiler.inputs.manifest import Explainer, Explanation
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import version_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_bundles import make_artifact
 
-from pallasc.compiler.builds.provenance import origins
+from pallasc.compiler.builds.bundling import origins
 from pallasc.specs.bundle.manifest import Provenance, pack_provenance
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Spec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.builds.provenance import Differences, Repository, find_repository
+from pallasc.compiler.builds.bundling import Differences, Repository, find_repository
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.compiler.builds.shard import assign
+from pallasc.compiler.builds.collect import assign
 
 RunCommand = Callable[..., Any]
 

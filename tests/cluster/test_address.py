@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cli.main import main
-from pallasc.compiler.cluster.pool import scheduler_url
+from pallasc.compiler.workers.cluster import scheduler_url
 from pallasc.errors import SpecError
 
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,11 +115,10 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Iterator[Project]:
+def project(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Project:
     place = tmp_path_factory.mktemp("project")
-    folder, elsewhere = place / "specs", place / "elsewhere"
+    folder = place / "specs"
     (folder / "inner").mkdir(parents=True)
-    elsewhere.mkdir()
     (folder / "kernels.py").write_text(KERNELS)
     (folder / "helper.py").write_text("def first(size): return size\n")
     (folder / "inner" / "__init__.py").write_text("")
@@ -128,11 +126,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Iter
     (folder / "table.json").write_text('{"block": 512}')
     (folder / "spec.yaml").write_text(SPEC)
     (folder / "wrong.yaml").write_text(WRONG)
-    (elsewhere / "outside.py").write_text("def third(size): return size\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(elsewhere))
-        patch.syspath_prepend(str(elsewhere))
-        yield Project(folder, warm_store)
+    (folder / "outside.py").write_text("def third(size): return size\n")
+    return Project(folder, warm_store)
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,10 @@ from pallasc.cache.format import sha256
 from pallasc.cache.manifests import manifest_from_json
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.cluster.exchange import publish
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, data_digests, request_fields
 from pallasc.compiler.inputs.manifest import joined
-from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers.cluster import publish
 from pallasc.compiler.workers.messages import Compile, Compiled
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -61,7 +60,7 @@ class Case:
             variant=self.variant, request=keys.key, fields=request_fields(self.variant, context),
             data=data_digests(self.variant, context.digests), env={}, trusted_records=None,
         )  # fmt: skip
-        return publish([keys], lookup, self.store, 0, asked, reply or self.reply)
+        return publish(lookup, asked, reply or self.reply)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.cluster import exchange as module
-from pallasc.compiler.cluster.exchange import SentSources, sources_of
+from pallasc.compiler.workers import cluster_worker as module
+from pallasc.compiler.workers.cluster_worker import SentSources, sources_of
 from pallasc.errors import ToolError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -94,36 +94,6 @@ def test_links_to_files_are_sent_as_files(folder: Path) -> None:
     assert "nowhere.py" not in names(result, folder)
 
 
-def test_modules_elsewhere_are_found_by_the_imports_that_reach_them(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = folder.parent / "other"
-    write(
-        other,
-        helper="import deepest\n",
-        package_in___init__="from .inner import value\n",
-        package_in_inner="value = 1\n",
-        deepest="",
-        unused="",
-    )
-    write(
-        folder,
-        kernel="""
-        import json, numpy
-        def run(x):
-            import helper
-            from package import value
-            return x
-        """,
-    )
-    monkeypatch.syspath_prepend(str(other))
-    result = sent(folder)
-    assert names(result, other) - {"../specs/kernel.py", "../specs/spec.yaml"} == {
-        "helper.py", "deepest.py", "package/__init__.py", "package/inner.py"
-    }  # fmt: skip
-    assert result.path == [str(other)]
-
-
 def test_an_entry_that_is_a_module_elsewhere_is_sent(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,12 +131,8 @@ def test_an_archive_of_modules_is_sent_whole(
     archive = tmp_path / "app.pyz"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("in_archive/__init__.py", "")
-        file.writestr(
-            "in_archive/kernels.py", "import beside\ndef run(x): return beside.twice(x)\n"
-        )
-    write(tmp_path / "more", beside="def twice(x): return x * 2\n")
-    for place in (archive, tmp_path / "more"):
-        monkeypatch.syspath_prepend(str(place))
+        file.writestr("in_archive/kernels.py", "def run(x): return x\n")
+    monkeypatch.syspath_prepend(str(archive))
     result = sent(folder, "in_archive.kernels:run")
-    assert {str(archive), str(tmp_path / "more/beside.py")} <= {*result.files}
-    assert result.path == [str(archive), str(tmp_path / "more")]
+    assert str(archive) in result.files
+    assert result.path == [str(archive)]

@@ -10,16 +10,14 @@ import pytest
 from behaves import GOOD
 from clusters import PROGRAMS, Cluster, cluster, own_port
 
-from pallasc.compiler.cluster import pool as module
-from pallasc.compiler.cluster.exchange import SentSources, read_reply
-from pallasc.compiler.cluster.pool import ClusterPool
-from pallasc.compiler.cluster.worker import BuildPlugin
+from pallasc.compiler.workers.cluster import ClusterPool, read_reply
+from pallasc.compiler.workers.cluster_worker import BuildPlugin, SentSources
 from pallasc.compiler.workers.messages import Failed, Reply, Task, Warm
 from pallasc.errors import PallascError, ToolError
 
 FALSE = [
     "is too large", "swells when it is parsed", "is of another type", "is an error",
-    "is a refusal", "gives none",
+    "is a refusal",
 ]  # fmt: skip
 NUMBER = 32
 
@@ -36,10 +34,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-def opened(address: str, *, timeout_s: float = 600.0) -> ClusterPool:
+def opened(address: str) -> ClusterPool:
     pool = ClusterPool(address, 2)
     pool.warm(1)
-    pool.describe(BuildPlugin({}, {}, {}, None, timeout_s, None, SentSources()))
+    pool.describe(BuildPlugin({}, {}, {}, None, 600.0, None, SentSources()))
     return pool
 
 
@@ -47,11 +45,11 @@ def tasks(count: int) -> list[Task]:
     return [Task(number, ("sm_90a", "/specs", ()), Warm()) for number in range(count)]
 
 
-def answers(address: str, count: int = NUMBER, *, timeout_s: float = 600.0) -> list[Reply]:
+def answers(address: str, count: int = NUMBER) -> list[Reply]:
     """Return the answers to a few tasks."""
     told: list[object] = []
     found: dict[int, Reply] = {}
-    with opened(address, timeout_s=timeout_s) as pool:
+    with opened(address) as pool:
         for kind, task, answer in pool.run(tasks(count)):
             if task is not None:
                 told.append((kind, task.label))
@@ -69,16 +67,13 @@ def errors(found: list[Reply]) -> list[PallascError]:
 
 
 @pytest.mark.parametrize("behavior", FALSE)
-def test_a_worker_whose_answer(
-    behavior: str, pair: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_whose_answer(behavior: str, pair: Cluster) -> None:
     """It costs no variant, gets few of them, and takes little memory here."""
-    monkeypatch.setattr(module, "SLACK_S", 0.0)
     (pair.folder / "false.behavior").write_text(behavior)
     log = pair.folder / "false.behavior.log"
     log.unlink(missing_ok=True)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = answers(pair.address, timeout_s=2.0 if behavior == "gives none" else 600.0)
+    found = answers(pair.address)
     assert errors(found) == []
     assert 0 < len(log.read_text().splitlines()) < 2 * NUMBER
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 128 << 10

@@ -23,7 +23,7 @@ import pytest
 import pallasc.errors
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.inputs.request import Requests, place_of
+from pallasc.compiler.inputs.lookup import Requests, place_of
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.lowering.compile import Tools, action_fields
 from pallasc.compiler.lowering.lower import Job, Lowered, Signature

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs import request
+from pallasc.compiler.inputs import lookup as request
 from pallasc.compiler.lowering import compile as compile_module
 from pallasc.compiler.toolchain import identity
 from pallasc.specs import canonical

@@ -287,7 +287,7 @@ KEEPS: dict[str, Change] = {
         for module in (
             "compiler/workers/pool.py", "compiler/builds/bundling.py",
             "compiler/builds/report.py",
-            "compiler/inputs/why.py", "specs/bundle/verify.py", "specs/loading/matrix.py",
+            "compiler/inputs/lookup.py", "specs/bundle/verify.py", "specs/loading/matrix.py",
             "specs/library/elementwise.py", "cli/build.py", "errors.py",
             "specs/gpus.py", "specs/spelling.py",
         )

@@ -132,7 +132,7 @@ CALLS: dict[str, Any] = {
         X,
         pallasc.Call("pytrees:QArray", qvalue="i4[128, 128]", scale="f32[1, 128]", axis=0),
     ),
-    "node isolated": lambda s: pallasc.compile(dequantised, X, Q, isolated=True, store=s),
+    "call isolated": lambda s: pallasc.compile(dequantised, X, HERE, isolated=True, store=s),
     "other static data": lambda s: pallasc.compile(dequantised, X, dataclasses.replace(Q, axis=1)),
     "in a list": lambda s: pallasc.compile(lambda ws: dequantised(ws[1], ws[0]), [Q, X]),
     "computing call": lambda s: pallasc.compile(

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pallasc.compiler.cluster import worker
-from pallasc.compiler.cluster.exchange import LONGEST_BYTES, reply_bytes
+from pallasc.compiler.workers import cluster_worker as worker
+from pallasc.compiler.workers.cluster import LONGEST_BYTES
+from pallasc.compiler.workers.cluster_worker import reply_bytes
 from pallasc.compiler.workers.messages import Group, Reply
 
 GOOD = reply_bytes(Reply())
@@ -29,9 +30,6 @@ def behave(build: str, group: Group, request: Mapping[str, object]) -> object:
     behavior = place.read_text() if place.exists() else ""
     with Path(f"{place}.log").open("a") as log:
         log.write(f"{behavior}\n")
-    if behavior == "gives none":
-        while place.exists() and place.read_text() == behavior:
-            time.sleep(0.05)
     if behavior == "is death":
         os._exit(1)
     if behavior == "is an error":

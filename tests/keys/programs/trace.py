@@ -28,8 +28,8 @@ modules.site_folders.cache_clear()
 recorders.record_imports()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
+from pallasc.compiler.inputs.lookup import named_entries  # noqa: E402
 from pallasc.compiler.inputs.manifest import make_manifest  # noqa: E402
-from pallasc.compiler.inputs.request import named_entries  # noqa: E402
 from pallasc.compiler.workers.worker import _job, entry_sources  # noqa: E402
 from pallasc.specs.loading.matrix import expand  # noqa: E402
 from pallasc.specs.loading.yaml_loader import load_yaml  # noqa: E402

@@ -1,7 +1,13 @@
 """A cluster with the interface of `workers/pool.Pool`, using dask's workers.
 
 dask schedules the variants, one task each, and repeats those whose worker died. A variant whose
-reply the build rejects goes to another worker. A worker that does not reply gets no more variants.
+reply the build rejects goes to another worker. dask also gives up on workers that do not answer
+(`distributed.scheduler.worker-ttl`).
+
+Nothing that a worker reports is trusted if it can be checked: each blob is hashed, the record is
+parsed as untrusted input, and the sources that the compilation read must equal the local ones, so a
+file that was needed but not sent is noticed. Whether a cubin comes from its source cannot be
+checked without compiling, so a cluster must be trusted for that.
 """
 
 from __future__ import annotations
@@ -18,22 +24,30 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from pallasc.compiler.cluster.exchange import LONGEST_BYTES, REFUSED, read_reply
-from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Request, Task
+from msgspec.structs import replace
+
+from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
+from pallasc.compiler.inputs.lookup import Lookup, named_entries, place_of
+from pallasc.compiler.inputs.manifest import fields_text, joined
+from pallasc.compiler.workers import messages
+from pallasc.compiler.workers.diagnostics import store_for_action
+from pallasc.compiler.workers.messages import REFUSED, Compile, Compiled, Failed, Reply, Task
 from pallasc.compiler.workers.pool import Event
-from pallasc.errors import CompileError, PallascError, SpecError, ToolError
+from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
+from pallasc.specs.artifacts.artifact import Artifact
 
 if TYPE_CHECKING:
-    from pallasc.compiler.cluster.worker import BuildPlugin
+    from pallasc.compiler.workers.cluster_worker import BuildPlugin
 
+LONGEST_BYTES = 256 << 20
+_MOST_VALUES = 1_000_000
+"""When parsed, a value of three characters takes about 60 bytes."""
 
 _HINT = "Start one with: dask scheduler; or compile here, without --executor."
 _HINT_TLS = (
     "Give it and this machine certificates of one authority: distributed.comm.tls.ca-file, "
     ".client.cert and .client.key of dask's configuration."
 )
-SLACK_S = 120.0
-"""Time that a worker may need beyond a variant's limit, to start its processes."""
 _CONNECT_S = 5.0
 _WAIT_S = 30.0
 _SLOWEST_BYTES_PER_S = 1e6
@@ -60,7 +74,7 @@ class _Sent:
     """
 
     task: Task
-    request: Request
+    request: messages.Request
     future: Any = None
     began_s: float | None = None
     allowed: list[str] | None = None
@@ -77,7 +91,7 @@ class ClusterPool(ExitStack):
         warn: shows a sentence to the user.
 
     Attributes:
-        accept: verifies and publishes the result of the task with a label, or raises ValueError.
+        accept: verifies and publishes the reply to a request, or raises ValueError.
 
     Raises:
         SpecError: the address is not a scheduler's address.
@@ -88,16 +102,14 @@ class ClusterPool(ExitStack):
     ) -> None:
         super().__init__()
         self.jobs = jobs
-        self.accept: Callable[[int, Any, Compiled], Compiled] = lambda label, asked, reply: reply
+        self.accept: Callable[[Any, Compiled], Compiled] = lambda asked, reply: reply
         self._address, self._url, self._warn = address, scheduler_url(address), warn
         self._name = f"pallasc-{secrets.token_hex(8)}"
         self._client: Any = None
-        self._limit_s = 0.0
         self._count = 0
         self._sent: dict[str, _Sent] = {}
         self._done: SimpleQueue[Any] = SimpleQueue()
         self._workers: Mapping[str, int] = {}
-        self._heard_s: dict[str, float] = {}
         self._refused: dict[str, str] = {}
 
     def warm(self, count: int) -> None:
@@ -136,7 +148,6 @@ class ClusterPool(ExitStack):
 
     def describe(self, build: BuildPlugin) -> None:
         """Send the workers the toolchain, limits, and sources of the variants of `run`."""
-        self._limit_s = build.timeout_s + SLACK_S
         wait_s = _WAIT_S + sum(map(len, build.sources.files.values())) / _SLOWEST_BYTES_PER_S
         self._ask(wait_s, self._client.register_plugin, build, name=self._name)
         self.callback(self._ask, _WAIT_S, self._client.unregister_worker_plugin, self._name)
@@ -164,14 +175,20 @@ class ClusterPool(ExitStack):
             self._workers = self._client.ncores()
             while waiting or self._sent:
                 while waiting and len(self._sent) < 4 * self.jobs + _AHEAD:
-                    yield from self._begin(waiting.popleft())
+                    task = waiting.popleft()
+                    try:
+                        sent = _Sent(task, task.make_request())
+                    except PallascError as error:
+                        yield "done", task, Failed(error=error)
+                    else:
+                        yield from self._send(sent)
                 with suppress(Empty):
                     left_s = max(0.0, looked_s + _TICK_S - time.monotonic())
                     yield from self._take(self._done.get(timeout=left_s))
                 if time.monotonic() < looked_s + _TICK_S:
                     continue
                 looked_s = time.monotonic()
-                yield from self._look(looked_s)
+                yield from self._look()
                 if not self._workers and looked_s > nobody_s:
                     self._warn(f"{self._address} has no workers yet: waiting for the first one")
                     nobody_s = float("inf")
@@ -184,17 +201,9 @@ class ClusterPool(ExitStack):
 
     # ---- variants out
 
-    def _begin(self, task: Task) -> Iterator[Event]:
-        try:
-            sent = _Sent(task, task.make_request())
-        except PallascError as error:
-            yield "done", task, Failed(error=error)
-        else:
-            yield from self._send(sent)
-
     def _send(self, sent: _Sent) -> Iterator[Event]:
         """Submit a variant, to workers that have not failed at it."""
-        from pallasc.compiler.cluster.worker import compile_variant
+        from pallasc.compiler.workers.cluster_worker import compile_variant
 
         sent.allowed, sent.worker = None, ""
         self._count += 1
@@ -264,26 +273,19 @@ class ClusterPool(ExitStack):
             self._refused[sent.worker] = reply.error.message
             raise ValueError(reply.error.message)
         if isinstance(reply, Compiled):
-            reply = self.accept(sent.task.label, sent.request, reply)
-        self._heard_s[sent.worker] = time.monotonic()
+            reply = self.accept(sent.request, reply)
         return reply
 
     # ---- workers
 
-    def _look(self, now_s: float) -> Iterator[Event]:
-        """Update the workers and their tasks; give up on a worker that does not reply."""
+    def _look(self) -> Iterator[Event]:
+        """Update the workers and their tasks; take variants from workers that are gone or bad."""
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():
-            held = [self._sent[key] for key in keys if key in self._sent]
-            is_late = now_s > self._heard_s.setdefault(worker, now_s) + self._limit_s
-            if not held:
-                del self._heard_s[worker]
-            for sent in held:
+            for sent in [self._sent[key] for key in keys if key in self._sent]:
                 sent.worker = worker
                 yield from self._started(sent)
-                if is_late:
-                    self._refused[worker] = f"it gave no answer for {self._limit_s:g} s"
         for key, sent in list(self._sent.items()):
             is_gone = sent.allowed is not None and not {*sent.allowed} & {*self._workers}
             if is_gone or sent.worker in self._refused:
@@ -311,9 +313,93 @@ def _text_of(error: BaseException) -> str:
     return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
 
 
+# ---- verifying and publishing
+
+
+def read_reply(request: messages.Request, data: object) -> Reply:
+    """Return the reply to a request from the bytes of `reply_bytes`.
+
+    Raises:
+        ValueError: it is malformed.
+    """
+    if type(data) is not bytes or len(data) > LONGEST_BYTES:
+        raise ValueError("not bytes, or too many")
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError("too many values")
+    try:
+        return request.read_reply(messages.decode(data))
+    except RecursionError as error:
+        raise ValueError("values too deep in each other") from error
+
+
+def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:
+    """Publish an artifact that a worker compiled, as a local worker does.
+
+    Args:
+        lookup: the local store, and the look-up that compares sources with the local ones.
+        asked: the request to the worker.
+        reply: the worker's reply.
+
+    Raises:
+        ValueError: it is rejected.
+    """
+    try:
+        _check_artifact(reply, asked)
+        if reply.manifest is not None:
+            manifest = _checked_manifest(reply, asked)
+            if changes := lookup.changes(manifest, place_of(asked.variant)):
+                raise ValueError(f"its sources are not those here: {changes[0].sentence}")
+            reply = replace(reply, manifest_key=set_name(asked.request, manifest.read))
+    except CorruptError as error:
+        raise ValueError(f"its answer is damaged: {error.message}") from error
+    store, doubt = lookup.store, asked.trusted_records is not None
+    store.not_stored = ""
+    if reply.status == "compiled":
+        store_for_action(store, reply.action, reply.diagnostics)
+    put = store.put_artifact(reply.action, reply.record or {}, reply.blobs, replace=doubt)
+    digest = put.stored_digest or put.digest
+    return replace(
+        reply,
+        digest=digest,
+        status="hit" if put.existed else "compiled",
+        conflict=put.reason if put.conflict else None,
+        stored=put.stored,
+        not_stored=store.not_stored,
+        manifest=reply.manifest and {**reply.manifest, "record": digest},
+    )
+
+
+def _check_artifact(reply: Compiled, asked: Compile) -> None:
+    if reply.record is None:
+        raise ValueError("its answer has no artifact")
+    artifact = Artifact(reply.record, lambda name: reply.blobs.get(name, b""))
+    artifact.blobs()
+    _ = artifact.kernels, artifact.plan  # which read the rest of the record
+    target = {name: value for name, value in artifact.target.items() if name != "name"}
+    if target != asked.variant.target.figures():
+        raise ValueError("its artifact is for another target")
+    if {*reply.blobs} != {*artifact.record["blobs"]}:
+        raise ValueError("its artifact comes with other files than it names")
+
+
+def _checked_manifest(reply: Compiled, asked: Compile) -> Manifest:
+    manifest = manifest_from_json(asked.request, reply.manifest or {})
+    claimed = (manifest.action, manifest.variant, manifest.request)
+    if claimed != (reply.action, asked.variant.id, fields_text(asked.fields)):
+        raise ValueError("its manifest is for another variant")
+    sealed = joined(manifest, manifest)
+    if sealed is None or sealed.read != manifest.read:
+        raise ValueError("its manifest has another digest than its sources")
+    for entry in named_entries(asked.variant):
+        label = f"{'file' if entry.is_file else 'module'}:{entry.source}"
+        if label not in manifest.files:
+            raise ValueError(f"its manifest leaves out {label}")
+    return manifest
+
+
+# ---- addresses
+
 _ADDRESS = re.compile(r"dask(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?")
-_PORT = 8786
-"""The default port of dask's scheduler."""
 
 
 def scheduler_url(address: str) -> str:
@@ -327,7 +413,7 @@ def scheduler_url(address: str) -> str:
     if address.strip() == "dask:":
         return ""
     match = _ADDRESS.fullmatch(address.strip())
-    port = int(match[3] or _PORT) if match else 0
+    port = int(match[3] or 8786) if match else 0
     if match is None or not 0 < port < 65536:
         shown = "a text with a user or a password" if "@" in address else repr(address)
         raise SpecError(
