@@ -11,10 +11,9 @@ import numpy as np
 
 from pallasc.checks.artifact.faults import running_kernel
 from pallasc.checks.artifact.sources import Source, Sources
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.faults import Actor, EmulationTimeout
+from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
-from pallasc.emulator.machine.memory import Region
+from pallasc.emulator.machine.memory import Actor, EmulationTimeout, Region
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.program import Program
 from pallasc.emulator.ptx.syntax import Instruction, Kernel

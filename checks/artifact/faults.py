@@ -27,8 +27,8 @@ from pallasc.checks.rules import (
 )
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.machine.waits import MbarrierWait
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction

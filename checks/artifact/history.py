@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 from pallasc.checks.artifact.prefetches import Prefetches
 from pallasc.checks.findings import Place
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.observer import Prefetch
+from pallasc.emulator.machine.block import Asynchronous, Block, Prefetch
 from pallasc.emulator.machine.waits import MbarrierWait
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction

@@ -36,8 +36,8 @@ from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, 
 from pallasc.checks.rules import NOT_EXECUTED, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.comparison import compare_arrays, settle_tolerance
-from pallasc.emulator.machine.faults import EmulationTimeout, Fault
 from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.machine.memory import EmulationTimeout, Fault
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import CheckError, Location, UnsupportedError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pallasc.checks.artifact.rules import REPEATED_PREFETCH
 from pallasc.checks.findings import Finding
-from pallasc.emulator.machine.block import Dim3
-from pallasc.emulator.machine.observer import Prefetch
+from pallasc.emulator.machine.block import Dim3, Prefetch
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.races.threads import instruction_at
 

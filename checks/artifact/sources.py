@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Asynchronous, Observer
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
-from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel, Operand, register_numbers
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES

@@ -14,8 +14,8 @@ from pallasc.checks.emulation.messages import Emulate, Emulated
 from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.messages import serve
 from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 

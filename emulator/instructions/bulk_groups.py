@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pallasc.emulator.instructions.builder import refusal
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import Region
+from pallasc.emulator.machine.block import Asynchronous, Block
+from pallasc.emulator.machine.memory import Fault, Region
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from pallasc.emulator.instructions.builder import Builder, refusal
 from pallasc.emulator.instructions.memory import local_memory
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import LOCAL, SHARED
+from pallasc.emulator.machine.memory import LOCAL, SHARED, Fault
 from pallasc.emulator.machine.warp import LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Arguments, Instruction, Symbol
 

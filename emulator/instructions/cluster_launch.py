@@ -10,8 +10,7 @@ import numpy as np
 
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, refusal
 from pallasc.emulator.instructions.memory import lanes
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.memory import OFFSET_MASK
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction, Register

@@ -14,10 +14,8 @@ from pallasc.emulator.instructions.bulk_groups import (
     put,
 )
 from pallasc.emulator.instructions.memory import lanes
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED
+from pallasc.emulator.machine.block import Asynchronous, Block
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED, Fault
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
 from pallasc.emulator.ptx.syntax import Instruction

@@ -12,8 +12,7 @@ from pallasc.emulator.instructions.builder import (
     refusal,
 )
 from pallasc.emulator.instructions.synchronisation import named_lanes
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED
+from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
 from pallasc.emulator.machine.waits import RegistersWait
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
 from pallasc.emulator.numbers.table import find

@@ -21,9 +21,8 @@ from pallasc.emulator.instructions.lane_copies import lane_copies
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.instructions.prefetches import prefetch
 from pallasc.emulator.instructions.tensor_copies import tensor
-from pallasc.emulator.machine.asynchronous import Asynchronous, Range
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
+from pallasc.emulator.machine.block import Asynchronous, Range
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, Fault
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.tensors.tensor_copies import combined

@@ -12,7 +12,7 @@ from pallasc.emulator.instructions.bulk_groups import (
     instruction_at,
 )
 from pallasc.emulator.instructions.memory import places
-from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.machine.memory import load, store
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Register

@@ -16,7 +16,6 @@ from pallasc.emulator.instructions.builder import (
     storage_of,
 )
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import (
     LOCAL,
     OFFSET_MASK,
@@ -24,6 +23,7 @@ from pallasc.emulator.machine.memory import (
     RANK_SHIFT,
     SHARED,
     Addresses,
+    Fault,
     Region,
     load,
     store,

@@ -14,8 +14,8 @@ from pallasc.emulator.instructions.tensor_copies import (
     map_of,
     scalars,
 )
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.observer import Prefetch
+from pallasc.emulator.machine.block import Prefetch
+from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.tensors import tensor_maps

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
-from pallasc.emulator.machine.barriers import Mbarrier
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
-from pallasc.emulator.machine.waits import BarrierWait, ClusterWait, MbarrierWait
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, Fault
+from pallasc.emulator.machine.waits import BarrierWait, ClusterWait, Mbarrier, MbarrierWait
 from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Sink
 

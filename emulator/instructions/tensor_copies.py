@@ -15,11 +15,8 @@ from pallasc.emulator.instructions.bulk_groups import (
     store_operation,
 )
 from pallasc.emulator.instructions.memory import lanes
-from pallasc.emulator.machine.asynchronous import Asynchronous, Range
-from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import OFFSET_MASK, PARAMETERS, RANK_SHIFT
-from pallasc.emulator.machine.tensor_maps import TensorMaps
+from pallasc.emulator.machine.block import Asynchronous, Block, Range
+from pallasc.emulator.machine.memory import OFFSET_MASK, PARAMETERS, RANK_SHIFT, Fault, TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Address, Instruction, Operand, Vector
 from pallasc.emulator.tensors import tensor_copies, tensor_maps

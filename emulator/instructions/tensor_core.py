@@ -15,15 +15,10 @@ from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refu
 from pallasc.emulator.instructions.bulk_groups import instruction_at
 from pallasc.emulator.instructions.synchronisation import fence, one_value
 from pallasc.emulator.instructions.tensor_memory import memory_of
-from pallasc.emulator.machine.asynchronous import Asynchronous, Range
-from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.block import Asynchronous, Block, Range
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.ptx.syntax import (
-    Address,
-    Instruction,
-    Vector,
-)
+from pallasc.emulator.ptx.syntax import Address, Instruction, Vector
 from pallasc.emulator.tensors import tcgen05, tcgen05_copies
 from pallasc.emulator.tensors.tcgen05_instructions import MmaKind, parse_mma
 

@@ -11,8 +11,7 @@ import numpy as np
 from pallasc.emulator.instructions.builder import Builder, refusal
 from pallasc.emulator.instructions.bulk_groups import instruction_at, put
 from pallasc.emulator.instructions.synchronisation import one_value
-from pallasc.emulator.machine.asynchronous import Asynchronous, Cells
-from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.block import Asynchronous, Block, Cells
 from pallasc.emulator.machine.memory import OFFSET_MASK
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Vector

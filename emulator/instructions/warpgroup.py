@@ -14,7 +14,7 @@ import numpy as np
 
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, refusal
 from pallasc.emulator.instructions.synchronisation import one_value
-from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
 from pallasc.emulator.tensors import wgmma

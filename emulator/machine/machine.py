@@ -15,14 +15,19 @@ from typing import Protocol
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block, Cluster, Dim3
+from pallasc.emulator.machine.block import Asynchronous, Block, Cluster, Dim3, Observer
 from pallasc.emulator.machine.deadlocks import explain
-from pallasc.emulator.machine.faults import EmulationTimeout, Fault, fault_of
-from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
-from pallasc.emulator.machine.observer import Observer
-from pallasc.emulator.machine.rounds import goes_in_circles
-from pallasc.emulator.machine.tensor_maps import TensorMaps
+from pallasc.emulator.machine.memory import (
+    PARAMETERS,
+    RESERVED,
+    EmulationTimeout,
+    Fault,
+    GlobalMemory,
+    Region,
+    TensorMaps,
+    fault_of,
+)
+from pallasc.emulator.machine.waits import goes_in_circles
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Kernel
 from pallasc.emulator.tensors.misuse import OperandError

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pallasc.emulator.machine.faults import Actor, Fault, fault_of
-from pallasc.emulator.machine.rounds import Rounds
-from pallasc.emulator.machine.waits import LanesWait, LoopWait, Wait
+from pallasc.emulator.machine.memory import Actor, Fault, fault_of
+from pallasc.emulator.machine.waits import LanesWait, LoopWait, Rounds, Wait
 from pallasc.emulator.tensors.misuse import OperandError
 
 LANES = 32

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.races.shadow import Shadow
 from pallasc.emulator.races.threads import Event
 

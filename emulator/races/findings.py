@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallasc.emulator.machine.faults import Actor, Fault
+from pallasc.emulator.machine.memory import Actor, Fault
 from pallasc.emulator.ptx.syntax import Instruction
 
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.block import Asynchronous, Block, Observer
 from pallasc.emulator.machine.machine import Launch
 from pallasc.emulator.machine.memory import Region
-from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.races import agents as who

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.barriers import Mbarrier
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.machine import Launch
+from pallasc.emulator.machine.waits import Mbarrier
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.races import agents as who
 from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC, Frontier

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.races import agents as who

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.races.findings import Access
 from pallasc.emulator.races.plain import PlainAccesses

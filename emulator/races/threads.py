@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Cluster
+from pallasc.emulator.machine.block import Asynchronous, Cluster
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.agents import ALWAYS, GENERIC, Agents, Clusters, Frontier

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.races.scopes import WEAK
 from pallasc.emulator.races.threads import Event
 

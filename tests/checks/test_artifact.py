@@ -15,8 +15,8 @@ import pytest
 
 from pallasc.checks.artifact.faults import fault_finding
 from pallasc.checks.artifact.rules import RULES
-from pallasc.emulator.machine.faults import Actor, Fault
 from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.memory import Actor, Fault
 
 NEW = not metadata.version("jax").startswith("0.10.")
 MORE = """

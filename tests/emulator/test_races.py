@@ -16,8 +16,8 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.races.findings import Finding
 from pallasc.emulator.races.observer import Races
 from pallasc.emulator.run_plan import PlanRun
