@@ -15,9 +15,8 @@ from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.machine.memory import Actor, EmulationTimeout, Region
 from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.program import Program
+from pallasc.emulator.program import PlanRun, Program
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
-from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding

@@ -31,10 +31,10 @@ from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.machine.waits import MbarrierWait
 from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.program import PlanRun, program
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.races.findings import Access
-from pallasc.emulator.races.findings import Finding as Raced
-from pallasc.emulator.run_plan import PlanRun, program
+from pallasc.emulator.races.threads import Access
+from pallasc.emulator.races.threads import Finding as Raced
 from pallasc.emulator.tensors.tensor_memory import COLUMNS
 from pallasc.specs.artifacts.plan import Launch
 

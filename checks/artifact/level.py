@@ -38,8 +38,8 @@ from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.comparison import compare_arrays, settle_tolerance
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.machine.memory import EmulationTimeout, Fault
+from pallasc.emulator.program import PlanRun
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import CheckError, Location, UnsupportedError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant

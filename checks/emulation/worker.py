@@ -16,7 +16,7 @@ from pallasc.compiler.workers.messages import serve
 from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.machine.memory import Fault
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.program import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 
 

@@ -1,33 +1,507 @@
-"""`cp.async`, `cp.async.bulk` and `cp.async.bulk.tensor` (PTX ISA 9.0, 9.7.9.25)."""
+"""`cp.async`, `cp.async.bulk` and `cp.async.bulk.tensor` (PTX ISA 9.0, 9.7.9.25).
+
+Prefetches only count the requested bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal
-from pallasc.emulator.instructions.bulk_groups import (
-    add_to_group,
-    announce,
-    commit,
-    instruction_at,
-    put,
-    store_operation,
-    wait,
+from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, dtype_of, refusal
+from pallasc.emulator.instructions.memory import lanes, places
+from pallasc.emulator.machine.block import Asynchronous, Block, Prefetch, Range
+from pallasc.emulator.machine.memory import (
+    OFFSET_MASK,
+    PARAMETERS,
+    RANK_SHIFT,
+    Fault,
+    Region,
+    TensorMaps,
+    load,
+    store,
 )
-from pallasc.emulator.instructions.lane_copies import lane_copies
-from pallasc.emulator.instructions.memory import lanes
-from pallasc.emulator.instructions.prefetches import prefetch
-from pallasc.emulator.instructions.tensor_copies import tensor
-from pallasc.emulator.machine.block import Asynchronous, Range
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, Fault
 from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.tensors.tensor_copies import combined
+from pallasc.emulator.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Vector
+from pallasc.emulator.tensors import tensor_maps
+from pallasc.emulator.tensors.tensor_maps import Box, combined
+from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that lanes committed together."""
+
+    mask: np.ndarray  # bool[32]
+    operations: tuple[Asynchronous, ...]
+
+
+def commit(w: Warp, place: int) -> int:
+    """`cp.async.bulk.commit_group`: put the operations issued by the active lanes into a group."""
+    mine = tuple(o for o in w.bulk_open if w.mask[o.lane])
+    w.bulk_open = [o for o in w.bulk_open if o not in mine]
+    w.bulk_groups.append(Group(w.mask, mine))
+    return place + 1
+
+
+def wait(instruction: Instruction, *, reads_only: bool) -> Step:
+    """`cp.async.bulk.wait_group`: all groups but the last ones are complete, or have been read."""
+    (count,) = instruction.operands
+    if not isinstance(count, Immediate):
+        raise refusal(instruction)
+    left = count.bits
+
+    def run(w: Warp, place: int) -> int:
+        groups: list[Group] = [g for g in w.bulk_groups if (g.mask & w.mask).any()]
+        done = groups[: len(groups) - left] if left else groups
+        for group in done:
+            for operation in group.operations:
+                if reads_only and operation.read is not None:
+                    operation.read()
+                else:
+                    w.block.machine.finish(operation)
+            if not reads_only:
+                w.bulk_groups.remove(group)
+        observer = w.block.machine.observer
+        if observer is not None:
+            operations = [operation for group in done for operation in group.operations]
+            observer.waited(w, place, operations, reads_only=reads_only)
+        return place + 1
+
+    return run
+
+
+def announce(w: Warp, place: int, operation: Asynchronous) -> None:
+    """Notify the observer that an operation was issued."""
+    observer = w.block.machine.observer
+    if observer is not None:
+        observer.issued(w, place, operation)
+
+
+def put(shared: Region, offset: int, data: np.ndarray) -> None:
+    """Write bytes to shared memory.
+
+    Raises:
+        Fault: they are out of bounds.
+    """
+    if offset < 0 or offset + data.size > shared.size:
+        raise Fault(
+            "out-of-bounds",
+            f"a write of {data.size} bytes at offset {offset} of shared memory, "
+            f"which has {shared.size} bytes",
+        )
+    shared.data[offset : offset + data.size] = data
+
+
+def instruction_at(w: Warp, place: int) -> Instruction:
+    """Return the instruction at a place in the kernel that a warp runs."""
+    instruction: Instruction = w.block.launch.program.kernel.instructions[place]
+    return instruction
+
+
+def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
+    """Issue an operation that is later committed to a group."""
+    announce(w, place, operation)
+    if w.block.machine.policy.eagerness >= 1:
+        w.block.machine.finish(operation)
+    w.bulk_open.append(operation)
+
+
+def store_operation(
+    w: Warp,
+    place: int,
+    lane: int,
+    block: Block,
+    offset: int,
+    size: int,
+    write: Callable[[np.ndarray], None],
+) -> Asynchronous:
+    """Return a copy out of shared memory; a wait for reads makes it read its source."""
+    kept: list[np.ndarray] = []
+
+    def read() -> None:
+        if not kept:
+            if offset < 0 or offset + size > block.shared.size:
+                raise Fault(
+                    "out-of-bounds",
+                    f"an asynchronous copy of {size} bytes at offset {offset} of shared memory, "
+                    f"which has {block.shared.size} bytes",
+                )
+            kept.append(block.shared.data[offset : offset + size].copy())
+
+    def complete() -> None:
+        read()
+        write(kept[0])
+
+    operation = Asynchronous(
+        complete, "a bulk store", instruction_at(w, place), w.actor, int(lane), read=read
+    )
+    operation.reads = [(block.shared, offset, size)]
+    return operation
+
 
 _U4 = np.dtype("u4")
+
+
+def lane_copies(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
+    """`cp.async.{ca,cg}`, `.commit_group`, `.wait_group` and `.wait_all`."""
+    if parts[0] == "commit_group":
+        return _commit_lanes
+    if parts[0] in ("wait_group", "wait_all"):
+        (count,) = instruction.operands or (Immediate(0),)
+        if not isinstance(count, Immediate):
+            raise refusal(instruction)
+        return _wait_lanes(count.bits, everything=parts[0] == "wait_all")
+    if parts[0] not in ("ca", "cg") or [p.split("::")[0] for p in parts[1:3]] != [
+        "shared",
+        "global",
+    ]:
+        raise refusal(instruction)
+    target, source, size, *more = instruction.operands
+    if (
+        not isinstance(size, Immediate)
+        or len(more) > 1
+        or set(parts[3:]) - {"L2::64B", "L2::128B", "L2::256B"}
+    ):
+        raise refusal(instruction)
+    to, start = builder.address(target), builder.address(source)
+    length = builder.read(more[0] if more else size, _U4)
+    if more and isinstance(more[0], Register) and more[0].type == "pred":
+        length = _length_unless(builder.read(more[0], PREDICATE), size.bits)
+    return _lane_copy(to, start, length, size.bits)
+
+
+def _length_unless(ignored: Read, size: int) -> Read:
+    return lambda w: np.where(ignored(w), 0, size).astype(_U4)
+
+
+def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
+    """Copy `size` bytes: the first `length` are read from the source, the rest are zeros."""
+    width = min(size, 8)
+    count = size // width
+
+    def run(w: Warp, place: int) -> int:
+        targets = list(places(w, "shared", to(w), size))
+        begin, lengths = start(w), np.minimum(length(w).astype(np.int64), size)
+        whole = w.mask & (lengths == size)
+        parts = np.flatnonzero(w.mask & (lengths > 0) & (lengths < size)).tolist()
+        memory = w.block.machine.memory
+
+        def complete() -> None:
+            data = np.zeros((len(begin), size), np.uint8)
+            values = data.view(f"u{width}")
+            mask, full = w.mask, w.full
+            w.mask, w.full = whole, bool(whole.all())
+            for region, offsets, some in places(w, "global", begin, size):
+                values[:] |= np.stack(load(region, offsets, some, width, count), axis=1)
+            w.mask, w.full = mask, full
+            for lane in parts:
+                read = int(lengths[lane])
+                region, offset = memory.find(int(begin[lane]), read)
+                data[lane, :read] = region.data[offset:][:read]
+            words = [np.ascontiguousarray(values[:, n]) for n in range(count)]
+            for region, offsets, some in targets:
+                store(region, offsets, some, width, words)
+
+        operation = Asynchronous(complete, "cp.async", instruction_at(w, place), w.actor)
+        if w.block.machine.observer is not None:
+            operation.writes = [
+                (region, offsets if some is None else offsets[some], size)
+                for region, offsets, some in targets
+            ]
+        announce(w, place, operation)
+        w.copies_open.append(operation)
+        return place + 1
+
+    return run
+
+
+def _commit_lanes(w: Warp, place: int) -> int:
+    w.copies.append(w.copies_open)
+    w.copies_open = []
+    return place + 1
+
+
+def _wait_lanes(left: int, *, everything: bool) -> Step:
+    def run(w: Warp, place: int) -> int:
+        if everything:
+            _commit_lanes(w, place)
+        done = w.copies[: len(w.copies) - left] if left else list(w.copies)
+        for group in done:
+            for operation in group:
+                w.block.machine.finish(operation)
+        w.copies = w.copies[len(done) :]
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.waited(w, place, [operation for group in done for operation in group])
+        return place + 1
+
+    return run
+
+
+_I4 = np.dtype("i4")
+
+
+def tensor(
+    instruction: Instruction, builder: Builder, parts: Sequence[str], *, reduces: bool
+) -> Step:
+    """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, in both directions."""
+    operands = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
+    if parts[1].startswith("shared"):
+        return _tensor_load(instruction, builder, parts, operands)
+    operation = next((p for p in parts if p in tensor_maps.REDUCTIONS), "")
+    return _tensor_store(instruction, builder, parts, operands, operation if reduces else "")
+
+
+Boxes = Callable[[TensorMap, Sequence[int], int], Box]
+
+
+def boxes(parts: Sequence[str]) -> Boxes:
+    """Return the function that creates the box for a copy in this mode."""
+    if "tile::gather4" in parts or "tile::scatter4" in parts:
+        return lambda m, c, s: tensor_maps.gather4(m, c[0], c[1:], s)
+    if "im2col" in parts or "im2col_no_offs" in parts:
+        return lambda m, c, s: tensor_maps.im2col(m, c, (), s)
+    return tensor_maps.tiled
+
+
+def _tensor_load(
+    instruction: Instruction, builder: Builder, parts: Sequence[str], operands: tuple[Operand, ...]
+) -> Step:
+    target, source, barrier, *more = operands
+    box_of = boxes(parts)
+    im2col = "im2col" in parts
+    lanes_offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
+    multicast = builder.read(more.pop(0), np.dtype("u2")) if "multicast::cluster" in parts else None
+    if more:
+        raise refusal(instruction)
+    in_pairs = "cta_group::2" in parts
+    to, signal = builder.address(target), builder.address(barrier)
+    map_at, coordinates = map_and_coordinates(instruction, builder, source)
+
+    def run(w: Warp, place: int) -> int:
+        addresses, signals, maps = to(w), signal(w), map_at(w)
+        for lane in lanes(w):
+            tensor_map, base = map_of(w, int(maps[lane]))
+            at = int(addresses[lane])
+            where = [int(v) for v in coordinates(w, lane)]
+            if lanes_offsets is not None:
+                offsets = [int(v) for v in lanes_offsets(w, lane)]
+                box = tensor_maps.im2col(tensor_map, where, offsets, at & OFFSET_MASK)
+            else:
+                box = box_of(tensor_map, where, at & OFFSET_MASK)
+            mask = None if multicast is None else int(multicast(w)[lane])
+            blocks = _destinations(w, at, mask)
+            barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
+            operation = _load_operation(w, place, lane, tensor_map, base, box, blocks, barriers)
+            w.block.machine.fetches(w.block, box.bytes)
+            announce(w, place, operation)
+            w.block.machine.issue(operation)
+        return place + 1
+
+    return run
+
+
+def _load_operation(
+    w: Warp,
+    place: int,
+    lane: int,
+    tensor_map: TensorMap,
+    base: int,
+    box: Box,
+    blocks: Sequence[Block],
+    barriers: Sequence[tuple[Block, int]],
+) -> Asynchronous:
+    machine = w.block.machine
+
+    def complete() -> None:
+        region, offset = machine.memory.find(base)
+        data = tensor_maps.read_global(tensor_map, box, region.data[: region.size], offset)
+        for block in blocks:
+            put(block.shared, box.shared_address, data)
+        for owner, offset in barriers:
+            owner.mbarrier(owner.base + offset).complete(box.bytes)
+
+    operation = Asynchronous(
+        complete, "a tensor load", instruction_at(w, place), w.actor, int(lane)
+    )
+    operation.signals = list(barriers)
+    if machine.observer is not None:
+        operation.writes = [(block.shared, box.shared_address, box.bytes) for block in blocks]
+        operation.reads = _rows(w, box, base)
+    return operation
+
+
+def _rows(w: Warp, box: Box, base: int) -> list[Range]:
+    """Return the rows of a box in global memory, for the observer."""
+    starts = box.global_rows
+    if not box.global_row_bytes or not len(starts):
+        return []
+    memory = w.block.machine.memory
+    found = [memory.find(target) for target in memory.targets(base)]
+    return [(region, starts + offset, box.global_row_bytes) for region, offset in found]
+
+
+def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
+    cluster = w.block.cluster
+    if mask is None:
+        return [cluster.blocks_by_rank(address >> RANK_SHIFT)]
+    return [cluster.blocks_by_rank(rank) for rank in range(16) if mask >> rank & 1]
+
+
+def _signals(
+    w: Warp, address: int, mask: int | None, targets: Sequence[Block], *, in_pairs: bool
+) -> list[tuple[Block, int]]:
+    """Return the mbarriers that a load signals, one per destination.
+
+    A multicast with `.cta_group::2` signals, in each destination's pair of blocks, the block with
+    the same parity as the address's block; without it, the destination. Other loads signal the
+    block of the address: the destination or, with `.cta_group::2`, its peer.
+    """
+    blocks = targets
+    if mask is None:
+        blocks = _destinations(w, address, None)
+        if blocks[0].rank >> in_pairs != targets[0].rank >> in_pairs:
+            raise Fault(
+                "invalid-operand",
+                f"the mbarrier is in block {blocks[0].rank} of the cluster, and the destination in "
+                f"block {targets[0].rank}: only .cta_group::2 signals another block, of its pair",
+            )
+    elif in_pairs:
+        parity = address >> RANK_SHIFT & 1
+        blocks = [w.block.cluster.blocks_by_rank(b.rank & ~1 | parity) for b in targets]
+    return [(block, address & OFFSET_MASK) for block in blocks]
+
+
+def _tensor_store(
+    instruction: Instruction,
+    builder: Builder,
+    parts: Sequence[str],
+    operands: tuple[Operand, ...],
+    operation: str,
+) -> Step:
+    target, source = operands
+    box_of = boxes(parts)
+    map_at, coordinates = map_and_coordinates(instruction, builder, target)
+    start = builder.address(source)
+
+    def run(w: Warp, place: int) -> int:
+        addresses, maps = start(w), map_at(w)
+        for lane in lanes(w):
+            tensor_map, base = map_of(w, int(maps[lane]))
+            at = int(addresses[lane])
+            where = [int(v) for v in coordinates(w, lane)]
+            box = box_of(tensor_map, where, at & OFFSET_MASK)
+            block = w.block.cluster.blocks_by_rank(at >> RANK_SHIFT)
+            write = _writer(w, tensor_map, base, box, operation)
+            found = store_operation(w, place, lane, block, box.shared_address, box.bytes, write)
+            if w.block.machine.observer is not None:
+                found.writes = _rows(w, box, base)
+            add_to_group(w, place, found)
+        return place + 1
+
+    return run
+
+
+def _writer(
+    w: Warp, tensor_map: TensorMap, base: int, box: Box, operation: str
+) -> Callable[[np.ndarray], None]:
+    memory = w.block.machine.memory
+
+    def write(data: np.ndarray) -> None:
+        for address in memory.targets(base):
+            region, offset = memory.find(address)
+            content = region.data[: region.size]
+            if operation:
+                tensor_maps.reduce_global(
+                    tensor_map, box, content, offset, data, operation=operation
+                )
+            else:
+                tensor_maps.write_global(tensor_map, box, content, offset, data)
+
+    return write
+
+
+def map_of(w: Warp, address: int) -> tuple[TensorMap, int]:
+    """Return the tensor map at an address, and the address of its array."""
+    region, offset = w.block.launch.parameters, address - PARAMETERS
+    if address < PARAMETERS:
+        region, offset = w.block.machine.memory.find(address)
+    maps: TensorMaps = w.block.machine.tensor_maps
+    return maps.decode(region.data[offset : offset + MAP_BYTES].tobytes())
+
+
+Scalars = Callable[[Warp, int], list[int]]
+
+
+def map_and_coordinates(
+    instruction: Instruction, builder: Builder, operand: Operand
+) -> tuple[Read, Scalars]:
+    """Return functions for the address of the map, and for the coordinates of a lane."""
+    if not isinstance(operand, Address) or not operand.coordinates:
+        raise refusal(instruction)
+    return builder.address(operand), scalars(builder, Vector(operand.coordinates), _I4)
+
+
+def scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
+    """Return a function that reads the operands of one lane."""
+    reads = [builder.read(element, dtype) for element in builder.elements(operand)]
+    return lambda w, lane: [int(read(w)[lane]) for read in reads]
+
+
+def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
+    """`cp.async.bulk.prefetch` to L2: requested bytes are counted, and boxes must be valid."""
+    source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
+    if parts[0] == "L2":
+        return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))
+    box_of = boxes(parts)
+    im2col = "im2col" in parts
+    offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
+    if more:
+        raise refusal(instruction)
+    map_at, coordinates = map_and_coordinates(instruction, builder, source)
+
+    def run(w: Warp, place: int) -> int:
+        maps = map_at(w)
+        for lane in lanes(w):
+            tensor_map, base = map_of(w, int(maps[lane]))
+            where = coordinates(w, lane)
+            if offsets is not None:
+                box = tensor_maps.im2col(tensor_map, where, offsets(w, lane), 0)
+            else:
+                box = box_of(tensor_map, where, 0)
+            _fetch(w, place, base, tuple(where), box.bytes)
+        return place + 1
+
+    return run
+
+
+def _prefetch_bytes(start: Read, size: Read) -> Step:
+    def run(w: Warp, place: int) -> int:
+        addresses, sizes = start(w), size(w)
+        for lane in lanes(w):
+            begin, length = int(addresses[lane]), int(sizes[lane])
+            if (begin | length) % 16:
+                raise Fault(
+                    "misaligned", "the address or size of a bulk prefetch is not a multiple of 16"
+                )
+            if length:
+                _fetch(w, place, begin, (), length)
+        return place + 1
+
+    return run
+
+
+def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size: int) -> None:
+    """Count the bytes that a lane requests, and notify the observer."""
+    machine = w.block.machine
+    region, _ = machine.memory.find(address, 1 if coordinates else size)
+    machine.fetches(w.block, size)
+    if machine.observer is not None:
+        machine.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))
 
 
 def cp(instruction: Instruction, builder: Builder) -> Step:

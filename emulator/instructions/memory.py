@@ -1,9 +1,15 @@
-"""Loads, stores and atomic operations of lanes (PTX ISA 9.0, 9.7.9.8 to 9.7.9.12, 9.7.13)."""
+"""Loads, stores and atomic operations of lanes (PTX ISA 9.0, 9.7.9.8 to 9.7.9.12, 9.7.13).
+
+`multimem` addresses refer to memory of several devices (9.7.9.14). Calls reach the functions that
+CUDA provides to kernels: `vprintf` and `__assertfail`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +30,7 @@ from pallasc.emulator.machine.memory import (
     SHARED,
     Addresses,
     Fault,
+    GlobalMemory,
     Region,
     load,
     store,
@@ -31,7 +38,7 @@ from pallasc.emulator.machine.memory import (
 from pallasc.emulator.machine.waits import MemoryWait, Words
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
-from pallasc.emulator.ptx.syntax import Address, Instruction, Register, Symbol
+from pallasc.emulator.ptx.syntax import Address, Arguments, Instruction, Register, Symbol
 
 _LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes
 _HINTS = {
@@ -369,3 +376,241 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
         return YIELDED
 
     return run
+
+
+_ORDERS = {"relaxed", "release", "acquire", "acq_rel", "weak", "cta", "cluster", "gpu", "sys"}
+_PACKED: dict[str, np.dtype[np.generic]] = {
+    "f16x2": np.dtype("f2"),
+    "bf16x2": np.dtype(ml_dtypes.bfloat16),
+}
+_MULTIMEM_FLOATS: dict[str, np.dtype[np.generic]] = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
+_REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def build(instruction: Instruction, builder: Builder) -> Step:
+    """`multimem.st`, `multimem.red` and `multimem.ld_reduce`."""
+    kind, *parts = instruction.parts[1:]
+    known = {"st": _st, "red": _red, "ld_reduce": _ld_reduce}
+    rest = [part for part in parts if part not in _ORDERS | {"global"}]
+    if kind not in known:
+        raise refusal(instruction)
+    return known[kind](instruction, builder, rest)
+
+
+def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
+    """Return the dtype of a register of this type, and the dtype of its elements."""
+    if name in _PACKED:
+        return np.dtype("u4"), _PACKED[name]
+    words = storage_of(dtype_of(name))
+    return words, _MULTIMEM_FLOATS.get(name) or dtype_of(name)
+
+
+def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
+    region, offset = memory.find(address, size)
+    return region.data[offset:][:size]
+
+
+def _tell(
+    w: Warp, place: int, addresses: np.ndarray, size: int, observe: Callable[..., None]
+) -> None:
+    """Notify the observer of an access to the memory of each device."""
+    memory: GlobalMemory = w.block.machine.memory
+    reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
+    for lane in lanes(w):
+        for member in memory.members(int(addresses[lane])):
+            region, offset = memory.find(member, size)
+            none = (region, np.zeros(LANES, np.int64), np.zeros(LANES, np.bool_))
+            _, offsets, mask = reached.setdefault(region.base, none)
+            offsets[lane], mask[lane] = offset, True
+    for region, offsets, mask in reached.values():
+        observe(w, place, region, offsets, mask, size)
+
+
+def _held_by_member(memory: GlobalMemory, address: int, size: int) -> Words:
+    region, offset = memory.find(address, size)
+    index = np.arange(offset, offset + size)
+    return Words(region, region.data, index, region.data[index])
+
+
+def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
+    target, source = instruction.operands
+    operands = builder.elements(source)
+    words, _ = _elements(parts[-1])
+    if len(parts) != (2 if len(operands) > 1 else 1):
+        raise refusal(instruction)
+    address = builder.address(target)
+    reads = [builder.read(operand, words) for operand in operands]
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses, values = address(w), np.stack([read(w) for read in reads], axis=1)
+        observer = w.block.machine.observer
+        if observer is not None:
+            _tell(w, place, addresses, words.itemsize * len(reads), observer.write)
+        for lane in lanes(w):
+            data = np.ascontiguousarray(values[lane]).view(np.uint8)
+            for member in memory.members(int(addresses[lane])):
+                _view(memory, member, data.size)[:] = data
+        if observer is not None:
+            observer.wrote(w)
+        w.block.machine.changed()
+        return place + 1
+
+    return run
+
+
+def _red(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
+    if len(parts) != 2:
+        raise refusal(instruction)
+    change = find_atomic(*parts)
+    target, source = instruction.operands
+    address, read = builder.address(target), builder.read(source, change.dtype)
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses, values = address(w), read(w)
+        observer = w.block.machine.observer
+        if observer is not None:
+            _tell(w, place, addresses, change.dtype.itemsize, observer.atomic)
+        for lane in lanes(w):
+            for member in memory.members(int(addresses[lane])):
+                held = _view(memory, member, change.dtype.itemsize).view(change.dtype)
+                held[0] = change.apply(held[0], values[lane])
+        w.block.machine.changed()
+        w.split.place = place + 1
+        return YIELDED
+
+    return run
+
+
+def _ld_reduce(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
+    operation, *rest = parts
+    wide = "acc::f32" in rest
+    rest = [part for part in rest if part != "acc::f32"]
+    target, source = instruction.operands
+    operands = builder.elements(target)
+    reduce = _REDUCTIONS.get(operation)
+    if reduce is None or len(rest) != (2 if len(operands) > 1 else 1):
+        raise refusal(instruction)
+    words, elements = _elements(rest[-1])
+    size = words.itemsize * len(operands)
+    address = builder.address(source)
+    writes = [builder.write(operand, words) for operand in operands]
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses = address(w)
+        observer = w.block.machine.observer
+        if observer is not None:
+            _tell(w, place, addresses, size, observer.read)
+        result = np.zeros((LANES, size), np.uint8)
+        read = []
+        for lane in lanes(w):
+            members = memory.members(int(addresses[lane]))
+            read += [_held_by_member(memory, member, size) for member in members]
+            found = [_view(memory, member, size).view(elements) for member in members]
+            total = found[0].astype(np.float32) if wide else found[0]
+            with np.errstate(all="ignore"):
+                for other in found[1:]:
+                    total = reduce(total, other.astype(total.dtype))
+            result[lane] = np.ascontiguousarray(total.astype(elements)).view(np.uint8)
+        values = result.view(words)
+        for number, write in enumerate(writes):
+            write(w, np.ascontiguousarray(values[:, number]))
+        w.split.place = place + 1
+        w.split.waits = MemoryWait(place, read)
+        return YIELDED
+
+    return run
+
+
+_FORMAT = re.compile(
+    r"%[-+ #0]*\d*(?:\.\d+)?(?P<length>hh|h|ll|l|z|t)?(?P<kind>[diouxXeEfFgGcsp%])"
+)
+_PRINTED_FLOATS = "eEfFgG"
+
+
+def call(instruction: Instruction, builder: Builder) -> Step:
+    """`call` of a function that the driver provides."""
+    *_, function, arguments = instruction.operands
+    if not isinstance(function, Symbol) or not isinstance(arguments, Arguments):
+        raise refusal(instruction)
+    reads = [builder.slot(a, np.dtype("u8"))[0] for a in arguments.names]
+    if function.name == "vprintf":
+        return _printf(reads)
+    if function.name == "__assertfail":
+        return _assertfail(reads)
+    raise refusal(instruction, f"the function {function.name}")
+
+
+def _words(w: Warp, slot: int) -> np.ndarray:
+    """Return an argument of each lane, read from local memory at the address in `slot`."""
+    region = local_memory(w)
+    length = region.size // LANES
+    at = (np.arange(LANES) * length + w.registers[slot].astype(np.int64)) // 8
+    words: np.ndarray = region.views[8][at]
+    return words
+
+
+def _text(w: Warp, address: int) -> str:
+    region, offset = w.block.machine.memory.find(address)
+    data: bytes = region.data[offset : region.size].tobytes()
+    return data.split(b"\0", 1)[0].decode(errors="replace")
+
+
+def _assertfail(slots: list[int]) -> Step:
+    def run(w: Warp, place: int) -> int:
+        lane = int(np.argmax(w.mask))
+        message = _text(w, int(_words(w, slots[0])[lane]))
+        thread = w.index * LANES + lane
+        raise Fault("assertion", f"an assertion failed in thread {thread}: {message}")
+
+    return run
+
+
+def _printf(slots: list[int]) -> Step:
+    def run(w: Warp, place: int) -> int:
+        formats, arguments = (_words(w, slot) for slot in slots)
+        for lane in np.flatnonzero(w.mask).tolist():
+            text = _text(w, int(formats[lane]))
+            w.block.machine.printed.append(_formatted(w, lane, text, int(arguments[lane])))
+        return place + 1
+
+    return run
+
+
+def _formatted(w: Warp, lane: int, text: str, at: int) -> str:
+    """Format a line like C's printf; arguments have 4 or 8 bytes and are aligned to their size."""
+    position = at
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal position
+        kind, length = match["kind"], match["length"] or ""
+        if kind == "%":
+            return "%"
+        size = 8 if kind in _PRINTED_FLOATS + "sp" or length in ("l", "ll", "z", "t") else 4
+        position = -(-position // size) * size
+        data = _local_bytes(w, lane, position, size)
+        position += size
+        plain = match.group().replace(length, "") if length else match.group()
+        if kind in _PRINTED_FLOATS:
+            return plain % float(np.frombuffer(data, "f8")[0])
+        number = int.from_bytes(data, "little", signed=kind in "di")
+        if kind == "s":
+            return plain % _text(w, number)
+        if kind == "p":
+            return hex(number)
+        return (plain.replace("u", "d")) % number
+
+    return _FORMAT.sub(replace, text)
+
+
+def _local_bytes(w: Warp, lane: int, address: int, size: int) -> bytes:
+    if not LOCAL <= address < SHARED:
+        raise Fault("out-of-bounds", f"printf reads {address:#x}, which is not in local memory")
+    region = local_memory(w)
+    start = lane * (region.size // LANES) + address - LOCAL
+    return region.data[start : start + size].tobytes()

@@ -30,7 +30,7 @@ from pallasc.emulator.machine.memory import (
 from pallasc.emulator.machine.waits import goes_in_circles
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Kernel
-from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.emulator.tensors.matrices import OperandError
 
 _TURN = 20_000  # instructions that a warp runs before the next one's turn
 _IDLE_TURNS = 200  # turns that only reread unchanged memory: the warp is spinning

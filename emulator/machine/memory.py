@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.emulator.tensors.matrices import OperandError
 from pallasc.errors import CheckError
 from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES

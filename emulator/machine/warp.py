@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pallasc.emulator.machine.memory import Actor, Fault, fault_of
 from pallasc.emulator.machine.waits import LanesWait, LoopWait, Rounds, Wait
-from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.emulator.tensors.matrices import OperandError
 
 LANES = 32
 _PATIENCE = 32  # yields of one split before the other splits of its warp go first

@@ -5,19 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from pallasc.emulator.numbers import (
-    approximations,
-    bits,
-    carry,
-    comparisons,
-    conversions,
-    floats,
-    integers,
-    logic,
-    narrow_formats,
-)
-from pallasc.emulator.numbers.arithmetic import Arithmetic
-from pallasc.emulator.numbers.mnemonic import FLOATS, PACKED, Mnemonic
+from pallasc.emulator.numbers import conversions, floats, integers
+from pallasc.emulator.numbers.rounding import FLOATS, PACKED, Arithmetic, Mnemonic
 
 __all__ = ["BASES", "Arithmetic", "find", "known_opcodes"]
 
@@ -43,7 +32,7 @@ def _by_type(of_floats: Builder, of_integers: Builder) -> Builder:
 def _by_precision(exactly: Builder) -> Builder:
     def build(mnemonic: Mnemonic) -> Arithmetic:
         rough = "approx" in mnemonic.parts
-        return (approximations.build_approximation if rough else exactly)(mnemonic)
+        return (floats.build_approximation if rough else exactly)(mnemonic)
 
     return build
 
@@ -51,32 +40,28 @@ def _by_precision(exactly: Builder) -> Builder:
 def _build_conversion(mnemonic: Mnemonic) -> Arithmetic:
     """Build `cvt` by its last two parts, the types of result and source."""
     if mnemonic.flag("pack"):
-        return narrow_formats.build_pack(mnemonic)
+        return conversions.build_pack(mnemonic)
     if len(mnemonic.parts) < 2:
         raise mnemonic.refused("it needs two types")
     target, source = mnemonic.parts[-2:]
     if target == "tf32":
         return conversions.build_tf32(mnemonic)
     if target == "ue8m0x2":
-        return narrow_formats.build_exponents(mnemonic)
+        return conversions.build_exponents(mnemonic)
     if source == "ue8m0x2":
-        return narrow_formats.build_powers(mnemonic)
-    if target in narrow_formats.NARROW:
-        return narrow_formats.build_encoding(mnemonic)
-    if source in narrow_formats.NARROW:
-        return narrow_formats.build_decoding(mnemonic)
+        return conversions.build_powers(mnemonic)
+    if target in conversions.NARROW:
+        return conversions.build_encoding(mnemonic)
+    if source in conversions.NARROW:
+        return conversions.build_decoding(mnemonic)
     if target in PACKED:
-        return narrow_formats.build_halves(mnemonic)
+        return conversions.build_halves(mnemonic)
     return conversions.build_scalar(mnemonic)
 
 
 _BUILDERS: dict[str, Builder] = {
     **floats.BUILDERS,
-    **approximations.BUILDERS,
     **integers.BUILDERS,
-    **logic.BUILDERS,
-    **bits.BUILDERS,
-    **comparisons.BUILDERS,
     "add": _by_type(floats.build_sum, integers.build_sum),
     "sub": _by_type(floats.build_sum, integers.build_sum),
     "mul": _by_type(floats.build_sum, integers.build_product),
@@ -110,10 +95,10 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
         UnsupportedError: the base is known, but another part of the mnemonic is not.
     """
     mnemonic = Mnemonic(opcode, destinations=destinations, sources=sources)
-    if mnemonic.base in carry.READERS or (
+    if mnemonic.base in integers.READERS or (
         mnemonic.base in ("add", "sub", "mad") and "cc" in mnemonic.parts
     ):
-        return carry.build(mnemonic)
+        return integers.build_carry(mnemonic)
     build = _BUILDERS.get(mnemonic.base)
     return None if build is None else build(mnemonic)
 
@@ -123,6 +108,4 @@ def known_opcodes() -> list[tuple[str, str]]:
 
     In a pattern, `[...]` is optional and `(a|b)` is one of several.
     """
-    exact = (floats, approximations, integers, carry, logic, bits)
-    modules = (*exact, comparisons, conversions, narrow_formats)
-    return [line for module in modules for line in module.KNOWN]
+    return [*floats.KNOWN, *integers.KNOWN, *conversions.KNOWN]

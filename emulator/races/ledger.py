@@ -13,16 +13,34 @@ from pallasc.emulator.machine.machine import Launch
 from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
-from pallasc.emulator.races import agents as who
-from pallasc.emulator.races.agents import GENERIC, Clusters, Frontier, Passed
-from pallasc.emulator.races.agreement import Agreements, Doubt
-from pallasc.emulator.races.copying import copying_loads
-from pallasc.emulator.races.findings import Access, Finding
-from pallasc.emulator.races.granules import granule_shifts
-from pallasc.emulator.races.scopes import NAMES, WEAK, Domain, distance
-from pallasc.emulator.races.shadow import Index, Shadow
-from pallasc.emulator.races.threads import ClusterState, Event, Order, Thread, instruction_at
-from pallasc.emulator.races.words import is_replicated, wait_of
+from pallasc.emulator.races import threads as agents
+from pallasc.emulator.races.shadow import (
+    Agreements,
+    Doubt,
+    Index,
+    Shadow,
+    copying_loads,
+    granule_shifts,
+    is_replicated,
+    wait_of,
+)
+from pallasc.emulator.races.threads import (
+    GENERIC,
+    NAMES,
+    WEAK,
+    Access,
+    Clusters,
+    ClusterState,
+    Domain,
+    Event,
+    Finding,
+    Frontier,
+    Order,
+    Passed,
+    Thread,
+    distance,
+    instruction_at,
+)
 
 
 @dataclass
@@ -98,7 +116,7 @@ class Ledger(Observer):
         thread.events.clear()
         given = thread.frontier.copy()
         given.own[GENERIC, thread.number] = thread.stamp
-        np.maximum(given.own[who.OVER], given.own[GENERIC], out=given.own[who.OVER])
+        np.maximum(given.own[agents.OVER], given.own[GENERIC], out=given.own[agents.OVER])
         return given
 
     def _reach(self, thread: Thread, block: Block, agent: int, event: int) -> None:
@@ -311,7 +329,7 @@ class Ledger(Observer):
             return True
         agent = self._agent_of[number]
         if first.operation is not None and first.operation.what == "a bulk store":
-            agent = owner.cluster.agents.of_warp(who.BULK_READS, owner.number)
+            agent = owner.cluster.agents.of_warp(agents.BULK_READS, owner.number)
         return bool(owner.frontier.own[GENERIC, agent] >= number)
 
     def _missing(
@@ -356,7 +374,7 @@ class Ledger(Observer):
     def _missing_fence(
         self, thread: Thread, first: Event, number: int, later: str
     ) -> tuple[str, str]:
-        passed_on = thread.frontier.own[who.BEFORE, self._agent_of[number]] >= number
+        passed_on = thread.frontier.own[agents.BEFORE, self._agent_of[number]] >= number
         side = "after" if passed_on else "before"
         is_move = first.access.instruction.parts[1] in ("ld", "st")
         return "race" if is_move else "missing-tensor-fence", (

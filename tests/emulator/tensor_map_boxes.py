@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.tensors import tensor_copies, tensor_maps
+from pallasc.emulator.tensors import tensor_maps
 from pallasc.specs.artifacts.plan import TensorMap
 
 SHARED_BYTES = 1 << 16
@@ -38,7 +38,7 @@ def arange(*shape: int, dtype: Any = np.uint16) -> np.ndarray:
 def load(map: TensorMap, box: tensor_maps.Box, array: np.ndarray, before: int = 0) -> np.ndarray:
     shared = np.full(SHARED_BYTES, 0xCC, np.uint8)
     memory = np.concatenate([np.full(before, 0xEE, np.uint8), array.reshape(-1).view(np.uint8)])
-    tensor_copies.load(map, box, memory, before, shared)
+    tensor_maps.load(map, box, memory, before, shared)
     outside = np.ones(SHARED_BYTES, np.bool_)
     outside[box.shared_address : box.shared_address + box.bytes] = False
     assert (shared[outside] == 0xCC).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallasc.emulator.tensors import tcgen05
-from pallasc.emulator.tensors.tcgen05_copies import execute_copy, parse_copy
+from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError

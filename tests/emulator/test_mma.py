@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors import mma
+from pallasc.emulator.tensors import matrices
 from pallasc.errors import UnsupportedError
 
 BITS = {"f64": 64, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8,
@@ -110,10 +110,10 @@ CASES = [
 
 @pytest.mark.parametrize(("m", "k", "d", "a", "b"), CASES)
 def test_a_product_of_fragments(m: int, k: int, d: str, a: str, b: str):
-    form = mma.parse(opcode(m, k, d, a, b))
+    form = matrices.parse_mma(opcode(m, k, d, a, b))
     left, right = random_matrix(m, k, a, 1), random_matrix(k, 8, b, 2)
     before = random_matrix(m, 8, d, 3)
-    registers = mma.mma(
+    registers = matrices.mma(
         form,
         fragment(left, a, form.a_registers, lambda lane, i: a_place(lane, i, m, k, a)),
         fragment(right, b, form.b_registers, lambda lane, i: b_place(lane, i, k, b)),
@@ -138,13 +138,13 @@ def test_a_product_of_fragments(m: int, k: int, d: str, a: str, b: str):
 
 @pytest.mark.parametrize("satfinite", [False, True])
 def test_integers_wrap_or_saturate(satfinite: bool):
-    form = mma.parse(opcode(16, 32, "s32", "u8", "s8", ".satfinite" if satfinite else ""))
+    form = matrices.parse_mma(opcode(16, 32, "s32", "u8", "s8", ".satfinite" if satfinite else ""))
     a = np.full((4, 32), 0xFFFFFFFF, np.uint32)
     b = np.full((2, 32), 0x7F7F7F7F, np.uint32)
     c = np.full((4, 32), 0x7FFFFFFF, np.uint32)
     exact = 32 * 255 * 127 + 0x7FFFFFFF
     wanted = 0x7FFFFFFF if satfinite else exact % (1 << 32)
-    assert (mma.mma(form, a, b, c) == wanted).all()
+    assert (matrices.mma(form, a, b, c) == wanted).all()
 
 
 @pytest.mark.parametrize(
@@ -164,5 +164,5 @@ def test_integers_wrap_or_saturate(satfinite: bool):
 )
 def test_other_forms_are_refused_by_name(code: str):
     with pytest.raises(UnsupportedError) as caught:
-        mma.parse(code)
+        matrices.parse_mma(code)
     assert str(caught.value) == f"the emulator does not support {code}"

@@ -14,8 +14,7 @@ from opcode_cases import case_of
 from opcode_patterns import Pattern
 from small_kernels import run
 
-from pallasc.emulator.instructions.forms import FORMS, Form, form_of
-from pallasc.emulator.instructions.registry import BUILDERS
+from pallasc.emulator.instructions.registry import BUILDERS, FORMS, Form, form_of
 from pallasc.errors import UnsupportedError
 
 OPERANDS = ("%r1, %r2", "L")

@@ -18,9 +18,9 @@ from pallasc.compiler.builds.options import Options
 from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.machine.memory import Fault
-from pallasc.emulator.races.findings import Finding
+from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.races.threads import Finding
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

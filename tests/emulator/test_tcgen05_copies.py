@@ -6,7 +6,7 @@ import blackwell as bw
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors.tcgen05_copies import execute_copy, parse_copy
+from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 

@@ -1,4 +1,16 @@
-"""Barriers of blocks and clusters, mbarriers, and fences."""
+"""Barriers of blocks and clusters, mbarriers, fences, and access to the memory of other blocks.
+
+Barriers of blocks and clusters, mbarriers, and fences.
+
+`clusterlaunchcontrol`: a cluster takes over the work of one that has not started.
+
+PTX ISA 9.0, 9.7.14.18 and 9.7.14.19. The format of the 16-byte response is not documented; the
+emulator stores the first block's index and a flag for success.
+
+Access to the shared memory of other blocks: `st.async`, `red.async`, `mapa`.
+
+PTX ISA 9.0, 9.7.9.13, 9.7.13.8 and 9.7.9.22.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +18,22 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
-from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, Fault
+from pallasc.emulator.instructions.builder import (
+    PREDICATE,
+    Builder,
+    Read,
+    dtype_of,
+    refusal,
+    storage_of,
+)
+from pallasc.emulator.instructions.copies import announce, instruction_at, put
+from pallasc.emulator.instructions.memory import lanes as active_lanes
+from pallasc.emulator.machine.block import Asynchronous, Block
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED, Fault
 from pallasc.emulator.machine.waits import BarrierWait, ClusterWait, Mbarrier, MbarrierWait
 from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
-from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Sink
+from pallasc.emulator.numbers.atomics import find as find_atomic
+from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Sink
 
 _U4 = np.dtype("u4")
 _LANE_NUMBERS = np.arange(LANES)
@@ -342,3 +364,181 @@ def _fenced(w: Warp, place: int) -> int:
     if observer is not None:
         observer.fenced(w, place)
     return place + 1
+
+
+_ANSWER_BYTES = 16
+
+
+def build(instruction: Instruction, builder: Builder) -> Step:
+    """`clusterlaunchcontrol.try_cancel` and `.query_cancel`."""
+    if instruction.parts[1] == "try_cancel":
+        return _try_cancel(instruction, builder)
+    if instruction.parts[1:3] == ("query_cancel", "is_canceled"):
+        return _is_canceled(instruction, builder)
+    if instruction.parts[1] == "query_cancel" and instruction.parts[2].startswith("get_first_"):
+        return _first_index(instruction, builder)
+    raise refusal(instruction)
+
+
+def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
+    target, signal = instruction.operands
+    address, barrier = builder.address(target), builder.address(signal)
+    everyone = "multicast::cluster::all" in instruction.parts
+
+    def run(w: Warp, place: int) -> int:
+        addresses, barriers = address(w), barrier(w)
+        cluster = w.block.cluster
+        for lane in active_lanes(w):
+            at, signal = int(addresses[lane]) & OFFSET_MASK, int(barriers[lane]) & OFFSET_MASK
+            blocks = cluster.blocks if everyone else [w.block]
+
+            def complete(at: int = at, signal: int = signal, blocks: list[Block] = blocks) -> None:
+                first = w.block.launch.cancel(is_busy=w.block.machine.policy.busy)
+                answer = np.array([*(first or (0, 0, 0)), first is not None], "u4")
+                for block in blocks:
+                    block.shared.data[at : at + _ANSWER_BYTES] = answer.view(np.uint8)
+                    block.mbarrier(block.base + signal).complete(_ANSWER_BYTES)
+
+            text: Instruction = w.block.launch.program.kernel.instructions[place]
+            operation = Asynchronous(complete, "an answer to try_cancel", text, w.actor, lane)
+            operation.writes = [(block.shared, at, _ANSWER_BYTES) for block in blocks]
+            operation.signals = [(block, signal) for block in blocks]
+            if w.block.machine.observer is not None:
+                w.block.machine.observer.issued(w, place, operation)
+            w.block.machine.issue(operation)
+        return place + 1
+
+    return run
+
+
+def _answer(w: Warp, number: int) -> np.ndarray:
+    words: np.ndarray = np.ascontiguousarray(w.registers[number]).view(_U4)
+    return words
+
+
+def _number(instruction: Instruction) -> int:
+    handle = instruction.operands[1]
+    if not isinstance(handle, Register) or handle.type != "b128":
+        raise refusal(instruction)
+    return handle.number
+
+
+def _is_canceled(instruction: Instruction, builder: Builder) -> Step:
+    number = _number(instruction)
+    write = builder.write(instruction.operands[0], PREDICATE)
+
+    def run(w: Warp, place: int) -> int:
+        write(w, _answer(w, number)[:, 3] != 0)
+        return place + 1
+
+    return run
+
+
+def _first_index(instruction: Instruction, builder: Builder) -> Step:
+    number = _number(instruction)
+    writes = [builder.write(e, _U4) for e in builder.elements(instruction.operands[0])]
+    name, _, of_axis = instruction.parts[2].partition("::")
+    axis = "xyz".find(of_axis or "?")
+    if name != "get_first_ctaid" or of_axis not in ("", "x", "y", "z"):
+        raise refusal(instruction)
+    if len(writes) != (1 if axis >= 0 else 4):
+        raise refusal(instruction)
+
+    def run(w: Warp, place: int) -> int:
+        words = _answer(w, number)
+        for n, write in enumerate(writes):
+            write(w, np.ascontiguousarray(words[:, max(axis, n)]))
+        return place + 1
+
+    return run
+
+
+def st_async(instruction: Instruction, builder: Builder) -> Step:
+    """`st.async` and `red.async`: send each lane's value to a block of the cluster, and signal."""
+    parts = instruction.parts
+    reduces = parts[0] == "red"
+    kind_name = parts[-1]
+    operation = parts[-2] if reduces else ""
+    change = find_atomic(operation, kind_name) if reduces else None
+    kind = storage_of(dtype_of(kind_name))
+    target, source, barrier = instruction.operands
+    reads = [builder.read(element, kind) for element in builder.elements(source)]
+    to, signal = builder.address(target), builder.address(barrier)
+    width = kind.itemsize
+
+    def run(w: Warp, place: int) -> int:
+        machine, cluster = w.block.machine, w.block.cluster
+        targets, signals = to(w) % SHARED, signal(w) % SHARED
+        values = [read(w) for read in reads]
+        for lane in active_lanes(w):
+            at, bar = int(targets[lane]), int(signals[lane])
+            block = cluster.blocks_by_rank(at >> RANK_SHIFT)
+            content = [value[lane : lane + 1].copy() for value in values]
+            owner = cluster.blocks_by_rank(bar >> RANK_SHIFT)
+
+            def complete(
+                block: Block = block,
+                at: int = at & OFFSET_MASK,
+                content: list[np.ndarray] = content,
+                owner: Block = owner,
+                bar: int = bar,
+            ) -> None:
+                for number, value in enumerate(content):
+                    offset = at + number * width
+                    if change is not None:
+                        view = block.shared.views[width].view(change.dtype)
+                        old = view[offset // width]
+                        view[offset // width] = change.apply(old, value.view(change.dtype)[0])
+                    else:
+                        put(block.shared, offset, value.view(np.uint8))
+                owner.mbarrier(bar).complete(width * len(content))
+
+            what = "red.async" if reduces else "st.async"
+            operation_found = Asynchronous(
+                complete, what, instruction_at(w, place), w.actor, int(lane)
+            )
+            operation_found.writes = [(block.shared, at & OFFSET_MASK, width * len(content))]
+            operation_found.signals = [(owner, bar & OFFSET_MASK)]
+            announce(w, place, operation_found)
+            machine.issue(operation_found)
+        return place + 1
+
+    return run
+
+
+def getctarank(instruction: Instruction, builder: Builder) -> Step:
+    """`getctarank`: the rank of the block that owns a shared-memory address (9.7.9.24)."""
+    target, source = instruction.operands
+    read, write = builder.read(source, np.dtype("i8")), builder.write(target, _U4)
+
+    def run(w: Warp, place: int) -> int:
+        write(w, ((read(w) & (SHARED - 1)) >> RANK_SHIFT).astype(_U4))
+        return place + 1
+
+    return run
+
+
+def mapa(instruction: Instruction, builder: Builder) -> Step:
+    """`mapa`: the corresponding address in another block of the cluster (9.7.9.22)."""
+    kind = instruction.parts[-1]
+    space = instruction.parts[1] if len(instruction.parts) == 3 else ""
+    dtype = dtype_of(kind)
+    target, source, rank = instruction.operands
+    read, number = builder.read(source, np.dtype("i8")), builder.read(rank, _U4)
+    write = builder.write(target, dtype)
+    window = 0 if space else SHARED
+
+    def run(w: Warp, place: int) -> int:
+        ranks = number(w).astype(np.int64)
+        used = ranks[w.mask]
+        if (used >= len(w.block.cluster.blocks)).any():
+            raise Fault(
+                "out-of-bounds",
+                f"mapa names block {int(used.max())} of a cluster of "
+                f"{len(w.block.cluster.blocks)} blocks",
+            )
+        low = (read(w) - window) & OFFSET_MASK
+        write(w, (low + (ranks << RANK_SHIFT) + window).astype(dtype))
+        return place + 1
+
+    return run

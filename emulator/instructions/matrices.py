@@ -1,4 +1,8 @@
-"""`wgmma`: matrix products of a warpgroup, which run until they are waited for.
+"""Matrix instructions of warps (`ldmatrix`, `stmatrix`, `mma.sync`) and warpgroups (`wgmma`).
+
+`ldmatrix`, `stmatrix` and `mma.sync`: matrices in the registers of one warp.
+
+`wgmma`: matrix products of a warpgroup, which run until they are waited for.
 
 Each of the four warps computes its own 16 rows. Operands are read when a wait asks for the result,
 and until then the accumulators hold NaN. Operands that are overwritten and results that are read
@@ -7,23 +11,119 @@ too early thus give wrong numbers (PTX ISA 9.0, 9.7.15).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from pallasc.emulator.instructions.builder import PREDICATE, Builder, refusal
-from pallasc.emulator.instructions.synchronisation import one_value
+from pallasc.emulator.instructions.barriers import one_value
+from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, Write, refusal
+from pallasc.emulator.instructions.memory import shared_block
 from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
-from pallasc.emulator.tensors import wgmma
-from pallasc.emulator.tensors.descriptors import read_matrix
-from pallasc.emulator.tensors.elements import ELEMENT_BYTES, decode
-from pallasc.emulator.tensors.fragments import matrix_of, registers_of, rows_of_a
-from pallasc.emulator.tensors.wgmma import Wgmma
+from pallasc.emulator.tensors import matrices
+from pallasc.emulator.tensors.matrices import (
+    ELEMENT_BYTES,
+    Wgmma,
+    decode,
+    matrix_of,
+    read_matrix,
+    registers_of,
+    rows_of_a,
+)
 
+_U4 = np.dtype("u4")
 _U8 = np.dtype("u8")
+
+
+def ldmatrix(instruction: Instruction, builder: Builder) -> Step:
+    """`ldmatrix.sync`."""
+    target, source = instruction.operands
+    move, rows = _located(instruction, builder, source)
+    writes = _writes(builder, target, _U4)
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("ldmatrix"):
+            return BLOCKED
+        for write, value in zip(writes, matrices.ldmatrix(move, *rows(w, place)), strict=True):
+            write(w, value)
+        return place + 1
+
+    return run
+
+
+def stmatrix(instruction: Instruction, builder: Builder) -> Step:
+    """`stmatrix.sync`."""
+    target, source = instruction.operands
+    move, rows = _located(instruction, builder, target)
+    reads = _reads(builder, source, _U4)
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("stmatrix"):
+            return BLOCKED
+        matrices.stmatrix(move, *rows(w, place), np.stack([read(w) for read in reads]))
+        if w.block.machine.observer is not None:
+            w.block.machine.observer.wrote(w)
+        return place + 1
+
+    return run
+
+
+Rows = Callable[[Warp, int], tuple[np.ndarray, np.ndarray]]
+
+
+def _located(
+    instruction: Instruction, builder: Builder, operand: Operand
+) -> tuple[matrices.MatrixMove, Rows]:
+    """Return the form, and a function for the shared memory and the offsets that lanes address."""
+    move = matrices.parse_move(instruction.opcode)
+    address = builder.address(operand)
+
+    def rows(w: Warp, place: int) -> tuple[np.ndarray, np.ndarray]:
+        block, offsets = shared_block(w, address(w))
+        observer = w.block.machine.observer
+        if observer is not None:
+            tell = observer.write if move.is_store else observer.read
+            at = matrices.row_addresses(move, offsets)
+            tell(w, place, block.shared, at, None, matrices.ROW_BYTES)
+        return block.shared.data[: block.shared.size], offsets
+
+    return move, rows
+
+
+def mma(instruction: Instruction, builder: Builder) -> Step:
+    """`mma.sync`."""
+    form = matrices.parse_mma(instruction.opcode)
+    words = _U8 if form.d == "f64" else _U4
+    target, *sources = instruction.operands
+    writes = _writes(builder, target, words)
+    a, b, c = (_reads(builder, source, words) for source in sources)
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("mma.sync"):
+            return BLOCKED
+        found = matrices.mma(form, _stack(w, a), _stack(w, b), _stack(w, c))
+        for write, value in zip(writes, found, strict=True):
+            write(w, value)
+        return place + 1
+
+    return run
+
+
+def _stack(w: Warp, reads: list[Read]) -> np.ndarray:
+    return np.stack([np.broadcast_to(read(w), (LANES,)) for read in reads])
+
+
+def _reads(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> list[Read]:
+    return [builder.read(element, dtype) for element in builder.elements(operand)]
+
+
+def _writes(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> list[Write]:
+    return [builder.write(element, dtype) for element in builder.elements(operand)]
+
+
 _ROWS = 16  # of a warp
 _CHUNK_BYTES = 16  # contiguous bytes in shared memory
 _POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
@@ -115,7 +215,7 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
     target, a, b, keeps, *immediates = instruction.operands
     slots = _registers(instruction, target)
     a_slots = _registers(instruction, a) if isinstance(a, Vector) else ()
-    form = wgmma.parse(instruction.opcode, a_in_registers=bool(a_slots))
+    form = matrices.parse_wgmma(instruction.opcode, a_in_registers=bool(a_slots))
     if len(slots) != form.d_registers:
         raise refusal(instruction, f"{len(slots)} accumulators")
     a_at = None if a_slots else builder.read(a, _U8)
@@ -197,7 +297,7 @@ class _Product:
         before = held.as_matrix(self.form.d) if self.keep else None
         b = self._operand("b", self.b, self.b_transposed, slice(None))
         held.matrix, held.dtype = (
-            wgmma.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate),
+            matrices.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate),
             self.form.d,
         )
         held.products -= 1
@@ -217,7 +317,7 @@ class _Product:
     def _operand(self, which: str, descriptor: int, transposed: bool, rows: slice) -> np.ndarray:
         form = self.form
         dtype = form.a if which == "a" else form.b
-        addresses = wgmma.operand_addresses(form, descriptor, which, transposed=transposed)[rows]
+        addresses = matrices.operand_addresses(form, descriptor, which, transposed=transposed)[rows]
         shared = self.warp.block.shared
         content = shared.data[: shared.size]
         return decode(read_matrix(content, addresses, ELEMENT_BYTES[dtype]), dtype)
@@ -245,7 +345,7 @@ def _chunks(
 
     Covers the whole operand, or 16 rows of A. Contiguous bytes are returned as a single chunk.
     """
-    addresses = wgmma.operand_addresses(form, descriptor, which, transposed=transposed)
+    addresses = matrices.operand_addresses(form, descriptor, which, transposed=transposed)
     if row is not None:
         addresses = addresses[row : row + _ROWS]
     starts = np.unique(addresses // _CHUNK_BYTES) * _CHUNK_BYTES
