@@ -16,8 +16,8 @@ from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.resources import resources_of
 
 if TYPE_CHECKING:
-    from pallasc.checks.report import Report as CheckReport
-    from pallasc.checks.report import VariantCheck
+    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.run import VariantCheck
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction

@@ -12,8 +12,8 @@ from pallasc.cli.output.exits import error_line
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
-    from pallasc.checks.report import Report as CheckReport
-    from pallasc.checks.report import VariantCheck
+    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.run import VariantCheck
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.shard import Share
     from pallasc.errors import Location, PallascError
@@ -147,7 +147,7 @@ def check_run(
     report: CheckReport, error: PallascError | None = None, share: Share | None = None
 ) -> Run:
     """Return the record of a check; `error` is the error that ended it, if any."""
-    from pallasc.checks.merge import distinct_findings
+    from pallasc.checks.findings import distinct_findings
 
     found = tuple(
         Found(f, check.id, check.variant.name if check.variant else check.id, check.place)

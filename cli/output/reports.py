@@ -23,7 +23,7 @@ from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
     from pallasc.checks.levels import Level
-    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.run import Report as CheckReport
     from pallasc.cli.output.outcome import Run
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
@@ -64,7 +64,7 @@ class Outputs(NamedTuple):
 
                 self.write_build(Report((), 0.0), error=error)
             else:
-                from pallasc.checks.report import Report as CheckReport
+                from pallasc.checks.run import Report as CheckReport
 
                 names = tuple(level.name for level in self.levels)
                 self._write_check(CheckReport((), 0.0, names), error)

@@ -10,8 +10,15 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pallasc.checks.findings import Finding, Place, Rule
-from pallasc.checks.rules import BARRIER_MISUSE, OUT_OF_BOUNDS, RACE, UNFINISHED_COPY
+from pallasc.checks.findings import (
+    BARRIER_MISUSE,
+    OUT_OF_BOUNDS,
+    RACE,
+    UNFINISHED_COPY,
+    Finding,
+    Place,
+    Rule,
+)
 from pallasc.errors import Location, message_of
 
 _KEY = r"HostAllocationKey\((?P<{0}key>[^)]*)\)"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from pallasc.checks.artifact.rules import RULES
-from pallasc.checks.emulation.messages import Emulate, Emulated
-from pallasc.checks.findings import Finding, from_findings
+from pallasc.checks.findings import ARTIFACT_RULES, Finding, from_findings
+from pallasc.checks.levels import Subject
 from pallasc.checks.locate import Locator
-from pallasc.checks.subject import Subject
+from pallasc.checks.worker import Emulate, Emulated
 from pallasc.compiler.toolchain.setup import prepare, settled
 from pallasc.compiler.workers.messages import Task
 from pallasc.compiler.workers.pool import Pool, find_capacity, find_ptx, without_ptx
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
 
-PROGRAM = "pallasc.checks.emulation.worker"
-_HELP = {rule.name: rule.help for rule in RULES}
+
+_HELP = {rule.name: rule.help for rule in ARTIFACT_RULES}
 
 
 def check_installed() -> None:
@@ -127,7 +126,7 @@ def _answer(task: Task, limits: Options) -> Emulated:
         timeout_s=limits.timeout_s,
         memory_bytes=memory or None,
         tick_s=None,
-        program=PROGRAM,
+        program="pallasc.checks.worker",
     ) as pool:
         for _, _, reply in pool.run([task]):
             if reply is not None:

@@ -1,8 +1,8 @@
 """The artifact level: executes the launch plan and the PTX of an artifact.
 
 It finds errors made by JAX, Mosaic and XLA. If the source is available, results are compared with
-the reference. Later schedules start with other memory contents and must reproduce the results of
-the first.
+the reference. Later schedules run blocks and warps in other orders, start with other memory
+contents, and must reproduce the results of the first.
 """
 
 from __future__ import annotations
@@ -15,34 +15,107 @@ from pallasc.checks.arrays import (
     difference,
     expected_results,
     input_arrays,
+    is_close,
     name_of_element,
     remarks,
 )
-from pallasc.checks.artifact.execute import (
+from pallasc.checks.execute import (
     POISONS,
     Element,
     Origin,
     Reaching,
+    Source,
     eager,
     find_origin,
     policies,
 )
-from pallasc.checks.artifact.faults import fault_finding, race_findings, shown
-from pallasc.checks.artifact.history import History
-from pallasc.checks.artifact.order import differences
-from pallasc.checks.artifact.rules import COMPILED_WRONGLY, DEPENDS_ON_ORDER
-from pallasc.checks.artifact.sources import Source
-from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
-from pallasc.checks.rules import NOT_EXECUTED, UNINITIALIZED, WRONG_NUMBERS
-from pallasc.checks.subject import Options, Subject
+from pallasc.checks.faults import History, fault_finding, race_findings, shown
+from pallasc.checks.findings import (
+    COMPILED_WRONGLY,
+    DEPENDS_ON_ORDER,
+    NOT_EXECUTED,
+    UNINITIALIZED,
+    WRONG_NUMBERS,
+    Finding,
+    LevelResult,
+    Place,
+    from_findings,
+    not_checked,
+)
+from pallasc.checks.levels import Options, Subject
 from pallasc.compiler.references.comparison import compare_arrays, settle_tolerance
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.machine.memory import EmulationTimeout, Fault
 from pallasc.emulator.program import PlanRun
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.errors import CheckError, Location, UnsupportedError
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.spec import Variant
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
+from pallasc.specs.spec import Tolerance, Variant
+
+_ROUNDING = (
+    "Each order of additions rounds differently, so the last digits may change from run to run."
+)
+
+
+def differences(
+    plan: LaunchPlan,
+    first: Sequence[Sequence[Any]],
+    later: Sequence[Sequence[Any]],
+    tolerance: Tolerance | None,
+    *,
+    agree: bool,
+) -> Iterator[tuple[Finding, Element]]:
+    """Yield the difference of each output between schedules, on the first device that has one.
+
+    Args:
+        plan: the plan that ran.
+        first: the results of schedule 1, for each device.
+        later: the results of another schedule.
+        tolerance: the variant's tolerance.
+        agree: True if both agree with a reference, so that a difference is only a note.
+    """
+    for number, output in enumerate(plan.outputs):
+        for device, (ours, theirs) in enumerate(zip(first, later, strict=True)):
+            one, other = ours[number], theirs[number]
+            if one.tobytes() == other.tobytes():
+                continue
+            allowed = agree or _may_round(output, one, other, tolerance)
+            rtol, atol = (0.0, 0.0) if allowed else settle_tolerance(tolerance, output.dtype)
+            found = compare_arrays(other, one, rtol=rtol, atol=atol)
+            if found.first is None:
+                continue
+            where = f" on device {device}" if device else ""
+            element = name_of_element(output, found.first.index)
+            message = (
+                f"{element}{where} depends on the order of {_parts(plan)}: it is "
+                f"{found.first.wanted} in schedule 1 and {found.first.got} in another; "
+                f"{found.mismatches:,} of {found.count:,} elements differ"
+            )
+            finding = Finding(
+                rule=DEPENDS_ON_ORDER.name,
+                message=message,
+                severity="note" if allowed else "error",
+                hint=_ROUNDING if allowed else "",
+                subject=output.path,
+            )
+            yield finding, Element(device, output, found.first.index)
+            break
+
+
+def _may_round(output: Binding, one: Any, other: Any, tolerance: Tolerance | None) -> bool:
+    """Return True if the tolerance, or another order of summation, allows a difference."""
+    rtol, atol = settle_tolerance(tolerance, output.dtype)
+    if not compare_arrays(other, one, rtol=rtol, atol=atol).mismatches:
+        return True
+    return tolerance is None and is_close(output.dtype, other, one)
+
+
+def _parts(plan: LaunchPlan) -> str:
+    """Return the name of the units whose order varies between schedules."""
+    if any(max(launch.grid) > 1 for launch in plan.launches):
+        return "blocks"
+    return "warps and asynchronous operations"
+
 
 NAME = "artifact"
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
@@ -312,7 +385,7 @@ class _Check:
         return WRONG_NUMBERS.name, ""
 
     def _interpreter_agrees(self) -> bool:
-        from pallasc.checks.interpreter import level as interpreter
+        from pallasc.checks import interpreter
 
         result = interpreter.run(self.subject, self.options)
         return result.status != "not checked" and not result.fails
