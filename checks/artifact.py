@@ -44,6 +44,7 @@ from pallasc.checks.findings import (
 )
 from pallasc.checks.levels import Options, Subject
 from pallasc.compiler.references.comparison import compare_arrays, settle_tolerance
+from pallasc.emulator.machine.block import Observer, Unobserved
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.machine.memory import EmulationTimeout, Fault
 from pallasc.emulator.program import PlanRun
@@ -232,10 +233,14 @@ class _Check:
             "--schedules.",
         )
 
-    def _run(self, policy: Policy, poison: int, observer: History | None = None) -> PlanRun:
+    def _run(self, policy: Policy, poison: int, observer: Observer | None = None) -> PlanRun:
         deadline_s = self.options.deadline_s
         machine = Reaching(
-            policy, observer=observer, deadline=deadline_s, poison=poison, left=self.left
+            policy,
+            observer=observer or Unobserved(),
+            deadline=deadline_s,
+            poison=poison,
+            left=self.left,
         )
         return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
 

@@ -232,9 +232,7 @@ def _watched(run: Step, instruction: Instruction, products: frozenset[int]) -> S
         return run
 
     def watched(w: Warp, place: int) -> int:
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.registers_used(w, place, reads, writes)
+        w.observer.registers_used(w, place, reads, writes)
         return run(w, place)
 
     return watched

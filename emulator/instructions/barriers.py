@@ -14,7 +14,7 @@ PTX ISA 9.0, 9.7.9.13, 9.7.13.8 and 9.7.9.22.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -22,11 +22,12 @@ from pallasc.emulator.instructions.builder import (
     PREDICATE,
     Builder,
     Read,
+    Write,
     dtype_of,
     refusal,
     storage_of,
 )
-from pallasc.emulator.instructions.copies import announce, instruction_at, put
+from pallasc.emulator.instructions.copies import instruction_at, put
 from pallasc.emulator.instructions.memory import lanes as active_lanes
 from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED, Fault
@@ -103,9 +104,7 @@ def _bar_first(w: Warp, place: int, number: Read, count: Read | None, waits: boo
             "barrier-count", f"a barrier for {expected} threads, which is not a multiple of {LANES}"
         )
     generation = barrier.generation
-    observer = block.machine.observer
-    if observer is not None:
-        observer.arrived(w, place, ("bar", which, generation))
+    w.observer.arrived(w, place, ("bar", which, generation))
     if barrier.arrive(w.index, LANES, expected):
         block.machine.changed()
     if not waits:
@@ -126,9 +125,7 @@ def _bar_again(w: Warp, place: int) -> int:
         w.split.waits = BarrierWait(w.block, which, generation, everyone)
         return BLOCKED
     w.split.token = None
-    observer = w.block.machine.observer
-    if observer is not None:
-        observer.passed(w, place, ("bar", which, generation))
+    w.observer.passed(w, place, ("bar", which, generation))
     return place + 1
 
 
@@ -147,9 +144,7 @@ def _cluster_arrive(releases: bool) -> Step:
         if not w.together("barrier.cluster.arrive"):
             return BLOCKED
         cluster = w.block.cluster
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.arrived(w, place, ("cluster", cluster.generation), releases=releases)
+        w.observer.arrived(w, place, ("cluster", cluster.generation), releases=releases)
         w.cluster_phase = cluster.arrive(w)
         return place + 1
 
@@ -167,9 +162,7 @@ def _cluster_wait(w: Warp, place: int) -> int:
     if cluster.generation == w.cluster_phase:
         w.split.waits = ClusterWait(cluster, cluster.generation)
         return BLOCKED
-    observer = w.block.machine.observer
-    if observer is not None:
-        observer.passed(w, place, ("cluster", w.cluster_phase))
+    w.observer.passed(w, place, ("cluster", w.cluster_phase))
     w.cluster_phase = None
     return place + 1
 
@@ -215,9 +208,7 @@ def _init(instruction: Instruction, builder: Builder) -> Step:
                 raise Fault(
                     "misaligned", f"mbarrier.init at the invalid shared address {offset:#x}"
                 )
-            observer = w.block.machine.observer
-            if observer is not None:
-                observer.initialised(w, place, block, offset)
+            w.observer.initialised(w, place, block, offset)
             block.mbarriers[offset] = Mbarrier(expected, expected)
         return place + 1
 
@@ -252,8 +243,7 @@ def _arrive(instruction: Instruction, builder: Builder) -> Step:
         machine = w.block.machine
         for where, block, offset, lanes in _mbarriers(w, address):
             found = w.block.mbarrier(where)
-            if machine.observer is not None:
-                machine.observer.arrived(w, place, ("mbarrier", block, offset))
+            w.observer.arrived(w, place, ("mbarrier", block, offset))
             total = int(values[lanes].sum(dtype=np.int64))
             _arrivals(found, total, int(lanes.sum()), announces, completes)
         machine.changed()
@@ -291,8 +281,7 @@ def _transaction(instruction: Instruction, builder: Builder) -> Step:
             if not completes:
                 found.expect(total)
                 continue
-            if machine.observer is not None:
-                machine.observer.arrived(w, place, ("mbarrier", block, offset), releases=False)
+            w.observer.arrived(w, place, ("mbarrier", block, offset), releases=False)
             found.complete(total)
             machine.changed()
         return place + 1
@@ -326,24 +315,23 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
             return BLOCKED
         write(w, np.full(LANES, passed))
         if passed or not decides:
-            observer = w.block.machine.observer
-            if observer is not None and decides:
+            if decides:
                 block = w.block.cluster.blocks_by_rank(where >> RANK_SHIFT)
-                observer.passed(w, place, ("mbarrier", block, where & OFFSET_MASK))
+                w.observer.passed(w, place, ("mbarrier", block, where & OFFSET_MASK))
             return place + 1
         w.split.place = place + 1
         w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which)
         return YIELDED
 
     def apart(w: Warp, place: int, places: np.ndarray, parities: np.ndarray) -> int:
-        passed, observer = np.zeros(LANES, np.bool_), w.block.machine.observer
+        passed = np.zeros(LANES, np.bool_)
         for where, block, offset, lanes in _mbarriers(w, address):
             found = w.block.mbarrier(where)
             for which in np.unique(parities[lanes]).tolist():
                 over = found.has_passed(which)
                 passed |= lanes & (parities == which) & over
-                if over and observer is not None:
-                    observer.passed(w, place, ("mbarrier", block, offset))
+                if over:
+                    w.observer.passed(w, place, ("mbarrier", block, offset))
         write(w, passed)
         if passed[w.mask].all():
             return place + 1
@@ -360,9 +348,7 @@ def fence(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _fenced(w: Warp, place: int) -> int:
-    observer = w.block.machine.observer
-    if observer is not None:
-        observer.fenced(w, place)
+    w.observer.fenced(w, place)
     return place + 1
 
 
@@ -373,11 +359,14 @@ def build(instruction: Instruction, builder: Builder) -> Step:
     """`clusterlaunchcontrol.try_cancel` and `.query_cancel`."""
     if instruction.parts[1] == "try_cancel":
         return _try_cancel(instruction, builder)
-    if instruction.parts[1:3] == ("query_cancel", "is_canceled"):
-        return _is_canceled(instruction, builder)
-    if instruction.parts[1] == "query_cancel" and instruction.parts[2].startswith("get_first_"):
-        return _first_index(instruction, builder)
-    raise refusal(instruction)
+    handle = instruction.operands[1]
+    if not isinstance(handle, Register) or handle.type != "b128":
+        raise refusal(instruction)
+    if instruction.parts[2] == "is_canceled":
+        return _is_canceled(handle.number, builder.write(instruction.operands[0], PREDICATE))
+    writes = [builder.write(e, _U4) for e in builder.elements(instruction.operands[0])]
+    axis = "xyz".find(instruction.parts[2].partition("::")[2] or "?")
+    return _first_index(handle.number, writes, max(axis, 0))
 
 
 def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
@@ -399,12 +388,11 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
                     block.shared.data[at : at + _ANSWER_BYTES] = answer.view(np.uint8)
                     block.mbarrier(block.base + signal).complete(_ANSWER_BYTES)
 
-            text: Instruction = w.block.launch.program.kernel.instructions[place]
+            text = instruction_at(w, place)
             operation = Asynchronous(complete, "an answer to try_cancel", text, w.actor, lane)
             operation.writes = [(block.shared, at, _ANSWER_BYTES) for block in blocks]
             operation.signals = [(block, signal) for block in blocks]
-            if w.block.machine.observer is not None:
-                w.block.machine.observer.issued(w, place, operation)
+            w.observer.issued(w, place, operation)
             w.block.machine.issue(operation)
         return place + 1
 
@@ -416,17 +404,7 @@ def _answer(w: Warp, number: int) -> np.ndarray:
     return words
 
 
-def _number(instruction: Instruction) -> int:
-    handle = instruction.operands[1]
-    if not isinstance(handle, Register) or handle.type != "b128":
-        raise refusal(instruction)
-    return handle.number
-
-
-def _is_canceled(instruction: Instruction, builder: Builder) -> Step:
-    number = _number(instruction)
-    write = builder.write(instruction.operands[0], PREDICATE)
-
+def _is_canceled(number: int, write: Write) -> Step:
     def run(w: Warp, place: int) -> int:
         write(w, _answer(w, number)[:, 3] != 0)
         return place + 1
@@ -434,20 +412,11 @@ def _is_canceled(instruction: Instruction, builder: Builder) -> Step:
     return run
 
 
-def _first_index(instruction: Instruction, builder: Builder) -> Step:
-    number = _number(instruction)
-    writes = [builder.write(e, _U4) for e in builder.elements(instruction.operands[0])]
-    name, _, of_axis = instruction.parts[2].partition("::")
-    axis = "xyz".find(of_axis or "?")
-    if name != "get_first_ctaid" or of_axis not in ("", "x", "y", "z"):
-        raise refusal(instruction)
-    if len(writes) != (1 if axis >= 0 else 4):
-        raise refusal(instruction)
-
+def _first_index(number: int, writes: Sequence[Write], axis: int) -> Step:
     def run(w: Warp, place: int) -> int:
         words = _answer(w, number)
-        for n, write in enumerate(writes):
-            write(w, np.ascontiguousarray(words[:, max(axis, n)]))
+        for n, write in enumerate(writes, axis):
+            write(w, np.ascontiguousarray(words[:, n]))
         return place + 1
 
     return run
@@ -493,14 +462,12 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
                         put(block.shared, offset, value.view(np.uint8))
                 owner.mbarrier(bar).complete(width * len(content))
 
-            what = "red.async" if reduces else "st.async"
-            operation_found = Asynchronous(
-                complete, what, instruction_at(w, place), w.actor, int(lane)
-            )
-            operation_found.writes = [(block.shared, at & OFFSET_MASK, width * len(content))]
-            operation_found.signals = [(owner, bar & OFFSET_MASK)]
-            announce(w, place, operation_found)
-            machine.issue(operation_found)
+            what, text = f"{parts[0]}.async", instruction_at(w, place)
+            sent = Asynchronous(complete, what, text, w.actor, lane)
+            sent.writes = [(block.shared, at & OFFSET_MASK, width * len(content))]
+            sent.signals = [(owner, bar & OFFSET_MASK)]
+            w.observer.issued(w, place, sent)
+            machine.issue(sent)
         return place + 1
 
     return run

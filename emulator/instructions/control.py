@@ -435,8 +435,6 @@ def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
     count = operand.bits
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("setmaxnreg"):
-            return BLOCKED
         if not w.block.take_registers(w, count):
             w.split.waits = RegistersWait(w.block, count, w.register_count)
             return BLOCKED

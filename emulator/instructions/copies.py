@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, dtype_of, refusal
+from pallasc.emulator.instructions.builder import (
+    PREDICATE,
+    Builder,
+    Read,
+    dtype_of,
+    immediate,
+    refusal,
+)
 from pallasc.emulator.instructions.memory import lanes, places
 from pallasc.emulator.machine.block import Asynchronous, Block, Prefetch, Range
 from pallasc.emulator.machine.memory import (
@@ -49,10 +57,7 @@ def commit(w: Warp, place: int) -> int:
 
 def wait(instruction: Instruction, *, reads_only: bool) -> Step:
     """`cp.async.bulk.wait_group`: all groups but the last ones are complete, or have been read."""
-    (count,) = instruction.operands
-    if not isinstance(count, Immediate):
-        raise refusal(instruction)
-    left = count.bits
+    left = immediate(instruction)
 
     def run(w: Warp, place: int) -> int:
         groups: list[Group] = [g for g in w.bulk_groups if (g.mask & w.mask).any()]
@@ -65,20 +70,11 @@ def wait(instruction: Instruction, *, reads_only: bool) -> Step:
                     w.block.machine.finish(operation)
             if not reads_only:
                 w.bulk_groups.remove(group)
-        observer = w.block.machine.observer
-        if observer is not None:
-            operations = [operation for group in done for operation in group.operations]
-            observer.waited(w, place, operations, reads_only=reads_only)
+        operations = [operation for group in done for operation in group.operations]
+        w.observer.waited(w, place, operations, reads_only=reads_only)
         return place + 1
 
     return run
-
-
-def announce(w: Warp, place: int, operation: Asynchronous) -> None:
-    """Notify the observer that an operation was issued."""
-    observer = w.block.machine.observer
-    if observer is not None:
-        observer.issued(w, place, operation)
 
 
 def put(shared: Region, offset: int, data: np.ndarray) -> None:
@@ -104,7 +100,7 @@ def instruction_at(w: Warp, place: int) -> Instruction:
 
 def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
     """Issue an operation that is later committed to a group."""
-    announce(w, place, operation)
+    w.observer.issued(w, place, operation)
     if w.block.machine.policy.eagerness >= 1:
         w.block.machine.finish(operation)
     w.bulk_open.append(operation)
@@ -136,11 +132,9 @@ def store_operation(
         read()
         write(kept[0])
 
-    operation = Asynchronous(
-        complete, "a bulk store", instruction_at(w, place), w.actor, int(lane), read=read
-    )
-    operation.reads = [(block.shared, offset, size)]
-    return operation
+    reads = [(block.shared, offset, size)]
+    text = instruction_at(w, place)
+    return Asynchronous(complete, "a bulk store", text, w.actor, lane, read=read, reads=reads)
 
 
 _U4 = np.dtype("u4")
@@ -151,31 +145,16 @@ def lane_copies(instruction: Instruction, builder: Builder, parts: Sequence[str]
     if parts[0] == "commit_group":
         return _commit_lanes
     if parts[0] in ("wait_group", "wait_all"):
-        (count,) = instruction.operands or (Immediate(0),)
-        if not isinstance(count, Immediate):
-            raise refusal(instruction)
-        return _wait_lanes(count.bits, everything=parts[0] == "wait_all")
-    if parts[0] not in ("ca", "cg") or [p.split("::")[0] for p in parts[1:3]] != [
-        "shared",
-        "global",
-    ]:
-        raise refusal(instruction)
-    target, source, size, *more = instruction.operands
-    if (
-        not isinstance(size, Immediate)
-        or len(more) > 1
-        or set(parts[3:]) - {"L2::64B", "L2::128B", "L2::256B"}
-    ):
-        raise refusal(instruction)
+        everything = parts[0] == "wait_all"
+        return _wait_lanes(0 if everything else immediate(instruction), everything=everything)
+    target, source, _, *more = instruction.operands
+    size = immediate(instruction, 2)
     to, start = builder.address(target), builder.address(source)
-    length = builder.read(more[0] if more else size, _U4)
+    length = builder.read(more[0] if more else Immediate(size), _U4)
     if more and isinstance(more[0], Register) and more[0].type == "pred":
-        length = _length_unless(builder.read(more[0], PREDICATE), size.bits)
-    return _lane_copy(to, start, length, size.bits)
-
-
-def _length_unless(ignored: Read, size: int) -> Read:
-    return lambda w: np.where(ignored(w), 0, size).astype(_U4)
+        ignored = builder.read(more[0], PREDICATE)
+        length = lambda w: np.where(ignored(w), 0, size).astype(_U4)  # noqa: E731
+    return _lane_copy(to, start, length, size)
 
 
 def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
@@ -207,12 +186,12 @@ def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
                 store(region, offsets, some, width, words)
 
         operation = Asynchronous(complete, "cp.async", instruction_at(w, place), w.actor)
-        if w.block.machine.observer is not None:
+        if w.observer.records:
             operation.writes = [
                 (region, offsets if some is None else offsets[some], size)
                 for region, offsets, some in targets
             ]
-        announce(w, place, operation)
+        w.observer.issued(w, place, operation)
         w.copies_open.append(operation)
         return place + 1
 
@@ -234,9 +213,7 @@ def _wait_lanes(left: int, *, everything: bool) -> Step:
             for operation in group:
                 w.block.machine.finish(operation)
         w.copies = w.copies[len(done) :]
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.waited(w, place, [operation for group in done for operation in group])
+        w.observer.waited(w, place, [operation for group in done for operation in group])
         return place + 1
 
     return run
@@ -256,49 +233,65 @@ def tensor(
     return _tensor_store(instruction, builder, parts, operands, operation if reduces else "")
 
 
-Boxes = Callable[[TensorMap, Sequence[int], int], Box]
+class Located(NamedTuple):
+    """The box that one lane names, its tensor map, and the address of the map's array."""
+
+    map: TensorMap
+    base: int
+    coordinates: tuple[int, ...]
+    box: Box
 
 
-def boxes(parts: Sequence[str]) -> Boxes:
-    """Return the function that creates the box for a copy in this mode."""
-    if "tile::gather4" in parts or "tile::scatter4" in parts:
-        return lambda m, c, s: tensor_maps.gather4(m, c[0], c[1:], s)
-    if "im2col" in parts or "im2col_no_offs" in parts:
-        return lambda m, c, s: tensor_maps.im2col(m, c, (), s)
-    return tensor_maps.tiled
+def _boxes(
+    instruction: Instruction,
+    builder: Builder,
+    parts: Sequence[str],
+    operand: Operand,
+    more: list[Operand],
+) -> Callable[[Warp, int, int], Located]:
+    """Return a function for the box of a lane at an address; takes offsets from `more`."""
+    if not isinstance(operand, Address):
+        raise refusal(instruction)
+    map_at = builder.address(operand)
+    coordinates = scalars(builder, Vector(operand.coordinates), _I4)
+    takes_offsets = "im2col" in parts and bool(more)
+    offsets = scalars(builder, more.pop(0), np.dtype("u2")) if takes_offsets else None
+
+    def located(w: Warp, lane: int, shared_address: int) -> Located:
+        tensor_map, base = map_of(w, int(map_at(w)[lane]))
+        where = coordinates(w, lane)
+        if "tile::gather4" in parts or "tile::scatter4" in parts:
+            box = tensor_maps.gather4(tensor_map, where[0], where[1:], shared_address)
+        elif "im2col" in parts or "im2col_no_offs" in parts:
+            inside = () if offsets is None else offsets(w, lane)
+            box = tensor_maps.im2col(tensor_map, where, inside, shared_address)
+        else:
+            box = tensor_maps.tiled(tensor_map, where, shared_address)
+        return Located(tensor_map, base, tuple(where), box)
+
+    return located
 
 
 def _tensor_load(
     instruction: Instruction, builder: Builder, parts: Sequence[str], operands: tuple[Operand, ...]
 ) -> Step:
     target, source, barrier, *more = operands
-    box_of = boxes(parts)
-    im2col = "im2col" in parts
-    lanes_offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
+    located = _boxes(instruction, builder, parts, source, more)
     multicast = builder.read(more.pop(0), np.dtype("u2")) if "multicast::cluster" in parts else None
-    if more:
-        raise refusal(instruction)
     in_pairs = "cta_group::2" in parts
     to, signal = builder.address(target), builder.address(barrier)
-    map_at, coordinates = map_and_coordinates(instruction, builder, source)
 
     def run(w: Warp, place: int) -> int:
-        addresses, signals, maps = to(w), signal(w), map_at(w)
+        addresses, signals = to(w), signal(w)
         for lane in lanes(w):
-            tensor_map, base = map_of(w, int(maps[lane]))
             at = int(addresses[lane])
-            where = [int(v) for v in coordinates(w, lane)]
-            if lanes_offsets is not None:
-                offsets = [int(v) for v in lanes_offsets(w, lane)]
-                box = tensor_maps.im2col(tensor_map, where, offsets, at & OFFSET_MASK)
-            else:
-                box = box_of(tensor_map, where, at & OFFSET_MASK)
+            found = located(w, lane, at & OFFSET_MASK)
             mask = None if multicast is None else int(multicast(w)[lane])
             blocks = _destinations(w, at, mask)
             barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
-            operation = _load_operation(w, place, lane, tensor_map, base, box, blocks, barriers)
-            w.block.machine.fetches(w.block, box.bytes)
-            announce(w, place, operation)
+            operation = _load_operation(w, place, lane, found, blocks, barriers)
+            w.block.machine.fetches(w.block, found.box.bytes)
+            w.observer.issued(w, place, operation)
             w.block.machine.issue(operation)
         return place + 1
 
@@ -309,29 +302,26 @@ def _load_operation(
     w: Warp,
     place: int,
     lane: int,
-    tensor_map: TensorMap,
-    base: int,
-    box: Box,
+    found: Located,
     blocks: Sequence[Block],
     barriers: Sequence[tuple[Block, int]],
 ) -> Asynchronous:
-    machine = w.block.machine
+    memory, box = w.block.machine.memory, found.box
 
     def complete() -> None:
-        region, offset = machine.memory.find(base)
-        data = tensor_maps.read_global(tensor_map, box, region.data[: region.size], offset)
+        region, offset = memory.find(found.base)
+        data = tensor_maps.read_global(found.map, box, region.data[: region.size], offset)
         for block in blocks:
             put(block.shared, box.shared_address, data)
         for owner, offset in barriers:
             owner.mbarrier(owner.base + offset).complete(box.bytes)
 
     operation = Asynchronous(
-        complete, "a tensor load", instruction_at(w, place), w.actor, int(lane)
+        complete, "a tensor load", instruction_at(w, place), w.actor, lane, signals=barriers
     )
-    operation.signals = list(barriers)
-    if machine.observer is not None:
+    if w.observer.records:
         operation.writes = [(block.shared, box.shared_address, box.bytes) for block in blocks]
-        operation.reads = _rows(w, box, base)
+        operation.reads = _rows(w, box, found.base)
     return operation
 
 
@@ -384,43 +374,38 @@ def _tensor_store(
     operation: str,
 ) -> Step:
     target, source = operands
-    box_of = boxes(parts)
-    map_at, coordinates = map_and_coordinates(instruction, builder, target)
+    located = _boxes(instruction, builder, parts, target, [])
     start = builder.address(source)
 
     def run(w: Warp, place: int) -> int:
-        addresses, maps = start(w), map_at(w)
+        addresses = start(w)
         for lane in lanes(w):
-            tensor_map, base = map_of(w, int(maps[lane]))
             at = int(addresses[lane])
-            where = [int(v) for v in coordinates(w, lane)]
-            box = box_of(tensor_map, where, at & OFFSET_MASK)
+            found = located(w, lane, at & OFFSET_MASK)
             block = w.block.cluster.blocks_by_rank(at >> RANK_SHIFT)
-            write = _writer(w, tensor_map, base, box, operation)
-            found = store_operation(w, place, lane, block, box.shared_address, box.bytes, write)
-            if w.block.machine.observer is not None:
-                found.writes = _rows(w, box, base)
-            add_to_group(w, place, found)
+            write, box = _writer(w, found, operation), found.box
+            copy = store_operation(w, place, lane, block, box.shared_address, box.bytes, write)
+            if w.observer.records:
+                copy.writes = _rows(w, box, found.base)
+            add_to_group(w, place, copy)
         return place + 1
 
     return run
 
 
-def _writer(
-    w: Warp, tensor_map: TensorMap, base: int, box: Box, operation: str
-) -> Callable[[np.ndarray], None]:
+def _writer(w: Warp, found: Located, operation: str) -> Callable[[np.ndarray], None]:
     memory = w.block.machine.memory
 
     def write(data: np.ndarray) -> None:
-        for address in memory.targets(base):
+        for address in memory.targets(found.base):
             region, offset = memory.find(address)
             content = region.data[: region.size]
             if operation:
                 tensor_maps.reduce_global(
-                    tensor_map, box, content, offset, data, operation=operation
+                    found.map, found.box, content, offset, data, operation=operation
                 )
             else:
-                tensor_maps.write_global(tensor_map, box, content, offset, data)
+                tensor_maps.write_global(found.map, found.box, content, offset, data)
 
     return write
 
@@ -437,15 +422,6 @@ def map_of(w: Warp, address: int) -> tuple[TensorMap, int]:
 Scalars = Callable[[Warp, int], list[int]]
 
 
-def map_and_coordinates(
-    instruction: Instruction, builder: Builder, operand: Operand
-) -> tuple[Read, Scalars]:
-    """Return functions for the address of the map, and for the coordinates of a lane."""
-    if not isinstance(operand, Address) or not operand.coordinates:
-        raise refusal(instruction)
-    return builder.address(operand), scalars(builder, Vector(operand.coordinates), _I4)
-
-
 def scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
     """Return a function that reads the operands of one lane."""
     reads = [builder.read(element, dtype) for element in builder.elements(operand)]
@@ -457,23 +433,12 @@ def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -
     source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
     if parts[0] == "L2":
         return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))
-    box_of = boxes(parts)
-    im2col = "im2col" in parts
-    offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
-    if more:
-        raise refusal(instruction)
-    map_at, coordinates = map_and_coordinates(instruction, builder, source)
+    located = _boxes(instruction, builder, parts, source, more)
 
     def run(w: Warp, place: int) -> int:
-        maps = map_at(w)
         for lane in lanes(w):
-            tensor_map, base = map_of(w, int(maps[lane]))
-            where = coordinates(w, lane)
-            if offsets is not None:
-                box = tensor_maps.im2col(tensor_map, where, offsets(w, lane), 0)
-            else:
-                box = box_of(tensor_map, where, 0)
-            _fetch(w, place, base, tuple(where), box.bytes)
+            found = located(w, lane, 0)
+            _fetch(w, place, found.base, found.coordinates, found.box.bytes)
         return place + 1
 
     return run
@@ -500,8 +465,7 @@ def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size
     machine = w.block.machine
     region, _ = machine.memory.find(address, 1 if coordinates else size)
     machine.fetches(w.block, size)
-    if machine.observer is not None:
-        machine.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))
+    w.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))
 
 
 def cp(instruction: Instruction, builder: Builder) -> Step:
@@ -509,8 +473,6 @@ def cp(instruction: Instruction, builder: Builder) -> Step:
     parts = instruction.parts
     reduces = parts[1] == "reduce"
     rest = parts[2:] if reduces else parts[1:]
-    if rest[0] != "async":
-        raise refusal(instruction)
     if rest[1] != "bulk":
         return lane_copies(instruction, builder, rest[1:])
     rest = rest[2:]
@@ -617,15 +579,14 @@ def _bulk_load(
         put(target.shared, at & OFFSET_MASK, source.data[first : first + size].copy())
         owner.mbarrier(signal).complete(size)
 
-    operation = Asynchronous(complete, "a bulk copy", instruction_at(w, place), w.actor, int(lane))
+    operation = Asynchronous(complete, "a bulk copy", instruction_at(w, place), w.actor, lane)
     operation.writes = [(target.shared, at & OFFSET_MASK, size)]
     operation.signals = [(owner, offset)]
     if spaces[1] == "shared":
-        operation.reads = [
-            (cluster.blocks_by_rank(begin >> RANK_SHIFT).shared, begin & OFFSET_MASK, size)
-        ]
+        source = cluster.blocks_by_rank(begin >> RANK_SHIFT).shared
+        operation.reads = [(source, begin & OFFSET_MASK, size)]
     else:
         operation.reads = _bytes(w, begin, size)
         machine.fetches(w.block, size)
-    announce(w, place, operation)
+    w.observer.issued(w, place, operation)
     machine.issue(operation)

@@ -21,7 +21,7 @@ from pallasc.emulator.instructions.barriers import one_value
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, Write, refusal
 from pallasc.emulator.instructions.memory import shared_block
 from pallasc.emulator.machine.block import Asynchronous
-from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
+from pallasc.emulator.machine.warp import LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
 from pallasc.emulator.tensors import matrices
 from pallasc.emulator.tensors.matrices import (
@@ -45,8 +45,6 @@ def ldmatrix(instruction: Instruction, builder: Builder) -> Step:
     writes = _writes(builder, target, _U4)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("ldmatrix"):
-            return BLOCKED
         for write, value in zip(writes, matrices.ldmatrix(move, *rows(w, place)), strict=True):
             write(w, value)
         return place + 1
@@ -61,11 +59,8 @@ def stmatrix(instruction: Instruction, builder: Builder) -> Step:
     reads = _reads(builder, source, _U4)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("stmatrix"):
-            return BLOCKED
         matrices.stmatrix(move, *rows(w, place), np.stack([read(w) for read in reads]))
-        if w.block.machine.observer is not None:
-            w.block.machine.observer.wrote(w)
+        w.observer.wrote(w)
         return place + 1
 
     return run
@@ -83,11 +78,9 @@ def _located(
 
     def rows(w: Warp, place: int) -> tuple[np.ndarray, np.ndarray]:
         block, offsets = shared_block(w, address(w))
-        observer = w.block.machine.observer
-        if observer is not None:
-            tell = observer.write if move.is_store else observer.read
-            at = matrices.row_addresses(move, offsets)
-            tell(w, place, block.shared, at, None, matrices.ROW_BYTES)
+        tell = w.observer.write if move.is_store else w.observer.read
+        at = matrices.row_addresses(move, offsets)
+        tell(w, place, block.shared, at, None, matrices.ROW_BYTES)
         return block.shared.data[: block.shared.size], offsets
 
     return move, rows
@@ -102,8 +95,6 @@ def mma(instruction: Instruction, builder: Builder) -> Step:
     a, b, c = (_reads(builder, source, words) for source in sources)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("mma.sync"):
-            return BLOCKED
         found = matrices.mma(form, _stack(w, a), _stack(w, b), _stack(w, c))
         for write, value in zip(writes, found, strict=True):
             write(w, value)
@@ -165,17 +156,11 @@ def build(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _fence(w: Warp, place: int) -> int:
-    if not w.together("wgmma.fence"):
-        return BLOCKED
-    observer = w.block.machine.observer
-    if observer is not None:
-        observer.registers_fenced(w, place)
+    w.observer.registers_fenced(w, place)
     return place + 1
 
 
 def _commit(w: Warp, place: int) -> int:
-    if not w.together("wgmma.commit_group"):
-        return BLOCKED
     w.wgmma_groups.append(w.wgmma_open)
     w.wgmma_open = []
     return place + 1
@@ -183,16 +168,12 @@ def _commit(w: Warp, place: int) -> int:
 
 def _wait(left: int) -> Step:
     def run(w: Warp, place: int) -> int:
-        if not w.together("wgmma.wait_group"):
-            return BLOCKED
         done = w.wgmma_groups[: len(w.wgmma_groups) - left] if left else w.wgmma_groups
         w.wgmma_groups = w.wgmma_groups[len(done) :]
         for group in done:
             for operation in group:
                 w.block.machine.finish(operation)
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.waited(w, place, [operation for group in done for operation in group])
+        w.observer.waited(w, place, [operation for group in done for operation in group])
         return place + 1
 
     return run
@@ -226,8 +207,6 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
     negate, a_transposed, b_transposed = _immediates(numbers, a_in_registers=bool(a_slots))
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("wgmma.mma_async"):
-            return BLOCKED
         product = _Product(w, form, slots, a_slots, a_transposed, b_transposed, negate)
         if a_at is not None:
             product.a = one_value(w, a_at(w), "the descriptor of A")
@@ -324,8 +303,7 @@ class _Product:
 
     def tell(self, operation: Asynchronous, place: int) -> None:
         """Notify the observer of the data that will be read."""
-        observer = self.warp.block.machine.observer
-        if observer is not None:
+        if self.warp.observer.records:
             shared = self.warp.block.shared
             b = _chunks(self.form, self.b, "b", self.b_transposed, None)
             operation.reads = [(shared, *b)]
@@ -334,7 +312,7 @@ class _Product:
                 a = _chunks(self.form, self.a, "a", self.a_transposed, row)
                 operation.reads.append((shared, *a))
             operation.registers = (self.slots, self.a_slots)
-            observer.issued(self.warp, place, operation)
+            self.warp.observer.issued(self.warp, place, operation)
 
 
 @lru_cache(maxsize=4096)

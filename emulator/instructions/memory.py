@@ -237,12 +237,10 @@ def _ld(
 
     def run(w: Warp, place: int) -> int:
         addresses = address(w)
-        observer = w.block.machine.observer
         values = None
         read = []
         for region, offsets, mask in places(w, space, addresses, size):
-            if observer is not None:
-                observer.read(w, place, region, offsets, mask, size)
+            w.observer.read(w, place, region, offsets, mask, size)
             words = load(region, offsets, mask, width, count)
             values = words if values is None or mask is None else _merged(mask, words, values)
             if again:
@@ -279,9 +277,7 @@ def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Re
 
     def run(w: Warp, place: int) -> int:
         for region, offsets, mask in places(w, space, address(w), 16):
-            observer = w.block.machine.observer
-            if observer is not None:
-                observer.read(w, place, region, offsets, mask, 16)
+            w.observer.read(w, place, region, offsets, mask, 16)
             low, high = load(region, offsets, mask, 8, 2)
             value = np.stack([low, high], axis=1)
             old = w.registers[number]
@@ -309,14 +305,11 @@ def st(instruction: Instruction, builder: Builder) -> Step:
 
     def run(w: Warp, place: int) -> int:
         addresses = address(w)
-        observer = w.block.machine.observer
         values = [read(w) for read in reads]
         for region, offsets, mask in places(w, space, addresses, size):
-            if observer is not None:
-                observer.write(w, place, region, offsets, mask, size)
+            w.observer.write(w, place, region, offsets, mask, size)
             store(region, offsets, mask, width, values)
-            if observer is not None:
-                observer.wrote(w)
+            w.observer.wrote(w)
         if space in ("global", ""):
             w.block.machine.changed()
         return place + 1
@@ -356,8 +349,7 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
         result = np.zeros(LANES, kind)
         read = []
         for region, offsets, mask in places(w, space, addresses, width):
-            if machine.observer is not None:
-                machine.observer.atomic(w, place, region, offsets, mask, width)
+            w.observer.atomic(w, place, region, offsets, mask, width)
             view = region.views[width].view(kind)
             index = offsets // width
             apply = (change if region.base >= SHARED else in_global).apply
@@ -447,15 +439,12 @@ def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses, values = address(w), np.stack([read(w) for read in reads], axis=1)
-        observer = w.block.machine.observer
-        if observer is not None:
-            _tell(w, place, addresses, words.itemsize * len(reads), observer.write)
+        _tell(w, place, addresses, words.itemsize * len(reads), w.observer.write)
         for lane in lanes(w):
             data = np.ascontiguousarray(values[lane]).view(np.uint8)
             for member in memory.members(int(addresses[lane])):
                 _view(memory, member, data.size)[:] = data
-        if observer is not None:
-            observer.wrote(w)
+        w.observer.wrote(w)
         w.block.machine.changed()
         return place + 1
 
@@ -472,9 +461,7 @@ def _red(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses, values = address(w), read(w)
-        observer = w.block.machine.observer
-        if observer is not None:
-            _tell(w, place, addresses, change.dtype.itemsize, observer.atomic)
+        _tell(w, place, addresses, change.dtype.itemsize, w.observer.atomic)
         for lane in lanes(w):
             for member in memory.members(int(addresses[lane])):
                 held = _view(memory, member, change.dtype.itemsize).view(change.dtype)
@@ -503,9 +490,7 @@ def _ld_reduce(instruction: Instruction, builder: Builder, parts: list[str]) -> 
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses = address(w)
-        observer = w.block.machine.observer
-        if observer is not None:
-            _tell(w, place, addresses, size, observer.read)
+        _tell(w, place, addresses, size, w.observer.read)
         result = np.zeros((LANES, size), np.uint8)
         read = []
         for lane in lanes(w):

@@ -56,8 +56,6 @@ def alloc(instruction: Instruction, builder: Builder) -> Step:
     count = builder.read(instruction.operands[1], _U4)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("tcgen05.alloc"):
-            return BLOCKED
         columns = one_value(w, count(w), "the number of columns")
         found = memory_of(w.block).alloc(columns)
         if found is None:
@@ -65,9 +63,7 @@ def alloc(instruction: Instruction, builder: Builder) -> Step:
             return BLOCKED
         where = one_value(w, address(w), "an address") & OFFSET_MASK
         put(w.block.shared, where, np.array([found], _U4).view(np.uint8))
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.write(w, place, w.block.shared, np.array([where]), None, 4)
+        w.observer.write(w, place, w.block.shared, np.array([where]), None, 4)
         return place + 1
 
     return run
@@ -80,8 +76,6 @@ def dealloc(instruction: Instruction, builder: Builder) -> Step:
     count = builder.read(instruction.operands[1], _U4)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("tcgen05.dealloc"):
-            return BLOCKED
         columns = one_value(w, count(w), "the number of columns")
         memory_of(w.block).dealloc(one_value(w, address(w), "an address"), columns)
         w.block.machine.changed()
@@ -94,8 +88,6 @@ def relinquish(instruction: Instruction, builder: Builder) -> Step:
     """`tcgen05.relinquish_alloc_permit`."""
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("tcgen05.relinquish_alloc_permit"):
-            return BLOCKED
         memory_of(w.block).relinquish_alloc_permit()
         return place + 1
 
@@ -124,15 +116,12 @@ def load(instruction: Instruction, builder: Builder) -> Step:
     split = _split(instruction.operands)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("tcgen05.ld"):
-            return BLOCKED
         where = one_value(w, address(w), "an address in tensor memory")
         memory = memory_of(w.block)
-        observer = w.block.machine.observer
-        if observer is not None:
+        if w.observer.records:
             operation = Asynchronous(_nothing, "tcgen05.ld", instruction_at(w, place), w.actor)
             operation.cells_read = _cells(memory, move, where, w.index, split)
-            observer.issued(w, place, operation)
+            w.observer.issued(w, place, operation)
             w.tensor_loads.append(operation)
         found = tensor_memory.load(memory, where, w.index % _WARPS, move, split)
         for slot, value in zip(slots, found, strict=True):
@@ -167,8 +156,6 @@ def store(instruction: Instruction, builder: Builder) -> Step:
     split = _split(instruction.operands)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("tcgen05.st"):
-            return BLOCKED
         where = one_value(w, address(w), "an address in tensor memory")
         values = np.stack([np.broadcast_to(read(w), (LANES,)) for read in reads])
 
@@ -177,10 +164,9 @@ def store(instruction: Instruction, builder: Builder) -> Step:
             tensor_memory.store(memory, where, w.index % _WARPS, move, values, split)
 
         operation = Asynchronous(complete, "tcgen05.st", instruction_at(w, place), w.actor)
-        observer = w.block.machine.observer
-        if observer is not None:
+        if w.observer.records:
             operation.cells_written = _cells(memory_of(w.block), move, where, w.index, split)
-            observer.issued(w, place, operation)
+            w.observer.issued(w, place, operation)
         if w.block.machine.policy.eagerness >= 1:
             w.block.machine.finish(operation)
         w.tensor_loads.append(operation)
@@ -194,15 +180,11 @@ def wait(instruction: Instruction, builder: Builder) -> Step:
     what = "tcgen05." + instruction.parts[1].removeprefix("wait::")
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("tcgen05.wait"):
-            return BLOCKED
         mine = [o for o in w.tensor_loads if o.what == what]
         w.tensor_loads = [o for o in w.tensor_loads if o.what != what]
         for operation in mine:
             w.block.machine.finish(operation)
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.waited(w, place, mine)
+        w.observer.waited(w, place, mine)
         return place + 1
 
     return run
@@ -240,9 +222,7 @@ def _blocks(w: Warp, group: int) -> list[Block]:
 
 
 def _issue(w: Warp, place: int, operation: Asynchronous) -> None:
-    observer = w.block.machine.observer
-    if observer is not None:
-        observer.issued(w, place, operation)
+    w.observer.issued(w, place, operation)
     if w.block.machine.policy.eagerness >= 1:
         w.block.machine.finish(operation)
     else:
@@ -265,7 +245,7 @@ def _cp(instruction: Instruction, builder: Builder) -> Step:
             )
 
         operation = Asynchronous(complete, "tcgen05.cp", instruction_at(w, place), w.actor)
-        if w.block.machine.observer is not None:
+        if w.observer.records:
             chunks = tcgen05.copied_chunks(copy, descriptor)
             operation.reads = _chunks(blocks, chunks)
             cells = tcgen05.written_cells(copy, where)
@@ -335,7 +315,7 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         lanes = [] if disabled is None else [one_value(w, r(w), "a mask") for r in disabled]
         product = _Product(kind, _blocks(w, kind.group), values, lanes, in_memory)
         operation = Asynchronous(product.finish, "tcgen05.mma", instruction_at(w, place), w.actor)
-        if w.block.machine.observer is not None:
+        if w.observer.records:
             product.tell(operation)
         _issue(w, place, operation)
         return place + 1

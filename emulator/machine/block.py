@@ -181,7 +181,12 @@ class Prefetch(NamedTuple):
 
 
 class Observer:
-    """Receives the events of warps and asynchronous units; subclasses override the handlers."""
+    """Receives the events of warps and asynchronous units; subclasses override the handlers.
+
+    `records` is False if nothing uses the ranges of operations, which take time to compute.
+    """
+
+    records = True
 
     def started(self, block: Block) -> None:
         """Handle the start of a block."""
@@ -249,3 +254,9 @@ class Observer:
 
     def fenced(self, w: Warp, place: int) -> None:
         """Handle a fence."""
+
+
+class Unobserved(Observer):
+    """Ignores all events."""
+
+    records = False

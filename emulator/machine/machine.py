@@ -11,11 +11,16 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
-import numpy as np
-
-from pallasc.emulator.machine.block import Asynchronous, Block, Cluster, Dim3, Observer
+from pallasc.emulator.machine.block import (
+    Asynchronous,
+    Block,
+    Cluster,
+    Dim3,
+    Observer,
+    Unobserved,
+)
 from pallasc.emulator.machine.deadlocks import explain
 from pallasc.emulator.machine.memory import (
     PARAMETERS,
@@ -28,8 +33,7 @@ from pallasc.emulator.machine.memory import (
     fault_of,
 )
 from pallasc.emulator.machine.waits import goes_in_circles
-from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.ptx.syntax import Kernel
+from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.tensors.matrices import OperandError
 
 _TURN = 20_000  # instructions that a warp runs before the next one's turn
@@ -40,32 +44,6 @@ _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
 _SHARED_BYTES = 228 * 1024
 _POISON = 0xFF  # NaN in every floating-point format
-
-
-class Code(Protocol):
-    """A kernel that is ready to run, created by `emulator/program.py`."""
-
-    @property
-    def kernel(self) -> Kernel:
-        """The parsed kernel."""
-
-    @property
-    def code(self) -> Sequence[Step]:
-        """A function for each instruction, and one for the end."""
-
-    @property
-    def static_shared(self) -> int:
-        """Bytes of shared memory of the kernel's own variables."""
-
-    @property
-    def local_bytes(self) -> int:
-        """Bytes of local memory of each lane."""
-
-    def registers(self, block: Block, first: int) -> list[np.ndarray]:
-        """Return the initial registers of a warp; `first` is its first thread."""
-
-    def drain(self, warp: Warp) -> None:
-        """Complete the pending operations of a warp that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +78,7 @@ class Launch:
     `registers` is the initial number per thread, 0 if unknown.
     """
 
-    program: Code
+    program: Any  # a `Program` of `emulator/program.py`, which imports this module
     grid: Dim3
     block: Dim3
     cluster: Dim3
@@ -123,7 +101,8 @@ class Launch:
     @property
     def static_shared(self) -> int:
         """Bytes of shared memory of the kernel's own variables."""
-        return self.program.static_shared
+        size: int = self.program.static_shared
+        return size
 
     def clusters(self) -> int:
         """Return the number of clusters in the grid."""
@@ -182,7 +161,7 @@ class Machine:
 
     policy: Policy = field(default_factory=Policy)
     memory: GlobalMemory = field(default_factory=GlobalMemory)
-    observer: Observer | None = None
+    observer: Observer = field(default_factory=Unobserved)
     printed: list[str] = field(default_factory=list)
     tensor_maps: TensorMaps = field(default_factory=TensorMaps)
     pending: deque[Asynchronous] = field(default_factory=deque)
@@ -237,8 +216,7 @@ class Machine:
         for operation in tuple(self.pending):
             self.finish(operation)
         self.pending.clear()
-        if self.observer is not None:
-            self.observer.finished()
+        self.observer.finished()
 
     def issue(self, operation: Asynchronous) -> None:
         """Issue an asynchronous operation that is waited for only through its barrier."""
@@ -252,8 +230,7 @@ class Machine:
         if operation.done:
             return
         operation.done = True
-        if self.observer is not None:
-            self.observer.completing(operation)
+        self.observer.completing(operation)
         try:
             operation.complete()
         except (Fault, OperandError) as error:
@@ -261,8 +238,7 @@ class Machine:
             fault.instruction = fault.instruction or operation.instruction
             fault.actor = fault.actor or operation.actor
             raise fault from None
-        if self.observer is not None:
-            self.observer.completed(operation)
+        self.observer.completed(operation)
         self.changed()
 
     def _start(self, launch: Launch) -> bool:
@@ -273,8 +249,7 @@ class Machine:
         cluster.start()
         self.clusters.append(cluster)
         for block in cluster.blocks:
-            if self.observer is not None:
-                self.observer.started(block)
+            self.observer.started(block)
         self.changed()
         return True
 
@@ -373,12 +348,10 @@ class Machine:
 
     def _end(self, cluster: Cluster) -> None:
         for warp in cluster.warps:
-            if self.observer is not None:
-                self.observer.leaving(warp)
+            self.observer.leaving(warp)
             warp.block.launch.program.drain(warp)
         for block in cluster.blocks:
-            if self.observer is not None:
-                self.observer.ended(block)
+            self.observer.ended(block)
         self.clusters.remove(cluster)
         if not any(other.launch is cluster.launch for other in self.clusters):
             self._start(cluster.launch)

@@ -47,37 +47,6 @@ class Split:
 class Warp:
     """One warp of a block; `registers` are arrays over its lanes."""
 
-    __slots__ = (
-        "accumulators",
-        "actor",
-        "begun",
-        "block",
-        "bulk_groups",
-        "bulk_open",
-        "circles",
-        "clock",
-        "cluster_phase",
-        "copies",
-        "copies_open",
-        "ended",
-        "full",
-        "idle",
-        "index",
-        "live",
-        "mask",
-        "parked",
-        "register_count",
-        "registers",
-        "rounds",
-        "seen",
-        "split",
-        "splits",
-        "tensor_loads",
-        "wgmma_groups",
-        "wgmma_open",
-        "yielded",
-    )  # fmt: skip
-
     def __init__(
         self,
         block: Any,  # a `Block`, which imports this module
@@ -86,6 +55,7 @@ class Warp:
         registers: list[np.ndarray],
     ) -> None:
         self.block = block
+        self.observer = block.machine.observer
         self.index = index
         self.begun = self.live = live
         self.registers = registers

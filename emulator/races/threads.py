@@ -329,17 +329,6 @@ class Thread:
 class ClusterState:
     """Threads and barriers of a cluster."""
 
-    __slots__ = (
-        "agents",
-        "barriers",
-        "copies",
-        "generic",
-        "number",
-        "reached",
-        "threads",
-        "warpgroups",
-    )
-
     def __init__(self, cluster: Cluster, number: int) -> None:
         warps = cluster.warps
         self.number = number
