@@ -8,8 +8,12 @@ from pallasc.emulator.instructions.barriers import named_lanes
 from pallasc.emulator.instructions.builder import (
     PREDICATE,
     Builder,
+    DType,
+    Read,
+    Write,
     broadcast,
     dtype_of,
+    immediate,
     refusal,
 )
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
@@ -18,7 +22,6 @@ from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
 from pallasc.emulator.numbers.integers import reads_carry, writes_carry
 from pallasc.emulator.numbers.table import Arithmetic, find
 from pallasc.emulator.ptx.syntax import (
-    Immediate,
     Instruction,
     Label,
     Operand,
@@ -108,10 +111,9 @@ _ALL = (1 << LANES) - 1
 def bra(instruction: Instruction, builder: Builder) -> Step:
     """`bra`: handles its own guard, because lanes may diverge (9.7.12.2)."""
     (label,) = instruction.operands
-    assert_label = label if isinstance(label, Label) else None
-    if assert_label is None:
+    if not isinstance(label, Label):
         raise refusal(instruction)
-    target = assert_label.target
+    target = label.target
     guard = instruction.guard
     if guard is None:
         return lambda w, place: target
@@ -168,9 +170,9 @@ def mov(instruction: Instruction, builder: Builder) -> Step:
         return _mov_wide(instruction, builder)
     dtype = dtype_of(kind)
     if isinstance(target, Vector):
-        return _unpack(instruction, builder, dtype)
+        return _unpack(target, builder.read(source, dtype), builder, dtype)
     if isinstance(source, Vector):
-        return _pack(instruction, builder, dtype)
+        return _pack(source, builder.write(target, dtype), builder, dtype)
     read, write = builder.read(source, dtype), builder.write(target, dtype)
 
     def run(w: Warp, place: int) -> int:
@@ -180,15 +182,8 @@ def mov(instruction: Instruction, builder: Builder) -> Step:
     return run
 
 
-def _parts(vector: Vector, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    return np.dtype(f"u{dtype.itemsize // len(vector.elements)}")
-
-
-def _unpack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.generic]) -> Step:
-    target, source = instruction.operands
-    assert isinstance(target, Vector)  # noqa: S101 - the caller has looked
-    part = _parts(target, dtype)
-    read = builder.read(source, dtype)
+def _unpack(target: Vector, read: Read, builder: Builder, dtype: DType) -> Step:
+    part = np.dtype(f"u{dtype.itemsize // len(target.elements)}")
     writes = [builder.write(element, part) for element in target.elements]
 
     def run(w: Warp, place: int) -> int:
@@ -200,12 +195,9 @@ def _unpack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.gener
     return run
 
 
-def _pack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.generic]) -> Step:
-    target, source = instruction.operands
-    assert isinstance(source, Vector)  # noqa: S101 - the caller has looked
-    part = _parts(source, dtype)
+def _pack(source: Vector, write: Write, builder: Builder, dtype: DType) -> Step:
+    part = np.dtype(f"u{dtype.itemsize // len(source.elements)}")
     reads = [builder.read(element, part) for element in source.elements]
-    write = builder.write(target, dtype)
 
     def run(w: Warp, place: int) -> int:
         parts = np.stack([read(w) for read in reads], axis=1)
@@ -221,25 +213,18 @@ def _mov_wide(instruction: Instruction, builder: Builder) -> Step:
     word = np.dtype("u8")
     if isinstance(target, Vector) and isinstance(source, Register):
         number = source.number
-        writes = [builder.write(element, word) for element in target.elements]
+        return _unpack(target, lambda w: w.registers[number], builder, np.dtype("c16"))
+    if not isinstance(source, Vector) or not isinstance(target, Register):
+        raise refusal(instruction)
+    slot = target.number
+    reads = [builder.read(element, word) for element in source.elements]
 
-        def unpack(w: Warp, place: int) -> int:
-            for half, write in enumerate(writes):
-                write(w, np.ascontiguousarray(w.registers[number][:, half]))
-            return place + 1
+    def pack(w: Warp, place: int) -> int:
+        value = np.stack([read(w) for read in reads], axis=1)
+        w.registers[slot] = np.where(w.mask[:, None], value, w.registers[slot])
+        return place + 1
 
-        return unpack
-    if isinstance(source, Vector) and isinstance(target, Register):
-        slot = target.number
-        reads = [builder.read(element, word) for element in source.elements]
-
-        def pack(w: Warp, place: int) -> int:
-            value = np.stack([read(w) for read in reads], axis=1)
-            w.registers[slot] = np.where(w.mask[:, None], value, w.registers[slot])
-            return place + 1
-
-        return pack
-    raise refusal(instruction)
+    return pack
 
 
 def cvta(instruction: Instruction, builder: Builder) -> Step:
@@ -250,8 +235,6 @@ def cvta(instruction: Instruction, builder: Builder) -> Step:
     to_space = instruction.parts[1] == "to"
     space = instruction.parts[2 if to_space else 1].split("::")[0]
     window = {"shared": SHARED, "local": LOCAL}.get(space, 0)
-    if space not in ("shared", "local", "global", "param", "const"):
-        raise refusal(instruction)
     dtype = dtype_of(instruction.parts[-1])
     target, source = instruction.operands
     read, write = builder.read(source, np.dtype("i8")), builder.write(target, dtype)
@@ -287,8 +270,6 @@ def elect(instruction: Instruction, builder: Builder) -> Step:
 def shfl(instruction: Instruction, builder: Builder) -> Step:
     """`shfl.sync.mode.b32 d[|p], a, b, c, membermask` (9.7.9.6)."""
     mode = instruction.parts[2]
-    if mode not in ("up", "down", "bfly", "idx") or instruction.parts[-1] != "b32":
-        raise refusal(instruction)
     target, source, by, clamp, mask = instruction.operands
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
     write = builder.write(first, _U4)
@@ -333,8 +314,6 @@ def vote(instruction: Instruction, builder: Builder) -> Step:
     target, source, mask = instruction.operands
     read = builder.read(source, PREDICATE)
     write = builder.write(target, _U4 if mode == "ballot" else PREDICATE)
-    if mode not in ("all", "any", "uni", "ballot"):
-        raise refusal(instruction)
     together = named_lanes("vote.sync", mask, builder)
 
     def run(w: Warp, place: int) -> int:
@@ -364,9 +343,7 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
     function = {
         "add": np.add, "min": np.minimum, "max": np.maximum,
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    }.get(operation)  # fmt: skip
-    if function is None or len(instruction.parts) != 4:
-        raise refusal(instruction)
+    }[operation]  # fmt: skip
     target, source, mask = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
     together = named_lanes("redux.sync", mask, builder)
@@ -383,13 +360,9 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
 
 def _redux_of_floats(instruction: Instruction, builder: Builder) -> Step:
     """`redux.sync.{min,max}[.abs][.NaN].f32`, as a tree of two-operand min or max."""
-    operation, parts = instruction.parts[2], list(instruction.parts[3:-1])
-    absolute = parts[:1] == ["abs"]
-    rest = parts[absolute:]
-    if operation not in ("min", "max") or rest not in ([], ["NaN"]):
-        raise refusal(instruction)
-    two = find(".".join([operation, *rest, "f32"]))
-    if two is None:
+    absolute = "abs" in instruction.parts
+    nan = ".NaN" if "NaN" in instruction.parts else ""
+    if (two := find(f"{instruction.parts[2]}{nan}.f32")) is None:
         raise refusal(instruction)
     of_two, dtype = two.apply, np.dtype("f4")
     target, source, mask = instruction.operands
@@ -429,10 +402,7 @@ def nothing(instruction: Instruction, builder: Builder) -> Step:
 
 def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
     """`setmaxnreg`: a warp waits until its block has the requested registers (9.7.19.5)."""
-    operand = instruction.operands[0]
-    if not isinstance(operand, Immediate) or operand.bits % 8 or not 24 <= operand.bits <= 256:
-        raise refusal(instruction)
-    count = operand.bits
+    count = immediate(instruction)
 
     def run(w: Warp, place: int) -> int:
         if not w.block.take_registers(w, count):

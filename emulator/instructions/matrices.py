@@ -14,25 +14,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from pallasc.emulator.instructions.barriers import one_value
-from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, Write, refusal
+from pallasc.emulator.instructions.builder import (
+    PREDICATE,
+    Builder,
+    Read,
+    Write,
+    immediate,
+    refusal,
+)
+from pallasc.emulator.instructions.copies import instruction_at
 from pallasc.emulator.instructions.memory import shared_block
 from pallasc.emulator.machine.block import Asynchronous
 from pallasc.emulator.machine.warp import LANES, Step, Warp
-from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
+from pallasc.emulator.ptx.syntax import Instruction, Operand, Vector, register_numbers
 from pallasc.emulator.tensors import matrices
-from pallasc.emulator.tensors.matrices import (
-    ELEMENT_BYTES,
-    Wgmma,
-    decode,
-    matrix_of,
-    read_matrix,
-    registers_of,
-    rows_of_a,
-)
+from pallasc.emulator.tensors.matrices import Wgmma, matrix_of, registers_of
 
 _U4 = np.dtype("u4")
 _U8 = np.dtype("u8")
@@ -143,16 +144,10 @@ class Accumulators:
 def build(instruction: Instruction, builder: Builder) -> Step:
     """`wgmma.*`."""
     kind = instruction.parts[1]
-    if kind == "fence":
-        return _fence
-    if kind == "commit_group":
-        return _commit
     if kind == "wait_group":
-        (count,) = instruction.operands
-        if not isinstance(count, Immediate):
-            raise refusal(instruction)
-        return _wait(count.bits)
-    return _multiply(instruction, builder)
+        return _wait(immediate(instruction))
+    steps = {"fence": _fence, "commit_group": _commit}
+    return steps[kind] if kind in steps else _multiply(instruction, builder)
 
 
 def _fence(w: Warp, place: int) -> int:
@@ -182,37 +177,28 @@ def _wait(left: int) -> Step:
 def _registers(instruction: Instruction, operand: Operand) -> tuple[int, ...]:
     if not isinstance(operand, Vector):
         raise refusal(instruction)
-    numbers = []
-    for element in operand.elements:
-        if not isinstance(element, Register):
-            raise refusal(instruction)
-        numbers.append(element.number)
-    return tuple(numbers)
+    return tuple(register_numbers(operand))
 
 
 def _multiply(instruction: Instruction, builder: Builder) -> Step:
-    if instruction.parts[1] != "mma_async" or "sp" in instruction.parts:
-        raise refusal(instruction)
-    target, a, b, keeps, *immediates = instruction.operands
+    target, a, b, keeps, *more = instruction.operands
     slots = _registers(instruction, target)
     a_slots = _registers(instruction, a) if isinstance(a, Vector) else ()
-    form = matrices.parse_wgmma(instruction.opcode, a_in_registers=bool(a_slots))
+    form = matrices.parse_wgmma(instruction.opcode)
     if len(slots) != form.d_registers:
         raise refusal(instruction, f"{len(slots)} accumulators")
     a_at = None if a_slots else builder.read(a, _U8)
     b_at, keep = builder.read(b, _U8), builder.read(keeps, PREDICATE)
-    numbers = [i.bits for i in immediates if isinstance(i, Immediate)]
-    if len(numbers) != len(immediates):
-        raise refusal(instruction)
-    negate, a_transposed, b_transposed = _immediates(numbers, a_in_registers=bool(a_slots))
+    numbers = [immediate(instruction, 4 + n) for n in range(len(more))]
+    flags = _immediates(numbers, a_in_registers=bool(a_slots))
 
     def run(w: Warp, place: int) -> int:
-        product = _Product(w, form, slots, a_slots, a_transposed, b_transposed, negate)
+        product = _Product(w, form, slots, a_slots, *flags)
         if a_at is not None:
             product.a = one_value(w, a_at(w), "the descriptor of A")
         product.b = one_value(w, b_at(w), "the descriptor of B")
         product.keep = bool(one_value(w, keep(w), "the predicate of wgmma"))
-        operation = Asynchronous(product.finish, "wgmma", _at(w, place), w.actor)
+        operation = Asynchronous(product.finish, "wgmma", instruction_at(w, place), w.actor)
         product.tell(operation, place)
         product.start()
         w.wgmma_open.append(operation)
@@ -232,31 +218,18 @@ def _immediates(numbers: list[int], *, a_in_registers: bool) -> tuple[bool, bool
     return scale_a * scale_b < 0, bool(a), bool(b)
 
 
-def _at(w: Warp, place: int) -> Instruction:
-    instruction: Instruction = w.block.launch.program.kernel.instructions[place]
-    return instruction
-
-
+@dataclass(slots=True)
 class _Product:
-    __slots__ = (
-        "a", "a_slots", "a_transposed", "b", "b_transposed", "form", "keep", "negate", "slots",
-        "warp",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        warp: Warp,
-        form: Wgmma,
-        slots: tuple[int, ...],
-        a_slots: tuple[int, ...],
-        a_transposed: bool,
-        b_transposed: bool,
-        negate: bool,
-    ) -> None:
-        self.warp, self.form, self.slots, self.a_slots = warp, form, slots, a_slots
-        self.a_transposed, self.b_transposed, self.negate = a_transposed, b_transposed, negate
-        self.a = self.b = 0
-        self.keep = True
+    warp: Warp
+    form: Wgmma
+    slots: tuple[int, ...]
+    a_slots: tuple[int, ...]
+    negate: bool
+    a_transposed: bool
+    b_transposed: bool
+    a: int = 0
+    b: int = 0
+    keep: bool = True
 
     def start(self) -> None:
         """Take over the accumulators; their registers hold NaN until the end."""
@@ -274,11 +247,9 @@ class _Product:
         w = self.warp
         held = w.accumulators[self.slots]
         before = held.as_matrix(self.form.d) if self.keep else None
-        b = self._operand("b", self.b, self.b_transposed, slice(None))
-        held.matrix, held.dtype = (
-            matrices.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate),
-            self.form.d,
-        )
+        b = self._operand("b", self.b, transposed=self.b_transposed)
+        product = matrices.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate)
+        held.matrix, held.dtype = product, self.form.d
         held.products -= 1
         if not held.products:
             del w.accumulators[self.slots]
@@ -286,20 +257,17 @@ class _Product:
                 w.registers[slot] = value.view(w.registers[slot].dtype)
 
     def _a(self) -> np.ndarray:
-        if not self.a_slots:
-            row = self.warp.index % 4 * _ROWS
-            return self._operand("a", self.a, self.a_transposed, slice(row, row + _ROWS))
-        values = np.stack([self.warp.registers[slot] for slot in self.a_slots])
-        words = rows_of_a(values.view(np.uint32))
-        return decode(words.view(f"u{ELEMENT_BYTES[self.form.a]}"), self.form.a)
+        if self.a_slots:
+            values = np.stack([self.warp.registers[slot] for slot in self.a_slots])
+            return matrices.a_from_registers(self.form, values.view(np.uint32))
+        row = self.warp.index % 4 * _ROWS
+        chosen = slice(row, row + _ROWS)
+        return self._operand("a", self.a, transposed=self.a_transposed, chosen=chosen)
 
-    def _operand(self, which: str, descriptor: int, transposed: bool, rows: slice) -> np.ndarray:
-        form = self.form
-        dtype = form.a if which == "a" else form.b
-        addresses = matrices.operand_addresses(form, descriptor, which, transposed=transposed)[rows]
+    def _operand(self, which: str, descriptor: int, **options: Any) -> np.ndarray:
         shared = self.warp.block.shared
         content = shared.data[: shared.size]
-        return decode(read_matrix(content, addresses, ELEMENT_BYTES[dtype]), dtype)
+        return matrices.read_operand(self.form, content, descriptor, which, **options)
 
     def tell(self, operation: Asynchronous, place: int) -> None:
         """Notify the observer of the data that will be read."""

@@ -38,15 +38,9 @@ from pallasc.emulator.machine.memory import (
 from pallasc.emulator.machine.waits import MemoryWait, Words
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
-from pallasc.emulator.ptx.syntax import Address, Arguments, Instruction, Register, Symbol
+from pallasc.emulator.ptx.syntax import Address, Arguments, Instruction, Symbol, register_numbers
 
 _LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes
-_HINTS = {
-    "weak", "volatile", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "unified", "mmio",
-    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last",
-    "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B",
-    "relaxed", "acquire", "release", "acq_rel", "sc", "cta", "cluster", "gpu", "sys",
-}  # fmt: skip
 _SPACES = ("global", "shared", "local", "param", "const")
 _AGAIN = {"volatile", "relaxed", "acquire", "acq_rel"}  # a loop around such a load may wait
 
@@ -187,38 +181,24 @@ def lanes(w: Warp) -> list[int]:
     return found
 
 
-def _space(instruction: Instruction) -> tuple[str, tuple[str, ...]]:
-    """Return the memory space, and the parts after the known hints: vector and type."""
-    space, rest = "", []
-    for part in instruction.parts[1:]:
-        plain = part.split("::")[0]
-        if plain in _SPACES and not space:
-            space = plain
-        elif part not in _HINTS:
-            rest.append(part)
-    return space, tuple(rest)
-
-
-def _vector(count: int) -> tuple[str, ...]:
-    """Return the opcode parts for a vector of this length; none for a scalar."""
-    return {1: (), 2: ("v2",), 4: ("v4",), 8: ("v8",)}.get(count, ("none",))
+def _space(instruction: Instruction) -> str:
+    """Return the memory space, "" for a generic address."""
+    plain = (part.partition("::")[0] for part in instruction.parts[1:])
+    return next((part for part in plain if part in _SPACES), "")
 
 
 def ld(instruction: Instruction, builder: Builder) -> Step:
     """`ld`, also of vectors."""
-    space, rest = _space(instruction)
+    space, type_name = _space(instruction), instruction.parts[-1]
     target, source = instruction.operands
-    targets = builder.elements(target)
-    if rest[:-1] != _vector(len(targets)):
-        raise refusal(instruction)
     address = builder.address(source)
     if space == "param" and isinstance(source, Address) and _is_argument(source, builder):
         space = "local"
-    kind = dtype_of(rest[-1]) if rest[-1] != "b128" else None
     again = bool(_AGAIN & set(instruction.parts)) and space != "param"
-    if kind is None:
-        return _ld_wide(instruction, builder, space, address)
-    writes = [builder.write(element, kind) for element in targets]
+    if type_name == "b128":
+        return _ld_wide(instruction, space, address)
+    kind = dtype_of(type_name)
+    writes = [builder.write(element, kind) for element in builder.elements(target)]
     return _ld(space, kind, writes, address, again)
 
 
@@ -270,10 +250,9 @@ def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> l
     return [np.where(mask, n, o) for n, o in zip(new, old, strict=True)]
 
 
-def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Read) -> Step:
+def _ld_wide(instruction: Instruction, space: str, address: Read) -> Step:
     """Load 128 bits into a register of two words."""
-    target = instruction.operands[0]
-    number = target.number if isinstance(target, Register) else -1
+    (number,) = register_numbers(instruction.operands[0])
 
     def run(w: Warp, place: int) -> int:
         for region, offsets, mask in places(w, space, address(w), 16):
@@ -284,23 +263,18 @@ def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Re
             w.registers[number] = value if mask is None else np.where(mask[:, None], value, old)
         return place + 1
 
-    if number < 0:
-        raise refusal(instruction)
     return run
 
 
 def st(instruction: Instruction, builder: Builder) -> Step:
-    """`st`, also of vectors; `st.async` is in `cluster_memory`."""
-    space, rest = _space(instruction)
+    """`st`, also of vectors; `st.async` is in `barriers`."""
+    space = _space(instruction)
     target, source = instruction.operands
-    sources = builder.elements(source)
-    if rest[:-1] != _vector(len(sources)):
-        raise refusal(instruction)
     if space == "param":
         space = "local"  # the arguments of a call are kept like local variables
-    kind = storage_of(dtype_of(rest[-1]))
+    kind = storage_of(dtype_of(instruction.parts[-1]))
     address = builder.address(target)
-    reads = [builder.read(element, kind) for element in sources]
+    reads = [builder.read(element, kind) for element in builder.elements(source)]
     width, size = kind.itemsize, kind.itemsize * len(reads)
 
     def run(w: Warp, place: int) -> int:
@@ -323,17 +297,15 @@ def atom(instruction: Instruction, builder: Builder) -> Step:
 
 
 def red(instruction: Instruction, builder: Builder) -> Step:
-    """`red`: `atom` without a result; `red.async` is in `cluster_memory`."""
+    """`red`: `atom` without a result; `red.async` is in `barriers`."""
     return _atomic(instruction, builder, returns=False)
 
 
 def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Step:
-    space, rest = _space(instruction)
-    vector = next((int(p[1:]) for p in rest if p in ("v2", "v4", "v8")), 1)
-    rest = tuple(part for part in rest if part != f"v{vector}" and part != "noftz")
-    if len(rest) != 2 or vector != 1:
-        raise refusal(instruction)
-    change, in_global = find_atomic(*rest), find_atomic(*rest, flush=True)
+    space = _space(instruction)
+    *_, operation, type_name = (part for part in instruction.parts if part != "noftz")
+    change = find_atomic(operation, type_name)
+    in_global = find_atomic(operation, type_name, flush=True)
     operands = instruction.operands[1:] if returns else instruction.operands
     address = builder.address(operands[0])
     kind = change.dtype
@@ -370,7 +342,6 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
     return run
 
 
-_ORDERS = {"relaxed", "release", "acquire", "acq_rel", "weak", "cta", "cluster", "gpu", "sys"}
 _PACKED: dict[str, np.dtype[np.generic]] = {
     "f16x2": np.dtype("f2"),
     "bf16x2": np.dtype(ml_dtypes.bfloat16),
@@ -384,12 +355,8 @@ _REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {
 
 def build(instruction: Instruction, builder: Builder) -> Step:
     """`multimem.st`, `multimem.red` and `multimem.ld_reduce`."""
-    kind, *parts = instruction.parts[1:]
     known = {"st": _st, "red": _red, "ld_reduce": _ld_reduce}
-    rest = [part for part in parts if part not in _ORDERS | {"global"}]
-    if kind not in known:
-        raise refusal(instruction)
-    return known[kind](instruction, builder, rest)
+    return known[instruction.parts[1]](instruction, builder)
 
 
 def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
@@ -427,12 +394,10 @@ def _held_by_member(memory: GlobalMemory, address: int, size: int) -> Words:
     return Words(region, region.data, index, region.data[index])
 
 
-def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
+def _st(instruction: Instruction, builder: Builder) -> Step:
     target, source = instruction.operands
     operands = builder.elements(source)
-    words, _ = _elements(parts[-1])
-    if len(parts) != (2 if len(operands) > 1 else 1):
-        raise refusal(instruction)
+    words, _ = _elements(instruction.parts[-1])
     address = builder.address(target)
     reads = [builder.read(operand, words) for operand in operands]
 
@@ -451,10 +416,8 @@ def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
     return run
 
 
-def _red(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
-    if len(parts) != 2:
-        raise refusal(instruction)
-    change = find_atomic(*parts)
+def _red(instruction: Instruction, builder: Builder) -> Step:
+    change = find_atomic(*instruction.parts[-2:])
     target, source = instruction.operands
     address, read = builder.address(target), builder.read(source, change.dtype)
 
@@ -473,16 +436,12 @@ def _red(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
     return run
 
 
-def _ld_reduce(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
-    operation, *rest = parts
-    wide = "acc::f32" in rest
-    rest = [part for part in rest if part != "acc::f32"]
+def _ld_reduce(instruction: Instruction, builder: Builder) -> Step:
+    wide = "acc::f32" in instruction.parts
     target, source = instruction.operands
     operands = builder.elements(target)
-    reduce = _REDUCTIONS.get(operation)
-    if reduce is None or len(rest) != (2 if len(operands) > 1 else 1):
-        raise refusal(instruction)
-    words, elements = _elements(rest[-1])
+    reduce = next(_REDUCTIONS[part] for part in instruction.parts if part in _REDUCTIONS)
+    words, elements = _elements(instruction.parts[-1])
     size = words.itemsize * len(operands)
     address = builder.address(source)
     writes = [builder.write(operand, words) for operand in operands]

@@ -18,14 +18,21 @@ from collections.abc import Callable
 import numpy as np
 
 from pallasc.emulator.instructions.barriers import fence, one_value
-from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
+from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read
 from pallasc.emulator.instructions.copies import instruction_at, put
 from pallasc.emulator.machine.block import Asynchronous, Block, Cells, Range
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
-from pallasc.emulator.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Vector
+from pallasc.emulator.ptx.syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Vector,
+    register_numbers,
+)
 from pallasc.emulator.tensors import tcgen05, tensor_memory
-from pallasc.emulator.tensors.tcgen05_instructions import MmaKind, parse_mma
+from pallasc.emulator.tensors.tcgen05_instructions import parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
 
 _U2, _U4, _U8 = np.dtype("u2"), np.dtype("u4"), np.dtype("u8")
@@ -40,18 +47,8 @@ def memory_of(block: Block) -> TensorMemory:
     return block.tensor_memory
 
 
-def group_of(instruction: Instruction) -> int:
-    """Return the number of blocks that an instruction works on."""
-    if "cta_group::1" in instruction.parts:
-        return 1
-    if "cta_group::2" in instruction.parts:
-        return 2
-    raise refusal(instruction)
-
-
 def alloc(instruction: Instruction, builder: Builder) -> Step:
     """`tcgen05.alloc`."""
-    group_of(instruction)
     address = builder.address(instruction.operands[0])
     count = builder.read(instruction.operands[1], _U4)
 
@@ -71,7 +68,6 @@ def alloc(instruction: Instruction, builder: Builder) -> Step:
 
 def dealloc(instruction: Instruction, builder: Builder) -> Step:
     """`tcgen05.dealloc`."""
-    group_of(instruction)
     address = builder.read(instruction.operands[0], _U4)
     count = builder.read(instruction.operands[1], _U4)
 
@@ -84,22 +80,9 @@ def dealloc(instruction: Instruction, builder: Builder) -> Step:
     return run
 
 
-def relinquish(instruction: Instruction, builder: Builder) -> Step:
-    """`tcgen05.relinquish_alloc_permit`."""
-
-    def run(w: Warp, place: int) -> int:
-        memory_of(w.block).relinquish_alloc_permit()
-        return place + 1
-
-    return run
-
-
-def _slots(instruction: Instruction, operand: Operand) -> list[int]:
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    slots = [element.number for element in elements if isinstance(element, Register)]
-    if len(slots) != len(elements):
-        raise refusal(instruction)
-    return slots
+def _relinquish(w: Warp, place: int) -> int:
+    memory_of(w.block).relinquish_alloc_permit()
+    return place + 1
 
 
 def _split(operands: tuple[Operand, ...]) -> int:
@@ -110,7 +93,7 @@ def _split(operands: tuple[Operand, ...]) -> int:
 def load(instruction: Instruction, builder: Builder) -> Step:
     """`tcgen05.ld`; `.ld.red` also returns the minimum or maximum of a thread's values."""
     move = tensor_memory.parse_move(instruction.opcode)
-    slots = _slots(instruction, instruction.operands[0])
+    slots = register_numbers(instruction.operands[0])
     reduced = builder.write(instruction.operands[1], _U4) if move.reduction else None
     address = builder.address(instruction.operands[1 if reduced is None else 2])
     split = _split(instruction.operands)
@@ -199,7 +182,7 @@ def build(instruction: Instruction, builder: Builder) -> Step:
     known: dict[str, Callable[[Instruction, Builder], Step]] = {
         "alloc": alloc,
         "dealloc": dealloc,
-        "relinquish_alloc_permit": relinquish,
+        "relinquish_alloc_permit": lambda instruction, builder: _relinquish,
         "ld": load,
         "st": store,
         "wait::ld": wait,
@@ -296,91 +279,56 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         "b": builder.read(b, _U8),
     }
     if kind.sparse:
-        reads["metadata"] = builder.address(more.pop(0))
+        reads["metadata_address"] = builder.address(more.pop(0))
     reads["idesc"] = builder.read(more.pop(0), _U4)
     if kind.scale_vector:
-        reads["a_scales"] = builder.address(more.pop(0))
-        reads["b_scales"] = builder.address(more.pop(0))
+        reads["a_scales_address"] = builder.address(more.pop(0))
+        reads["b_scales_address"] = builder.address(more.pop(0))
     disabled = None
     if isinstance(more[0], Vector):
         disabled = [builder.read(element, _U4) for element in builder.elements(more.pop(0))]
     reads["enable"] = builder.read(more.pop(0), PREDICATE)
     if more:
         reads["scale"] = builder.read(more.pop(0), _U4)
-    if more:
-        raise refusal(instruction)
 
     def run(w: Warp, place: int) -> int:
         values = {name: one_value(w, read(w), name) for name, read in reads.items()}
         lanes = [] if disabled is None else [one_value(w, r(w), "a mask") for r in disabled]
-        product = _Product(kind, _blocks(w, kind.group), values, lanes, in_memory)
-        operation = Asynchronous(product.finish, "tcgen05.mma", instruction_at(w, place), w.actor)
+        blocks = _blocks(w, kind.group)
+        memories = [memory_of(block) for block in blocks]
+        addresses = {name: value for name, value in values.items() if name.endswith("_address")}
+
+        def complete() -> None:
+            tcgen05.mma(
+                kind,
+                values["idesc"],
+                values["d"],
+                values["a"],
+                in_memory,
+                values["b"],
+                _shared(blocks),
+                memories,
+                bool(values["enable"]),
+                **addresses,
+                disable_output_lane=lanes,
+                scale_input_d=values.get("scale", 0),
+            )
+
+        operation = Asynchronous(complete, "tcgen05.mma", instruction_at(w, place), w.actor)
         if w.observer.records:
-            product.tell(operation)
+            idesc, a = values["idesc"], values["a"]
+            chunks = tcgen05.operand_chunks(kind, idesc, a, in_memory, values["b"])
+            operation.reads = _chunks(blocks, chunks)
+            a_address = a if in_memory else None
+            results, operands = tcgen05.tensor_memory_cells(
+                kind, idesc, values["d"], a_address=a_address, **addresses
+            )
+            operation.cells_read = [(m, *cells) for m in memories for cells in operands]
+            operation.cells_written = [(m, *cells) for m in memories for cells in results]
         _issue(w, place, operation)
         return place + 1
 
     return run
-
-
-class _Product:
-    """One MMA, with the values of its operands."""
-
-    __slots__ = ("blocks", "disabled", "in_memory", "kind", "values")
-
-    def __init__(
-        self,
-        kind: MmaKind,
-        blocks: list[Block],
-        values: dict[str, int],
-        disabled: list[int],
-        in_memory: bool,
-    ) -> None:
-        self.kind, self.blocks, self.values = kind, blocks, values
-        self.disabled, self.in_memory = disabled, in_memory
-
-    def finish(self) -> None:
-        values = self.values
-        tcgen05.mma(
-            self.kind,
-            values["idesc"],
-            values["d"],
-            values["a"],
-            self.in_memory,
-            values["b"],
-            _shared(self.blocks),
-            [memory_of(block) for block in self.blocks],
-            bool(values["enable"]),
-            metadata_address=values.get("metadata"),
-            a_scales_address=values.get("a_scales"),
-            b_scales_address=values.get("b_scales"),
-            disable_output_lane=self.disabled,
-            scale_input_d=values.get("scale", 0),
-        )
-
-    def tell(self, operation: Asynchronous) -> None:
-        """Record the memory that is read and written, for the observer."""
-        values = self.values
-        chunks = tcgen05.operand_chunks(
-            self.kind, values["idesc"], values["a"], self.in_memory, values["b"]
-        )
-        operation.reads = _chunks(self.blocks, chunks)
-        results, operands = tcgen05.tensor_memory_cells(
-            self.kind,
-            values["idesc"],
-            values["d"],
-            a_address=values["a"] if self.in_memory else None,
-            metadata_address=values.get("metadata"),
-            a_scales_address=values.get("a_scales"),
-            b_scales_address=values.get("b_scales"),
-        )
-        memories = [memory_of(block) for block in self.blocks]
-        operation.cells_read = [
-            (m, lanes, columns) for m in memories for lanes, columns in operands
-        ]
-        operation.cells_written = [
-            (m, lanes, columns) for m in memories for lanes, columns in results
-        ]
 
 
 def _chunks(blocks: list[Block], chunks: np.ndarray) -> list[Range]:

@@ -60,7 +60,6 @@ memory; D is m × n. Here B is held as [n, k], as listed by `operand_addresses`.
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -391,10 +390,6 @@ def registers_of(matrix: np.ndarray, row_tiles: int = 2) -> np.ndarray:
 ROW_BYTES = 16
 """Number of bytes at each lane's address, and the required alignment of the address."""
 
-_MOVE = re.compile(
-    r"(?P<name>ldmatrix|stmatrix)\.sync\.aligned\.(?P<shape>m8n8|m16n8)\.x(?P<count>[124])"
-    r"(?P<trans>\.trans)?\.shared(?:::cta)?\.(?P<type>b16|b8)"
-)
 _ROW = np.dtype((np.void, ROW_BYTES))
 
 
@@ -411,24 +406,12 @@ class MatrixMove:
 
 @lru_cache(maxsize=64)
 def parse_move(opcode: str) -> MatrixMove:
-    """Parse the opcode with all its parts.
-
-    Args:
-        opcode: such as `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`.
-
-    Raises:
-        UnsupportedError: the opcode is neither of the two, or is not modeled.
-    """
-    found = _MOVE.fullmatch(opcode)
-    if found is None:
-        raise unsupported(opcode)
-    is_store, transposed = found["name"] == "stmatrix", bool(found["trans"])
-    halves = (found["shape"], found["type"]) == ("m8n8", "b16")
-    if not halves:
-        bytes_of_store = is_store and transposed
-        if not bytes_of_store or (found["shape"], found["type"]) != ("m16n8", "b8"):
-            raise unsupported(opcode)
-    return MatrixMove(opcode, is_store, int(found["count"]), transposed, 2 if halves else 1)
+    """Parse an opcode such as `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`."""
+    parts = opcode.split(".")
+    element_bytes = 2 if parts[-1] == "b16" else 1
+    return MatrixMove(
+        opcode, parts[0] == "stmatrix", int(parts[4][1:]), "trans" in parts, element_bytes
+    )
 
 
 def row_addresses(move: MatrixMove, addresses: np.ndarray) -> np.ndarray:
@@ -515,78 +498,27 @@ def _rows(
     return shared[: whole * ROW_BYTES].view(_ROW), rows // ROW_BYTES
 
 
-_MMA = re.compile(
-    r"mma\.sync\.aligned\.m(?P<m>8|16)n8k(?P<k>\d+)\.row\.col(?P<satfinite>\.satfinite)?"
-    r"\.(?P<d>\w+)\.(?P<a>\w+)\.(?P<b>\w+)\.(?P<c>\w+)"
-)
-
-_FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[int, int], ...]], ...] = (
-    (("f16",), ("f16", "f32"), ((16, 8), (16, 16))),
-    (("bf16",), ("f32",), ((16, 8), (16, 16))),
-    (("tf32",), ("f32",), ((16, 4), (16, 8))),
-    (("e4m3", "e5m2"), ("f16", "f32"), ((16, 16), (16, 32))),
-    (("s8", "u8"), ("s32",), ((8, 16), (16, 16), (16, 32))),
-    (("s4", "u4"), ("s32",), ((8, 32), (16, 32), (16, 64))),
-    (("f64",), ("f64",), ((8, 4), (16, 4), (16, 8), (16, 16))),
-)
-"""Types that A and B may mix, types of C and D, and (m, k)."""
-
-_SHAPES = {
-    (a, b, d): shapes
-    for operands, accumulators, shapes in _FORMS
-    for a, b in itertools.product(operands, repeat=2)
-    for d in accumulators
-}
-
-_BITS = {"f64": 64, "tf32": 32, "f16": 16, "bf16": 16, "s4": 4, "u4": 4}
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """One form of the instruction: shape, types, and registers per thread of each matrix."""
+    """One form of the instruction: shape and types."""
 
     m: int
-    n: int
     k: int
     d: str
     a: str
     b: str
-    a_registers: int
-    b_registers: int
-    d_registers: int
     satfinite: bool
 
 
 @lru_cache(maxsize=256)
 def parse_mma(opcode: str) -> Mma:
-    """Parse the opcode with all its parts.
-
-    Args:
-        opcode: such as `mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32`.
-
-    Raises:
-        UnsupportedError: the opcode is not a form of `mma.sync`, or is not modeled.
-    """
-    found = _MMA.fullmatch(opcode)
-    if found is None or found["c"] != found["d"]:
-        raise unsupported(opcode)
-    m, k, d, a, b = int(found["m"]), int(found["k"]), found["d"], found["a"], found["b"]
-    if (m, k) not in _SHAPES.get((a, b, d), ()) or (found["satfinite"] and d != "s32"):
-        raise unsupported(opcode)
-    register_bits = 64 if d == "f64" else 32
-    bits = _BITS.get(a, 8)
-    return Mma(
-        m=m,
-        n=8,
-        k=k,
-        d=d,
-        a=a,
-        b=b,
-        a_registers=m * k * bits // (32 * register_bits),
-        b_registers=8 * k * bits // (32 * register_bits),
-        d_registers=m * 8 // (64 if d == "f16" else 32),
-        satfinite=bool(found["satfinite"]),
-    )
+    """Parse an opcode such as `mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32`."""
+    m, _, k = map(int, _SHAPE.findall(opcode)[0])
+    *parts, d, a, b, _ = opcode.split(".")
+    return Mma(m, k, d, a, b, "satfinite" in parts)
 
 
 def mma(form: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -594,9 +526,9 @@ def mma(form: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
     Args:
         form: the instruction.
-        a: `form.a_registers` registers of 32 lanes.
-        b: `form.b_registers` registers.
-        c: `form.d_registers` registers.
+        a: registers of 32 lanes.
+        b: registers of 32 lanes.
+        c: registers of 32 lanes, as many as those of D.
     """
     row_tiles = form.m // 8
     left = decode_words(rows_of_a(np.asarray(a), row_tiles), form.a)
@@ -606,29 +538,9 @@ def mma(form: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return registers_of(product, row_tiles)
 
 
-_WGMMA = re.compile(
-    r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k(?P<k>\d+)(?P<satfinite>\.satfinite)?"
-    r"\.(?P<d>\w+)\.(?P<a>\w+)\.(?P<b>\w+)"
-)
-_FLOAT_N = frozenset(range(8, 257, 8))
-_INTEGER_N = frozenset((8, 24, *range(16, 257, 16)))
-_K_BYTES = 32
-_PAIRS = {
-    ("f16", "f16"): ("f16", "f32"),
-    ("bf16", "bf16"): ("f32",),
-    ("tf32", "tf32"): ("f32",),
-    **{(a, b): ("f16", "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
-    **{(a, b): ("s32",) for a in ("s8", "u8") for b in ("s8", "u8")},
-}
-"""Types of A and B, and the matching types of D."""
-
-
 @dataclass(frozen=True, slots=True)
 class Wgmma:
-    """One form of the instruction: shape, types, and registers per thread.
-
-    `a_registers` is 0 if A is in shared memory.
-    """
+    """One form of the instruction: shape, types, and registers of D per thread."""
 
     m: int
     n: int
@@ -637,54 +549,15 @@ class Wgmma:
     a: str
     b: str
     d_registers: int
-    a_registers: int
     satfinite: bool
-
-    @property
-    def takes_scales(self) -> bool:
-        """True if immediates that negate A and B follow."""
-        return self.d != "s32"
-
-    @property
-    def takes_transposes(self) -> bool:
-        """True if immediates follow that select the contiguous dimension of an operand.
-
-        There is one for B, preceded by one for A if A is in shared memory.
-        """
-        return ELEMENT_BYTES[self.a] == 2
 
 
 @lru_cache(maxsize=256)
-def parse_wgmma(opcode: str, *, a_in_registers: bool = False) -> Wgmma:
-    """Parse the opcode with all its parts.
-
-    Args:
-        opcode: such as `wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16`.
-        a_in_registers: True if the operand A is a list of registers.
-
-    Raises:
-        UnsupportedError: the opcode is not a form of `wgmma.mma_async`, or is not modeled.
-    """
-    found = _WGMMA.fullmatch(opcode)
-    if found is None:
-        raise unsupported(opcode)
-    n, k, d, a, b = int(found["n"]), int(found["k"]), found["d"], found["a"], found["b"]
-    if d not in _PAIRS.get((a, b), ()) or k * ELEMENT_BYTES[a] != _K_BYTES:
-        raise unsupported(opcode)
-    integers = d == "s32"
-    if n not in (_INTEGER_N if integers else _FLOAT_N) or (found["satfinite"] and not integers):
-        raise unsupported(opcode)
-    return Wgmma(
-        m=64,
-        n=n,
-        k=k,
-        d=d,
-        a=a,
-        b=b,
-        d_registers=n // 4 if d == "f16" else n // 2,
-        a_registers=4 if a_in_registers else 0,
-        satfinite=bool(found["satfinite"]),
-    )
+def parse_wgmma(opcode: str) -> Wgmma:
+    """Parse an opcode such as `wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16`."""
+    m, n, k = map(int, _SHAPE.findall(opcode)[0])
+    *parts, d, a, b = opcode.split(".")
+    return Wgmma(m, n, k, d, a, b, n // 4 if d == "f16" else n // 2, "satfinite" in parts)
 
 
 def operand_addresses(
@@ -702,7 +575,7 @@ def operand_addresses(
         UnsupportedError: the descriptor is not modeled, or transposed elements do not have 16 bits.
     """
     rows, dtype = (w.m, w.a) if which == "a" else (w.n, w.b)
-    if transposed and not w.takes_transposes:
+    if transposed and ELEMENT_BYTES[dtype] != 2:
         raise unsupported(f"wgmma with a transposed operand of type {dtype}")
     return matrix_addresses(
         decode_descriptor(descriptor),
@@ -714,33 +587,31 @@ def operand_addresses(
 
 
 def read_operand(
-    w: Wgmma, shared: np.ndarray, descriptor: int, which: str, *, transposed: bool = False
+    w: Wgmma,
+    shared: np.ndarray,
+    descriptor: int,
+    which: str,
+    *,
+    transposed: bool = False,
+    chosen: slice = slice(None),
 ) -> np.ndarray:
     """Return float64[rows, k]: an operand from shared memory; arguments as `operand_addresses`.
+
+    With `chosen`, only these rows are read.
 
     Raises:
         OperandError: the operand exceeds shared memory.
         UnsupportedError: as for `operand_addresses`.
     """
     dtype = w.a if which == "a" else w.b
-    addresses = operand_addresses(w, descriptor, which, transposed=transposed)
+    addresses = operand_addresses(w, descriptor, which, transposed=transposed)[chosen]
     return decode(read_matrix(shared, addresses, ELEMENT_BYTES[dtype]), dtype)
 
 
 def a_from_registers(w: Wgmma, registers: np.ndarray) -> np.ndarray:
-    """Return float64[64, k]: the operand A from uint32[4, 128]."""
+    """Return float64[rows, k]: the operand A from uint32[4, 32] of each warp."""
     words = rows_of_a(registers)
     return decode(words.view(f"u{ELEMENT_BYTES[w.a]}"), w.a)
-
-
-def accumulators_to_matrix(w: Wgmma, registers: np.ndarray) -> np.ndarray:
-    """Return D[64, n] in its type from uint32[w.d_registers, 128]."""
-    return matrix_of(registers, w.d)
-
-
-def matrix_to_accumulators(matrix: np.ndarray) -> np.ndarray:
-    """Return uint32[registers, 128] from D[64, n], which is float32, float16 or int32."""
-    return registers_of(matrix)
 
 
 def multiply(

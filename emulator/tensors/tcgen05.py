@@ -219,19 +219,10 @@ class Copy:
 
 @functools.cache
 def parse_copy(opcode: str) -> Copy:
-    """Parse the mnemonic of a tcgen05.cp.
-
-    Raises:
-        UnsupportedError: a part of it is unknown, or it decompresses.
-    """
-    parts = tuple(opcode.split("."))
-    groups = {"cta_group::1": 1, "cta_group::2": 2}
-    if parts[:2] != ("tcgen05", "cp") or len(parts) < 4 or parts[2] not in groups:
-        raise unsupported(opcode)
-    if parts[3:] not in _COPY_SHAPES:
-        raise unsupported(f"the shape of {opcode}")
-    rows, row_bytes, _ = _COPY_SHAPES[parts[3:]]
-    return Copy(opcode, groups[parts[2]], rows, row_bytes, parts[3:])
+    """Parse the mnemonic of a tcgen05.cp."""
+    _, _, group, *shape = opcode.split(".")
+    rows, row_bytes, _ = _COPY_SHAPES[tuple(shape)]
+    return Copy(opcode, int(group[-1]), rows, row_bytes, tuple(shape))
 
 
 @functools.cache
@@ -372,11 +363,6 @@ def mma(
     instruction = decode_instruction(kind, idesc)
     _check_operands(instruction, len(shared), len(memories), scale_input_d, disable_output_lane)
     lane, column = _accumulator(instruction, d_address)
-    scaled = kind.scale_vector > 0
-    if scaled != (a_scales_address is not None and b_scales_address is not None):
-        raise TensorCoreError(f"{kind.opcode}: two addresses of scale factors with .block_scale")
-    if kind.sparse != (metadata_address is not None):
-        raise TensorCoreError(f"{kind.opcode}: an address of metadata with .sp")
     with np.errstate(all="ignore"):
         b = _b_matrix(instruction, b_descriptor, shared)
         for block, (data, memory) in enumerate(zip(shared, memories, strict=True)):

@@ -310,11 +310,6 @@ _SCALE_VECTORS = {
     ("mxf4nvf4", "scale_vec::4X"): 4,
     ("mxf4nvf4", "block16"): 4,
 }
-_COLLECTED = ("fill", "use", "lastuse", "discard")
-_COLLECTORS = {
-    False: tuple(f"collector::a::{op}" for op in _COLLECTED),
-    True: tuple(f"collector::b{i}::{op}" for i in range(4) for op in _COLLECTED),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,31 +337,21 @@ class MmaKind:
 def parse_mma(opcode: str) -> MmaKind:
     """Parse the mnemonic of a tcgen05.mma or tcgen05.mma.sp.
 
-    Collectors make no difference here, so `.collector::a::…` is accepted and ignored.
+    Collectors make no difference here.
 
     Raises:
-        UnsupportedError: a part of it is unknown or unsupported: `.ws.sp`, `.ashift`.
+        UnsupportedError: the kind has no such scale vectors.
     """
-    parts = opcode.split(".")
-    if parts[:2] != ["tcgen05", "mma"]:
-        raise unsupported(opcode)
-    rest = parts[2:]
-    sparse, stationary = rest[:1] == ["sp"], rest[:1] == ["ws"]
-    rest = rest[1:] if sparse or stationary else rest
-    groups = {"cta_group::1": 1, "cta_group::2": 2}
-    if len(rest) < 2 or rest[0] not in groups or rest[1].removeprefix("kind::") not in _TYPES:
-        raise unsupported(opcode)
-    group, name, rest = groups[rest[0]], rest[1].removeprefix("kind::"), rest[2:]
-    if rest and rest[-1] in _COLLECTORS[stationary]:
-        rest = rest[:-1]
-    scaled = rest[:1] == ["block_scale"]
-    qualifier = ".".join(rest[1:] if scaled else rest)
-    vector = _SCALE_VECTORS.get((name, qualifier)) if scaled else 0
-    if vector is None or (qualifier and not scaled) or scaled == (name in _RESULTS):
-        raise unsupported(f".{'.'.join(rest) or name} in {opcode}")
-    if stationary and (scaled or group == 2):
-        raise unsupported(f".ws with two blocks or with block scales: {opcode}")
-    return MmaKind(opcode, name, group, sparse, vector, stationary)
+    parts = [part for part in opcode.split(".")[2:] if not part.startswith("collector::")]
+    sparse, stationary = parts[0] == "sp", parts[0] == "ws"
+    group, kind, *qualifier = parts[1:] if sparse or stationary else parts
+    name, vector = kind.removeprefix("kind::"), 0
+    if qualifier:
+        scales = (name, ".".join(qualifier[1:]))
+        if scales not in _SCALE_VECTORS:
+            raise unsupported(opcode)
+        vector = _SCALE_VECTORS[scales]
+    return MmaKind(opcode, name, int(group[-1]), sparse, vector, stationary)
 
 
 @dataclass(frozen=True, slots=True)

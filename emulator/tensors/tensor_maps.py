@@ -25,7 +25,6 @@ from pallasc.emulator.tensors.matrices import (
     PIECE_BYTES,
     OperandError,
     piece_order,
-    swizzled,
     unsupported,
 )
 from pallasc.specs.artifacts.plan import TensorMap
@@ -58,29 +57,6 @@ class Box:
     element_bytes: int
     swizzle: int
     bytes: int
-
-    @property
-    def global_offsets(self) -> np.ndarray:
-        """int64[n]: the byte offset of each element from the map's address, in shared order."""
-        steps = self.element_bytes * np.arange(self.row_elements, dtype=np.int64)
-        return (self.row_offsets[:, None] + steps).reshape(-1)
-
-    @property
-    def inside(self) -> np.ndarray:
-        """bool[n]: False if an element is out of bounds."""
-        first, end = self.columns
-        inside = np.zeros((len(self.row_offsets), self.row_elements), np.bool_)
-        inside[:, first:end] = True
-        if self.row_inside is not None:
-            inside[~self.row_inside] = False
-        return inside.reshape(-1)
-
-    @property
-    def shared_offsets(self) -> np.ndarray:
-        """int64[n]: the byte offset of each element from `shared_address`, swizzled."""
-        count = self.bytes // self.element_bytes
-        addresses = self.shared_address + self.element_bytes * np.arange(count, dtype=np.int64)
-        return swizzled(addresses, self.swizzle) - self.shared_address
 
     @property
     def global_rows(self) -> np.ndarray:
@@ -180,7 +156,7 @@ def im2col(
 
 
 def gather4(map: TensorMap, column: int, rows: Sequence[int], shared_address: int) -> Box:
-    """Return the box of a copy in mode `.tile::gather4`: four rows of a matrix.
+    """Return the box of a copy in mode `.tile::gather4` or `scatter4`: four rows of a matrix.
 
     Args:
         map: of rank 2, whose box is one row.
@@ -202,10 +178,6 @@ def gather4(map: TensorMap, column: int, rows: Sequence[int], shared_address: in
     inside = (index >= 0) & (index < map.dims[1])
     row_offsets = column * shape.element_bytes + index * map.strides[0]
     return _box(map, shape, shared_address, column, row_offsets, None if inside.all() else inside)
-
-
-scatter4 = gather4
-"""The box of `.tile::scatter4`, the same as for a gather."""
 
 
 def element_bytes(dtype: str) -> int:
@@ -332,24 +304,6 @@ def fill_value(map: TensorMap) -> bytes:
     return _NAN[map.dtype].to_bytes(size, "little")
 
 
-def load(
-    map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset: int, shared: np.ndarray
-) -> None:
-    """Copy a box from global to shared memory.
-
-    Args:
-        map: the tensor map.
-        box: the box to copy.
-        global_bytes: uint8[n], the allocation.
-        base_offset: offset of the map's address in `global_bytes`.
-        shared: uint8[n], the shared memory of a block.
-
-    Raises:
-        OperandError: the box exceeds the allocation or shared memory.
-    """
-    _target(box, shared)[...] = read_global(map, box, global_bytes, base_offset)
-
-
 def read_global(map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset: int) -> np.ndarray:
     """Return uint8[box.bytes]: the bytes that a load writes at `shared_address`.
 
@@ -373,13 +327,6 @@ def read_global(map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset:
     return _reordered(box, dense.reshape(-1))
 
 
-def store(
-    map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset: int, shared: np.ndarray
-) -> None:
-    """Copy a box from shared to global memory; arguments and errors are as for `load`."""
-    write_global(map, box, global_bytes, base_offset, _target(box, shared))
-
-
 def write_global(
     map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset: int, data: np.ndarray
 ) -> None:
@@ -389,12 +336,12 @@ def write_global(
         windows[starts + base_offset] = _inner(box, data)
 
 
-def reduce(
+def reduce_global(
     map: TensorMap,
     box: Box,
     global_bytes: np.ndarray,
     base_offset: int,
-    shared: np.ndarray,
+    data: np.ndarray,
     *,
     operation: str,
 ) -> None:
@@ -409,26 +356,13 @@ def reduce(
         box: the box to combine.
         global_bytes: uint8[n], the allocation.
         base_offset: offset of the map's address in `global_bytes`.
-        shared: uint8[n], the shared memory of a block.
+        data: the bytes of shared memory from `shared_address` on.
         operation: add, min, max, inc, dec, and, or, xor.
 
     Raises:
         UnsupportedError: the operation is not supported for these elements, or elements overlap.
-        OperandError: the box exceeds the allocation or shared memory.
+        OperandError: the box exceeds the allocation.
     """
-    reduce_global(map, box, global_bytes, base_offset, _target(box, shared), operation=operation)
-
-
-def reduce_global(
-    map: TensorMap,
-    box: Box,
-    global_bytes: np.ndarray,
-    base_offset: int,
-    data: np.ndarray,
-    *,
-    operation: str,
-) -> None:
-    """Reduce as `reduce`, from `data`, the bytes of shared memory from `shared_address` on."""
     if operation not in REDUCTIONS or map.dtype not in REDUCTIONS[operation]:
         raise unsupported(f"a tensor copy that reduces {map.dtype} by .{operation}")
     starts = box.global_rows
@@ -475,18 +409,6 @@ def combined(operation: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         change = lesser if operation == "min" else greater
     with np.errstate(all="ignore"):
         return change(old, new)
-
-
-def _target(box: Box, shared: np.ndarray) -> np.ndarray:
-    """Return the part of shared memory that a box occupies."""
-    end = box.shared_address + box.bytes
-    if box.shared_address < 0 or end > len(shared):
-        raise OperandError(
-            f"a tensor copy of {box.bytes} bytes at {box.shared_address:#x} leaves the "
-            f"{len(shared)} bytes of shared memory",
-            rule="out-of-bounds",
-        )
-    return shared[box.shared_address : end]
 
 
 def _windows(box: Box, global_bytes: np.ndarray, base_offset: int) -> np.ndarray:

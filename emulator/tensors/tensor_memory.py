@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.emulator.tensors.matrices import OperandError, unsupported
+from pallasc.emulator.tensors.matrices import OperandError
 
 LANES = 128
 COLUMNS = 512
@@ -187,15 +187,8 @@ def _check_count(opcode: str, columns: int) -> None:
         )
 
 
-# shape -> registers per thread in one unit, and the maximum number of units.
-_SHAPES = {
-    "32x32b": (1, 128),
-    "16x64b": (1, 128),
-    "16x128b": (2, 64),
-    "16x256b": (4, 32),
-    "16x32bx2": (1, 128),
-}
-_REDUCTIONS = ("min", "max")
+# shape -> registers per thread in one unit.
+_SHAPES = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,61 +219,24 @@ class Move:
     @property
     def registers(self) -> int:
         """Registers per thread, without the result of a reduction."""
-        return _SHAPES[self.shape][0] * self.repeats
+        return _SHAPES[self.shape] * self.repeats
 
 
 @functools.cache
 def parse_move(opcode: str) -> Move:
-    """Parse the mnemonic of a tcgen05.ld, tcgen05.ld.red or tcgen05.st.
-
-    Raises:
-        UnsupportedError: a part of it is unknown.
-    """
-    base, *parts = opcode.split(".")
-    direction, parts = parts[0], parts[1:]
-    reduces = parts[:1] == ["red"]
-    parts = parts[1:] if reduces else parts
-    if base != "tcgen05" or direction not in ("ld", "st") or (reduces and direction == "st"):
-        raise unsupported(opcode)
-    shapes = [p for p in parts if p in _SHAPES]
-    repeats = [int(p[1:]) for p in parts if p[:1] == "x" and p[1:].isdecimal()]
-    rest = [p for p in parts[2:] if p not in shapes and not (p[:1] == "x" and p[1:].isdecimal())]
-    halves = ("pack::16b" if direction == "ld" else "unpack::16b") in rest
-    rest = [p for p in rest if p not in ("pack::16b", "unpack::16b")] if halves else rest
-    if parts[:2] != ["sync", "aligned"] or len(shapes) != 1 or len(repeats) != 1:
-        raise unsupported(opcode)
-    shape, count = shapes[0], repeats[0]
-    if count.bit_count() != 1 or count > _SHAPES[shape][1]:
-        raise unsupported(f".{shape} with .x{count} in {opcode}")
-    move = Move(opcode, shape, count, halves=halves)
-    if reduces:
-        return _parse_reduction(move, rest)
-    if rest != ["b32"]:
-        raise unsupported(f"{'.'.join(rest)!r} in {opcode}")
-    return move
-
-
-def _parse_reduction(move: Move, parts: list[str]) -> Move:
-    reduction = parts[0] if parts else ""
-    type_ = parts[-1] if parts else ""
-    modifiers = parts[1:-1]
-    allowed = ("abs", "NaN") if type_ == "f32" else ()
-    if (
-        reduction not in _REDUCTIONS
-        or type_ not in ("f32", "s32", "u32")
-        or any(m not in allowed for m in modifiers)
-        or move.shape != "32x32b"
-        or move.halves
-    ):
-        raise unsupported(move.opcode)
+    """Parse the mnemonic of a tcgen05.ld, tcgen05.ld.red or tcgen05.st."""
+    parts = opcode.split(".")
+    shape = next(part for part in parts if part in _SHAPES)
+    repeats = int(parts[parts.index(shape) + 1][1:])
     return Move(
-        move.opcode,
-        move.shape,
-        move.repeats,
-        reduction=reduction,
-        absolute="abs" in modifiers,
-        propagates_nan="NaN" in modifiers,
-        type=type_,
+        opcode,
+        shape,
+        repeats,
+        halves="pack::16b" in parts or "unpack::16b" in parts,
+        reduction=next((part for part in parts if part in ("min", "max")), ""),
+        absolute="abs" in parts,
+        propagates_nan="NaN" in parts,
+        type=parts[-1],
     )
 
 
@@ -295,7 +251,7 @@ def cells(shape: str, repeats: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]
     Returns:
         Two arrays int[registers, 32]. If a register holds two halves, columns are counted in pairs.
     """
-    per_unit = _SHAPES[shape][0]
+    per_unit = _SHAPES[shape]
     register, thread = np.meshgrid(np.arange(per_unit * repeats), np.arange(32), indexing="ij")
     unit, inner = register // per_unit, register % per_unit
     if shape == "32x32b":

@@ -86,6 +86,64 @@ def test_each_alternative_of_a_form_gives_what_the_manual_says(form: str) -> Non
     assert not left, f"{len(left)} alternatives of {form} have no case; {sorted(tried)}"
 
 
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32",
+        "mma.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32",
+        "mma.sync.aligned.m16n8k16.row.col.f16.bf16.bf16.f16",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f16",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32",
+        "mma.sync.aligned.m16n8k16.row.row.f32.f16.f16.f32",
+        "mma.sync.aligned.m16n8k16.row.col.satfinite.f32.f16.f16.f32",
+        "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32",
+        "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32",
+        "mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc",
+        "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8",
+        "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32",
+        "ldmatrix.sync.aligned.m16n8.x1.trans.shared.b8",
+        "stmatrix.sync.aligned.m16n8.x1.shared.b8",
+        "stmatrix.sync.aligned.m8n8.x1.trans.shared.b8",
+        "ldmatrix.sync.aligned.m8n8.x3.shared.b16",
+        "ldmatrix.sync.aligned.m8n8.x4.shared::cluster.b16",
+        "tcgen05.cp.cta_group::1.64x128b",
+        "tcgen05.cp.cta_group::1.32x128b",
+        "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p32",
+        "tcgen05.cp.cta_group::1.128x128b.b8x16.b4x16_p64",
+        "tcgen05.cp.cta_group::4.128x256b",
+        "tcgen05.cp.128x256b",
+        "tcgen05.ld.sync.aligned.16x512b.x1.b32",
+        "tcgen05.ld.sync.aligned.16x256b.b32",
+        "tcgen05.ld.aligned.32x32b.x1.b32",
+        "tcgen05.ld.sync.aligned.32x32b.x1.unpack::16b.b32",
+        "tcgen05.st.sync.aligned.32x32b.x1.pack::16b.b32",
+        "tcgen05.ld.sync.aligned.32x32b.x1.b64",
+        "tcgen05.st.red.sync.aligned.32x32b.x2.min.s32",
+        "tcgen05.ld.red.sync.aligned.32x32b.x2.add.s32",
+        "tcgen05.ld.red.sync.aligned.32x32b.x2.min.abs.s32",
+        "tcgen05.ld.red.sync.aligned.16x32bx2.x2.min.s32",
+        "tcgen05.mma.ws.sp.cta_group::1.kind::f16",
+        "tcgen05.mma.ws.cta_group::2.kind::f16",
+        "tcgen05.mma.ws.cta_group::1.kind::mxf4.block_scale",
+        "tcgen05.mma.ws.cta_group::1.kind::f16.collector::a::fill",
+        "tcgen05.mma.cta_group::1.kind::f16.ashift",
+        "tcgen05.mma.cta_group::3.kind::f16",
+        "tcgen05.mma.cta_group::1.kind::f64",
+        "tcgen05.mma.cta_group::1.kind::mxf8f6f4",
+        "tcgen05.mma.cta_group::1.kind::f16.block_scale",
+        "tcgen05.mma.cta_group::1.kind::f16.collector::b::fill",
+        "wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc",
+        "wgmma.mma_async.sync.aligned.m64n64k16.f16.bf16.bf16",
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.bf16",
+        "wgmma.mma_async.sync.aligned.m64n64k16.s32.f16.f16",
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.f16.f16",
+        "wgmma.mma_async.sync.aligned.m64n64k16.satfinite.f32.f16.f16",
+    ],
+)
+def test_other_forms_of_matrix_instructions_are_refused(opcode: str) -> None:
+    assert form_of(opcode) is None
+
+
 @pytest.mark.parametrize(("opcode", "what"), REFUSED, ids=[opcode for opcode, _ in REFUSED])
 def test_what_is_listed_as_refused_is_refused_by_name(opcode: str, what: str) -> None:
     assert what

@@ -11,7 +11,6 @@ from blackwell import FIGURES, PER_UNIT
 
 from pallasc.emulator.tensors import tensor_memory
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError, TensorMemory
-from pallasc.errors import UnsupportedError
 
 
 def full_memory() -> TensorMemory:
@@ -77,28 +76,6 @@ def test_a_load_beyond_the_allocation_is_an_error():
     move = tensor_memory.parse_move("tcgen05.ld.sync.aligned.16x256b.x8.b32")
     with pytest.raises(TensorCoreError, match=r"16x256b.x8.b32 reaches column 32 of tensor memory"):
         tensor_memory.load(memory, 0, 0, move)
-
-
-@pytest.mark.parametrize(
-    "opcode",
-    [
-        "tcgen05.ld.sync.aligned.16x512b.x1.b32",
-        "tcgen05.ld.sync.aligned.16x256b.x64.b32",
-        "tcgen05.ld.sync.aligned.16x256b.x3.b32",
-        "tcgen05.ld.sync.aligned.16x256b.b32",
-        "tcgen05.ld.aligned.32x32b.x1.b32",
-        "tcgen05.ld.sync.aligned.32x32b.x1.unpack::16b.b32",
-        "tcgen05.st.sync.aligned.32x32b.x1.pack::16b.b32",
-        "tcgen05.ld.sync.aligned.32x32b.x1.b64",
-        "tcgen05.st.red.sync.aligned.32x32b.x2.min.s32",
-        "tcgen05.ld.red.sync.aligned.32x32b.x2.add.s32",
-        "tcgen05.ld.red.sync.aligned.32x32b.x2.min.abs.s32",
-        "tcgen05.ld.red.sync.aligned.16x32bx2.x2.min.s32",
-    ],
-)
-def test_what_is_not_known_is_refused_by_name(opcode):
-    with pytest.raises(UnsupportedError, match=opcode):
-        tensor_memory.parse_move(opcode)
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 3.5]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallasc.emulator.tensors import matrices
-from pallasc.errors import CheckError, UnsupportedError
+from pallasc.errors import CheckError
 
 SHARED_BYTES = 4096
 
@@ -90,21 +90,3 @@ def test_a_bad_address_is_an_error_with_its_lane():
     store = matrices.parse_move(opcode("stmatrix", 2, ""))
     with pytest.raises(CheckError, match="lane 13, 0x3e0, is outside of the 0x3e8 bytes"):
         matrices.stmatrix(store, shared, addresses, np.zeros((2, 32), np.uint32))
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8",
-        "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32",
-        "ldmatrix.sync.aligned.m16n8.x1.trans.shared.b8",
-        "stmatrix.sync.aligned.m16n8.x1.shared.b8",
-        "stmatrix.sync.aligned.m8n8.x1.trans.shared.b8",
-        "ldmatrix.sync.aligned.m8n8.x3.shared.b16",
-        "ldmatrix.sync.aligned.m8n8.x4.shared::cluster.b16",
-    ],
-)
-def test_other_forms_are_refused_by_name(code: str):
-    with pytest.raises(UnsupportedError) as caught:
-        matrices.parse_move(code)
-    assert str(caught.value) == f"the emulator does not support {code}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensor_map_boxes
 from wgmma_operands import D_TYPES, NUMPY_TYPES, a_place, encode, fill, opcode, put, random_matrix
 
 from pallasc.emulator.tensors import matrices, tensor_maps
@@ -114,14 +115,13 @@ def test_accumulators_lie_in_registers_as_the_manual_says(n: int, d: str, a: str
     for thread, register, half in itertools.product(range(128), range(w.d_registers), halves):
         bits = int(matrix[accumulator_place(thread, register, half)].view(f"u{matrix.itemsize}"))
         registers[register, thread] |= np.uint32(bits << 16 * (half or 0))
-    assert (matrices.accumulators_to_matrix(w, registers) == matrix).all()
-    assert (matrices.matrix_to_accumulators(matrix) == registers).all()
+    assert (matrices.matrix_of(registers, w.d) == matrix).all()
+    assert (matrices.registers_of(matrix) == registers).all()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_lies_in_registers_as_the_manual_says(dtype: str):
-    w = matrices.parse_wgmma(opcode(8, "f32", dtype), a_in_registers=True)
-    assert w.a_registers == 4
+    w = matrices.parse_wgmma(opcode(8, "f32", dtype))
     matrix = random_matrix(64, w.k, dtype)
     size = matrix.itemsize
     registers = np.zeros((4, 128), np.uint32)
@@ -135,7 +135,7 @@ def test_a_lies_in_registers_as_the_manual_says(dtype: str):
 @pytest.mark.parametrize(("a", "transposed"), [("f16", True), ("f16", False), ("tf32", False)])
 def test_a_product_of_whole_matrices(a: str, transposed: bool):
     """A from registers, B from shared memory in several steps along K, accumulated."""
-    w = matrices.parse_wgmma(opcode(64, "f32", a), a_in_registers=True)
+    w = matrices.parse_wgmma(opcode(64, "f32", a))
     k = 2 * 128 // np.dtype(NUMPY_TYPES[a]).itemsize
     left, right = random_matrix(64, k, a), random_matrix(k, 64, a, seed=1)
     shared = np.zeros(1 << 15, np.uint8)
@@ -163,10 +163,10 @@ def test_a_product_of_whole_matrices(a: str, transposed: bool):
             matrices.a_from_registers(w, fragment),
             b,
             w,
-            accumulator=matrices.accumulators_to_matrix(w, registers) if step else None,
+            accumulator=matrices.matrix_of(registers, w.d) if step else None,
         )
-        registers = matrices.matrix_to_accumulators(product)
-    found = matrices.accumulators_to_matrix(w, registers)
+        registers = matrices.registers_of(product)
+    found = matrices.matrix_of(registers, w.d)
     wanted = left.astype(np.float64) @ right.astype(np.float64)
     assert np.allclose(found, wanted, rtol=1e-6, atol=1e-5)
 
@@ -204,7 +204,7 @@ def test_wgmma_reads_what_a_tensor_copy_wrote(swizzle: int, transposed: bool):
     )
     shared = np.zeros(1 << 15, np.uint8)
     box = tensor_maps.tiled(map, (24, 100), 0x1400)
-    tensor_maps.load(map, box, array.reshape(-1).view(np.uint8), 0, shared)
+    tensor_map_boxes.copy_in(map, box, array.reshape(-1).view(np.uint8), 0, shared)
     part = array[100:164, 24 : 24 + elements].astype(np.float64)
     if transposed:
         w = matrices.parse_wgmma(opcode(elements, "f32", "bf16"))

@@ -10,7 +10,6 @@ import pytest
 from wgmma_operands import D_TYPES, encode, opcode, random_matrix
 
 from pallasc.emulator.tensors import matrices
-from pallasc.errors import UnsupportedError
 
 FLOATS = [
     ("f32", "f16", "f16"),
@@ -101,25 +100,3 @@ def test_every_shape_and_type_of_the_manual_is_known():
         assert (w.n, w.d_registers) == (n, n // 4 if d == "f16" else n // 2)
     for n in (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256):
         assert matrices.parse_wgmma(opcode(n, "s32", "u8", "s8")).n == n
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        opcode(12, "f32", "f16"),
-        opcode(264, "f32", "f16"),
-        opcode(40, "s32", "s8"),
-        opcode(64, "f16", "bf16"),
-        opcode(64, "f32", "f16", "bf16"),
-        opcode(64, "s32", "f16"),
-        opcode(64, "f32", "f16").replace("k16", "k32"),
-        opcode(64, "f32", "f16").replace("k16.", "k16.satfinite."),
-        opcode(64, "f32", "f16").replace("mma_async", "mma_async.sp"),
-        "wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc",
-        "wgmma.fence.sync.aligned",
-    ],
-)
-def test_other_forms_are_refused_by_name(code: str):
-    with pytest.raises(UnsupportedError) as caught:
-        matrices.parse_wgmma(code)
-    assert str(caught.value) == f"the emulator does not support {code}"
