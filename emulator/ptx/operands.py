@@ -1,17 +1,15 @@
-"""Tokens of a PTX file, and the operands of instructions.
+"""Operands of instructions, from the text between two commas.
 
-Operands are parsed from the text between two commas, or token by token. Those that do not depend
-on their kernel are parsed once for all kernels: their registers have a name, but no number or type.
+Those that do not depend on their kernel are parsed once for all kernels: their registers have a
+name, but no number or type.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from pallasc.emulator.ptx.syntax import (
     Address,
@@ -29,172 +27,6 @@ from pallasc.emulator.ptx.syntax import (
 )
 from pallasc.errors import UnsupportedError
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
-    |(?P<string>"[^"]*")
-    |(?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16})
-    |(?P<number>-?(?:0[xX][0-9a-fA-F]+|\d+)U?)
-    |(?P<word>[%$._A-Za-z][\w$]*(?:(?:::|\.)[\w$]+)*)
-    |(?P<mark>[\[\]{}()<>,;:|@!+=-])""",
-    re.VERBOSE | re.DOTALL,
-)
-_BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-
-
-class Token(NamedTuple):
-    """A token: its kind, text and position."""
-
-    kind: str
-    text: str
-    start: int
-    line: int
-
-
-def _tokens(text: str, line: int) -> list[Token]:
-    tokens, position = [], 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise UnsupportedError(f"PTX line {line}: unexpected character {text[position]!r}")
-        kind = match.lastgroup or ""
-        if kind != "space":
-            tokens.append(Token(kind, match[0], position, line))
-        position = match.end()
-    return tokens
-
-
-def _without_blocks(text: str) -> str:
-    """Remove block comments, keeping line numbers."""
-    if "/*" not in text:
-        return text
-    return _BLOCK_COMMENT.sub(lambda comment: " " + "\n" * comment.group().count("\n"), text)
-
-
-class Tokens:
-    """Iterates over the tokens of one file, once.
-
-    A line is tokenized when its first token is requested. `lines` and `go_to` are for callers that
-    read whole lines instead.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._lines = _without_blocks(text).split("\n")
-        self._line = 0
-        self._tokens: list[Token] = []
-        self._at = 0
-
-    @property
-    def position(self) -> int:
-        """The number of the next token, for `text_since`."""
-        return self._at
-
-    @contextmanager
-    def of(self, text: str, line: int) -> Iterator[None]:
-        """Iterate over a separate text within the block, which must consume all of it."""
-        before = self._tokens, self._at
-        self._tokens, self._at = [*_tokens(text, line), Token("mark", ";", 0, line)], 0
-        yield
-        if self._at != len(self._tokens) - 1:
-            raise self.refusal(self._tokens[self._at])
-        self._tokens, self._at = before
-
-    def has_more(self) -> bool:
-        """Return True if there is another token; tokenizes the next lines if necessary."""
-        while self._at >= len(self._tokens):
-            if self._line >= len(self._lines):
-                return False
-            self._line += 1
-            if line := self._lines[self._line - 1]:
-                self._tokens += _tokens(line, self._line)
-        return True
-
-    def lines(self) -> tuple[int, list[str]]:
-        """Take all remaining lines, or none within a line; return the number of the first."""
-        start = self._line
-        if self._at < len(self._tokens):
-            return start, []
-        self._line = len(self._lines)
-        return start + 1, self._lines[start:]
-
-    def go_to(self, number: int) -> None:
-        """Go back to a line that was taken whole."""
-        self._line = number - 1
-
-    def peek(self) -> Token:
-        """Return the next token."""
-        if not self.has_more():
-            raise UnsupportedError("the PTX ends in the middle of a statement")
-        return self._tokens[self._at]
-
-    def next(self) -> Token:
-        """Take the next token."""
-        token = self.peek()
-        self._at += 1
-        return token
-
-    def accept(self, text: str) -> bool:
-        """Take the next token if it has this text; return True if it did."""
-        if self.has_more() and self._tokens[self._at].text == text:
-            self._at += 1
-            return True
-        return False
-
-    def follows(self, text: str) -> bool:
-        """Return True if the token after the next one, on the same line, has this text."""
-        behind = self._at + 1
-        return behind < len(self._tokens) and self._tokens[behind].text == text
-
-    def expect(self, text: str) -> None:
-        """Take the next token, which must have this text."""
-        if not self.accept(text):
-            raise self.refusal(self.peek())
-
-    def refusal(self, token: Token) -> UnsupportedError:
-        """Return the error for an unexpected token."""
-        return UnsupportedError(f"PTX line {token.line}: unexpected {token.text!r}")
-
-    def text_since(self, first: int) -> str:
-        """Return the statement from a token to the last one, a semicolon."""
-        tokens = self._tokens[first : self._at]
-        start, end = tokens[0], tokens[-1]
-        if start.line == end.line:
-            return " ".join(self._lines[start.line - 1][start.start : end.start].split())
-        whole = [self._lines[start.line - 1][start.start :]]
-        whole += self._lines[start.line : end.line - 1]
-        whole.append(self._lines[end.line - 1][: end.start])
-        return " ".join(" ".join(whole).split())
-
-    def next_on_line(self) -> str:
-        """Take the rest of the last token's line; return the first token of it."""
-        return self.rest_of_line(self._tokens[self._at - 1].line)[0]
-
-    def rest_of_line(self, line: int) -> list[str]:
-        """Take the remaining tokens of a line."""
-        texts = []
-        while self._at < len(self._tokens) and self._tokens[self._at].line == line:
-            texts.append(self.next().text)
-        return texts or [""]
-
-    def skip_until(self, text: str) -> None:
-        """Skip to after the next token with this text."""
-        while self.next().text != text:
-            pass
-
-    def skip_section(self) -> None:
-        """Skip to after a section in braces."""
-        self.skip_until("{")
-        depth = 1
-        while depth:
-            depth += {"{": 1, "}": -1}.get(self.next().text, 0)
-
-    def integer(self) -> int:
-        """Take a number."""
-        token = self.next()
-        if token.kind != "number":
-            raise self.refusal(token)
-        return int(token.text.rstrip("U"), 0)
-
-
 OPERANDS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\s\[{(][^,]*")
 _NAME = re.compile(r"[%$_A-Za-z][\w$]*(?:\.[\w$]+)*")
 _DIGITS = "0123456789"
@@ -204,6 +36,10 @@ _SIMPLE_ADDRESS = re.compile(
     r"\[(?P<base>%\w+)(?:\+(?P<offset>-?(?:0|[1-9]\d*)))?"
     rf"(?:,\s*\{{(?P<coordinates>{_REGISTERS})\}}\s*)?\]"
 )
+_INTEGER = r"-?(?:0[xX][0-9a-fA-F]+|\d+)"
+_NUMBER = re.compile(rf"{_INTEGER}U?")
+_FLOAT = re.compile(r"0(?:[fF](?P<single>[0-9a-fA-F]{8})|[dD](?P<double>[0-9a-fA-F]{16}))")
+_WITH_OFFSET = re.compile(rf"(?P<base>[^\s+]+?)\s*(?:(?:\+\s*|(?=-))(?P<offset>{_INTEGER})U?)?")
 _SPECIAL = re.compile(
     r"%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]"
     r"|%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock_hi|clock64|globaltimer"
@@ -220,7 +56,6 @@ class Scope:
     names: dict[str, Register] = field(default_factory=dict)
     ranges: dict[str, str] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
-    parameters: set[str] = field(default_factory=set)
     operands: dict[str, Operand] = field(default_factory=dict)
 
     def own_name(self, name: str) -> str:
@@ -242,6 +77,11 @@ class Scope:
         return None
 
 
+def unexpected(text: str, line: int) -> UnsupportedError:
+    """Return the error for a part that is not understood."""
+    return UnsupportedError(f"PTX line {line}: unexpected {text!r}")
+
+
 class Operands:
     """Parses the operands of one kernel.
 
@@ -249,8 +89,7 @@ class Operands:
         registers: the kernel's registers so far, by number.
     """
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    def __init__(self) -> None:
         self.registers: list[Register] = []
 
     def declare(self, name: str, register_type: str, scope: Scope) -> Register:
@@ -303,69 +142,47 @@ class Operands:
             return Immediate(int(text))
         elif _NAME.fullmatch(text):
             return self.named(text, scope)
-        with self._tokens.of(text, line):
-            return self.next(scope)
+        return self._rare(text, scope, line)
+
+    def _rare(self, text: str, scope: Scope, line: int) -> Operand:
+        """Parse an operand that is not a register, a plain number, or a simple address."""
+        first, inner = text[0], text[1:-1]
+        if first == "[":
+            return self._address(inner, scope, line)
+        if first == "{":
+            return Vector(self.all_of(inner.strip(), scope, line))
+        if first == "(":
+            return Arguments(self.all_of(inner.strip(), scope, line))
+        if "|" in text:
+            one, other = (self.known(each.strip(), scope, line) for each in text.split("|", 1))
+            return Pair(one, other)
+        if first == "!":
+            return self.guard(text[1:].strip(), scope, line, negated=True)
+        if _NUMBER.fullmatch(text):
+            return Immediate(int(text.rstrip("U"), 0))
+        if (number := _FLOAT.fullmatch(text)) is not None:
+            single, double = number.groups()
+            return Immediate(int(single or double, 16), 32 if single else 64)
+        found = _WITH_OFFSET.fullmatch(text)
+        if found is not None and found["offset"] and _NAME.fullmatch(found["base"]):
+            return Symbol(found["base"], int(found["offset"], 0))
+        raise unexpected(text, line)
+
+    def _address(self, text: str, scope: Scope, line: int) -> Address:
+        start, comma, rest = text.partition(",")
+        found = _WITH_OFFSET.fullmatch(start.strip())
+        if found is None or (comma and not rest.strip().startswith("{")):
+            raise unexpected(f"[{text}]", line)
+        base = self.known(found["base"], scope, line)
+        coordinates = self.all_of(rest.strip()[1:-1].strip(), scope, line)
+        return Address(base, int(found["offset"] or "0", 0), coordinates)
 
     def guard(self, name: str, scope: Scope, line: int, *, negated: bool) -> Register:
-        """Return the guard of an instruction."""
+        """Return the guard of an instruction, or a negated predicate."""
         operand = self.named(name, scope)
         if not isinstance(operand, Register):
-            raise UnsupportedError(f"PTX line {line}: unexpected {name!r}")
+            raise unexpected(name, line)
         return operand._replace(negated=True) if negated else operand
-
-    def next(self, scope: Scope) -> Operand:
-        """Consume the tokens of an operand."""
-        tokens = self._tokens
-        if tokens.accept("["):
-            return self._address(scope)
-        first = self._simple(scope)
-        if tokens.accept("|"):
-            return Pair(first, self._simple(scope))
-        return first
-
-    def _simple(self, scope: Scope) -> Operand:
-        tokens = self._tokens
-        token = tokens.next()
-        if token.text == "{":
-            return Vector(self._until("}", scope))
-        if token.text == "(":
-            return Arguments(self._until(")", scope))
-        if token.text == "!":
-            operand = self._simple(scope)
-            if isinstance(operand, Register):
-                return operand._replace(negated=True)
-            raise tokens.refusal(token)
-        if token.kind == "number":
-            return Immediate(int(token.text.rstrip("U"), 0))
-        if token.kind == "float":
-            return Immediate(int(token.text[2:], 16), 32 if token.text[1] in "fF" else 64)
-        if token.kind != "word":
-            raise tokens.refusal(token)
-        operand = self.named(token.text, scope)
-        if isinstance(operand, Symbol) and tokens.accept("+"):
-            return Symbol(operand.name, tokens.integer())
-        return operand
-
-    def _until(self, end: str, scope: Scope) -> tuple[Operand, ...]:
-        operands = []
-        while not self._tokens.accept(end):
-            operands.append(self._simple(scope))
-            self._tokens.accept(",")
-        return tuple(operands)
-
-    def _address(self, scope: Scope) -> Address:
-        tokens = self._tokens
-        base, offset = self._simple(scope), 0
-        coordinates: tuple[Operand, ...] = ()
-        if isinstance(base, Symbol):
-            base, offset = Symbol(base.name), base.offset
-        if tokens.accept("+") or tokens.peek().kind == "number":
-            offset += tokens.integer()
-        if tokens.accept(","):
-            tokens.expect("{")
-            coordinates = self._until("}", scope)
-        tokens.expect("]")
-        return Address(base, offset, coordinates)
 
     def named(self, name: str, scope: Scope) -> Operand:
         """Resolve a name to an operand."""
@@ -409,7 +226,7 @@ def by_name(statement: Statement) -> tuple[tuple[Operand, ...], Register | None]
 
 @lru_cache(_MOST_OPERANDS)
 def _operand_of(text: str) -> Operand:
-    return _Named(Tokens("")).from_text(text, Scope(), 0)
+    return _Named().from_text(text, Scope(), 0)
 
 
 def renamed(

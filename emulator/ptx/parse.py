@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from pallasc.emulator.ptx.operands import Inner, Operands, Scope, Token, Tokens, by_name, renamed
+from pallasc.emulator.ptx.operands import Inner, Operands, Scope, by_name, renamed, unexpected
 from pallasc.emulator.ptx.syntax import (
     EMPTY,
     Block,
@@ -16,7 +15,6 @@ from pallasc.emulator.ptx.syntax import (
     Kernel,
     Label,
     Module,
-    Operand,
     Place,
     Register,
     Statement,
@@ -26,41 +24,49 @@ from pallasc.emulator.ptx.syntax import (
 )
 from pallasc.errors import UnsupportedError
 
+_BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r'("[^"]*")|//.*')
+_PIECE = re.compile(r"[{}]|[%$_A-Za-z][\w$]*\s*:(?!:)|[^{};][^;]*;|;")
+"""A brace, a label, or a statement with its semicolon."""
+_VARIABLE = re.compile(
+    r"(?P<words>(?:\.\w+\s+(?:\d+\s+)?)+)(?P<name>[\w$.%]+)\s*(?P<sizes>(?:\[\s*\w*\s*\]\s*)*)"
+)
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
+_NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)")
 
 
-def read_variable(tokens: Tokens, space: str) -> Variable:
-    """Parse `.align 8 .b8 name[16] = {...};` or a parameter, without the token that ends it."""
-    alignment, width, is_pointer = 0, 1, False
-    token = tokens.next()
-    while token.text.startswith("."):
-        is_pointer = is_pointer or token.text == ".ptr"
-        if token.text == ".align":
-            stated = tokens.integer()
-            alignment = alignment if is_pointer else stated  # `.ptr .align` is the target's
-        elif token.text not in (".ptr", ".global", ".shared", ".const", ".visible"):
-            width = _SIZES.get(re.sub(r"\D", "", token.text), 0)
+def read_variable(text: str, space: str, line: int) -> Variable:
+    """Parse `.align 8 .b8 name[16] = {...}` or a parameter.
+
+    Raises:
+        UnsupportedError: its type or its initial value is unknown.
+    """
+    declared, _, initial = text.partition("=")
+    found = _VARIABLE.fullmatch(declared.strip())
+    if found is None:
+        raise unexpected(text.strip(), line)
+    alignment, width = 0, 1
+    words = found["words"].split()
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == ".align" and ".ptr" not in words:  # `.ptr .align` is the target's
+            alignment = int(following)
+        elif word.startswith(".") and (digits := re.sub(r"\D", "", word)):
+            width = _SIZES.get(digits, 0)
             if not width:
-                raise tokens.refusal(token)
-        token = tokens.next()
+                raise unexpected(word, line)
     count = 1
-    while tokens.accept("["):
-        count *= 0 if tokens.peek().text == "]" else tokens.integer()
-        tokens.expect("]")
-    data = _initial(tokens, width) if tokens.accept("=") else b""
-    if space != "param":
-        tokens.expect(";")
-    return Variable(token.text, space, width * count, alignment or width, data)
+    for size in re.findall(r"\[\s*(\w*)\s*\]", found["sizes"]):
+        count *= int(size, 0) if size else 0
+    data = _initial(initial, width, line) if initial else b""
+    return Variable(found["name"], space, width * count, alignment or width, data)
 
 
-def _initial(tokens: Tokens, width: int) -> bytes:
+def _initial(text: str, width: int, line: int) -> bytes:
     """Parse the initial value of a variable: a number or a list of numbers (PTX ISA 9.0, 5.4.4)."""
-    if not tokens.accept("{"):
-        return (tokens.integer() % (1 << 8 * width)).to_bytes(width, "little")
-    values = []
-    while not tokens.accept("}"):
-        values.append(tokens.integer() % (1 << 8 * width))
-        tokens.accept(",")
+    if rest := _NUMBER.sub("", text).strip(" ,{}U"):
+        raise unexpected(rest, line)
+    values = [int(number, 0) % (1 << 8 * width) for number in _NUMBER.findall(text)]
     return b"".join(value.to_bytes(width, "little") for value in values)
 
 
@@ -68,80 +74,107 @@ _new = tuple.__new__
 """Constructs most instructions: calling the class takes twice as long."""
 
 
-class Body:
+class _Lines:
+    """The lines of a file without block comments, and the number of lines taken so far."""
+
+    def __init__(self, text: str) -> None:
+        if "/*" in text:  # line numbers stay the same
+            text = _BLOCK_COMMENT.sub(lambda each: " " + "\n" * each[0].count("\n"), text)
+        self.lines = text.split("\n")
+        self.taken = 0
+
+    def next(self) -> str | None:
+        """Take a line without its comment, None at the end."""
+        if self.taken >= len(self.lines):
+            return None
+        self.taken += 1
+        return _COMMENT.sub(r"\1", self.lines[self.taken - 1]).strip()
+
+    def more(self) -> str:
+        """Take the next line of a statement.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
+        if (line := self.next()) is None:
+            raise UnsupportedError("the PTX ends in the middle of a statement")
+        return line
+
+    def until(self, text: str, mark: str) -> str:
+        """Take lines until one has a mark; return the text before it."""
+        while mark not in text:
+            text += f" {self.more()}"
+        text, _, rest = text.partition(mark)
+        self.give_back(rest)
+        return text
+
+    def give_back(self, rest: str) -> None:
+        """Return the rest of the last line."""
+        if rest.strip():
+            self.taken -= 1
+            self.lines[self.taken] = rest
+
+
+class _Body:
     """Parses the body of one kernel.
 
-    An instruction on a separate line is parsed when first accessed. With `by_name`, its registers
-    may lack number and type.
+    Instructions are parsed when first accessed. With `by_name`, their registers may lack number and
+    type.
     """
 
-    def __init__(
-        self, tokens: Tokens, name: str, files: Mapping[int, str], *, by_name: bool
-    ) -> None:
-        self._tokens = tokens
-        self._name = name
+    def __init__(self, lines: _Lines, files: dict[int, str], *, by_name: bool) -> None:
+        self._lines = lines
         self._files = files
-        self._operands = Operands(tokens)
+        self._operands = Operands()
         self._outer = self._scope = Scope()
         self._by_name = by_name
-        self._variables: list[Variable] = []
+        self.variables: list[Variable] = []
         self._code = Instructions(self._later)
         self._place: Place | None = None
 
-    def read(self, parameters: list[Variable], sizes: dict[str, tuple[int, int, int]]) -> Kernel:
-        """Parse `{ ... }`."""
-        self._tokens.expect("{")
-        self._read()
-        code = self._code
-        del self._code  # which keeps this body alive, to parse the rest
-        return Kernel(
-            self._name,
-            tuple(parameters),
-            tuple(self._variables),
-            self._operands.registers,
-            code,
-            sizes.get(".maxntid") or sizes.get(".reqntid"),
-            sizes.get(".reqnctapercluster"),
-        )
-
-    def _read(self) -> None:
-        tokens = self._tokens
-        while True:
-            self._lines()
-            token = tokens.peek()
-            if tokens.accept("}"):
-                if self._scope.parent is None:
-                    return
-                self._scope = self._scope.parent
-            elif tokens.accept("{"):
-                self._scope = Scope(self._scope)
-            elif token.text.startswith("."):
-                tokens.next()
-                self._directive(token, self._scope)
-            elif tokens.follows(":"):
-                tokens.next()
-                tokens.next()
-                self._scope.labels[token.text] = len(self._code)
-            elif not tokens.accept(";"):
-                self._of_tokens(self._scope)
-
-    def _lines(self) -> None:
-        """Read whole lines, up to one that must be parsed token by token."""
-        tokens = self._tokens
-        start, lines = tokens.lines()
-        code, outer, place = self._code, self._outer, self._place
-        statements, numbers, places = code.statements, code.lines, code.places
-        for number, item in enumerate(map(item_of, lines), start):
+    def read(self) -> tuple[list[Register], Instructions]:
+        """Parse up to the closing brace; return the registers and the instructions."""
+        lines, outer = self._lines.lines, self._outer
+        statements, numbers, places = self._code.statements, self._code.lines, self._code.places
+        at = self._lines.taken
+        while at < len(lines):
+            item = item_of(lines[at])
+            at += 1
             if type(item) is Statement and self._scope is outer:
                 statements.append(item)  # inlined `code.state`, which takes twice as long
-                numbers.append(number)
-                places.append(place)
-            elif item is not EMPTY and not self._item(item, number):
-                tokens.go_to(number)
-                return
+                numbers.append(at)
+                places.append(self._place)
+            elif item is not EMPTY:
+                self._lines.taken = at
+                if self._pieces(lines[at - 1]) if item is None else self._item(item, at):
+                    code = self._code
+                    del self._code  # which keeps this body alive, to parse the rest
+                    return self._operands.registers, code
+                at = self._lines.taken
+        raise UnsupportedError("the PTX ends in the middle of a statement")
 
-    def _item(self, item: Item | None, number: int) -> bool:
-        """Process a line; return False if it must be parsed token by token."""
+    def _pieces(self, line: str) -> bool:
+        """Process a line piece by piece; return True at the end of the body."""
+        number, text = self._lines.taken, _COMMENT.sub(r"\1", line).strip()
+        if text.startswith((".loc ", ".loc\t")):
+            self._loc(text)
+            return False
+        while text:
+            piece = _PIECE.match(text)
+            if piece is None:
+                text += f" {self._lines.more()}"
+                continue
+            text = text[piece.end() :].lstrip()
+            item = item_of(piece[0])
+            if item is None:
+                self._directive(piece[0].rstrip("; "), number)
+            elif self._item(item, number):
+                self._lines.give_back(text)
+                return True
+        return False
+
+    def _item(self, item: Item, number: int) -> bool:
+        """Process an item; return True at the end of the body."""
         scope = self._scope
         if isinstance(item, Statement):
             self._take(item, number, scope)
@@ -153,15 +186,15 @@ class Body:
                 self._declare(each, inner)
             for statement in item.statements:
                 self._take(statement, number, inner)
-        elif item is None or (item.text == "}" and scope is self._outer):
-            return False
         elif item.text == "{":
             self._scope = Scope(scope)
         elif item.text == "}":
-            self._scope = scope.parent or self._outer
+            if scope.parent is None:
+                return True
+            self._scope = scope.parent
         else:
             scope.labels[item.text] = len(self._code)
-        return True
+        return False
 
     def _take(self, statement: Statement, number: int, scope: Scope) -> None:
         """Add an instruction of an inner scope."""
@@ -231,69 +264,17 @@ class Body:
                 declare(name, item.type, scope)
                 self._by_name &= is_register_name(name)
 
-    def _directive(self, token: Token, scope: Scope) -> None:
-        tokens = self._tokens
-        if token.text == ".reg":
-            self._registers(scope)
-        elif token.text == ".loc":
-            self._loc(token)
-        elif token.text in (".shared", ".local"):
-            self._variables.append(read_variable(tokens, token.text[1:]))
-        elif token.text == ".param":
-            variable = read_variable(tokens, "local")
-            scope.parameters.add(variable.name)
-            self._variables.append(variable)
-        elif token.text == ".pragma":
-            tokens.skip_until(";")
-        else:
-            raise tokens.refusal(token)
+    def _directive(self, text: str, number: int) -> None:
+        word = text.partition(" ")[0].partition("\t")[0]
+        if word in (".shared", ".local", ".param"):
+            space = "shared" if word == ".shared" else "local"
+            self.variables.append(read_variable(text.removeprefix(word), space, number))
+        elif word not in ("", ".pragma"):
+            raise unexpected(word, number)
 
-    def _loc(self, token: Token) -> None:
-        texts = self._tokens.rest_of_line(token.line)
-        file, line, column = (int(text) for text in texts[:3])
-        name = self._files.get(file, "")
-        self._place = Place(name, line, column) if line else None
-
-    def _registers(self, scope: Scope) -> None:
-        tokens = self._tokens
-        register_type = tokens.next().text[1:]
-        while True:
-            name = tokens.next().text
-            if tokens.accept("<"):
-                name += f"<{tokens.integer()}>"
-                tokens.expect(">")
-            self._declare(Declaration(register_type, (name,)), scope)
-            if tokens.accept(";"):
-                return
-            tokens.expect(",")
-
-    def _of_tokens(self, scope: Scope) -> None:
-        tokens = self._tokens
-        start = tokens.peek()
-        first = tokens.position
-        guard = None
-        if tokens.accept("@"):
-            negated = tokens.accept("!")
-            guard = self._operands.guard(tokens.next().text, scope, start.line, negated=negated)
-        opcode = tokens.next()
-        if opcode.kind != "word":
-            raise tokens.refusal(opcode)
-        if opcode.text.startswith(("bra", "brx")):
-            tokens.skip_until(";")
-            branch = item_of(f"{tokens.text_since(first)};")
-            if not isinstance(branch, Statement):
-                raise tokens.refusal(opcode)
-            self._take(branch, start.line, scope)
-            return
-        operands: list[Operand] = []
-        while not tokens.accept(";"):
-            if operands:
-                tokens.expect(",")
-            operands.append(self._operands.next(scope))
-        text = tokens.text_since(first)
-        self._code.append(
-            Instruction(opcode.text, tuple(operands), guard, start.line, text, self._place)
-        )
+    def _loc(self, text: str) -> None:
+        file, line, column = map(int, re.findall(r"\d+", text)[:3])
+        self._place = Place(self._files.get(file, ""), line, column) if line else None
 
 
 def parse(text: str) -> Module:
@@ -323,59 +304,56 @@ def read(text: str) -> Module:
 class _Parser:
     def __init__(self, text: str, *, by_name: bool) -> None:
         self._by_name = by_name
-        self._tokens = Tokens(text)
+        self._lines = _Lines(text)
         self._files: dict[int, str] = {}
         self._variables: list[Variable] = []
 
     def module(self) -> Module:
-        tokens = self._tokens
         version = target = ""
         kernels: list[Kernel] = []
-        while tokens.has_more():
-            token = tokens.next()
-            if token.text == ".version":
-                version = tokens.next_on_line()
-            elif token.text == ".target":
-                target = tokens.rest_of_line(token.line)[0]
-            elif token.text == ".address_size":
-                tokens.rest_of_line(token.line)
-            elif token.text == ".file":
-                self._file(token)
-            elif token.text == ".section":
-                tokens.skip_section()
-            elif token.text in (".visible", ".extern", ".weak"):
-                continue
-            elif token.text == ".entry":
-                kernels.append(self._entry())
-            elif token.text == ".func":
-                tokens.skip_until(";")
-            elif token.text in (".global", ".const", ".shared"):
-                self._variables.append(read_variable(tokens, token.text[1:]))
-            else:
-                raise tokens.refusal(token)
+        lines = self._lines
+        while (text := lines.next()) is not None:
+            number = lines.taken
+            words = [w for w in text.split() if w not in (".visible", ".extern", ".weak")]
+            first = words[0] if words else ""
+            if first == ".version":
+                version = words[1]
+            elif first == ".target":
+                target = words[1].rstrip(",")
+            elif first == ".file" and (file := _FILE.match(text)):
+                self._files[int(file[1])] = file[2]
+            elif first == ".section":
+                lines.until(text, "}")
+            elif first == ".entry":
+                kernels.append(self._entry(lines.until(text, "{"), number))
+            elif first == ".func":
+                lines.until(text, ";")
+            elif first in (".global", ".const", ".shared"):
+                declared = lines.until(text.partition(first)[2], ";")
+                self._variables.append(read_variable(declared, first[1:], number))
+            elif first not in ("", ".address_size"):
+                raise unexpected(first, number)
         return Module(version, target, tuple(kernels), tuple(self._variables))
 
-    def _file(self, token: Token) -> None:
-        number, name, *_ = self._tokens.rest_of_line(token.line)
-        self._files[int(number)] = name.strip('"')
-
-    def _entry(self) -> Kernel:
-        tokens = self._tokens
-        name = tokens.next().text
-        parameters = []
-        if tokens.accept("("):
-            while not tokens.accept(")"):
-                tokens.expect(".param")
-                parameters.append(read_variable(tokens, "param"))
-                tokens.accept(",")
+    def _entry(self, header: str, number: int) -> Kernel:
+        name, _, rest = header.partition(".entry")[2].strip().partition("(")
+        parameters, _, directives = rest.rpartition(")")
+        name, _, unlisted = name.partition(" ")
         sizes: dict[str, tuple[int, int, int]] = {}
-        while tokens.peek().text != "{":
-            token = tokens.next()
-            if not token.text.startswith("."):
-                raise tokens.refusal(token)
-            numbers = [int(t) for t in tokens.rest_of_line(token.line) if t.isdigit()]
-            if token.text in (".maxntid", ".reqntid", ".reqnctapercluster"):
-                x, y, z = [*numbers, 1, 1][:3]
-                sizes[token.text] = (x, y, z)
-        body = Body(tokens, name, self._files, by_name=self._by_name)
-        return body.read(parameters, sizes)
+        for word, numbers in re.findall(r"(\S+)\s+([\d,\s]*)", f"{unlisted}{directives} "):
+            if not word.startswith("."):
+                raise unexpected(word, number)
+            x, y, z = [*map(int, re.findall(r"\d+", numbers)), 1, 1, 1][:3]
+            sizes[word] = (x, y, z)
+        body = _Body(self._lines, self._files, by_name=self._by_name)
+        registers, code = body.read()
+        declared = [each.strip().removeprefix(".param") for each in parameters.split(",")]
+        return Kernel(
+            name.strip(),
+            tuple(read_variable(each, "param", number) for each in declared if each),
+            tuple(body.variables),
+            registers,
+            code,
+            sizes.get(".maxntid") or sizes.get(".reqntid"),
+            sizes.get(".reqnctapercluster"),
+        )

@@ -184,32 +184,6 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(_NAMES.findall(text))
 
 
-class _ReadStatement(Statement):
-    """The statement of a parsed instruction."""
-
-    def __init__(self, instruction: Instruction) -> None:
-        opcode, operands, guard, _, text, _ = instruction
-        name, negated = (None, False) if guard is None else (guard.name, guard.negated)
-        super().__init__(text, negated, name, opcode, "", _registers(operands[:1]))
-        self._read = operands
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        return _registers(self._read)
-
-    @cached_property
-    def scalar_names(self) -> tuple[str, ...]:
-        return _registers([each for each in self._read if not isinstance(each, Vector)])
-
-    @cached_property
-    def address_names(self) -> tuple[str, ...]:
-        return _registers([each for each in self._read if isinstance(each, Address)])
-
-
-def _registers(operands: Sequence[Operand]) -> tuple[str, ...]:
-    return tuple([each.name for operand in operands for each in registers_in(operand)])
-
-
 class Instructions(Sequence[Instruction]):
     """The instructions of a kernel in order; most are parsed when first accessed.
 
@@ -248,11 +222,6 @@ class Instructions(Sequence[Instruction]):
         self.statements.append(statement)
         self.lines.append(line)
         self.places.append(place)
-
-    def append(self, instruction: Instruction) -> None:
-        """Append an instruction."""
-        self._known[len(self)] = instruction
-        self.state(_ReadStatement(instruction), instruction.line, instruction.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +340,7 @@ Item = Statement | Declaration | Block | Mark
 
 @lru_cache(_MOST_LINES)
 def item_of(line: str) -> Item | None:
-    """Classify a line, None if that requires tokens."""
+    """Classify a line or a statement, None if it is something else."""
     text = line.strip()
     if text in ("", "{", "}"):
         return Mark(text) if text else EMPTY
