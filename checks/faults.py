@@ -32,11 +32,9 @@ from pallasc.checks.findings import (
     Rule,
 )
 from pallasc.emulator.machine.block import Asynchronous, Block, Dim3, Prefetch
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.machine import Deadlock, Machine
 from pallasc.emulator.machine.memory import Fault
-from pallasc.emulator.machine.waits import MbarrierWait
-from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.machine.warp import MbarrierWait, Warp
 from pallasc.emulator.program import PlanRun, program
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.observer import Races

@@ -31,9 +31,18 @@ from pallasc.emulator.instructions.copies import instruction_at, put
 from pallasc.emulator.instructions.memory import lanes as active_lanes
 from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED, Fault
-from pallasc.emulator.machine.waits import BarrierWait, ClusterWait, Mbarrier, MbarrierWait
-from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
-from pallasc.emulator.numbers.atomics import find as find_atomic
+from pallasc.emulator.machine.warp import (
+    BLOCKED,
+    LANES,
+    YIELDED,
+    BarrierWait,
+    ClusterWait,
+    Mbarrier,
+    MbarrierWait,
+    Step,
+    Warp,
+)
+from pallasc.emulator.numbers.table import find_atomic as find_atomic
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Sink
 
 _U4 = np.dtype("u4")

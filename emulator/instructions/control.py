@@ -17,18 +17,10 @@ from pallasc.emulator.instructions.builder import (
     refusal,
 )
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
-from pallasc.emulator.machine.waits import RegistersWait
-from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
+from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, RegistersWait, Step, Warp
 from pallasc.emulator.numbers.integers import reads_carry, writes_carry
 from pallasc.emulator.numbers.table import Arithmetic, find
-from pallasc.emulator.ptx.syntax import (
-    Instruction,
-    Label,
-    Operand,
-    Pair,
-    Register,
-    Vector,
-)
+from pallasc.emulator.ptx.syntax import Instruction, Label, Operand, Pair, Register, Vector
 
 
 def build(instruction: Instruction, builder: Builder) -> Step | None:

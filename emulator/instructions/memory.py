@@ -35,9 +35,8 @@ from pallasc.emulator.machine.memory import (
     load,
     store,
 )
-from pallasc.emulator.machine.waits import MemoryWait, Words
-from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
-from pallasc.emulator.numbers.atomics import find as find_atomic
+from pallasc.emulator.machine.warp import LANES, YIELDED, MemoryWait, Step, Warp, Words
+from pallasc.emulator.numbers.table import find_atomic as find_atomic
 from pallasc.emulator.ptx.syntax import Address, Arguments, Instruction, Symbol, register_numbers
 
 _LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pallasc.emulator.machine.memory import RANK_SHIFT, RESERVED, SHARED, Actor, Fault, Region
-from pallasc.emulator.machine.waits import Mbarrier, NamedBarrier
-from pallasc.emulator.machine.warp import LANES, Warp
+from pallasc.emulator.machine.warp import LANES, Mbarrier, NamedBarrier, Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import re
 
-from pallasc.emulator.ptx.operands import Inner, Operands, Scope, by_name, renamed, unexpected
 from pallasc.emulator.ptx.syntax import (
     EMPTY,
     Block,
     Declaration,
+    Inner,
     Instruction,
     Instructions,
     Item,
     Kernel,
     Label,
     Module,
+    Operands,
     Place,
     Register,
+    Scope,
     Statement,
     Variable,
+    by_name,
     is_register_name,
     item_of,
+    renamed,
+    unexpected,
 )
 from pallasc.errors import UnsupportedError
 

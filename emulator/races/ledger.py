@@ -14,32 +14,30 @@ from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.races import threads as agents
-from pallasc.emulator.races.shadow import (
-    Agreements,
-    Doubt,
-    Index,
-    Shadow,
-    copying_loads,
-    granule_shifts,
-    is_replicated,
-    wait_of,
-)
 from pallasc.emulator.races.threads import (
     GENERIC,
     NAMES,
     WEAK,
     Access,
+    Agreements,
     Clusters,
     ClusterState,
     Domain,
+    Doubt,
     Event,
     Finding,
     Frontier,
+    Index,
     Order,
     Passed,
+    Shadow,
     Thread,
+    copying_loads,
     distance,
+    granule_shifts,
     instruction_at,
+    is_replicated,
+    wait_of,
 )
 
 

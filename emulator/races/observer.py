@@ -20,11 +20,9 @@ import numpy as np
 
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.machine import Launch
-from pallasc.emulator.machine.waits import Mbarrier
-from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.machine.warp import Mbarrier, Warp
 from pallasc.emulator.races import threads as agents
 from pallasc.emulator.races.operations import Operations
-from pallasc.emulator.races.shadow import Shadow
 from pallasc.emulator.races.threads import (
     ALWAYS,
     ASYNC,
@@ -35,6 +33,7 @@ from pallasc.emulator.races.threads import (
     BarrierState,
     ClusterState,
     Frontier,
+    Shadow,
     Tag,
     Thread,
     instruction_at,

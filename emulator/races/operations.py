@@ -20,12 +20,12 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races import threads as who
 from pallasc.emulator.races.ledger import Ledger
-from pallasc.emulator.races.shadow import NAMES, Index, Shadow
 from pallasc.emulator.races.threads import (
     ALWAYS,
     ASYNC,
     GENERIC,
     GPU,
+    OPERATIONS,
     SYS,
     WEAK,
     Access,
@@ -33,8 +33,10 @@ from pallasc.emulator.races.threads import (
     Domain,
     Event,
     Frontier,
+    Index,
     Order,
     Passed,
+    Shadow,
     Tag,
     Thread,
     instruction_at,
@@ -309,13 +311,18 @@ class Operations(Registers):
             cluster.copies += 1
         else:
             agent = cluster.agents.of_warp(kind, thread.number)
-        what = NAMES.get(operation.what, operation.what)
+        what = OPERATIONS.get(operation.what, operation.what)
         access = Access(what, operation.instruction, operation.actor)
         event = self._event(thread, agent, Event(access, w, operation=operation))
         operation.tag = Tag(agent, event, thread, self._given(thread))
         if operation.what == "wgmma":
             self._check_registers(thread, operation, event)
-        if kind not in (who.TENSOR_CORE, who.TENSOR_LOADS, who.TENSOR_STORES, who.LANE_COPIES):
+        if kind not in (
+            who.TENSOR_CORE,
+            who.TENSOR_LOADS,
+            who.TENSOR_STORES,
+            who.LANE_COPIES,
+        ):
             thread.asynchronous.append(operation)
         self._operands(thread, operation, agent, event)
         self._cells(thread, operation, agent, event)

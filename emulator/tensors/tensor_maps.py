@@ -19,7 +19,7 @@ from functools import lru_cache
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.numbers.atomics import flushed_sum, greater, lesser
+from pallasc.emulator.numbers.table import flushed_sum, greater, lesser
 from pallasc.emulator.tensors.matrices import (
     PERIOD_BYTES,
     PIECE_BYTES,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from small_kernels import Run, run
 
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.machine.machine import Deadlock, Policy
 from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.races.observer import Races
 

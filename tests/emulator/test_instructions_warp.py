@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_kernels import run
 
-from pallasc.emulator.machine.deadlocks import Deadlock
+from pallasc.emulator.machine.machine import Deadlock
 from pallasc.emulator.machine.memory import Fault
 from pallasc.errors import UnsupportedError
 

@@ -15,8 +15,7 @@ from mutants import mutants, wait_twice
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.machine.machine import Deadlock, Machine, Policy
 from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
