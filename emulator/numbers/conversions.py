@@ -91,7 +91,6 @@ def build_halves(mnemonic: Mnemonic) -> Arithmetic:
     register, element = PACKED[mnemonic.type(*_HALVES)]
     mode = mnemonic.choice("rn", "rz")
     relu, finite = mnemonic.flag("relu"), mnemonic.flag("satfinite")
-    mnemonic.finish()
     form = FORMATS[element]
     direct = mode == "rn" and not finite
     nan = CANONICAL_NAN[element][1]
@@ -139,7 +138,6 @@ def build_encoding(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.choice("rn")
     mnemonic.choice("satfinite")
     relu = mnemonic.flag("relu")
-    mnemonic.finish()
     if source == "f32":
 
         def of_two(high: Array, low: Array) -> Array:
@@ -166,7 +164,6 @@ def build_decoding(mnemonic: Mnemonic) -> Arithmetic:
     register, element = PACKED[mnemonic.type(*_HALVES)]
     mnemonic.choice("rn")
     relu = mnemonic.flag("relu")
-    mnemonic.finish()
 
     def apply(values: Array) -> Array:
         octets = values.view(np.uint8).reshape(*values.shape, source.register.itemsize)
@@ -205,7 +202,6 @@ def build_exponents(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.type("ue8m0x2")
     mode = mnemonic.choice("rz", "rp")
     finite = mnemonic.flag("satfinite")
-    mnemonic.finish()
     if source == "f32":
 
         def of_two(high: Array, low: Array) -> Array:
@@ -230,7 +226,6 @@ def build_powers(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.type("ue8m0x2")
     mnemonic.type("bf16x2")
     mnemonic.choice("rn")
-    mnemonic.finish()
 
     def apply(values: Array) -> Array:
         octets = values.view(np.uint8).reshape(*values.shape, 2)
@@ -257,7 +252,6 @@ def build_pack(mnemonic: Mnemonic) -> Arithmetic:
     parts = _PARTS if accumulates else _WHOLE
     name = mnemonic.type(*parts)
     mnemonic.choice("sat")
-    mnemonic.finish()
     low, high = (np.int32(limit) for limit in parts[name])
     bits = int(name[1:])
     mask = np.uint32((1 << bits) - 1)
@@ -414,12 +408,10 @@ def build_scalar(mnemonic: Mnemonic) -> Arithmetic:
     ftz_in, ftz_out = ftz and source == F32, ftz and target == F32
     if not from_float and not to_float:
         sat = mnemonic.flag("sat")
-        mnemonic.finish()
         return Arithmetic((source,), (target,), _integer_to_integer(source, target, sat=sat))
     if from_float and not to_float:
         mode = _TO_INTEGER[mnemonic.choice(*_TO_INTEGER)]
         mnemonic.flag("sat")  # values out of range are clamped in any case
-        mnemonic.finish()
         function = _float_to_integer(source, target, mode)
         if ftz_in:
             to_integer = function
@@ -428,7 +420,6 @@ def build_scalar(mnemonic: Mnemonic) -> Arithmetic:
     sat = mnemonic.flag("sat")
     if not from_float:
         mode = mnemonic.choice(*ROUNDINGS)
-        mnemonic.finish()
         function = _integer_to_float(target, mode)
         if sat:
             to_float_plain = function
@@ -451,7 +442,6 @@ def _build_between_floats(
         if target in (F16, BF16) and source == F32:
             finite, relu = mnemonic.flag("satfinite"), mnemonic.flag("relu")
         function = _float_to_float(source, target, mode, finite=finite)
-    mnemonic.finish()
     plain = (source, target) == (BF16, F32)
     function = _finished(function, ftz_in=ftz_in, ftz_out=ftz_out, sat=sat, relu=relu, plain=plain)
     if plain and not (ftz_out or sat or integral):
@@ -465,7 +455,6 @@ def build_tf32(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.type("tf32")
     mode = mnemonic.choice("rn", "rz", "rna")
     finite, relu = mnemonic.flag("satfinite"), mnemonic.flag("relu")
-    mnemonic.finish()
 
     def apply(values: Array) -> Array:
         result = quantize(values.astype(np.float64), TF32, mode, finite=finite)

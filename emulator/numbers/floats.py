@@ -30,7 +30,6 @@ from pallasc.emulator.numbers.rounding import (
     Mnemonic,
     canonical,
     flushed,
-    named,
     quiet,
     rectified,
     saturated,
@@ -110,7 +109,6 @@ def build_sum(mnemonic: Mnemonic) -> Arithmetic:
     ftz = element != F64 and element != BF16 and not narrow and mnemonic.flag("ftz")
     sat = element in (F16, F32) and name != "f32x2" and mnemonic.flag("sat")
     relu = mnemonic.base == "fma" and element in (F16, BF16) and not sat and mnemonic.flag("relu")
-    mnemonic.finish()
     function = finished(family(element, mode), ftz=ftz, sat=sat, relu=relu)
     if narrow is None:
         return instruction(function, name, sources)
@@ -141,7 +139,6 @@ def build_division(mnemonic: Mnemonic) -> Arithmetic:
     else:
         mode = mnemonic.choice(*ROUNDINGS, "approx", "full")
     ftz = name == "f32" and mnemonic.flag("ftz")
-    mnemonic.finish()
     function = (
         _divide_roughly
         if mode == "approx"
@@ -155,7 +152,6 @@ def build_root(mnemonic: Mnemonic) -> Arithmetic:
     name = mnemonic.type("f32", "f64")
     mode = mnemonic.choice(*ROUNDINGS)
     ftz = name == "f32" and mnemonic.flag("ftz")
-    mnemonic.finish()
     family = rounding.root if mnemonic.base == "sqrt" else rounding.reciprocal
     return instruction(finished(family(FLOATS[name], mode), ftz=ftz), name, 1)
 
@@ -211,7 +207,6 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     absolute = element != F64 and (xorsign or sources == 3) and mnemonic.flag("abs")
     if xorsign and not absolute:
         raise mnemonic.refused(".xorsign comes with .abs")
-    mnemonic.finish()
     if sources == 3:
         if name != "f32":
             raise mnemonic.refused("three operands are known for .f32 alone")
@@ -229,7 +224,6 @@ def build_sign(mnemonic: Mnemonic) -> Arithmetic:
     name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
     element = element_of(name)
     ftz = element in (F16, F32) and mnemonic.flag("ftz")
-    mnemonic.finish()
     bits = np.dtype(f"u{element.itemsize}")
     sign = np.array(1 << (8 * element.itemsize - 1), bits)
     merge, mask = (np.bitwise_xor, sign) if mnemonic.base == "neg" else (np.bitwise_and, ~sign)
@@ -244,7 +238,6 @@ def build_sign(mnemonic: Mnemonic) -> Arithmetic:
 def build_copysign(mnemonic: Mnemonic) -> Arithmetic:
     """Build `copysign`: the sign of the first operand with the value of the second (9.7.3.2)."""
     name = mnemonic.type("f32", "f64")
-    mnemonic.finish()
     return instruction(lambda a, b: np.copysign(b, a), name, 2)
 
 
@@ -276,7 +269,6 @@ def build_class(mnemonic: Mnemonic) -> Arithmetic:
     """Build `testp`."""
     dtype = FLOATS[mnemonic.type("f32", "f64")]
     function = _CLASSES[mnemonic.choice(*_CLASSES)]
-    mnemonic.finish()
     return Arithmetic((dtype,), (PREDICATE,), quiet(function))
 
 
@@ -343,17 +335,14 @@ def build_approximation(mnemonic: Mnemonic) -> Arithmetic:
     element = element_of(name)
     if element == F64:
         if base == "rsqrt" and not mnemonic.flag("ftz"):
-            mnemonic.finish()
             return Arithmetic((F64,), (F64,), quiet(_reciprocal_root))
         if base == "rcp":
             mnemonic.choice("ftz")
-        mnemonic.finish()
         return Arithmetic((F64,), (F64,), quiet(_of_high_halves(function)))
     if base == "ex2" and element == BF16:
         ftz = mnemonic.choice("ftz") == "ftz"
     else:
         ftz = element == F32 and base != "tanh" and mnemonic.flag("ftz")
-    mnemonic.finish()
 
     return instruction(_through_doubles(function, element, ftz=ftz), name, 1)
 
@@ -468,7 +457,6 @@ def build_setp(mnemonic: Mnemonic) -> Arithmetic:
     else:
         register = element = _TYPES[name]
     function, join = _comparison(mnemonic, name, element)
-    mnemonic.finish()
     sources = (register, register) if join is None else (register, register, PREDICATE)
     if name in PACKED:
         return Arithmetic(sources, (PREDICATE,) * 2, _of_halves(function, join, element))
@@ -502,7 +490,6 @@ def build_set(mnemonic: Mnemonic) -> Arithmetic:
         targets = others.get(name, ("f16", "bf16", "f32"))
         result = to = _TYPES[mnemonic.type("u32", "s32", *targets)]
     function, join = _comparison(mnemonic, name, element)
-    mnemonic.finish()
     truth = _truth(to)
 
     def apply(a: Array, b: Array, *c: Array) -> Array:
@@ -523,18 +510,15 @@ def _select(a: Array, b: Array, which: Array) -> Array:
 
 def build_selp(mnemonic: Mnemonic) -> Arithmetic:
     """Build `selp`: the first source where the third is true."""
-    name = mnemonic.type(*_MOVED)
-    mnemonic.finish()
-    dtype = _TYPES[name]
+    dtype = mnemonic.dtype(*_MOVED)
     return Arithmetic((dtype, dtype, PREDICATE), (dtype,), _select)
 
 
 def build_slct(mnemonic: Mnemonic) -> Arithmetic:
     """Build `slct`: the first source where the third is not negative; NaN counts as negative."""
-    selector = named("s32", "f32")[mnemonic.type("s32", "f32")]
-    dtype = _TYPES[mnemonic.type(*_MOVED)]
+    selector = mnemonic.dtype("s32", "f32")
+    dtype = mnemonic.dtype(*_MOVED)
     ftz = selector == F32 and mnemonic.flag("ftz")
-    mnemonic.finish()
     zero = np.array(0, selector)
 
     def apply(a: Array, b: Array, c: Array) -> Array:

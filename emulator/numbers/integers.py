@@ -24,7 +24,6 @@ from pallasc.emulator.numbers.rounding import (
     Arithmetic,
     Array,
     Mnemonic,
-    named,
     quiet,
 )
 
@@ -65,7 +64,6 @@ def build_sum(mnemonic: Mnemonic) -> Arithmetic:
     name = mnemonic.type(*_WIDE, *packed)
     if name == "s32" and mnemonic.flag("sat"):
         function = _saturating(function)
-    mnemonic.finish()
     return _instruction(function, name, 2)
 
 
@@ -126,7 +124,6 @@ def build_product(mnemonic: Mnemonic) -> Arithmetic:
     part = mnemonic.choice(*parts)
     adds = mnemonic.base == "mad"
     sat = adds and part == "hi" and name == "s32" and mnemonic.flag("sat")
-    mnemonic.finish()
     function = _PRODUCTS[part](dtype)
     result = _DOUBLE[dtype.itemsize][dtype.kind] if part == "wide" else dtype
     if not adds:
@@ -155,7 +152,6 @@ def build_product_24(mnemonic: Mnemonic) -> Arithmetic:
     name = mnemonic.type("u32", "s32")
     part = mnemonic.choice("lo", "hi")
     sat = mnemonic.base == "mad24" and part == "hi" and name == "s32" and mnemonic.flag("sat")
-    mnemonic.finish()
     dtype = INTEGERS[name]
     function = _product_24(dtype, part)
     if mnemonic.base == "mul24":
@@ -203,7 +199,6 @@ def build_simple(mnemonic: Mnemonic) -> Arithmetic:
     """Build an instruction whose only modifier is its type."""
     function, sources, names = _SIMPLE[mnemonic.base]
     name = mnemonic.type(*names)
-    mnemonic.finish()
     return _instruction(function, name, sources)
 
 
@@ -212,7 +207,6 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     name = mnemonic.type(*_WIDE, "u16x2", "s16x2")
     function: Function = np.minimum if mnemonic.base == "min" else np.maximum
     relu = name in ("s32", "s16x2") and mnemonic.flag("relu")
-    mnemonic.finish()
     if not relu:
         return _instruction(function, name, 2)
     return _instruction(
@@ -241,7 +235,6 @@ def build_dot(mnemonic: Mnemonic) -> Arithmetic:
     if mnemonic.base == "dp2a":
         low = mnemonic.choice("lo", "hi") == "lo"
         a_types, columns = _PAIRS, slice(0, 2) if low else slice(2, 4)
-    mnemonic.finish()
     a_type, b_type = a_types[a_name], _BYTES[b_name]
     total = U32 if a_name == b_name == "u32" else S32
 
@@ -286,7 +279,6 @@ def build_carry(mnemonic: Mnemonic) -> Arithmetic:
     reads, writes = reads_carry(mnemonic.opcode), mnemonic.flag("cc")
     multiplies = mnemonic.base.startswith("mad")
     part = mnemonic.choice("lo", "hi") if multiplies else ""
-    mnemonic.finish()
     combine = _difference if mnemonic.base.startswith("sub") else _sum
     product = low_or_high_product(dtype, part) if multiplies else None
 
@@ -310,26 +302,16 @@ _LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.
 
 
 def build_logic(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `and`, `or` and `xor`, also for predicates."""
-    types = named("pred", "b16", "b32", "b64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    """Build `and`, `or`, `xor` and `not`, also for predicates."""
+    dtype = mnemonic.dtype("pred", "b16", "b32", "b64")
+    if mnemonic.base == "not":
+        return Arithmetic((dtype,), (dtype,), np.invert)
     return Arithmetic((dtype, dtype), (dtype,), _LOGIC[mnemonic.base])
-
-
-def build_not(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `not`."""
-    types = named("pred", "b16", "b32", "b64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
-    return Arithmetic((dtype,), (dtype,), np.invert)
 
 
 def build_cnot(mnemonic: Mnemonic) -> Arithmetic:
     """Build `cnot`: 1 for zero, else 0."""
-    types = named("b16", "b32", "b64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    dtype = mnemonic.dtype("b16", "b32", "b64")
     return Arithmetic((dtype,), (dtype,), lambda a: (a == 0).astype(dtype))
 
 
@@ -377,10 +359,8 @@ def build_lop3(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.type("b32")
     joined = mnemonic.choice("or", "and", default="") if mnemonic.parts else ""
     if not joined:
-        mnemonic.finish()
         return Arithmetic((U32,) * 4, (U32,), _looked_up)
     mnemonic.destinations = 1
-    mnemonic.finish()
     join = _LOGIC[joined]
 
     def apply(a: Array, b: Array, c: Array, table: Array, q: Array) -> tuple[Array, Array]:
@@ -405,11 +385,8 @@ def _shift(dtype: Any, function: Any) -> Function:
 
 def build_shift(mnemonic: Mnemonic) -> Arithmetic:
     """Build `shl` and `shr`; the count is u32 for every type."""
-    types = named("b16", "b32", "b64")
-    if mnemonic.base == "shr":
-        types |= named("u16", "u32", "u64", "s16", "s32", "s64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    signed = ("u16", "u32", "u64", "s16", "s32", "s64") if mnemonic.base == "shr" else ()
+    dtype = mnemonic.dtype("b16", "b32", "b64", *signed)
     function = np.left_shift if mnemonic.base == "shl" else np.right_shift
     return Arithmetic((dtype, U32), (dtype,), _shift(dtype, function))
 
@@ -422,7 +399,6 @@ def build_funnel(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.type("b32")
     left = mnemonic.choice("l", "r") == "l"
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
-    mnemonic.finish()
 
     def apply(a: Array, b: Array, count: Array) -> Array:
         n = (np.minimum(count, _32) if clamp else count & _31).astype(np.uint64)
@@ -436,9 +412,7 @@ def build_funnel(mnemonic: Mnemonic) -> Arithmetic:
 
 def build_popc(mnemonic: Mnemonic) -> Arithmetic:
     """Build `popc`."""
-    types = named("b32", "b64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    dtype = mnemonic.dtype("b32", "b64")
     return Arithmetic((dtype,), (U32,), lambda a: np.bitwise_count(a).astype(np.uint32))
 
 
@@ -453,19 +427,15 @@ def _length(values: Array) -> Array:
 
 def build_clz(mnemonic: Mnemonic) -> Arithmetic:
     """Build `clz`."""
-    types = named("b32", "b64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    dtype = mnemonic.dtype("b32", "b64")
     bits = 8 * dtype.itemsize
     return Arithmetic((dtype,), (U32,), lambda a: (bits - _length(a)).astype(np.uint32))
 
 
 def build_bfind(mnemonic: Mnemonic) -> Arithmetic:
     """Build `bfind`: the highest bit that differs from the sign; all bits set if there is none."""
-    types = named("u32", "u64", "s32", "s64")
-    dtype = types[mnemonic.type(*types)]
+    dtype = mnemonic.dtype("u32", "u64", "s32", "s64")
     shiftamt = mnemonic.flag("shiftamt")
-    mnemonic.finish()
     bits = 8 * dtype.itemsize
     unsigned = np.dtype(f"u{dtype.itemsize}")
 
@@ -483,9 +453,7 @@ _REVERSED = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)], np.ui
 
 def build_brev(mnemonic: Mnemonic) -> Arithmetic:
     """Build `brev`."""
-    types = named("b32", "b64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    dtype = mnemonic.dtype("b32", "b64")
 
     def apply(a: Array) -> Array:
         octets = a.view(np.uint8).reshape(*a.shape, dtype.itemsize)
@@ -506,9 +474,7 @@ def _ones(count: Array) -> Array:
 
 def build_bfe(mnemonic: Mnemonic) -> Arithmetic:
     """Build `bfe`: a bit field, sign-extended for signed types (9.7.1.19)."""
-    types = named("u32", "u64", "s32", "s64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    dtype = mnemonic.dtype("u32", "u64", "s32", "s64")
     top = 8 * dtype.itemsize - 1
     unsigned = np.dtype(f"u{dtype.itemsize}")
 
@@ -530,9 +496,7 @@ def build_bfe(mnemonic: Mnemonic) -> Arithmetic:
 
 def build_bfi(mnemonic: Mnemonic) -> Arithmetic:
     """Build `bfi`: insert the lower bits of a into b."""
-    types = named("b32", "b64")
-    dtype = types[mnemonic.type(*types)]
-    mnemonic.finish()
+    dtype = mnemonic.dtype("b32", "b64")
 
     def apply(a: Array, b: Array, start: Array, length: Array) -> Array:
         position = (start & _BYTE).astype(np.uint64)
@@ -564,7 +528,6 @@ def _find_nth(mask: Array, base: Array, offset: Array) -> Array:
 def build_fns(mnemonic: Mnemonic) -> Arithmetic:
     """Build `fns` (9.7.1.17); a base above 31 is undefined, and is taken modulo 32 here."""
     mnemonic.type("b32")
-    mnemonic.finish()
     return Arithmetic((U32, U32, S32), (U32,), lambda m, b, o: _find_nth(m, b & _31, o))
 
 
@@ -573,10 +536,8 @@ _ALL = np.array(0xFFFFFFFF, np.uint32)
 
 def build_szext(mnemonic: Mnemonic) -> Arithmetic:
     """Build `szext`: the lower bits of a, zero- or sign-extended (9.7.1.21)."""
-    types = named("u32", "s32")
-    dtype = types[mnemonic.type(*types)]
+    dtype = mnemonic.dtype("u32", "s32")
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
-    mnemonic.finish()
 
     def apply(a: Array, b: Array) -> Array:
         bits = a.view(np.uint32)
@@ -597,7 +558,6 @@ def build_bmsk(mnemonic: Mnemonic) -> Arithmetic:
     """Build `bmsk`: b bits set from bit a on (9.7.1.22)."""
     mnemonic.type("b32")
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
-    mnemonic.finish()
 
     def apply(a: Array, b: Array) -> Array:
         start, width = a.astype(np.uint64), b.astype(np.uint64)
@@ -655,7 +615,6 @@ def build_prmt(mnemonic: Mnemonic) -> Arithmetic:
     """Build `prmt` in its general form and its six modes."""
     mode = "" if mnemonic.parts[-1:] == ["b32"] else mnemonic.type(*_PERMUTATIONS)
     mnemonic.type("b32")
-    mnemonic.finish()
     if not mode:
         return Arithmetic((U32,) * 3, (U32,), _permuted)
     table = np.array(_PERMUTATIONS[mode], np.intp)
@@ -677,7 +636,7 @@ BUILDERS = {
     "and": build_logic,
     "or": build_logic,
     "xor": build_logic,
-    "not": build_not,
+    "not": build_logic,
     "cnot": build_cnot,
     "lop3": build_lop3,
     "shl": build_shift,

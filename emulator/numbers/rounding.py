@@ -76,10 +76,7 @@ PACKED: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
-def named(*names: str) -> dict[str, np.dtype[Any]]:
-    """Return the element types of these names, in order."""
-    known = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
-    return {name: known[name] for name in names}
+_NAMED = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
 
 
 class Mnemonic:
@@ -129,6 +126,10 @@ class Mnemonic:
         if self.parts[-1] not in names:
             raise self.refused(f".{self.parts[-1]} is unknown here")
         return self.parts.pop()
+
+    def dtype(self, *names: str) -> np.dtype[Any]:
+        """Consume the last part as by `type`, and return the element type of this name."""
+        return _NAMED[self.type(*names)]
 
     def finish(self) -> None:
         """Reject parts that have not been consumed.

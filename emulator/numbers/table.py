@@ -232,9 +232,14 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
     if mnemonic.base in integers.READERS or (
         mnemonic.base in ("add", "sub", "mad") and "cc" in mnemonic.parts
     ):
-        return integers.build_carry(mnemonic)
-    build = _BUILDERS.get(mnemonic.base)
-    return None if build is None else build(mnemonic)
+        build: Builder | None = integers.build_carry
+    else:
+        build = _BUILDERS.get(mnemonic.base)
+    if build is None:
+        return None
+    arithmetic = build(mnemonic)
+    mnemonic.finish()
+    return arithmetic
 
 
 def known_opcodes() -> list[tuple[str, str]]:
