@@ -267,7 +267,7 @@ def _names(group: _Group) -> str:
     named = []
     for warps, blocks in by_warps.items():
         shown = ", ".join(blocks[:_MOST_NAMED])
-        more = f" and {len(blocks) - _MOST_BLOCKS} more" if len(blocks) > _MOST_NAMED else ""
+        more = f" and {len(blocks) - _MOST_NAMED} more" if len(blocks) > _MOST_NAMED else ""
         named.append(f"{warps} of {'block' if len(blocks) == 1 else 'blocks'} {shown}{more}")
     return "; ".join(named)
 

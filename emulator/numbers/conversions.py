@@ -138,20 +138,23 @@ def build_encoding(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.choice("rn")
     mnemonic.choice("satfinite")
     relu = mnemonic.flag("relu")
+    return _of_pairs(source, to.register, lambda pair: _joined(_encoded(pair, to, relu=relu), to))
+
+
+def _of_pairs(source: str, register: Any, encode: Function) -> Arithmetic:
+    """Return a conversion of two f32, or of packed halves, by a function of pairs of doubles."""
     if source == "f32":
 
         def of_two(high: Array, low: Array) -> Array:
-            pair = np.stack([low, high], axis=-1).astype(np.float64)
-            return _joined(_encoded(pair, to, relu=relu), to)
+            return encode(np.stack([low, high], axis=-1).astype(np.float64))
 
-        return Arithmetic((F32, F32), (to.register,), quiet(of_two))
-    register, element = PACKED[source]
+        return Arithmetic((F32, F32), (register,), quiet(of_two))
+    packed, element = PACKED[source]
 
     def of_packed(values: Array) -> Array:
-        pair = values.view(element).reshape(*values.shape, 2).astype(np.float64)
-        return _joined(_encoded(pair, to, relu=relu), to)
+        return encode(values.view(element).reshape(*values.shape, 2).astype(np.float64))
 
-    return Arithmetic((register,), (to.register,), quiet(of_packed))
+    return Arithmetic((packed,), (register,), quiet(of_packed))
 
 
 _FOUR = np.array(4, np.uint8)
@@ -202,19 +205,9 @@ def build_exponents(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.type("ue8m0x2")
     mode = mnemonic.choice("rz", "rp")
     finite = mnemonic.flag("satfinite")
-    if source == "f32":
-
-        def of_two(high: Array, low: Array) -> Array:
-            pair = np.stack([low, high], axis=-1).astype(np.float64)
-            return _exponents(pair, mode, finite=finite).view(U16)[..., 0]
-
-        return Arithmetic((F32, F32), (U16,), quiet(of_two))
-
-    def of_packed(values: Array) -> Array:
-        pair = values.view(BF16).reshape(*values.shape, 2).astype(np.float64)
-        return _exponents(pair, mode, finite=finite).view(U16)[..., 0]
-
-    return Arithmetic((U32,), (U16,), quiet(of_packed))
+    return _of_pairs(
+        source, U16, lambda pair: _exponents(pair, mode, finite=finite).view(U16)[..., 0]
+    )
 
 
 _POWERS = np.arange(256, dtype=np.uint16) << np.uint16(7)

@@ -390,7 +390,7 @@ _DECIMAL = re.compile(r"-?(?:0|[1-9]\d*)")
 _COORDINATES = r"%\w+(?:,\s*%\w+)*"
 _SIMPLE_ADDRESS = re.compile(
     r"\[(?P<base>%\w+)(?:\+(?P<offset>-?(?:0|[1-9]\d*)))?"
-    rf"(?:,\s*\{{(?P<coordinates>{_REGISTERS})\}}\s*)?\]"
+    rf"(?:,\s*\{{(?P<coordinates>{_COORDINATES})\}}\s*)?\]"
 )
 _INTEGER = r"-?(?:0[xX][0-9a-fA-F]+|\d+)"
 _NUMBER = re.compile(rf"{_INTEGER}U?")
