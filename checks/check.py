@@ -311,13 +311,9 @@ def _task(label: int, job: Job, timeout_s: float | None, memory_bytes: int) -> T
             variant=subject.variant,
             record=subject.artifact.record,
             blobs=subject.artifact.blobs(),
-            seed=options.seed,
-            schedules=options.schedules,
-            inputs=options.inputs,
+            options=replace(options, timeout_s=timeout_s, memory_bytes=memory_bytes or None),
             xla_ptx=job.xla_ptx,
             why_no_ptx=job.why_no_ptx,
-            timeout_s=timeout_s,
-            memory_bytes=memory_bytes or None,
             env=env,
         )
 

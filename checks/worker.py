@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pallasc.cache.format import size
@@ -51,9 +50,8 @@ class Check(Request, frozen=True, kw_only=True):
         variant: the variant it was compiled from, None without source.
         record: the artifact's record.
         blobs: the blobs that the record names, by digest.
-        xla_ptx, why_no_ptx: see `subject.Subject`.
-        seed, schedules, inputs: see `subject.Options`.
-        timeout_s, memory_bytes: limits of the level, None for no limit.
+        xla_ptx, why_no_ptx: see `levels.Subject`.
+        options: the check's options, without a deadline.
         env: the values of the variables that the variant declares, None if not set.
     """
 
@@ -63,13 +61,9 @@ class Check(Request, frozen=True, kw_only=True):
     variant: Variant | None
     record: Mapping[str, object]
     blobs: Mapping[str, bytes]
-    seed: int
-    schedules: int
-    inputs: Mapping[str, Path] = {}
+    options: Options
     xla_ptx: Mapping[str, str] = {}
     why_no_ptx: str = ""
-    timeout_s: float | None = None
-    memory_bytes: int | None = None
     env: Mapping[str, str | None] = {}
 
 
@@ -94,7 +88,7 @@ class Emulate(Request, frozen=True, kw_only=True):
     Attributes:
         record: the artifact's record.
         blobs: the blobs that the record names, by digest.
-        xla_ptx: see `subject.Subject`.
+        xla_ptx: see `levels.Subject`.
         inputs: the bytes of each input as in device memory; the arrays of all devices are joined.
     """
 
@@ -178,20 +172,13 @@ class Session:
         Raises:
             PallascError: for a mistake of the user.
         """
-        level, timeout_s = LEVELS[request.level], request.timeout_s
+        level, timeout_s = LEVELS[request.level], request.options.timeout_s
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         artifact = Artifact(request.record, request.blobs.__getitem__)
         subject = Subject(
             request.id, artifact, request.variant, request.xla_ptx, request.why_no_ptx
         )
-        options = Options(
-            seed=request.seed,
-            schedules=request.schedules,
-            inputs=request.inputs,
-            timeout_s=timeout_s,
-            deadline_s=deadline_s,
-            memory_bytes=request.memory_bytes,
-        )
+        options = replace(request.options, deadline_s=deadline_s)
         check_arrays_fit(subject, options)
         variant = request.variant if level.calls_user else None
         if variant is None:
