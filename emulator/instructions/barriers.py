@@ -1,7 +1,5 @@
 """Barriers of blocks and clusters, mbarriers, fences, and access to the memory of other blocks.
 
-Barriers of blocks and clusters, mbarriers, and fences.
-
 `clusterlaunchcontrol`: a cluster takes over the work of one that has not started.
 
 PTX ISA 9.0, 9.7.14.18 and 9.7.14.19. The format of the 16-byte response is not documented; the

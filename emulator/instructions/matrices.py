@@ -1,7 +1,5 @@
 """Matrix instructions of warps (`ldmatrix`, `stmatrix`, `mma.sync`) and warpgroups (`wgmma`).
 
-`ldmatrix`, `stmatrix` and `mma.sync`: matrices in the registers of one warp.
-
 `wgmma`: matrix products of a warpgroup, which run until they are waited for.
 
 Each of the four warps computes its own 16 rows. Operands are read when a wait asks for the result,

@@ -5,8 +5,6 @@ Tensor memory: allocations, and moves between it and registers (PTX ISA 9.0, 9.7
 Stores execute when they are waited for. Loads execute immediately: the assembler makes users of
 their registers wait, and Mosaic relies on it.
 
-`tcgen05`: asynchronous operations of the tensor core (PTX ISA 9.0, 9.7.16).
-
 MMAs, copies and commits run in the order in which a block issued them, when a warp waits for a
 commit.
 """

@@ -1,10 +1,8 @@
 """Accesses of lanes and of asynchronous operations.
 
-Tracks loads, stores and atomic operations of lanes, including those on semaphores.
-
-Registers of wgmma: they must be fenced before use, and unchanged until completion.
-
-Asynchronous operations: their accesses and signals, and the waits that show their completion.
+Loads, stores and atomic operations of lanes include those on semaphores. Registers of wgmma must be
+fenced before use, and unchanged until completion. Asynchronous operations have accesses and
+signals, and waits that show their completion.
 """
 
 from __future__ import annotations

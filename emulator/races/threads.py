@@ -1,13 +1,9 @@
 """The observer's state of warps, clusters, barriers and operations, and the races it finds.
 
-Scopes: the reach of strong accesses and fences (PTX ISA 9.0, 8.5).
+Scopes are the reach of strong accesses and fences (PTX ISA 9.0, 8.5). Two strong accesses do not
+race, and an acquire sees a release, if the scope of each includes the thread of the other.
 
-Two strong accesses do not race, and an acquire sees a release, if the scope of each includes the
-thread of the other.
-
-Agents access memory: warps, and the asynchronous units that work for them.
-
-Each agent of a cluster has a number. A frontier is a table with a column for each agent: the last
+Agents access memory: warps, and the asynchronous units that work for them. Each agent of a cluster has a number. A frontier is a table with a column for each agent: the last
 event of the agent that has happened before, from the point of view of the frontier's owner. Events
 are numbered in a single sequence as they occur, so that the events of one agent ascend.
 
@@ -22,21 +18,10 @@ The rows of a frontier define *in which way* the events have happened before:
     AFTER     for tcgen05, as of this thread's last tcgen05.fence::after_thread_sync:
               never passed on, because every waiting thread needs this fence
 
-A race as found by the observer: a rule, two accesses, and the missing synchronization.
-
-The observer's state of warps, clusters and barriers, and of their operations.
-
-The last write and reads of each granule of a memory, and who agrees on the bytes written.
-
-Determines the granularity at which accesses are tracked, from the accesses of a kernel.
-
-The last write and reads of each granule of a memory, as event numbers.
-
-Checks if stores of one instruction by several warps or blocks write the same bytes.
-
-Names of asynchronous operations in messages, and of the waits for them.
-
-Finds loads that may read unwritten bytes: their values are only stored again, or unused.
+A shadow has the last write and reads of each granule of a memory, as event numbers. Accesses are
+tracked at a granularity that follows from the accesses of a kernel. Stores of one instruction by
+several warps or blocks are races unless they write the same bytes. Loads may read unwritten bytes
+if their values are only stored again, or unused.
 
 A kernel may copy a buffer that is only partly filled, as Mosaic's profiler does. With lane
 semantics, Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.

@@ -1,7 +1,5 @@
 """Matrices of warps and warpgroups: `ldmatrix`, `stmatrix`, `mma.sync` and `wgmma`.
 
-Errors of the emulator's pure functions, which have no access to the instruction or warp.
-
 Swizzles of shared memory.
 
 A swizzle of 32, 64 or 128 bytes exchanges pieces of 16 bytes: bits 4 and up of an address are XORed
@@ -148,6 +146,7 @@ class MatrixDescriptor:
     swizzle: int
 
 
+@lru_cache(maxsize=4096)
 def decode_descriptor(descriptor: int) -> MatrixDescriptor:
     """Decode a descriptor of `wgmma`.
 

@@ -19,8 +19,6 @@ Shared memory is read in chunks of 16 bytes, which stay together in every layout
 documented above `make_umma_desc` in CUTLASS' mma_sm100_desc.hpp; the functions below implement
 them.
 
-Decodes a tcgen05.mma: its mnemonic and its instruction descriptor.
-
 An instruction descriptor has 32 bits (PTX ISA 9.0, 9.7.16.4.2), shown for the kinds without and
 with block scales:
 
