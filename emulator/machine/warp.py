@@ -1,12 +1,14 @@
 """Warps, the barriers that they share, and their waits.
 
-A wait has a test for its end that does not run the warp. Barriers are `mbarrier` objects in shared memory and the named barriers of a block (PTX ISA 9.0,
-9.7.13.15 and 9.7.13.1). A warp that returns to the same place with the same registers, without
-having changed anything, will keep doing so until something that it has read changes.
+A wait has a test for its end that does not run the warp. Barriers are `mbarrier` objects in shared
+memory and the named barriers of a block (PTX ISA 9.0, 9.7.13.15 and 9.7.13.1). A warp that returns
+to the same place with the same registers, without having changed anything, will keep doing so until
+something that it has read changes.
 
-A warp is 32 lanes in lockstep, until they diverge. Diverged lanes are *splits*, each with a separate place in the code. The split that is farthest back
-runs first, so that splits reconverge where their paths meet. A split that waits for the others lets
-them run first (independent thread scheduling, PTX ISA 9.0, 3.1).
+A warp is 32 lanes in lockstep, until they diverge. Diverged lanes are *splits*, each with a
+separate place in the code. The split that is farthest back runs first, so that splits reconverge
+where their paths meet. A split that waits for the others lets them run first (independent thread
+scheduling, PTX ISA 9.0, 3.1).
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 Scopes are the reach of strong accesses and fences (PTX ISA 9.0, 8.5). Two strong accesses do not
 race, and an acquire sees a release, if the scope of each includes the thread of the other.
 
-Agents access memory: warps, and the asynchronous units that work for them. Each agent of a cluster has a number. A frontier is a table with a column for each agent: the last
-event of the agent that has happened before, from the point of view of the frontier's owner. Events
-are numbered in a single sequence as they occur, so that the events of one agent ascend.
+Agents access memory: warps, and the asynchronous units that work for them. Each agent of a cluster
+has a number. A frontier is a table with a column for each agent: the last event of the agent that
+has happened before, from the point of view of the frontier's owner. Events are numbered in a single
+sequence as they occur, so that the events of one agent ascend.
 
 The rows of a frontier define *in which way* the events have happened before:
 
