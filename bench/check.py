@@ -35,8 +35,8 @@ from mutated_kernels import SUBJECTS
 from pallasc.cache.store import Store
 from pallasc.compiler.api import compile as compile_kernel
 from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
-from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import Call
 

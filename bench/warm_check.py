@@ -21,9 +21,8 @@ from msgspec import structs
 
 from pallasc.cache.store import Store
 from pallasc.checks.findings import result_from_json
-from pallasc.checks.levels import LEVELS
+from pallasc.checks.levels import LEVELS, Options
 from pallasc.checks.stored_results import StoredResults
-from pallasc.checks.subject import Options
 from pallasc.compiler.builds.build import build
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

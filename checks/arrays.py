@@ -10,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.checks.findings import Finding, Rule
-from pallasc.checks.rules import NOTHING_COMPARED, OTHER_KIND, UNINITIALIZED, WRONG_NUMBERS
-from pallasc.checks.subject import Options, Subject
+from pallasc.checks.findings import (
+    NOTHING_COMPARED,
+    OTHER_KIND,
+    UNINITIALIZED,
+    WRONG_NUMBERS,
+    Finding,
+    Rule,
+)
+from pallasc.checks.levels import Options, Subject
 from pallasc.compiler.arrays import (
     array_of,
     compare_arrays,

@@ -1,33 +1,324 @@
-"""Check variants: reuse the results in the store, and run the remaining levels in workers.
+"""Checks variants: reuses the results in the store, and runs the remaining levels in workers.
 
 If nothing has changed since the last check, no worker is started and JAX is not imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.checks.candidate import Candidate, Events
-from pallasc.checks.jobs import Asking, Job, run_jobs
-from pallasc.checks.levels import Level
+from pallasc.checks.findings import CONSEQUENCES, RACE, Finding, LevelResult, not_checked, status_of
+from pallasc.checks.levels import Level, Options
 from pallasc.checks.locate import Locator
-from pallasc.checks.report import VariantCheck
-from pallasc.checks.rules import RACE
-from pallasc.checks.small_sizes import sizes_note, with_sizes
 from pallasc.checks.stored_results import Checkable, StoredResults
-from pallasc.checks.subject import Options
-from pallasc.errors import PallascError
+from pallasc.compiler.arrays import check_input, named_with_devices
+from pallasc.errors import ArgumentError, Location, PallascError
+from pallasc.specs.canonical import plain
+from pallasc.specs.spelling import suggestion
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.findings import Finding, LevelResult
-    from pallasc.checks.messages import Checked
+    from pallasc.checks.worker import Check, Checked
     from pallasc.compiler.builds.options import Options as BuildOptions
+    from pallasc.compiler.inputs.lookup import Request
     from pallasc.compiler.toolchain.setup import Context
-    from pallasc.compiler.workers.messages import Reply
+    from pallasc.compiler.workers.messages import Reply, Task
     from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.artifacts.plan import LaunchPlan
+    from pallasc.specs.spec import Args, ArgTree, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A compiled variant to check.
+
+    Attributes:
+        id: its display name.
+        artifact: the compiled artifact.
+        action_key: its action key, "" if unknown.
+        variant: the variant it was compiled from, None without source.
+        request: the look-up keys of that variant, None if not known yet.
+        origin: the bundle that contains it, None for others.
+        wrong_in_jax: the part that the installed JAX miscompiles, with its line; "" if none.
+    """
+
+    id: str
+    artifact: Artifact
+    action_key: str = ""
+    variant: Variant | None = None
+    request: Request | None = None
+    origin: Location | None = None
+    wrong_in_jax: str = ""
+
+
+OnResult = Callable[["Candidate", "LevelResult", bool], None]
+"""Called with each result, and True if it came from the store."""
+
+OnUnbuilt = Callable[["Variant", "PallascError"], None]
+"""Called with each variant that did not compile, and the error."""
+
+OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
+"""Called with the running jobs and their seconds, the number done, and the total."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Callbacks of a check: for each result, at regular ticks, and at the end."""
+
+    on_result: OnResult = lambda candidate, result, from_store: None
+    on_unbuilt: OnUnbuilt = lambda variant, error: None
+    on_tick: OnTick = lambda running, done, total: None
+    on_end: Callable[[], None] = lambda: None
+
+
+_HINT = "Change these sizes to some that the kernel and its reference take, or remove them."
+
+
+def sizes_note(asking: Candidate, small: Candidate) -> tuple[str, ...]:
+    """Return the note that names the sizes a result holds for.
+
+    Args:
+        asking: the variant that the user asked about.
+        small: the variant checked in its place.
+    """
+    if asking.variant is None or asking.variant.check is None or small.variant is None:
+        return ()
+    if asking.variant.check.names_args:
+        return (f"for {small.id} with {_arrays(small.variant)}",)
+    return (f"for {small.id}",) if small.id != asking.id else ()
+
+
+def with_sizes(error: PallascError, variant: Variant) -> PallascError:
+    """Return a copy of an error that names the small sizes and their place in the spec.
+
+    Args:
+        error: the error of the variant with small sizes; it is not modified.
+        variant: the variant that the user asked about.
+    """
+    sizes = _named_sizes(variant)
+    if not sizes:
+        return error
+    named = copy(error)
+    named.message = f"with {sizes} from check: in {variant.where('check')}: {error.message}"
+    named.hint = f"{error.hint}\n  {_HINT}" if error.hint else _HINT
+    return named
+
+
+def _named_sizes(variant: Variant) -> str:
+    if variant.check is None:
+        return ""
+    own = dict(variant.params)
+    named = [f"{name}={plain(v)}" for name, v in variant.check.params if own.get(name) != v]
+    if variant.check.names_args:
+        named.append(_arrays(variant.for_check()))
+    return ", ".join(named)
+
+
+def _arrays(variant: Variant) -> str:
+    return ", ".join(f"{path}: {array}" for path, array in variant.arrays())
+
+
+_CHOOSE = "Or choose other variants with -k."
+
+
+class Input(NamedTuple):
+    """An input of a kernel: its path, such as `cache.0`, its short dtype name, and its shape."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def _inputs_of_plan(plan: LaunchPlan) -> list[Input]:
+    """Return the inputs of a plan; with several devices, the first dimension is the device."""
+    front = (plan.device_count,) if plan.device_count > 1 else ()
+    return [Input(b.path, b.dtype, (*front, *b.shape)) for b in plan.inputs]
+
+
+def _inputs_of_variant(variant: Variant) -> list[Input] | None:
+    """Return the inputs that a spec names, None if they are known only after compiling."""
+    if not isinstance(variant.args, dict) or variant.mesh or _has_calls(variant.args):
+        return None
+    return [Input(path, array.dtype, array.shape) for path, array in variant.arrays()]
+
+
+def _has_calls(tree: Args | ArgTree) -> bool:
+    if isinstance(tree, dict):
+        return "$call" in tree or any(map(_has_calls, tree.values()))
+    return isinstance(tree, list) and any(map(_has_calls, tree))
+
+
+def _check(files: Mapping[str, Path], inputs: Sequence[Input], name: str) -> None:
+    known = {each.path: each for each in inputs}
+    for path, file in files.items():
+        if path not in known:
+            hint = suggestion(path, known, otherwise="Its arrays")
+            raise ArgumentError(f"{name} has no input {path!r}, which {file} is for.", hint=hint)
+        try:
+            check_input(file, path, known[path].dtype, known[path].shape, name)
+        except ArgumentError as error:
+            error.hint = f"{error.hint}\n  {_CHOOSE}" if error.hint else _CHOOSE
+            raise
+
+
+def check_plan(files: Mapping[str, Path], plan: LaunchPlan, name: str) -> None:
+    """Check that files hold inputs of a compiled kernel.
+
+    Args:
+        files: the file of each given input, by its path.
+        plan: the kernel's launch plan.
+        name: the kernel's name in messages.
+
+    Raises:
+        SpecError: a file cannot be read.
+        ArgumentError: the kernel has no such input, or its shape or dtype differs.
+    """
+    _check(files, _inputs_of_plan(plan), named_with_devices(name, plan.device_count))
+
+
+def check_variants(files: Mapping[str, Path], variants: Iterable[Variant]) -> None:
+    """Check that files hold inputs of variants, as far as their specs name the inputs.
+
+    Raises:
+        SpecError, ArgumentError: as for `check_plan`.
+    """
+    for variant in variants if files else ():
+        inputs = _inputs_of_variant(variant)
+        if inputs is not None:
+            _check(files, inputs, variant.id)
+
+
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_GRACE_S = 5.0
+"""Levels that enforce their own time limit report their progress; others are stopped after this
+grace period."""
+
+
+class Asking(NamedTuple):
+    """A variant that asks for a result, and the result's scope if not the whole variant."""
+
+    candidate: Candidate
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Job:
+    """A level for one artifact, shared by the variants that ask for it."""
+
+    level: Level
+    subject: Candidate
+    checkable: Checkable
+    options: Options
+    asking: list[Asking] = field(default_factory=list)
+    xla_ptx: Mapping[str, str] = field(default_factory=dict)
+    why_no_ptx: str = ""
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    finish: Callable[[Job, Reply], None],
+    *,
+    store: Store,
+    limits: BuildOptions,
+    events: Events,
+) -> None:
+    """Run each job in a worker.
+
+    Args:
+        jobs: the jobs to run.
+        finish: called with each finished job and its worker's reply.
+        store: the store to look up the PTX of XLA's kernels in.
+        limits: jobs, time and memory of the workers.
+        events: callbacks for progress.
+
+    Raises:
+        ToolError: a worker cannot be started.
+    """
+    from pallasc.compiler.toolchain.setup import settled
+    from pallasc.compiler.workers.pool import Pool, find_capacity
+
+    capacity = find_capacity()
+    count = limits.jobs or capacity.jobs(len(jobs))
+    memory = limits.memory_bytes
+    if memory is None:
+        memory = capacity.memory_bytes(count)
+    _find_ptx(jobs, store, limits, count)
+    tasks = [_task(number, job, limits.timeout_s, memory) for number, job in enumerate(jobs)]
+    done = 0
+    with Pool(
+        count,
+        {**settled(os.environ), **_ONE_THREAD},
+        timeout_s=limits.timeout_s,
+        memory_bytes=memory or None,
+        grace_s=_GRACE_S,
+        program="pallasc.checks.worker",
+    ) as pool:
+        for _, task, reply in pool.run(tasks):
+            if task is not None and reply is not None:
+                done += 1
+                finish(jobs[task.label], reply)
+            else:
+                running = [(jobs[task.label], seconds) for task, seconds in pool.running()]
+                named = [(f"{job.subject.id} ({job.level.name})", s) for job, s in running]
+                events.on_tick(named, done, len(jobs))
+
+
+def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: int) -> None:
+    """Set the PTX of XLA's kernels on the jobs that take it, or the reason why there is none."""
+    from pallasc.compiler.toolchain.setup import prepare
+    from pallasc.compiler.workers.pool import find_ptx, without_ptx
+
+    lacking = [
+        (job, job.subject.variant)
+        for job in jobs
+        if job.level.takes_ptx and job.subject.variant and without_ptx(job.subject.artifact)
+    ]
+    if not lacking:
+        return
+    compiled = [(variant, job.subject.artifact) for job, variant in lacking]
+    try:
+        with prepare(limits.ptxas) as setup:
+            found = find_ptx(compiled, setup, store, jobs=count, timeout_s=limits.timeout_s)
+    except PallascError as error:  # no compiler is installed
+        found = [error] * len(lacking)
+    for (job, _), texts in zip(lacking, found, strict=True):
+        if isinstance(texts, PallascError):
+            job.why_no_ptx = texts.message
+        else:
+            job.xla_ptx = texts
+
+
+def _task(label: int, job: Job, timeout_s: float | None, memory_bytes: int) -> Task:
+    from pallasc.checks.worker import Check
+    from pallasc.compiler.toolchain.setup import declared_values
+    from pallasc.compiler.workers.messages import Task
+
+    subject, level, options = job.subject, job.level, job.options
+    variant = subject.variant if level.calls_user else None
+    env = declared_values(variant.env) if variant is not None else {}
+    devices = variant.mesh if variant is not None else ()
+    folder = variant.base_dir if variant is not None else ""
+
+    def request() -> Check:
+        return Check(
+            level=level.name,
+            id=subject.id,
+            variant=subject.variant,
+            record=subject.artifact.record,
+            blobs=subject.artifact.blobs(),
+            options=replace(options, timeout_s=timeout_s, memory_bytes=memory_bytes or None),
+            xla_ptx=job.xla_ptx,
+            why_no_ptx=job.why_no_ptx,
+            env=env,
+        )
+
+    group = (f"{level.name} {devices}", folder, tuple(env.items()))
+    return Task(label, group, request, f"the process that checks {subject.id}")
 
 
 _DECIDES = "artifact"
@@ -44,6 +335,14 @@ class _Unlocated(NamedTuple):
     checkable: Checkable
     asking: Sequence[Asking]
     from_store: bool = False
+
+
+class Results(NamedTuple):
+    """The results of one variant, the levels whose result came from the store, and the errors."""
+
+    results: tuple[LevelResult, ...]
+    from_store: frozenset[str]
+    errors: Mapping[str, PallascError]
 
 
 class Checking:
@@ -100,8 +399,6 @@ class Checking:
 
     def _look_up(self, asking: Asking, subject: Candidate, options: Options) -> None:
         if options.inputs:
-            from pallasc.checks.inputs import check_plan
-
             check_plan(options.inputs, subject.artifact.plan, subject.id)
         try:
             checkable = self._stored.subject(
@@ -160,7 +457,7 @@ class Checking:
         self._unlocated = []
         self._report_undecided()
 
-    def check_of(self, candidate: Candidate) -> VariantCheck:
+    def results_of(self, candidate: Candidate) -> Results:
         """Return the results of a variant so far."""
         names = [level.name for level in self._levels]
         found = {
@@ -173,15 +470,10 @@ class Checking:
             for name in names
             if (id(candidate), name) in self._errors
         }
-        return VariantCheck(
-            candidate.id,
-            candidate.variant,
-            candidate.action_key or None,
-            candidate.artifact.digest,
+        return Results(
             tuple(result for result, _ in found.values()),
             frozenset(name for name, (_, from_store) in found.items() if from_store),
             errors,
-            origin=candidate.origin,
         )
 
     def finish(self) -> None:
@@ -190,7 +482,7 @@ class Checking:
         self._context.digests.save()
 
     def _finish(self, job: Job, reply: Reply) -> None:
-        from pallasc.checks.messages import Checked
+        from pallasc.checks.worker import Checked
         from pallasc.compiler.workers.messages import Failed
 
         if isinstance(reply, Failed):
@@ -282,8 +574,6 @@ class Checking:
             return result, from_store
         if decided[0].status == "not checked" or decided[0].fails:
             return result, from_store
-        from pallasc.checks.findings import status_of
-
         findings = tuple(
             replace(each, severity="note", hint=_ORDERED) if _is_race(each) else each
             for each in result.findings
@@ -309,8 +599,6 @@ def _noted(result: LevelResult, notes: tuple[str, ...]) -> LevelResult:
 
 def _explained(result: LevelResult, wrong_in_jax: str) -> LevelResult:
     """Return a result whose findings of wrong numbers name the JAX bug that explains them."""
-    from pallasc.checks.findings import CONSEQUENCES
-
     findings = tuple(
         replace(each, hint=f"JAX compiles this kernel wrongly: {wrong_in_jax}")
         if each.rule in CONSEQUENCES and each.severity != "note"
@@ -321,6 +609,4 @@ def _explained(result: LevelResult, wrong_in_jax: str) -> LevelResult:
 
 
 def _stopped(level: Level, error: PallascError) -> LevelResult:
-    from pallasc.checks.findings import not_checked
-
     return not_checked(level.name, error.message.rstrip("."), stopped=True)

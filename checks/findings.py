@@ -1,4 +1,4 @@
-"""The output of a check: findings, and the result of one level for one variant.
+"""The output of a check: findings, their rules, and the result of one level for one variant.
 
 A level never raises for a mistake in a kernel: it returns a `LevelResult`. A variant that it could
 not check is `not checked` with a reason, never `passed`.
@@ -6,12 +6,15 @@ not check is `not checked` with a reason, never `passed`.
 `to_json` and `result_from_json` are the only conversion to and from JSON: between processes, in the
 store, and in `--json`. In the store, file paths are relative to the spec's folder (`moved_to`,
 `moved_from`), so that a result is valid in every clone.
+
+Equivalent findings are merged: from unrolled loops, or a race seen from both sides. Several levels
+share rules, with one name for each kind of mistake.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -238,3 +241,260 @@ def _with_files(result: LevelResult, change: Callable[[str], str]) -> LevelResul
         for finding in result.findings
     )
     return replace(result, findings=findings)
+
+
+WRONG_NUMBERS = Rule(
+    "wrong-numbers",
+    "A result differs from the reference by more than the tolerance.",
+    "The message has the first element that differs. The same --seed gives the same inputs.",
+)
+NOTHING_COMPARED = Rule(
+    "nothing-compared",
+    "All elements of a result are NaN, and so are those of the reference.",
+    "They agree, and that tells nothing about the kernel. Give it other inputs: --input, --inputs, "
+    "or another --seed.",
+)
+OTHER_KIND = Rule(
+    "other-kind",
+    "The reference returns numbers of another kind than the kernel, such as floating-point numbers "
+    "for integers.",
+    "They are compared by value. If that is intended, convert the result in the reference; a "
+    "reference in another precision needs no conversion.",
+)
+UNINITIALIZED = Rule(
+    "uninitialized-read",
+    "A result depends on memory that was never written.",
+    "In a check, such memory holds NaN, or other values in each run. Write it first, or wait for "
+    "the copy that writes it.",
+)
+OUT_OF_BOUNDS = Rule(
+    "out-of-bounds",
+    "An access is out of bounds.",
+    "On a GPU it reads or overwrites other memory, or fails. Clamp the index, or mask the access.",
+)
+RACE = Rule(
+    "race",
+    "Two accesses to the same memory, one of them a write, are not ordered by synchronization.",
+    "Their order is undefined. Add what orders them: a wait for the copy or MMA (barrier_wait, "
+    "wait_smem_to_gmem, wgmma_wait), a barrier, or a fence (commit_smem).",
+)
+DEADLOCK = Rule(
+    "deadlock",
+    "All threads that still run are waiting, and nothing can wake them.",
+    "On a GPU the kernel hangs. Compare the arrivals of each barrier with the number it expects, "
+    "and the phases that complete with the phases that each thread waits for.",
+)
+BARRIER_MISUSE = Rule(
+    "barrier-misuse",
+    "A barrier is misused: a thread misses a phase, or arrivals or bytes are left over.",
+    "A thread that waits on a barrier must wait for each of its phases, and no arrivals or bytes "
+    "may be pending when the kernel ends.",
+)
+UNFINISHED_COPY = Rule(
+    "unfinished-copy",
+    "A kernel ends while a copy into or out of its shared memory, or an MMA, may be in flight.",
+    "The next block may get the shared memory while it is still in use. Before the kernel ends, "
+    "wait for copies into it on their barrier (barrier_wait), for copies out of it with "
+    "wait_smem_to_gmem, and for MMAs with wgmma_wait.",
+)
+NOT_EXECUTED = Rule(
+    "not-executed",
+    "No schedule executed these lines.",
+    "The check holds for the rest of the kernel. Try other sizes or inputs: `check` in the spec, "
+    "--input, --inputs, or another --seed.",
+)
+
+
+ACCUMULATOR_BEFORE_WAIT = Rule(
+    "accumulator-before-wait",
+    "An accumulator is used before its MMA has completed.",
+    "Commit the MMA, and wait for it, before its accumulator is read.",
+)
+OPERAND_OVERWRITTEN = Rule(
+    "operand-overwritten",
+    "Registers that hold the left operand of an MMA are overwritten while the MMA may read them.",
+    "MMAs are asynchronous. Wait for them (wgmma_wait) before the value changes.",
+)
+MISSING_PROXY_FENCE = Rule(
+    "missing-proxy-fence",
+    "A copy or an MMA reads shared memory without a fence after the stores to it.",
+    "Copies and tensor cores do not see the stores of threads without a fence. Call commit_smem() "
+    "after the stores.",
+)
+MEMORY_LIMIT = Rule(
+    "memory-limit",
+    "A kernel asks for more memory or registers than the device has, or for an invalid amount.",
+    "Use smaller tiles or fewer stages.",
+)
+COMPILED_WRONGLY = Rule(
+    "compiled-wrongly",
+    "The compiled kernel computes something else than its source says.",
+    "JAX's interpreter gives the numbers of the reference, and the PTX does not: JAX or XLA has "
+    "compiled it wrongly, or a synchronization is missing that the interpreter does not see.",
+)
+DEPENDS_ON_ORDER = Rule(
+    "depends-on-order",
+    "A result depends on the order in which blocks or warps run.",
+    "A GPU runs blocks in any order, so the result may change from run to run. Let each block "
+    "write a part of its own, or combine parts in a fixed order. If any order is right, as of the "
+    "elements of a list, --schedules 1 does not compare them.",
+)
+MISALIGNED = Rule(
+    "misaligned",
+    "An address is not a multiple of the alignment that the instruction requires.",
+    "On a GPU the kernel ends with an error. Keep offsets and row lengths multiples of 16 bytes "
+    "where arrays are copied.",
+)
+FAILED_ASSERTION = Rule(
+    "failed-assertion",
+    "An assertion of the kernel fails, or it traps.",
+    "On a GPU the kernel ends with an error. The inputs of this check make its condition false.",
+)
+INVALID_INSTRUCTION = Rule(
+    "invalid-instruction",
+    "An instruction is executed with invalid operands, or by the wrong threads.",
+    "Its behavior on a GPU is undefined.",
+)
+REPEATED_PREFETCH = Rule(
+    "repeated-prefetch",
+    "Several blocks of a cluster prefetch the same bytes.",
+    "The numbers are right, and the traffic is a multiple of what it need be. Let each block "
+    "prefetch a part: plgpu.async_prefetch with collective_axes, which JAX loses with "
+    "LoweringSemantics.Warpgroup, the default of 0.12.",
+)
+
+ARTIFACT_RULES: tuple[Rule, ...] = (
+    WRONG_NUMBERS,
+    NOTHING_COMPARED,
+    OTHER_KIND,
+    COMPILED_WRONGLY,
+    DEPENDS_ON_ORDER,
+    UNINITIALIZED,
+    OUT_OF_BOUNDS,
+    RACE,
+    MISSING_PROXY_FENCE,
+    ACCUMULATOR_BEFORE_WAIT,
+    OPERAND_OVERWRITTEN,
+    UNFINISHED_COPY,
+    DEADLOCK,
+    BARRIER_MISUSE,
+    MEMORY_LIMIT,
+    MISALIGNED,
+    FAILED_ASSERTION,
+    INVALID_INSTRUCTION,
+    REPEATED_PREFETCH,
+    NOT_EXECUTED,
+)
+
+
+INTERPRETER_RULES: tuple[Rule, ...] = (
+    WRONG_NUMBERS,
+    NOTHING_COMPARED,
+    OTHER_KIND,
+    UNINITIALIZED,
+    OUT_OF_BOUNDS,
+    RACE,
+    DEADLOCK,
+    BARRIER_MISUSE,
+    UNFINISHED_COPY,
+)
+
+
+MOST_PLACES = 28
+_ASYNCHRONOUS = frozenset({"cp", "tcgen05", "wgmma"})
+_OF_PAIRS = frozenset({"race", "missing-proxy-fence", "accumulator-before-wait"})
+"""Rules about two accesses; which one comes second depends on the schedule and the level."""
+
+
+def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Merge equivalent findings; the message of a merged finding has the count.
+
+    Findings of a rule about two accesses are equivalent if both lines match, in either order; other
+    findings if their subject, their line and the lines of their places match.
+    """
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        same = pair_of(finding) or _what_of(finding)
+        groups.setdefault((finding.rule, finding.severity, same), []).append(finding)
+    return tuple(_joined(*group) for group in groups.values())
+
+
+def pair_of(finding: Finding) -> frozenset[object] | None:
+    """Return the two places of a finding, None if its rule is not about two accesses."""
+    partner = next((place for place in finding.places if place.text != CALLED), None)
+    if finding.rule not in _OF_PAIRS or partner is None:
+        return None
+    own = Place(finding.instruction, finding.location, finding.ptx_line)
+    return frozenset(_at(place, finding) for place in (own, partner))
+
+
+def distinct_findings(results: Iterable[LevelResult]) -> Iterator[Finding]:
+    """Yield the findings of a variant's levels; a pair of accesses is yielded only once."""
+    told: set[object] = set()
+    for result in results:
+        own = [(pair_of(finding), finding) for finding in result.findings]
+        yield from (f for pair, f in own if pair is None or (f.rule, pair) not in told)
+        told.update((f.rule, pair) for pair, f in own)
+
+
+def distinct(places: Iterable[Place]) -> tuple[Place, ...]:
+    """Return at most `MOST_PLACES` places, without repeats of the same text at the same line."""
+    found: dict[object, Place] = {}
+    for place in places:
+        at = place.location
+        where = (at.file, at.line) if at else (place.cubin, place.kernel, place.ptx_line)
+        found.setdefault((place.text, where), place)
+    return tuple(found.values())[:MOST_PLACES]
+
+
+def _joined(*group: Finding) -> Finding:
+    """Return the first of equivalent findings, with the lines that only the others have.
+
+    In a race between an asynchronous operation and an access that should wait for it, the access is
+    first.
+    """
+    if len(group) == 1:
+        return group[0]
+    first, *more = sorted(group, key=_is_asynchronous)
+    known = {_line(first.location), *(_line(place.location) for place in first.places)}
+    others = [
+        place
+        for finding in more
+        for place in finding.places
+        if place.location is not None and _line(place.location) not in known
+    ]
+    places = distinct((*first.places, *others))
+    return replace(first, message=f"{first.message}; {len(more)} more like it", places=places)
+
+
+def _is_asynchronous(finding: Finding) -> bool:
+    return _opcode(finding).partition(".")[0] in _ASYNCHRONOUS
+
+
+def _what_of(finding: Finding) -> object:
+    """Return the key of a finding's subject and location.
+
+    Without a source line, the opcode is the key, which unrolled loops repeat. Without an
+    instruction as well, only the message distinguishes findings.
+    """
+    own = _line(finding.location)
+    places = tuple(line for place in finding.places if (line := _line(place.location)))
+    if own is None and not finding.instruction:
+        return finding.kernel, finding.message
+    return finding.subject, own or (finding.cubin, finding.kernel, _opcode(finding)), places
+
+
+def _opcode(finding: Finding) -> str:
+    """Return the opcode of an instruction, skipping its guard."""
+    words = finding.instruction.split()
+    return next((word.rstrip(",;") for word in words if not word.startswith("@")), "")
+
+
+def _at(place: Place, finding: Finding) -> object:
+    if place.location is None and place.ptx_line:
+        return place.cubin or finding.cubin, place.kernel or finding.kernel, place.ptx_line
+    return _line(place.location) or place.text
+
+
+def _line(location: Location | None) -> tuple[str, int] | None:
+    return None if location is None else (location.file, location.line)

@@ -1,29 +1,86 @@
-"""The levels of `pallasc check`, each in a separate package.
+"""Input of a level: a compiled variant and the options of its check.
 
-To add a level, write a package `checks/NAME` with
+The levels of `pallasc check`: each is a module that runs in a worker.
 
-* a module `level` with `run(subject: Subject, options: Options) -> LevelResult`. It is called in a
-  separate worker process, with the build's limits on time and memory: it may import anything, hang,
-  crash or run out of memory, and only this variant's result is lost. It raises only `PallascError`,
-  for a mistake of the user (a reference that fails, inputs that do not fit);
-* a module `rules` with `RULES: tuple[Rule, ...]`, which imports neither numpy nor JAX;
+To add a level, write a module `checks/NAME.py` with `run(subject: Subject, options: Options) ->
+LevelResult`. It is called in a separate worker process, with the build's limits on time and memory:
+it may import anything, hang, crash or run out of memory, and only this variant's result is lost. It
+raises only `PallascError`, for a mistake of the user (a reference that fails, inputs that do not
+fit). Add a row here, and its name to `LEVELS` in `cli/check.py`.
 
-and add a row here, and its name to `LEVELS` in `cli/check.py`. Results are stored under the action
-key and the digest of the pallasc modules that the package imports (`stored_results`), so that a
-changed level checks again. Files that the user's code reads in the worker count if the level has
-`needs_source` or `calls_reference`.
-
-The packages are only named here and imported when they run: the command imports none of them.
+Results are stored under the action key and the digest of the pallasc modules that the level imports
+(`stored_results`), so that a changed level checks again. Files that the user's code reads in the
+worker count if the level has `needs_source` or `calls_reference`. The command imports no level.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from pallasc.checks.findings import LevelResult, Rule
-from pallasc.checks.subject import Options, Subject
+from pallasc.checks.findings import ARTIFACT_RULES, INTERPRETER_RULES, LevelResult, Rule
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import LaunchPlan
+from pallasc.specs.spec import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One compiled variant.
+
+    Attributes:
+        id: its display name.
+        artifact: record, plan and blobs; if the spec names small sizes, the small variant's.
+        variant: the variant it was compiled from: entry, arguments, reference, tolerance, folder.
+            None for artifacts from a bundle or by key, which have no source.
+        xla_ptx: PTX of XLA's kernels by the digest of their cubin, for levels that take it.
+        why_no_ptx: why that PTX is not available, "" if it is.
+    """
+
+    id: str
+    artifact: Artifact
+    variant: Variant | None = None
+    xla_ptx: Mapping[str, str] = field(default_factory=dict)
+    why_no_ptx: str = ""
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """The checked launch plan."""
+        return self.artifact.plan
+
+    @property
+    def ptx(self) -> dict[tuple[str, str], str]:
+        """The PTX of each kernel by cubin digest and name; XLA's kernels are not included."""
+        return {
+            (kernel.cubin, kernel.name): self.artifact.blob(kernel.ptx).decode()
+            for kernel in self.artifact.kernels
+            if kernel.ptx
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of a check.
+
+    Attributes:
+        seed: determines the random inputs and interleavings.
+        seed_given: the command line set the seed, which overrides the spec's.
+        schedules: the number of interleavings to try, if a level has more than one.
+        inputs: the file of each given input, by its path; other inputs are random.
+        timeout_s: time limit of a level, None for no limit.
+        deadline_s: the end of that time on this process's monotonic clock.
+        memory_bytes: memory limit of this process, None for no limit.
+    """
+
+    seed: int = 0
+    seed_given: bool = False
+    schedules: int = 3
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    timeout_s: float | None = None
+    deadline_s: float | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +89,7 @@ class Level:
 
     Attributes:
         name: as in `--level`.
-        package: its package in pallasc, without the `pallasc.` prefix.
+        rules: the kinds of mistakes that it finds.
         needs_source: it calls the user's function or reference, which bundles do not have.
         calls_reference: it calls the user's reference if there is source, and also runs without.
         takes_ptx: it uses the PTX of XLA's kernels, if available.
@@ -40,7 +97,7 @@ class Level:
     """
 
     name: str
-    package: str
+    rules: tuple[Rule, ...]
     needs_source: bool = False
     calls_reference: bool = False
     takes_ptx: bool = False
@@ -54,14 +111,14 @@ class Level:
     @property
     def own_parts(self) -> tuple[str, ...]:
         """The parts of pallasc that decide its result, including everything they import."""
-        return (self.package, "checks.worker")
+        return (f"checks.{self.name}", "checks.worker")
 
 
 _LEVELS = (
-    Level(name="interpreter", package="checks.interpreter", needs_source=True),
+    Level(name="interpreter", rules=INTERPRETER_RULES, needs_source=True),
     Level(
         name="artifact",
-        package="checks.artifact",
+        rules=ARTIFACT_RULES,
         calls_reference=True,
         takes_ptx=True,
         takes_schedules=True,
@@ -84,15 +141,11 @@ def run_level(level: Level, subject: Subject, options: Options) -> LevelResult:
     Raises:
         PallascError: for a mistake of the user.
     """
-    module = importlib.import_module(f"pallasc.{level.package}.level")
+    module = importlib.import_module(f"pallasc.checks.{level.name}")
     result: LevelResult = module.run(subject, options)
     return result
 
 
 def rules_of(levels: Iterable[Level]) -> dict[str, Rule]:
     """Return the rules of levels by name."""
-    return {
-        rule.name: rule
-        for level in levels
-        for rule in importlib.import_module(f"pallasc.{level.package}.rules").RULES
-    }
+    return {rule.name: rule for level in levels for rule in level.rules}

@@ -14,13 +14,22 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from pallasc.checks.merge import distinct, merged
-from pallasc.checks.rules import BARRIER_MISUSE, DEADLOCK, NOT_EXECUTED
+from pallasc.checks.findings import (
+    BARRIER_MISUSE,
+    CALLED,
+    DEADLOCK,
+    NOT_EXECUTED,
+    Finding,
+    LevelResult,
+    Place,
+    distinct,
+    merged,
+    status_of,
+)
 from pallasc.errors import Location, PallascError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.findings import Finding, LevelResult, Place
     from pallasc.compiler.lowering import LineTable
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
@@ -61,8 +70,6 @@ class Locator:
 
     def located(self, results: Sequence[Located]) -> list[LevelResult]:
         """Return results with the lines of their findings, or a note on why there are none."""
-        from pallasc.checks.findings import status_of
-
         wanted = {
             _key(variant): (variant, artifact)
             for result, artifact, variant in results
@@ -227,8 +234,6 @@ def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Locat
 
 def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
     """Return the loops around a line; their number of iterations may be wrong."""
-    from pallasc.checks.findings import Place
-
     table = tables.get(kernel)
     calls = table.loops_around(line) if table is not None else ()
     return [Place("a loop around these lines", at) for at in calls]
@@ -236,6 +241,4 @@ def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:
     """Return the calls that lead to the innermost line, nearest first, except the kernel's own."""
-    from pallasc.checks.findings import CALLED, Place
-
     return [Place(CALLED, at) for at in stack[1:-1][:most]]

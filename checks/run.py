@@ -1,27 +1,134 @@
-"""Check the variants of a build, or compiled variants, and report on each."""
+"""Checks the variants of a build, or compiled variants, and reports on each."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from pallasc.checks.candidate import Candidate, Events
-from pallasc.checks.check import Checking
-from pallasc.checks.levels import Level
-from pallasc.checks.report import Report, VariantCheck
-from pallasc.checks.small_sizes import with_sizes
-from pallasc.checks.subject import Options
+from pallasc.checks.check import Candidate, Checking, Events, with_sizes
+from pallasc.checks.findings import LevelResult
+from pallasc.checks.levels import Level, Options
+from pallasc.errors import Location, PallascError, ToolError
+from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.builds.report import Report as BuildReport
     from pallasc.compiler.builds.report import VariantResult
-    from pallasc.specs.spec import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class VariantCheck:
+    """The results of one variant.
+
+    Attributes:
+        id: its display name.
+        variant: the variant it was compiled from, None if there is no source.
+        action_key: its action key, None if unknown.
+        digest: the digest of its artifact, None if it has none.
+        results: a result for each requested level; empty if it did not compile.
+        from_store: the levels whose results came from the store.
+        errors: by level, why the check itself failed.
+        built: the result of building it, None if nothing was built.
+        origin: the bundle that contains it, None for others.
+    """
+
+    id: str
+    variant: Variant | None
+    action_key: str | None
+    digest: str | None
+    results: tuple[LevelResult, ...] = ()
+    from_store: frozenset[str] = frozenset()
+    errors: Mapping[str, PallascError] = field(default_factory=dict)
+    built: VariantResult | None = None
+    origin: Location | None = None
+
+    @property
+    def place(self) -> Location | None:
+        """Its kernel's location in the spec, or its bundle; None if only its key is known."""
+        return self.variant.location if self.variant is not None else self.origin
+
+    @property
+    def exit_codes(self) -> list[int]:
+        """The exit codes that its results call for."""
+        built = self.built.error if self.built is not None else None
+        codes = [error.exit_code for error in (built, *self.errors.values()) if error is not None]
+        return codes + [1 for result in self.results if result.fails and not result.stopped]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of a check.
+
+    Attributes:
+        checks: a check for each variant, in the order of the variants.
+        seconds: duration in seconds.
+        levels: the names of the requested levels.
+        notes: warnings.
+        interrupted: True if it was interrupted; unfinished variants lack results.
+        errors: errors of spec files that could not be executed.
+    """
+
+    checks: tuple[VariantCheck, ...]
+    seconds: float
+    levels: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+    errors: tuple[PallascError, ...] = ()
+
+    @property
+    def left(self) -> int:
+        """The number of variants that lack results of some level because of an interrupt."""
+        return sum(bool(self.missing(check)) for check in self.checks)
+
+    def missing(self, check: VariantCheck) -> tuple[str, ...]:
+        """Return the levels that have no result for a variant because of an interrupt."""
+        if not self.interrupted or (check.built is not None and check.built.error is not None):
+            return ()
+        done = {result.level for result in check.results}
+        return tuple(level for level in self.levels if level not in done)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's code.
+
+        4 if nothing could be checked; see `unchecked`.
+        """
+        if self.interrupted:
+            return 130
+        codes = self._exit_codes
+        if not codes and (unchecked := self.unchecked) is not None:
+            return unchecked.exit_code
+        return 1 if 1 in codes else next(iter(codes), 0)
+
+    @property
+    def _exit_codes(self) -> list[int]:
+        codes = [code for check in self.checks for code in check.exit_codes]
+        return codes + [error.exit_code for error in self.errors]
+
+    @property
+    def unchecked(self) -> PallascError | None:
+        """The error of a check in which no level could check any variant, else None.
+
+        None also if variants have errors, which explain themselves.
+        """
+        results = [result for check in self.checks for result in check.results]
+        if any(r.status != "not checked" for r in results) or not results:
+            return None
+        if self.interrupted or self._exit_codes:
+            return None
+        count = len(self.checks)
+        which = "the variant" if count == 1 else f"any of the {count:,} variants"
+        has_source = any(check.variant is not None for check in self.checks)
+        hint = "Each level says why."
+        if not has_source:
+            hint += " Name specs instead, or bundles made with --keep-ptx."
+        return ToolError(f"nothing was checked: no level could check {which}.", hint=hint)
 
 
 def check_candidates(
@@ -55,7 +162,7 @@ def check_candidates(
             checking.run()
     except KeyboardInterrupt:
         interrupted = True
-    checks = tuple(checking.check_of(candidate) for candidate in candidates)
+    checks = tuple(_check_of(checking, candidate) for candidate in candidates)
     return _report(checks, levels, checking, began_s, interrupted)
 
 
@@ -139,6 +246,17 @@ def check_built(
     return replace(done, notes=(*report.notes, *done.notes), errors=report.errors)
 
 
+def _check_of(checking: Checking, candidate: Candidate) -> VariantCheck:
+    return VariantCheck(
+        candidate.id,
+        candidate.variant,
+        candidate.action_key or None,
+        candidate.artifact.digest,
+        *checking.results_of(candidate),
+        origin=candidate.origin,
+    )
+
+
 def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
     """Return the variant asked about, None if the variant to run did not compile."""
     made = _made(report.results[demand.number])
@@ -165,7 +283,7 @@ def _checked(
     built = _built(demand, report)
     if candidate is None:
         return VariantCheck(demand.variant.id, demand.variant, None, None, built=built)
-    return replace(checking.check_of(candidate), built=built)
+    return replace(_check_of(checking, candidate), built=built)
 
 
 def _built(demand: Demand, report: BuildReport) -> VariantResult:

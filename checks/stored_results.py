@@ -27,6 +27,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
+from pallasc.checks.findings import (
+    LevelResult,
+    files_of,
+    moved_from,
+    moved_to,
+    result_from_json,
+    to_json,
+)
+from pallasc.checks.levels import LEVELS, Level, Options
 from pallasc.compiler.inputs.lookup import Request, Requests
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.sources import CurrentSources
@@ -37,9 +46,6 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.findings import LevelResult
-    from pallasc.checks.levels import Level
-    from pallasc.checks.subject import Options
     from pallasc.compiler.toolchain.modules import Place
     from pallasc.compiler.toolchain.setup import Context
 
@@ -194,8 +200,6 @@ class StoredResults:
         Raises:
             CorruptError: a worker sent sources that are not part of a manifest.
         """
-        from pallasc.checks.findings import moved_from, to_json
-
         before = self._manifest(subject) or Manifest()
         read = manifest_from_json(subject.key, sources) if sources else before
         rows = _rows(before)
@@ -224,8 +228,6 @@ class StoredResults:
         Raises:
             PallascError: a file with such a line cannot be read, or the store cannot be written.
         """
-        from pallasc.checks.findings import files_of, moved_from, to_json
-
         before = self._manifest(subject)
         rows = {} if before is None else _rows(before)
         if before is None or subject.variant is None or level.name not in rows:
@@ -290,8 +292,6 @@ class StoredResults:
 
 
 def _with_source() -> set[str]:
-    from pallasc.checks.levels import LEVELS
-
     return {level.name for level in LEVELS.values() if level.calls_user}
 
 
@@ -308,8 +308,6 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 def _result(data: object, variant: Variant | None) -> LevelResult | None:
     """Return a stored result, None if it is malformed."""
-    from pallasc.checks.findings import moved_to, result_from_json
-
     try:
         result = result_from_json(data) if isinstance(data, dict) else None
     except ValueError:

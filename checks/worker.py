@@ -1,7 +1,7 @@
-"""The process that runs levels: one variant after the other, for one level and spec folder.
+"""The process that runs levels and emulates plans, one variant after the other.
 
-Started by the warden as `main(REQUESTS, ANSWERS)`; the messages are defined in
-`checks.messages`. JAX is imported if a level calls the user's code, and runs on the CPU.
+Started by the warden as `main(REQUESTS, ANSWERS)`. JAX is imported if a level
+calls the user's code, and runs on the CPU.
 """
 
 from __future__ import annotations
@@ -9,20 +9,134 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from pallasc.checks.findings import LevelResult
-from pallasc.checks.levels import LEVELS, Level, run_level
-from pallasc.checks.memory_limit import check_arrays_fit, out_of_memory
-from pallasc.checks.messages import Check, Checked
-from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.workers.messages import serve
-from pallasc.errors import CheckError, ToolError
+from pallasc.cache.format import size
+from pallasc.checks.findings import Finding, LevelResult
+from pallasc.checks.levels import LEVELS, Level, Options, Subject, run_level
+from pallasc.compiler.workers.messages import Reply, Request, serve
+from pallasc.errors import CheckError, CompileError, ToolError
+from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.spec import Mesh, Variant
+
+
+class Checked(Reply, frozen=True, kw_only=True):
+    """The result of a level.
+
+    Attributes:
+        result: the result.
+        sources: files read by the user's code, as fields of a manifest; empty for a level without
+            source.
+        uncached: why the store must not keep the result, "" if it may.
+    """
+
+    result: LevelResult
+    sources: Mapping[str, object] = {}
+    uncached: str = ""
+
+
+class Check(Request, frozen=True, kw_only=True):
+    """Run a level.
+
+    Attributes:
+        level: its name.
+        id: the variant's display name.
+        variant: the variant it was compiled from, None without source.
+        record: the artifact's record.
+        blobs: the blobs that the record names, by digest.
+        xla_ptx, why_no_ptx: see `levels.Subject`.
+        options: the check's options, without a deadline.
+        env: the values of the variables that the variant declares, None if not set.
+    """
+
+    reply: ClassVar[type[Reply]] = Checked
+    level: str
+    id: str
+    variant: Variant | None
+    record: Mapping[str, object]
+    blobs: Mapping[str, bytes]
+    options: Options
+    xla_ptx: Mapping[str, str] = {}
+    why_no_ptx: str = ""
+    env: Mapping[str, str | None] = {}
+
+
+class Emulated(Reply, frozen=True, kw_only=True):
+    """The result of an emulation.
+
+    Attributes:
+        outputs: the bytes of each output as in device memory, all devices concatenated; empty if a
+            kernel failed.
+        printed: the text printed by kernels.
+        fault: the fault that ended a kernel, None if all kernels completed.
+    """
+
+    outputs: tuple[bytes, ...] = ()
+    printed: str = ""
+    fault: Finding | None = None
+
+
+class Emulate(Request, frozen=True, kw_only=True):
+    """Run a plan.
+
+    Attributes:
+        record: the artifact's record.
+        blobs: the blobs that the record names, by digest.
+        xla_ptx: see `levels.Subject`.
+        inputs: the bytes of each input as in device memory; the arrays of all devices are joined.
+    """
+
+    reply: ClassVar[type[Reply]] = Emulated
+    record: Mapping[str, object]
+    blobs: Mapping[str, bytes]
+    xla_ptx: Mapping[str, str]
+    inputs: tuple[bytes, ...]
+
+
+_HINT = (
+    "Name small sizes under check in the spec, or raise --memory. With fewer --jobs, each process "
+    "gets more memory."
+)
+
+
+def check_arrays_fit(subject: Subject, options: Options) -> None:
+    """Check that the arrays of a variant fit into the memory of this process.
+
+    Inputs count twice: as passed, and in the emulated memory that the kernel reads.
+
+    Raises:
+        CompileError: they do not fit.
+    """
+    plan, limit = subject.plan, options.memory_bytes
+    given, made = _bytes(plan.inputs), _bytes(plan.outputs)
+    needed = (2 * given + made) * max(plan.device_count, 1)
+    if limit is None or needed <= limit:
+        return
+    on = f" on {plan.device_count} devices" if plan.device_count > 1 else ""
+    raise CompileError(
+        f"the arrays of {subject.id}{on} need at least {size(needed, limit)} of memory, more than "
+        f"the {size(limit)} that one process may hold (--memory)",
+        hint=_HINT,
+    )
+
+
+def out_of_memory(name: str, error: MemoryError) -> CompileError:
+    """Return the error for a variant that ran out of memory."""
+    reason = str(error).partition("\n")[0].rstrip(".")
+    lacking = CompileError(
+        f"not enough memory to execute {name}{f': {reason}' if reason else ''}", hint=_HINT
+    )
+    lacking.__cause__ = error
+    return lacking
+
+
+def _bytes(bindings: Iterable[Binding]) -> int:
+    return sum(ArraySpec(binding.dtype, binding.shape).nbytes for binding in bindings)
 
 
 def main(requests: int, replies: int) -> int:
@@ -40,7 +154,7 @@ def main(requests: int, replies: int) -> int:
     return serve(
         requests,
         replies,
-        {Check: check},
+        {Check: check, Emulate: _emulate},
         lambda: session.is_tainted() or threading.active_count() > threads,
     )
 
@@ -57,20 +171,13 @@ class Session:
         Raises:
             PallascError: for a mistake of the user.
         """
-        level, timeout_s = LEVELS[request.level], request.timeout_s
+        level, timeout_s = LEVELS[request.level], request.options.timeout_s
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         artifact = Artifact(request.record, request.blobs.__getitem__)
         subject = Subject(
             request.id, artifact, request.variant, request.xla_ptx, request.why_no_ptx
         )
-        options = Options(
-            seed=request.seed,
-            schedules=request.schedules,
-            inputs=request.inputs,
-            timeout_s=timeout_s,
-            deadline_s=deadline_s,
-            memory_bytes=request.memory_bytes,
-        )
+        options = replace(request.options, deadline_s=deadline_s)
         check_arrays_fit(subject, options)
         variant = request.variant if level.calls_user else None
         if variant is None:
@@ -152,3 +259,36 @@ def _with_sources(result: LevelResult, variant: Variant) -> Checked:
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         return Checked(result=result, uncached=why_unknown_reads(error))
     return Checked(result=result, sources=sources)
+
+
+def _emulate(request: Emulate) -> Emulated:
+    """Run a plan on all of its devices until it ends or a kernel fails.
+
+    Raises:
+        UnsupportedError: a kernel has an instruction that the emulator does not support.
+    """
+    import numpy as np
+
+    from pallasc.checks.faults import fault_finding
+    from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
+    from pallasc.emulator.machine.machine import Machine
+    from pallasc.emulator.machine.memory import Fault
+    from pallasc.emulator.program import PlanRun
+
+    artifact = Artifact(request.record, request.blobs.__getitem__)
+    plan, machine = artifact.plan, Machine()
+    count = max(plan.device_count, 1)
+    arrays: list[list[Any]] = [[] for _ in range(count)]
+    for data, binding in zip(request.inputs, plan.inputs, strict=True):
+        array = from_bytes(np.frombuffer(data, np.uint8), of_devices(binding, count))
+        for own, part in zip(arrays, split(array, count), strict=True):
+            own.append(part)
+    try:
+        results = PlanRun(artifact, machine, request.xla_ptx).run(arrays)
+    except Fault as fault:
+        return Emulated(printed="".join(machine.printed), fault=fault_finding(fault, machine))
+    outputs = tuple(
+        to_bytes(joined([own[number] for own in results]), of_devices(binding, count)).tobytes()
+        for number, binding in enumerate(plan.outputs)
+    )
+    return Emulated(outputs=outputs, printed="".join(machine.printed))

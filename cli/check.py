@@ -20,7 +20,7 @@ from pallasc.cli.arguments.variants import (
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.candidate import Candidate
+    from pallasc.checks.check import Candidate
     from pallasc.compiler.builds.collect import Shard
     from pallasc.compiler.builds.options import Options as BuildOptions
 
@@ -134,10 +134,9 @@ def command(
     """
     from msgspec.structs import replace
 
-    from pallasc.checks.inputs import check_variants
-    from pallasc.checks.levels import chosen_levels
+    from pallasc.checks.check import check_variants
+    from pallasc.checks.levels import Options, chosen_levels
     from pallasc.checks.run import check_built, check_candidates, demands
-    from pallasc.checks.subject import Options
     from pallasc.cli.output.check_text import events
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.reports import Outputs

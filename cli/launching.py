@@ -19,7 +19,7 @@ from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.subject import Subject
+    from pallasc.checks.levels import Subject
     from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.arrays import Comparison
     from pallasc.compiler.builds.options import Options
@@ -258,7 +258,7 @@ def collect_emulated(
         click.exceptions.Exit: a build failed.
         PallascError: compiling failed, or a requirement is missing.
     """
-    from pallasc.checks.emulation.emulate import check_installed, subjects_of
+    from pallasc.checks.emulate import check_installed, subjects_of
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
 
@@ -289,7 +289,7 @@ def _emulate(
         CheckError: a kernel failed: an out-of-bounds access, a deadlock, an assertion.
         CompileError: a kernel has an unknown instruction, or was stopped at a limit.
     """
-    from pallasc.checks.emulation.emulate import emulate, fault_error
+    from pallasc.checks.emulate import emulate, fault_error
 
     emulated = emulate(subject, [value.data for value in inputs], store=store, limits=limits)
     if emulated.printed:

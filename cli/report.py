@@ -15,7 +15,7 @@ from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.run import Report as CheckReport
     from pallasc.cli.arguments.variants import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
@@ -115,8 +115,8 @@ def _stored_checks(
     from msgspec.structs import replace
 
     from pallasc.checks.levels import LEVELS
+    from pallasc.checks.levels import Options as CheckOptions
     from pallasc.checks.run import check_built, check_candidates, demands
-    from pallasc.checks.subject import Options as CheckOptions
     from pallasc.compiler.builds.build import build
 
     levels, checking = tuple(LEVELS.values()), CheckOptions()

@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pallasc.emulator.arrays import joined, split
+from pallasc.emulator.arrays import joined, passed_array, split
 from pallasc.emulator.machine.machine import Machine
-from pallasc.emulator.passed_arrays import passed_array
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.program import PlanRun
 from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.signature import Arguments, unflatten

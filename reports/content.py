@@ -28,8 +28,8 @@ from pallasc.version import installed_version
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding
-    from pallasc.checks.report import Report as CheckReport
-    from pallasc.checks.report import VariantCheck
+    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.run import VariantCheck
     from pallasc.compiler.builds.report import Report, VariantResult
 
 _SLUG_DIGITS = 12

@@ -358,7 +358,7 @@ PIECE_BYTES = 16
 """The unit that a swizzle moves."""
 _PERIOD_ROWS = 8
 _MASKS = {32: 0x10, 64: 0x30, 128: 0x70}
-"""Address bits that are XORed with the bits three positions above: `emulator/tensors/swizzles`."""
+"""Address bits that are XORed with the bits three positions above: `emulator/tensors/matrices`."""
 
 
 class MapPicture(NamedTuple):

@@ -15,7 +15,7 @@ from pallasc.errors import Location, NotCachedError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.candidate import Candidate
+    from pallasc.checks.check import Candidate
     from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.collect import Shard, Share
     from pallasc.compiler.builds.options import Options
@@ -122,7 +122,7 @@ class Compiled(NamedTuple):
 
     def candidate(self) -> Candidate:
         """Return this variant for a check without source."""
-        from pallasc.checks.candidate import Candidate
+        from pallasc.checks.check import Candidate
 
         if self.action_key is not None:
             return Candidate(self.action_key, self.artifact, self.action_key)

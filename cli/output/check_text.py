@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from pallasc.checks.candidate import Candidate, Events
+from pallasc.checks.check import Candidate, Events
 from pallasc.checks.findings import Status
 from pallasc.cli.output.build_text import warning_lines
 from pallasc.cli.output.exits import error_line, error_text
@@ -18,7 +18,7 @@ from pallasc.specs.spelling import one_line
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.levels import Level
-    from pallasc.checks.report import Report
+    from pallasc.checks.run import Report
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.errors import Location, PallascError
     from pallasc.specs.spec import Variant

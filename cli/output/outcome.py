@@ -15,8 +15,8 @@ from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
-    from pallasc.checks.report import Report as CheckReport
-    from pallasc.checks.report import VariantCheck
+    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.run import VariantCheck
     from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import Location, PallascError
@@ -174,7 +174,7 @@ def check_run(
     report: CheckReport, error: PallascError | None = None, share: Share | None = None
 ) -> Run:
     """Return the record of a check; `error` is the error that ended it, if any."""
-    from pallasc.checks.merge import distinct_findings
+    from pallasc.checks.findings import distinct_findings
 
     found = tuple(
         Found(f, check.id, check.variant.name if check.variant else check.id, check.place)

@@ -27,8 +27,8 @@ from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
     from pallasc.checks.levels import Level
-    from pallasc.checks.report import Report as CheckReport
-    from pallasc.checks.report import VariantCheck
+    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.run import VariantCheck
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
@@ -71,7 +71,7 @@ class Outputs(NamedTuple):
 
                 self.write_build(Report((), 0.0), error=error)
             else:
-                from pallasc.checks.report import Report as CheckReport
+                from pallasc.checks.run import Report as CheckReport
 
                 names = tuple(level.name for level in self.levels)
                 self._write_check(CheckReport((), 0.0, names), error)

@@ -73,6 +73,14 @@ def refusal(instruction: Instruction, what: str = "") -> UnsupportedError:
     )
 
 
+def immediate(instruction: Instruction, number: int = 0) -> int:
+    """Return the value of an operand that must be a constant."""
+    operand = instruction.operands[number]
+    if not isinstance(operand, Immediate):
+        raise refusal(instruction)
+    return operand.bits
+
+
 @dataclass(slots=True)
 class Builder:
     """Collects the slots that the instructions of one kernel need in addition to its registers."""

@@ -1,23 +1,99 @@
-"""Branches, exits, data exchange between the lanes of a warp, and moves."""
+"""Arithmetic, moves, branches, exits, and data exchange between the lanes of a warp."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from pallasc.emulator.instructions.barriers import named_lanes
 from pallasc.emulator.instructions.builder import (
     PREDICATE,
     Builder,
+    DType,
+    Read,
+    Write,
     broadcast,
     dtype_of,
+    immediate,
     refusal,
 )
-from pallasc.emulator.instructions.synchronisation import named_lanes
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED
-from pallasc.emulator.machine.waits import RegistersWait
-from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
-from pallasc.emulator.numbers.table import find
-from pallasc.emulator.ptx.syntax import Immediate, Instruction, Label, Pair, Register, Vector
+from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
+from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, RegistersWait, Step, Warp
+from pallasc.emulator.numbers.integers import reads_carry, writes_carry
+from pallasc.emulator.numbers.table import Arithmetic, find
+from pallasc.emulator.ptx.syntax import Instruction, Label, Operand, Pair, Register, Vector
+
+
+def build(instruction: Instruction, builder: Builder) -> Step | None:
+    """Return the step of an arithmetic instruction; None for any other instruction."""
+    operation = _found(instruction)
+    if operation is None:
+        return None
+    results, sources = _split(instruction, operation, builder)
+    reads = [builder.read(o, d) for o, d in zip(sources, operation.sources, strict=True)]
+    writes = [builder.write(o, d) for o, d in zip(results, operation.results, strict=False)]
+    apply = operation.apply
+    if len(writes) == 1 and len(operation.results) == 1:
+        return _one_result(apply, reads, writes[0])
+
+    def run(w: Warp, place: int) -> int:
+        values = apply(*[read(w) for read in reads])
+        for write, value in zip(writes, values, strict=False):
+            write(w, value)
+        return place + 1
+
+    return run
+
+
+def _found(instruction: Instruction) -> Arithmetic | None:
+    opcode, operands = instruction.opcode, instruction.operands
+    if operands and isinstance(operands[0], Pair):
+        return find(opcode, destinations=2)
+    if len(operands) == 4 and opcode.partition(".")[0] in ("min", "max"):
+        return find(opcode, sources=3)
+    return find(opcode)
+
+
+def _split(
+    instruction: Instruction, operation: Arithmetic, builder: Builder
+) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    destination, *sources = instruction.operands
+    if isinstance(destination, Pair):
+        results: tuple[Operand, ...] = (destination.first, destination.second)
+    else:
+        results = (destination,)
+    if reads_carry(instruction.opcode):
+        sources.append(builder.carry())
+    if writes_carry(instruction.opcode):
+        results += (builder.carry(),)
+    if len(sources) != len(operation.sources) or len(results) > len(operation.results):
+        raise refusal(instruction, f"{len(sources)} operands")
+    return results, tuple(sources)
+
+
+def _one_result(apply, reads, write) -> Step:  # type: ignore[no-untyped-def]
+    if len(reads) == 1:
+        (first,) = reads
+
+        def unary(w: Warp, place: int) -> int:
+            write(w, apply(first(w)))
+            return place + 1
+
+        return unary
+    if len(reads) == 2:
+        first, second = reads
+
+        def binary(w: Warp, place: int) -> int:
+            write(w, apply(first(w), second(w)))
+            return place + 1
+
+        return binary
+
+    def many(w: Warp, place: int) -> int:
+        write(w, apply(*[read(w) for read in reads]))
+        return place + 1
+
+    return many
+
 
 _U4 = np.dtype("u4")
 _LANE_NUMBERS = np.arange(LANES)
@@ -27,10 +103,9 @@ _ALL = (1 << LANES) - 1
 def bra(instruction: Instruction, builder: Builder) -> Step:
     """`bra`: handles its own guard, because lanes may diverge (9.7.12.2)."""
     (label,) = instruction.operands
-    assert_label = label if isinstance(label, Label) else None
-    if assert_label is None:
+    if not isinstance(label, Label):
         raise refusal(instruction)
-    target = assert_label.target
+    target = label.target
     guard = instruction.guard
     if guard is None:
         return lambda w, place: target
@@ -87,9 +162,9 @@ def mov(instruction: Instruction, builder: Builder) -> Step:
         return _mov_wide(instruction, builder)
     dtype = dtype_of(kind)
     if isinstance(target, Vector):
-        return _unpack(instruction, builder, dtype)
+        return _unpack(target, builder.read(source, dtype), builder, dtype)
     if isinstance(source, Vector):
-        return _pack(instruction, builder, dtype)
+        return _pack(source, builder.write(target, dtype), builder, dtype)
     read, write = builder.read(source, dtype), builder.write(target, dtype)
 
     def run(w: Warp, place: int) -> int:
@@ -99,15 +174,8 @@ def mov(instruction: Instruction, builder: Builder) -> Step:
     return run
 
 
-def _parts(vector: Vector, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    return np.dtype(f"u{dtype.itemsize // len(vector.elements)}")
-
-
-def _unpack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.generic]) -> Step:
-    target, source = instruction.operands
-    assert isinstance(target, Vector)  # noqa: S101 - the caller has looked
-    part = _parts(target, dtype)
-    read = builder.read(source, dtype)
+def _unpack(target: Vector, read: Read, builder: Builder, dtype: DType) -> Step:
+    part = np.dtype(f"u{dtype.itemsize // len(target.elements)}")
     writes = [builder.write(element, part) for element in target.elements]
 
     def run(w: Warp, place: int) -> int:
@@ -119,12 +187,9 @@ def _unpack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.gener
     return run
 
 
-def _pack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.generic]) -> Step:
-    target, source = instruction.operands
-    assert isinstance(source, Vector)  # noqa: S101 - the caller has looked
-    part = _parts(source, dtype)
+def _pack(source: Vector, write: Write, builder: Builder, dtype: DType) -> Step:
+    part = np.dtype(f"u{dtype.itemsize // len(source.elements)}")
     reads = [builder.read(element, part) for element in source.elements]
-    write = builder.write(target, dtype)
 
     def run(w: Warp, place: int) -> int:
         parts = np.stack([read(w) for read in reads], axis=1)
@@ -140,25 +205,18 @@ def _mov_wide(instruction: Instruction, builder: Builder) -> Step:
     word = np.dtype("u8")
     if isinstance(target, Vector) and isinstance(source, Register):
         number = source.number
-        writes = [builder.write(element, word) for element in target.elements]
+        return _unpack(target, lambda w: w.registers[number], builder, np.dtype("c16"))
+    if not isinstance(source, Vector) or not isinstance(target, Register):
+        raise refusal(instruction)
+    slot = target.number
+    reads = [builder.read(element, word) for element in source.elements]
 
-        def unpack(w: Warp, place: int) -> int:
-            for half, write in enumerate(writes):
-                write(w, np.ascontiguousarray(w.registers[number][:, half]))
-            return place + 1
+    def pack(w: Warp, place: int) -> int:
+        value = np.stack([read(w) for read in reads], axis=1)
+        w.registers[slot] = np.where(w.mask[:, None], value, w.registers[slot])
+        return place + 1
 
-        return unpack
-    if isinstance(source, Vector) and isinstance(target, Register):
-        slot = target.number
-        reads = [builder.read(element, word) for element in source.elements]
-
-        def pack(w: Warp, place: int) -> int:
-            value = np.stack([read(w) for read in reads], axis=1)
-            w.registers[slot] = np.where(w.mask[:, None], value, w.registers[slot])
-            return place + 1
-
-        return pack
-    raise refusal(instruction)
+    return pack
 
 
 def cvta(instruction: Instruction, builder: Builder) -> Step:
@@ -169,8 +227,6 @@ def cvta(instruction: Instruction, builder: Builder) -> Step:
     to_space = instruction.parts[1] == "to"
     space = instruction.parts[2 if to_space else 1].split("::")[0]
     window = {"shared": SHARED, "local": LOCAL}.get(space, 0)
-    if space not in ("shared", "local", "global", "param", "const"):
-        raise refusal(instruction)
     dtype = dtype_of(instruction.parts[-1])
     target, source = instruction.operands
     read, write = builder.read(source, np.dtype("i8")), builder.write(target, dtype)
@@ -206,8 +262,6 @@ def elect(instruction: Instruction, builder: Builder) -> Step:
 def shfl(instruction: Instruction, builder: Builder) -> Step:
     """`shfl.sync.mode.b32 d[|p], a, b, c, membermask` (9.7.9.6)."""
     mode = instruction.parts[2]
-    if mode not in ("up", "down", "bfly", "idx") or instruction.parts[-1] != "b32":
-        raise refusal(instruction)
     target, source, by, clamp, mask = instruction.operands
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
     write = builder.write(first, _U4)
@@ -252,8 +306,6 @@ def vote(instruction: Instruction, builder: Builder) -> Step:
     target, source, mask = instruction.operands
     read = builder.read(source, PREDICATE)
     write = builder.write(target, _U4 if mode == "ballot" else PREDICATE)
-    if mode not in ("all", "any", "uni", "ballot"):
-        raise refusal(instruction)
     together = named_lanes("vote.sync", mask, builder)
 
     def run(w: Warp, place: int) -> int:
@@ -283,9 +335,7 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
     function = {
         "add": np.add, "min": np.minimum, "max": np.maximum,
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    }.get(operation)  # fmt: skip
-    if function is None or len(instruction.parts) != 4:
-        raise refusal(instruction)
+    }[operation]  # fmt: skip
     target, source, mask = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
     together = named_lanes("redux.sync", mask, builder)
@@ -302,13 +352,9 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
 
 def _redux_of_floats(instruction: Instruction, builder: Builder) -> Step:
     """`redux.sync.{min,max}[.abs][.NaN].f32`, as a tree of two-operand min or max."""
-    operation, parts = instruction.parts[2], list(instruction.parts[3:-1])
-    absolute = parts[:1] == ["abs"]
-    rest = parts[absolute:]
-    if operation not in ("min", "max") or rest not in ([], ["NaN"]):
-        raise refusal(instruction)
-    two = find(".".join([operation, *rest, "f32"]))
-    if two is None:
+    absolute = "abs" in instruction.parts
+    nan = ".NaN" if "NaN" in instruction.parts else ""
+    if (two := find(f"{instruction.parts[2]}{nan}.f32")) is None:
         raise refusal(instruction)
     of_two, dtype = two.apply, np.dtype("f4")
     target, source, mask = instruction.operands
@@ -348,14 +394,9 @@ def nothing(instruction: Instruction, builder: Builder) -> Step:
 
 def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
     """`setmaxnreg`: a warp waits until its block has the requested registers (9.7.19.5)."""
-    operand = instruction.operands[0]
-    if not isinstance(operand, Immediate) or operand.bits % 8 or not 24 <= operand.bits <= 256:
-        raise refusal(instruction)
-    count = operand.bits
+    count = immediate(instruction)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("setmaxnreg"):
-            return BLOCKED
         if not w.block.take_registers(w, count):
             w.split.waits = RegistersWait(w.block, count, w.register_count)
             return BLOCKED

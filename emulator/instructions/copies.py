@@ -1,34 +1,471 @@
-"""`cp.async`, `cp.async.bulk` and `cp.async.bulk.tensor` (PTX ISA 9.0, 9.7.9.25)."""
+"""`cp.async`, `cp.async.bulk` and `cp.async.bulk.tensor` (PTX ISA 9.0, 9.7.9.25).
+
+Prefetches only count the requested bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal
-from pallasc.emulator.instructions.bulk_groups import (
-    add_to_group,
-    announce,
-    commit,
-    instruction_at,
-    put,
-    store_operation,
-    wait,
+from pallasc.emulator.instructions.builder import (
+    PREDICATE,
+    Builder,
+    Read,
+    dtype_of,
+    immediate,
+    refusal,
 )
-from pallasc.emulator.instructions.lane_copies import lane_copies
-from pallasc.emulator.instructions.memory import lanes
-from pallasc.emulator.instructions.prefetches import prefetch
-from pallasc.emulator.instructions.tensor_copies import tensor
-from pallasc.emulator.machine.asynchronous import Asynchronous, Range
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
+from pallasc.emulator.instructions.memory import lanes, places
+from pallasc.emulator.machine.block import Asynchronous, Block, Prefetch, Range
+from pallasc.emulator.machine.memory import (
+    OFFSET_MASK,
+    PARAMETERS,
+    RANK_SHIFT,
+    Fault,
+    Region,
+    TensorMaps,
+    load,
+    store,
+)
 from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.tensors.tensor_copies import combined
+from pallasc.emulator.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Vector
+from pallasc.emulator.tensors import tensor_maps
+from pallasc.emulator.tensors.tensor_maps import Box, combined
+from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that lanes committed together."""
+
+    mask: np.ndarray  # bool[32]
+    operations: tuple[Asynchronous, ...]
+
+
+def commit(w: Warp, place: int) -> int:
+    """`cp.async.bulk.commit_group`: put the operations issued by the active lanes into a group."""
+    mine = tuple(o for o in w.bulk_open if w.mask[o.lane])
+    w.bulk_open = [o for o in w.bulk_open if o not in mine]
+    w.bulk_groups.append(Group(w.mask, mine))
+    return place + 1
+
+
+def wait(instruction: Instruction, *, reads_only: bool) -> Step:
+    """`cp.async.bulk.wait_group`: all groups but the last ones are complete, or have been read."""
+    left = immediate(instruction)
+
+    def run(w: Warp, place: int) -> int:
+        groups: list[Group] = [g for g in w.bulk_groups if (g.mask & w.mask).any()]
+        done = groups[: len(groups) - left] if left else groups
+        for group in done:
+            for operation in group.operations:
+                if reads_only and operation.read is not None:
+                    operation.read()
+                else:
+                    w.block.machine.finish(operation)
+            if not reads_only:
+                w.bulk_groups.remove(group)
+        operations = [operation for group in done for operation in group.operations]
+        w.observer.waited(w, place, operations, reads_only=reads_only)
+        return place + 1
+
+    return run
+
+
+def put(shared: Region, offset: int, data: np.ndarray) -> None:
+    """Write bytes to shared memory.
+
+    Raises:
+        Fault: they are out of bounds.
+    """
+    if offset < 0 or offset + data.size > shared.size:
+        raise Fault(
+            "out-of-bounds",
+            f"a write of {data.size} bytes at offset {offset} of shared memory, "
+            f"which has {shared.size} bytes",
+        )
+    shared.data[offset : offset + data.size] = data
+
+
+def instruction_at(w: Warp, place: int) -> Instruction:
+    """Return the instruction at a place in the kernel that a warp runs."""
+    instruction: Instruction = w.block.launch.program.kernel.instructions[place]
+    return instruction
+
+
+def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
+    """Issue an operation that is later committed to a group."""
+    w.observer.issued(w, place, operation)
+    if w.block.machine.policy.eagerness >= 1:
+        w.block.machine.finish(operation)
+    w.bulk_open.append(operation)
+
+
+def store_operation(
+    w: Warp,
+    place: int,
+    lane: int,
+    block: Block,
+    offset: int,
+    size: int,
+    write: Callable[[np.ndarray], None],
+) -> Asynchronous:
+    """Return a copy out of shared memory; a wait for reads makes it read its source."""
+    kept: list[np.ndarray] = []
+
+    def read() -> None:
+        if not kept:
+            if offset < 0 or offset + size > block.shared.size:
+                raise Fault(
+                    "out-of-bounds",
+                    f"an asynchronous copy of {size} bytes at offset {offset} of shared memory, "
+                    f"which has {block.shared.size} bytes",
+                )
+            kept.append(block.shared.data[offset : offset + size].copy())
+
+    def complete() -> None:
+        read()
+        write(kept[0])
+
+    reads = [(block.shared, offset, size)]
+    text = instruction_at(w, place)
+    return Asynchronous(complete, "a bulk store", text, w.actor, lane, read=read, reads=reads)
+
 
 _U4 = np.dtype("u4")
+
+
+def lane_copies(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
+    """`cp.async.{ca,cg}`, `.commit_group`, `.wait_group` and `.wait_all`."""
+    if parts[0] == "commit_group":
+        return _commit_lanes
+    if parts[0] in ("wait_group", "wait_all"):
+        everything = parts[0] == "wait_all"
+        return _wait_lanes(0 if everything else immediate(instruction), everything=everything)
+    target, source, _, *more = instruction.operands
+    size = immediate(instruction, 2)
+    to, start = builder.address(target), builder.address(source)
+    length = builder.read(more[0] if more else Immediate(size), _U4)
+    if more and isinstance(more[0], Register) and more[0].type == "pred":
+        ignored = builder.read(more[0], PREDICATE)
+        length = lambda w: np.where(ignored(w), 0, size).astype(_U4)  # noqa: E731
+    return _lane_copy(to, start, length, size)
+
+
+def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
+    """Copy `size` bytes: the first `length` are read from the source, the rest are zeros."""
+    width = min(size, 8)
+    count = size // width
+
+    def run(w: Warp, place: int) -> int:
+        targets = list(places(w, "shared", to(w), size))
+        begin, lengths = start(w), np.minimum(length(w).astype(np.int64), size)
+        whole = w.mask & (lengths == size)
+        parts = np.flatnonzero(w.mask & (lengths > 0) & (lengths < size)).tolist()
+        memory = w.block.machine.memory
+
+        def complete() -> None:
+            data = np.zeros((len(begin), size), np.uint8)
+            values = data.view(f"u{width}")
+            mask, full = w.mask, w.full
+            w.mask, w.full = whole, bool(whole.all())
+            for region, offsets, some in places(w, "global", begin, size):
+                values[:] |= np.stack(load(region, offsets, some, width, count), axis=1)
+            w.mask, w.full = mask, full
+            for lane in parts:
+                read = int(lengths[lane])
+                region, offset = memory.find(int(begin[lane]), read)
+                data[lane, :read] = region.data[offset:][:read]
+            words = [np.ascontiguousarray(values[:, n]) for n in range(count)]
+            for region, offsets, some in targets:
+                store(region, offsets, some, width, words)
+
+        operation = Asynchronous(complete, "cp.async", instruction_at(w, place), w.actor)
+        if w.observer.records:
+            operation.writes = [
+                (region, offsets if some is None else offsets[some], size)
+                for region, offsets, some in targets
+            ]
+        w.observer.issued(w, place, operation)
+        w.copies_open.append(operation)
+        return place + 1
+
+    return run
+
+
+def _commit_lanes(w: Warp, place: int) -> int:
+    w.copies.append(w.copies_open)
+    w.copies_open = []
+    return place + 1
+
+
+def _wait_lanes(left: int, *, everything: bool) -> Step:
+    def run(w: Warp, place: int) -> int:
+        if everything:
+            _commit_lanes(w, place)
+        done = w.copies[: len(w.copies) - left] if left else list(w.copies)
+        for group in done:
+            for operation in group:
+                w.block.machine.finish(operation)
+        w.copies = w.copies[len(done) :]
+        w.observer.waited(w, place, [operation for group in done for operation in group])
+        return place + 1
+
+    return run
+
+
+_I4 = np.dtype("i4")
+
+
+def tensor(
+    instruction: Instruction, builder: Builder, parts: Sequence[str], *, reduces: bool
+) -> Step:
+    """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, in both directions."""
+    operands = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
+    if parts[1].startswith("shared"):
+        return _tensor_load(instruction, builder, parts, operands)
+    operation = next((p for p in parts if p in tensor_maps.REDUCTIONS), "")
+    return _tensor_store(instruction, builder, parts, operands, operation if reduces else "")
+
+
+class Located(NamedTuple):
+    """The box that one lane names, its tensor map, and the address of the map's array."""
+
+    map: TensorMap
+    base: int
+    coordinates: tuple[int, ...]
+    box: Box
+
+
+def _boxes(
+    instruction: Instruction,
+    builder: Builder,
+    parts: Sequence[str],
+    operand: Operand,
+    more: list[Operand],
+) -> Callable[[Warp, int, int], Located]:
+    """Return a function for the box of a lane at an address; takes offsets from `more`."""
+    if not isinstance(operand, Address):
+        raise refusal(instruction)
+    map_at = builder.address(operand)
+    coordinates = scalars(builder, Vector(operand.coordinates), _I4)
+    takes_offsets = "im2col" in parts and bool(more)
+    offsets = scalars(builder, more.pop(0), np.dtype("u2")) if takes_offsets else None
+
+    def located(w: Warp, lane: int, shared_address: int) -> Located:
+        tensor_map, base = map_of(w, int(map_at(w)[lane]))
+        where = coordinates(w, lane)
+        if "tile::gather4" in parts or "tile::scatter4" in parts:
+            box = tensor_maps.gather4(tensor_map, where[0], where[1:], shared_address)
+        elif "im2col" in parts or "im2col_no_offs" in parts:
+            inside = () if offsets is None else offsets(w, lane)
+            box = tensor_maps.im2col(tensor_map, where, inside, shared_address)
+        else:
+            box = tensor_maps.tiled(tensor_map, where, shared_address)
+        return Located(tensor_map, base, tuple(where), box)
+
+    return located
+
+
+def _tensor_load(
+    instruction: Instruction, builder: Builder, parts: Sequence[str], operands: tuple[Operand, ...]
+) -> Step:
+    target, source, barrier, *more = operands
+    located = _boxes(instruction, builder, parts, source, more)
+    multicast = builder.read(more.pop(0), np.dtype("u2")) if "multicast::cluster" in parts else None
+    in_pairs = "cta_group::2" in parts
+    to, signal = builder.address(target), builder.address(barrier)
+
+    def run(w: Warp, place: int) -> int:
+        addresses, signals = to(w), signal(w)
+        for lane in lanes(w):
+            at = int(addresses[lane])
+            found = located(w, lane, at & OFFSET_MASK)
+            mask = None if multicast is None else int(multicast(w)[lane])
+            blocks = _destinations(w, at, mask)
+            barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
+            operation = _load_operation(w, place, lane, found, blocks, barriers)
+            w.block.machine.fetches(w.block, found.box.bytes)
+            w.observer.issued(w, place, operation)
+            w.block.machine.issue(operation)
+        return place + 1
+
+    return run
+
+
+def _load_operation(
+    w: Warp,
+    place: int,
+    lane: int,
+    found: Located,
+    blocks: Sequence[Block],
+    barriers: Sequence[tuple[Block, int]],
+) -> Asynchronous:
+    memory, box = w.block.machine.memory, found.box
+
+    def complete() -> None:
+        region, offset = memory.find(found.base)
+        data = tensor_maps.read_global(found.map, box, region.data[: region.size], offset)
+        for block in blocks:
+            put(block.shared, box.shared_address, data)
+        for owner, offset in barriers:
+            owner.mbarrier(owner.base + offset).complete(box.bytes)
+
+    operation = Asynchronous(
+        complete, "a tensor load", instruction_at(w, place), w.actor, lane, signals=barriers
+    )
+    if w.observer.records:
+        operation.writes = [(block.shared, box.shared_address, box.bytes) for block in blocks]
+        operation.reads = _rows(w, box, found.base)
+    return operation
+
+
+def _rows(w: Warp, box: Box, base: int) -> list[Range]:
+    """Return the rows of a box in global memory, for the observer."""
+    starts = box.global_rows
+    if not box.global_row_bytes or not len(starts):
+        return []
+    memory = w.block.machine.memory
+    found = [memory.find(target) for target in memory.targets(base)]
+    return [(region, starts + offset, box.global_row_bytes) for region, offset in found]
+
+
+def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
+    cluster = w.block.cluster
+    if mask is None:
+        return [cluster.blocks_by_rank(address >> RANK_SHIFT)]
+    return [cluster.blocks_by_rank(rank) for rank in range(16) if mask >> rank & 1]
+
+
+def _signals(
+    w: Warp, address: int, mask: int | None, targets: Sequence[Block], *, in_pairs: bool
+) -> list[tuple[Block, int]]:
+    """Return the mbarriers that a load signals, one per destination.
+
+    A multicast with `.cta_group::2` signals, in each destination's pair of blocks, the block with
+    the same parity as the address's block; without it, the destination. Other loads signal the
+    block of the address: the destination or, with `.cta_group::2`, its peer.
+    """
+    blocks = targets
+    if mask is None:
+        blocks = _destinations(w, address, None)
+        if blocks[0].rank >> in_pairs != targets[0].rank >> in_pairs:
+            raise Fault(
+                "invalid-operand",
+                f"the mbarrier is in block {blocks[0].rank} of the cluster, and the destination in "
+                f"block {targets[0].rank}: only .cta_group::2 signals another block, of its pair",
+            )
+    elif in_pairs:
+        parity = address >> RANK_SHIFT & 1
+        blocks = [w.block.cluster.blocks_by_rank(b.rank & ~1 | parity) for b in targets]
+    return [(block, address & OFFSET_MASK) for block in blocks]
+
+
+def _tensor_store(
+    instruction: Instruction,
+    builder: Builder,
+    parts: Sequence[str],
+    operands: tuple[Operand, ...],
+    operation: str,
+) -> Step:
+    target, source = operands
+    located = _boxes(instruction, builder, parts, target, [])
+    start = builder.address(source)
+
+    def run(w: Warp, place: int) -> int:
+        addresses = start(w)
+        for lane in lanes(w):
+            at = int(addresses[lane])
+            found = located(w, lane, at & OFFSET_MASK)
+            block = w.block.cluster.blocks_by_rank(at >> RANK_SHIFT)
+            write, box = _writer(w, found, operation), found.box
+            copy = store_operation(w, place, lane, block, box.shared_address, box.bytes, write)
+            if w.observer.records:
+                copy.writes = _rows(w, box, found.base)
+            add_to_group(w, place, copy)
+        return place + 1
+
+    return run
+
+
+def _writer(w: Warp, found: Located, operation: str) -> Callable[[np.ndarray], None]:
+    memory = w.block.machine.memory
+
+    def write(data: np.ndarray) -> None:
+        for address in memory.targets(found.base):
+            region, offset = memory.find(address)
+            content = region.data[: region.size]
+            if operation:
+                tensor_maps.reduce_global(
+                    found.map, found.box, content, offset, data, operation=operation
+                )
+            else:
+                tensor_maps.write_global(found.map, found.box, content, offset, data)
+
+    return write
+
+
+def map_of(w: Warp, address: int) -> tuple[TensorMap, int]:
+    """Return the tensor map at an address, and the address of its array."""
+    region, offset = w.block.launch.parameters, address - PARAMETERS
+    if address < PARAMETERS:
+        region, offset = w.block.machine.memory.find(address)
+    maps: TensorMaps = w.block.machine.tensor_maps
+    return maps.decode(region.data[offset : offset + MAP_BYTES].tobytes())
+
+
+Scalars = Callable[[Warp, int], list[int]]
+
+
+def scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
+    """Return a function that reads the operands of one lane."""
+    reads = [builder.read(element, dtype) for element in builder.elements(operand)]
+    return lambda w, lane: [int(read(w)[lane]) for read in reads]
+
+
+def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
+    """`cp.async.bulk.prefetch` to L2: requested bytes are counted, and boxes must be valid."""
+    source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
+    if parts[0] == "L2":
+        return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))
+    located = _boxes(instruction, builder, parts, source, more)
+
+    def run(w: Warp, place: int) -> int:
+        for lane in lanes(w):
+            found = located(w, lane, 0)
+            _fetch(w, place, found.base, found.coordinates, found.box.bytes)
+        return place + 1
+
+    return run
+
+
+def _prefetch_bytes(start: Read, size: Read) -> Step:
+    def run(w: Warp, place: int) -> int:
+        addresses, sizes = start(w), size(w)
+        for lane in lanes(w):
+            begin, length = int(addresses[lane]), int(sizes[lane])
+            if (begin | length) % 16:
+                raise Fault(
+                    "misaligned", "the address or size of a bulk prefetch is not a multiple of 16"
+                )
+            if length:
+                _fetch(w, place, begin, (), length)
+        return place + 1
+
+    return run
+
+
+def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size: int) -> None:
+    """Count the bytes that a lane requests, and notify the observer."""
+    machine = w.block.machine
+    region, _ = machine.memory.find(address, 1 if coordinates else size)
+    machine.fetches(w.block, size)
+    w.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))
 
 
 def cp(instruction: Instruction, builder: Builder) -> Step:
@@ -36,8 +473,6 @@ def cp(instruction: Instruction, builder: Builder) -> Step:
     parts = instruction.parts
     reduces = parts[1] == "reduce"
     rest = parts[2:] if reduces else parts[1:]
-    if rest[0] != "async":
-        raise refusal(instruction)
     if rest[1] != "bulk":
         return lane_copies(instruction, builder, rest[1:])
     rest = rest[2:]
@@ -144,15 +579,14 @@ def _bulk_load(
         put(target.shared, at & OFFSET_MASK, source.data[first : first + size].copy())
         owner.mbarrier(signal).complete(size)
 
-    operation = Asynchronous(complete, "a bulk copy", instruction_at(w, place), w.actor, int(lane))
+    operation = Asynchronous(complete, "a bulk copy", instruction_at(w, place), w.actor, lane)
     operation.writes = [(target.shared, at & OFFSET_MASK, size)]
     operation.signals = [(owner, offset)]
     if spaces[1] == "shared":
-        operation.reads = [
-            (cluster.blocks_by_rank(begin >> RANK_SHIFT).shared, begin & OFFSET_MASK, size)
-        ]
+        source = cluster.blocks_by_rank(begin >> RANK_SHIFT).shared
+        operation.reads = [(source, begin & OFFSET_MASK, size)]
     else:
         operation.reads = _bytes(w, begin, size)
         machine.fetches(w.block, size)
-    announce(w, place, operation)
+    w.observer.issued(w, place, operation)
     machine.issue(operation)

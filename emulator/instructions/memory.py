@@ -1,9 +1,15 @@
-"""Loads, stores and atomic operations of lanes (PTX ISA 9.0, 9.7.9.8 to 9.7.9.12, 9.7.13)."""
+"""Loads, stores and atomic operations of lanes (PTX ISA 9.0, 9.7.9.8 to 9.7.9.12, 9.7.13).
+
+`multimem` addresses refer to memory of several devices (9.7.9.14). Calls reach the functions that
+CUDA provides to kernels: `vprintf` and `__assertfail`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +22,6 @@ from pallasc.emulator.instructions.builder import (
     storage_of,
 )
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import (
     LOCAL,
     OFFSET_MASK,
@@ -24,22 +29,17 @@ from pallasc.emulator.machine.memory import (
     RANK_SHIFT,
     SHARED,
     Addresses,
+    Fault,
+    GlobalMemory,
     Region,
     load,
     store,
 )
-from pallasc.emulator.machine.waits import MemoryWait, Words
-from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
-from pallasc.emulator.numbers.atomics import find as find_atomic
-from pallasc.emulator.ptx.syntax import Address, Instruction, Register, Symbol
+from pallasc.emulator.machine.warp import LANES, YIELDED, MemoryWait, Step, Warp, Words
+from pallasc.emulator.numbers.table import find_atomic as find_atomic
+from pallasc.emulator.ptx.syntax import Address, Arguments, Instruction, Symbol, register_numbers
 
 _LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes
-_HINTS = {
-    "weak", "volatile", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "unified", "mmio",
-    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last",
-    "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B",
-    "relaxed", "acquire", "release", "acq_rel", "sc", "cta", "cluster", "gpu", "sys",
-}  # fmt: skip
 _SPACES = ("global", "shared", "local", "param", "const")
 _AGAIN = {"volatile", "relaxed", "acquire", "acq_rel"}  # a loop around such a load may wait
 
@@ -180,38 +180,24 @@ def lanes(w: Warp) -> list[int]:
     return found
 
 
-def _space(instruction: Instruction) -> tuple[str, tuple[str, ...]]:
-    """Return the memory space, and the parts after the known hints: vector and type."""
-    space, rest = "", []
-    for part in instruction.parts[1:]:
-        plain = part.split("::")[0]
-        if plain in _SPACES and not space:
-            space = plain
-        elif part not in _HINTS:
-            rest.append(part)
-    return space, tuple(rest)
-
-
-def _vector(count: int) -> tuple[str, ...]:
-    """Return the opcode parts for a vector of this length; none for a scalar."""
-    return {1: (), 2: ("v2",), 4: ("v4",), 8: ("v8",)}.get(count, ("none",))
+def _space(instruction: Instruction) -> str:
+    """Return the memory space, "" for a generic address."""
+    plain = (part.partition("::")[0] for part in instruction.parts[1:])
+    return next((part for part in plain if part in _SPACES), "")
 
 
 def ld(instruction: Instruction, builder: Builder) -> Step:
     """`ld`, also of vectors."""
-    space, rest = _space(instruction)
+    space, type_name = _space(instruction), instruction.parts[-1]
     target, source = instruction.operands
-    targets = builder.elements(target)
-    if rest[:-1] != _vector(len(targets)):
-        raise refusal(instruction)
     address = builder.address(source)
     if space == "param" and isinstance(source, Address) and _is_argument(source, builder):
         space = "local"
-    kind = dtype_of(rest[-1]) if rest[-1] != "b128" else None
     again = bool(_AGAIN & set(instruction.parts)) and space != "param"
-    if kind is None:
-        return _ld_wide(instruction, builder, space, address)
-    writes = [builder.write(element, kind) for element in targets]
+    if type_name == "b128":
+        return _ld_wide(instruction, space, address)
+    kind = dtype_of(type_name)
+    writes = [builder.write(element, kind) for element in builder.elements(target)]
     return _ld(space, kind, writes, address, again)
 
 
@@ -230,12 +216,10 @@ def _ld(
 
     def run(w: Warp, place: int) -> int:
         addresses = address(w)
-        observer = w.block.machine.observer
         values = None
         read = []
         for region, offsets, mask in places(w, space, addresses, size):
-            if observer is not None:
-                observer.read(w, place, region, offsets, mask, size)
+            w.observer.read(w, place, region, offsets, mask, size)
             words = load(region, offsets, mask, width, count)
             values = words if values is None or mask is None else _merged(mask, words, values)
             if again:
@@ -265,51 +249,40 @@ def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> l
     return [np.where(mask, n, o) for n, o in zip(new, old, strict=True)]
 
 
-def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Read) -> Step:
+def _ld_wide(instruction: Instruction, space: str, address: Read) -> Step:
     """Load 128 bits into a register of two words."""
-    target = instruction.operands[0]
-    number = target.number if isinstance(target, Register) else -1
+    (number,) = register_numbers(instruction.operands[0])
 
     def run(w: Warp, place: int) -> int:
         for region, offsets, mask in places(w, space, address(w), 16):
-            observer = w.block.machine.observer
-            if observer is not None:
-                observer.read(w, place, region, offsets, mask, 16)
+            w.observer.read(w, place, region, offsets, mask, 16)
             low, high = load(region, offsets, mask, 8, 2)
             value = np.stack([low, high], axis=1)
             old = w.registers[number]
             w.registers[number] = value if mask is None else np.where(mask[:, None], value, old)
         return place + 1
 
-    if number < 0:
-        raise refusal(instruction)
     return run
 
 
 def st(instruction: Instruction, builder: Builder) -> Step:
-    """`st`, also of vectors; `st.async` is in `cluster_memory`."""
-    space, rest = _space(instruction)
+    """`st`, also of vectors; `st.async` is in `barriers`."""
+    space = _space(instruction)
     target, source = instruction.operands
-    sources = builder.elements(source)
-    if rest[:-1] != _vector(len(sources)):
-        raise refusal(instruction)
     if space == "param":
         space = "local"  # the arguments of a call are kept like local variables
-    kind = storage_of(dtype_of(rest[-1]))
+    kind = storage_of(dtype_of(instruction.parts[-1]))
     address = builder.address(target)
-    reads = [builder.read(element, kind) for element in sources]
+    reads = [builder.read(element, kind) for element in builder.elements(source)]
     width, size = kind.itemsize, kind.itemsize * len(reads)
 
     def run(w: Warp, place: int) -> int:
         addresses = address(w)
-        observer = w.block.machine.observer
         values = [read(w) for read in reads]
         for region, offsets, mask in places(w, space, addresses, size):
-            if observer is not None:
-                observer.write(w, place, region, offsets, mask, size)
+            w.observer.write(w, place, region, offsets, mask, size)
             store(region, offsets, mask, width, values)
-            if observer is not None:
-                observer.wrote(w)
+            w.observer.wrote(w)
         if space in ("global", ""):
             w.block.machine.changed()
         return place + 1
@@ -323,17 +296,15 @@ def atom(instruction: Instruction, builder: Builder) -> Step:
 
 
 def red(instruction: Instruction, builder: Builder) -> Step:
-    """`red`: `atom` without a result; `red.async` is in `cluster_memory`."""
+    """`red`: `atom` without a result; `red.async` is in `barriers`."""
     return _atomic(instruction, builder, returns=False)
 
 
 def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Step:
-    space, rest = _space(instruction)
-    vector = next((int(p[1:]) for p in rest if p in ("v2", "v4", "v8")), 1)
-    rest = tuple(part for part in rest if part != f"v{vector}" and part != "noftz")
-    if len(rest) != 2 or vector != 1:
-        raise refusal(instruction)
-    change, in_global = find_atomic(*rest), find_atomic(*rest, flush=True)
+    space = _space(instruction)
+    *_, operation, type_name = (part for part in instruction.parts if part != "noftz")
+    change = find_atomic(operation, type_name)
+    in_global = find_atomic(operation, type_name, flush=True)
     operands = instruction.operands[1:] if returns else instruction.operands
     address = builder.address(operands[0])
     kind = change.dtype
@@ -349,8 +320,7 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
         result = np.zeros(LANES, kind)
         read = []
         for region, offsets, mask in places(w, space, addresses, width):
-            if machine.observer is not None:
-                machine.observer.atomic(w, place, region, offsets, mask, width)
+            w.observer.atomic(w, place, region, offsets, mask, width)
             view = region.views[width].view(kind)
             index = offsets // width
             apply = (change if region.base >= SHARED else in_global).apply
@@ -369,3 +339,221 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
         return YIELDED
 
     return run
+
+
+_PACKED: dict[str, np.dtype[np.generic]] = {
+    "f16x2": np.dtype("f2"),
+    "bf16x2": np.dtype(ml_dtypes.bfloat16),
+}
+_MULTIMEM_FLOATS: dict[str, np.dtype[np.generic]] = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
+_REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def build(instruction: Instruction, builder: Builder) -> Step:
+    """`multimem.st`, `multimem.red` and `multimem.ld_reduce`."""
+    known = {"st": _st, "red": _red, "ld_reduce": _ld_reduce}
+    return known[instruction.parts[1]](instruction, builder)
+
+
+def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
+    """Return the dtype of a register of this type, and the dtype of its elements."""
+    if name in _PACKED:
+        return np.dtype("u4"), _PACKED[name]
+    words = storage_of(dtype_of(name))
+    return words, _MULTIMEM_FLOATS.get(name) or dtype_of(name)
+
+
+def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
+    region, offset = memory.find(address, size)
+    return region.data[offset:][:size]
+
+
+def _tell(
+    w: Warp, place: int, addresses: np.ndarray, size: int, observe: Callable[..., None]
+) -> None:
+    """Notify the observer of an access to the memory of each device."""
+    memory: GlobalMemory = w.block.machine.memory
+    reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
+    for lane in lanes(w):
+        for member in memory.members(int(addresses[lane])):
+            region, offset = memory.find(member, size)
+            none = (region, np.zeros(LANES, np.int64), np.zeros(LANES, np.bool_))
+            _, offsets, mask = reached.setdefault(region.base, none)
+            offsets[lane], mask[lane] = offset, True
+    for region, offsets, mask in reached.values():
+        observe(w, place, region, offsets, mask, size)
+
+
+def _held_by_member(memory: GlobalMemory, address: int, size: int) -> Words:
+    region, offset = memory.find(address, size)
+    index = np.arange(offset, offset + size)
+    return Words(region, region.data, index, region.data[index])
+
+
+def _st(instruction: Instruction, builder: Builder) -> Step:
+    target, source = instruction.operands
+    operands = builder.elements(source)
+    words, _ = _elements(instruction.parts[-1])
+    address = builder.address(target)
+    reads = [builder.read(operand, words) for operand in operands]
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses, values = address(w), np.stack([read(w) for read in reads], axis=1)
+        _tell(w, place, addresses, words.itemsize * len(reads), w.observer.write)
+        for lane in lanes(w):
+            data = np.ascontiguousarray(values[lane]).view(np.uint8)
+            for member in memory.members(int(addresses[lane])):
+                _view(memory, member, data.size)[:] = data
+        w.observer.wrote(w)
+        w.block.machine.changed()
+        return place + 1
+
+    return run
+
+
+def _red(instruction: Instruction, builder: Builder) -> Step:
+    change = find_atomic(*instruction.parts[-2:])
+    target, source = instruction.operands
+    address, read = builder.address(target), builder.read(source, change.dtype)
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses, values = address(w), read(w)
+        _tell(w, place, addresses, change.dtype.itemsize, w.observer.atomic)
+        for lane in lanes(w):
+            for member in memory.members(int(addresses[lane])):
+                held = _view(memory, member, change.dtype.itemsize).view(change.dtype)
+                held[0] = change.apply(held[0], values[lane])
+        w.block.machine.changed()
+        w.split.place = place + 1
+        return YIELDED
+
+    return run
+
+
+def _ld_reduce(instruction: Instruction, builder: Builder) -> Step:
+    wide = "acc::f32" in instruction.parts
+    target, source = instruction.operands
+    operands = builder.elements(target)
+    reduce = next(_REDUCTIONS[part] for part in instruction.parts if part in _REDUCTIONS)
+    words, elements = _elements(instruction.parts[-1])
+    size = words.itemsize * len(operands)
+    address = builder.address(source)
+    writes = [builder.write(operand, words) for operand in operands]
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses = address(w)
+        _tell(w, place, addresses, size, w.observer.read)
+        result = np.zeros((LANES, size), np.uint8)
+        read = []
+        for lane in lanes(w):
+            members = memory.members(int(addresses[lane]))
+            read += [_held_by_member(memory, member, size) for member in members]
+            found = [_view(memory, member, size).view(elements) for member in members]
+            total = found[0].astype(np.float32) if wide else found[0]
+            with np.errstate(all="ignore"):
+                for other in found[1:]:
+                    total = reduce(total, other.astype(total.dtype))
+            result[lane] = np.ascontiguousarray(total.astype(elements)).view(np.uint8)
+        values = result.view(words)
+        for number, write in enumerate(writes):
+            write(w, np.ascontiguousarray(values[:, number]))
+        w.split.place = place + 1
+        w.split.waits = MemoryWait(place, read)
+        return YIELDED
+
+    return run
+
+
+_FORMAT = re.compile(
+    r"%[-+ #0]*\d*(?:\.\d+)?(?P<length>hh|h|ll|l|z|t)?(?P<kind>[diouxXeEfFgGcsp%])"
+)
+_PRINTED_FLOATS = "eEfFgG"
+
+
+def call(instruction: Instruction, builder: Builder) -> Step:
+    """`call` of a function that the driver provides."""
+    *_, function, arguments = instruction.operands
+    if not isinstance(function, Symbol) or not isinstance(arguments, Arguments):
+        raise refusal(instruction)
+    reads = [builder.slot(a, np.dtype("u8"))[0] for a in arguments.names]
+    if function.name == "vprintf":
+        return _printf(reads)
+    if function.name == "__assertfail":
+        return _assertfail(reads)
+    raise refusal(instruction, f"the function {function.name}")
+
+
+def _words(w: Warp, slot: int) -> np.ndarray:
+    """Return an argument of each lane, read from local memory at the address in `slot`."""
+    region = local_memory(w)
+    length = region.size // LANES
+    at = (np.arange(LANES) * length + w.registers[slot].astype(np.int64)) // 8
+    words: np.ndarray = region.views[8][at]
+    return words
+
+
+def _text(w: Warp, address: int) -> str:
+    region, offset = w.block.machine.memory.find(address)
+    data: bytes = region.data[offset : region.size].tobytes()
+    return data.split(b"\0", 1)[0].decode(errors="replace")
+
+
+def _assertfail(slots: list[int]) -> Step:
+    def run(w: Warp, place: int) -> int:
+        lane = int(np.argmax(w.mask))
+        message = _text(w, int(_words(w, slots[0])[lane]))
+        thread = w.index * LANES + lane
+        raise Fault("assertion", f"an assertion failed in thread {thread}: {message}")
+
+    return run
+
+
+def _printf(slots: list[int]) -> Step:
+    def run(w: Warp, place: int) -> int:
+        formats, arguments = (_words(w, slot) for slot in slots)
+        for lane in np.flatnonzero(w.mask).tolist():
+            text = _text(w, int(formats[lane]))
+            w.block.machine.printed.append(_formatted(w, lane, text, int(arguments[lane])))
+        return place + 1
+
+    return run
+
+
+def _formatted(w: Warp, lane: int, text: str, at: int) -> str:
+    """Format a line like C's printf; arguments have 4 or 8 bytes and are aligned to their size."""
+    position = at
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal position
+        kind, length = match["kind"], match["length"] or ""
+        if kind == "%":
+            return "%"
+        size = 8 if kind in _PRINTED_FLOATS + "sp" or length in ("l", "ll", "z", "t") else 4
+        position = -(-position // size) * size
+        data = _local_bytes(w, lane, position, size)
+        position += size
+        plain = match.group().replace(length, "") if length else match.group()
+        if kind in _PRINTED_FLOATS:
+            return plain % float(np.frombuffer(data, "f8")[0])
+        number = int.from_bytes(data, "little", signed=kind in "di")
+        if kind == "s":
+            return plain % _text(w, number)
+        if kind == "p":
+            return hex(number)
+        return (plain.replace("u", "d")) % number
+
+    return _FORMAT.sub(replace, text)
+
+
+def _local_bytes(w: Warp, lane: int, address: int, size: int) -> bytes:
+    if not LOCAL <= address < SHARED:
+        raise Fault("out-of-bounds", f"printf reads {address:#x}, which is not in local memory")
+    region = local_memory(w)
+    start = lane * (region.size // LANES) + address - LOCAL
+    return region.data[start : start + size].tobytes()

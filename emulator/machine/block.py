@@ -1,20 +1,18 @@
-"""Blocks and clusters: the state that their warps share."""
+"""Blocks and clusters, their asynchronous operations, and the events reported to an observer."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pallasc.emulator.machine.barriers import Mbarrier, NamedBarrier
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import RANK_SHIFT, RESERVED, SHARED, Region
-from pallasc.emulator.machine.warp import LANES, Warp
-
-if TYPE_CHECKING:
-    from pallasc.emulator.tensors.tensor_memory import TensorMemory
+from pallasc.emulator.machine.memory import RANK_SHIFT, RESERVED, SHARED, Actor, Fault, Region
+from pallasc.emulator.machine.warp import LANES, Mbarrier, NamedBarrier, Warp
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.tensors.tensor_memory import TensorMemory
 
 Dim3 = tuple[int, int, int]
 
@@ -143,3 +141,121 @@ class Cluster:
             self.generation += 1
             self.arrived.clear()
             self.machine.changed()
+
+
+Range = tuple[Region, "np.ndarray | int", int]
+"""Bytes of a region: their start offsets, and the number of bytes from each start."""
+
+Cells = tuple[TensorMemory, np.ndarray, "np.ndarray | range"]
+"""Cells of tensor memory: lanes and columns, which are broadcast if both are arrays."""
+
+
+@dataclass(slots=True, eq=False)
+class Asynchronous:
+    """An operation that was issued and completes later."""
+
+    complete: Callable[[], None]
+    what: str
+    instruction: Instruction
+    actor: Actor
+    lane: int = 0
+    read: Callable[[], None] | None = None  # reads the source, if that is a separate step
+    done: bool = False
+    reads: Sequence[Range] = ()  # these four are for the observer
+    writes: Sequence[Range] = ()
+    cells_read: Sequence[Cells] = ()
+    cells_written: Sequence[Cells] = ()
+    registers: tuple[Sequence[int], Sequence[int]] = ((), ())  # written and read by wgmma
+    signals: Sequence[tuple[Block, int]] = ()  # mbarriers, by their offsets
+    tag: Any = None  # the observer's
+
+
+class Prefetch(NamedTuple):
+    """The bytes of a prefetch: at an address, or a box of the tensor map there."""
+
+    label: str
+    address: int
+    coordinates: tuple[int, ...]
+    bytes: int
+
+
+class Observer:
+    """Receives the events of warps and asynchronous units; subclasses override the handlers.
+
+    `records` is False if nothing uses the ranges of operations, which take time to compute.
+    """
+
+    records = True
+
+    def started(self, block: Block) -> None:
+        """Handle the start of a block."""
+
+    def ended(self, block: Block) -> None:
+        """Handle the end of a block."""
+
+    def finished(self) -> None:
+        """Handle the end of the kernels on all devices."""
+
+    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
+        """Handle a read of `size` bytes per lane at offsets in a region; no mask means all."""
+
+    def write(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Handle a write that lanes are about to execute."""
+
+    def wrote(self, w: Warp) -> None:
+        """Handle the completion of a warp's write."""
+
+    def atomic(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Handle an atomic operation of lanes."""
+
+    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
+        """Handle the start of an asynchronous operation."""
+
+    def completing(self, operation: Asynchronous) -> None:
+        """Handle an asynchronous operation that is about to complete."""
+
+    def completed(self, operation: Asynchronous) -> None:
+        """Handle a completed asynchronous operation."""
+
+    def waited(
+        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
+    ) -> None:
+        """Handle a warp's wait for operations that it issued, or only for their reads."""
+
+    def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
+        """Handle a prefetch by a lane of a warp."""
+
+    def registers_fenced(self, w: Warp, place: int) -> None:
+        """Handle wgmma.fence."""
+
+    def registers_used(
+        self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
+    ) -> None:
+        """Handle an instruction that uses registers of a wgmma."""
+
+    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
+        """Handle the initialization of an mbarrier, before it happens."""
+
+    def leaving(self, w: Warp) -> None:
+        """Handle the end of a warp, before its pending operations complete."""
+
+    def arrived(
+        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
+    ) -> None:
+        """Handle an arrival at a barrier, before it happens."""
+
+    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
+        """Handle the end of a wait for a barrier."""
+
+    def fenced(self, w: Warp, place: int) -> None:
+        """Handle a fence."""
+
+
+class Unobserved(Observer):
+    """Ignores all events."""
+
+    records = False

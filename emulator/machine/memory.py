@@ -3,7 +3,7 @@
 Addresses are 64 bits wide and generic. The top bits identify the state space, so that a generic
 access finds its memory. Global memory has its allocations from `GLOBAL` on, and shared memory has
 its window at `SHARED`, where a block of rank r in its cluster starts at r << 24, as on NVIDIA's
-GPUs.
+GPUs. Faults end the emulation of a kernel: operations that fail or are undefined on a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,59 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.tensors.matrices import OperandError
+from pallasc.errors import CheckError
+from pallasc.specs.artifacts.plan import ELEMENT_BYTES, MAP_BYTES, TensorMap
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A warp of a block, on a device."""
+
+    device: int
+    block: tuple[int, int, int]
+    warp: int
+
+    def __str__(self) -> str:
+        x, y, z = self.block
+        device = f" on device {self.device}" if self.device else ""
+        return f"warp {self.warp} of block ({x}, {y}, {z}){device}"
+
+
+class EmulationTimeout(CheckError):
+    """The time limit of an emulation is over."""
+
+
+class Fault(CheckError):
+    """An invalid operation of a kernel; `rule` names the kind.
+
+    `instruction` and `actor` locate it; they are None if no single instruction or warp caused it.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        message: str,
+        *,
+        instruction: Instruction | None = None,
+        actor: Actor | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.rule = rule
+        self.instruction = instruction
+        self.actor = actor
+        self.place: int | None = None  # index of the instruction in its kernel
+
+
+def fault_of(error: Fault | OperandError) -> Fault:
+    """Return an error as a fault; the caller fills in its place."""
+    if isinstance(error, Fault):
+        return error
+    fault = Fault(error.rule, error.message, hint=error.hint)
+    return fault.with_traceback(error.__traceback__)
+
 
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
@@ -198,3 +250,38 @@ def store(
         values = [value[mask] for value in values]
     for i, value in enumerate(values):
         view[index + i] = value
+
+
+_MAGIC = b"tensor map"
+
+
+@dataclass(slots=True)
+class TensorMaps:
+    """The encoded maps, by index."""
+
+    maps: list[tuple[TensorMap, int]] = field(default_factory=list)
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of the smallest element of any map, at most 4; packed elements count as a byte."""
+        return min([4, *(max(1, ELEMENT_BYTES.get(each.dtype, 1)) for each, _ in self.maps)])
+
+    def encode(self, tensor_map: TensorMap, address: int) -> bytes:
+        """Return 128 bytes that identify a map over the memory at `address`."""
+        self.maps.append((tensor_map, address))
+        data = _MAGIC + (len(self.maps) - 1).to_bytes(8, "little")
+        return data.ljust(MAP_BYTES, b"\0")
+
+    def decode(self, data: bytes) -> tuple[TensorMap, int]:
+        """Return the map and the address that 128 bytes identify.
+
+        Raises:
+            Fault: they are not a tensor map.
+        """
+        number = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
+        if not data.startswith(_MAGIC) or number >= len(self.maps):
+            raise Fault(
+                "no-tensor-map",
+                "the address that a tensor copy is given does not hold a tensor map",
+            )
+        return self.maps[number]

@@ -1,7 +1,8 @@
-"""Correctly rounded floating-point instructions (PTX ISA 9.0, 9.7.3 to 9.7.5).
+"""Floating-point instructions, comparisons and selection (PTX ISA 9.0, 9.7.3 to 9.7.7).
 
-`add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` return the IEEE 754 result. f16 and
-bf16 are computed in wider types that keep everything needed to round once.
+`add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` return the IEEE 754 result. Approximate
+instructions return the double-precision result, rounded to the nearest number: it differs from the
+hardware's by less than the error that the manual allows, which is listed in `KNOWN`.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.numbers import ieee
-from pallasc.emulator.numbers.arithmetic import Arithmetic, Array
-from pallasc.emulator.numbers.mnemonic import (
+from pallasc.emulator.numbers import rounding
+from pallasc.emulator.numbers.rounding import (
     BF16,
+    BITS,
     F16,
     F32,
     F64,
     FLOATS,
+    INTEGERS,
     PACKED,
     PREDICATE,
     ROUNDINGS,
+    UNSIGNED,
+    Arithmetic,
+    Array,
     Mnemonic,
-)
-from pallasc.emulator.numbers.quiet import quiet
-from pallasc.emulator.numbers.rounding import (
     canonical,
     flushed,
+    quiet,
     rectified,
     saturated,
 )
@@ -78,10 +81,10 @@ def element_of(name: str) -> np.dtype[Any]:
 
 _FLOAT_TYPES = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 _SUMS = {
-    "add": (ieee.add, 2),
-    "sub": (ieee.subtract, 2),
-    "mul": (ieee.multiply, 2),
-    "fma": (ieee.fused, 3),
+    "add": (rounding.add, 2),
+    "sub": (rounding.subtract, 2),
+    "mul": (rounding.multiply, 2),
+    "fma": (rounding.fused, 3),
 }
 _SUMS["mad"] = _SUMS["fma"]
 
@@ -106,7 +109,6 @@ def build_sum(mnemonic: Mnemonic) -> Arithmetic:
     ftz = element != F64 and element != BF16 and not narrow and mnemonic.flag("ftz")
     sat = element in (F16, F32) and name != "f32x2" and mnemonic.flag("sat")
     relu = mnemonic.base == "fma" and element in (F16, BF16) and not sat and mnemonic.flag("relu")
-    mnemonic.finish()
     function = finished(family(element, mode), ftz=ftz, sat=sat, relu=relu)
     if narrow is None:
         return instruction(function, name, sources)
@@ -137,11 +139,10 @@ def build_division(mnemonic: Mnemonic) -> Arithmetic:
     else:
         mode = mnemonic.choice(*ROUNDINGS, "approx", "full")
     ftz = name == "f32" and mnemonic.flag("ftz")
-    mnemonic.finish()
     function = (
         _divide_roughly
         if mode == "approx"
-        else ieee.divide(FLOATS[name], mode.replace("full", "rn"))
+        else rounding.divide(FLOATS[name], mode.replace("full", "rn"))
     )
     return instruction(finished(function, ftz=ftz), name, 2)
 
@@ -151,8 +152,7 @@ def build_root(mnemonic: Mnemonic) -> Arithmetic:
     name = mnemonic.type("f32", "f64")
     mode = mnemonic.choice(*ROUNDINGS)
     ftz = name == "f32" and mnemonic.flag("ftz")
-    mnemonic.finish()
-    family = ieee.root if mnemonic.base == "sqrt" else ieee.reciprocal
+    family = rounding.root if mnemonic.base == "sqrt" else rounding.reciprocal
     return instruction(finished(family(FLOATS[name], mode), ftz=ftz), name, 1)
 
 
@@ -207,7 +207,6 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     absolute = element != F64 and (xorsign or sources == 3) and mnemonic.flag("abs")
     if xorsign and not absolute:
         raise mnemonic.refused(".xorsign comes with .abs")
-    mnemonic.finish()
     if sources == 3:
         if name != "f32":
             raise mnemonic.refused("three operands are known for .f32 alone")
@@ -225,7 +224,6 @@ def build_sign(mnemonic: Mnemonic) -> Arithmetic:
     name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
     element = element_of(name)
     ftz = element in (F16, F32) and mnemonic.flag("ftz")
-    mnemonic.finish()
     bits = np.dtype(f"u{element.itemsize}")
     sign = np.array(1 << (8 * element.itemsize - 1), bits)
     merge, mask = (np.bitwise_xor, sign) if mnemonic.base == "neg" else (np.bitwise_and, ~sign)
@@ -240,7 +238,6 @@ def build_sign(mnemonic: Mnemonic) -> Arithmetic:
 def build_copysign(mnemonic: Mnemonic) -> Arithmetic:
     """Build `copysign`: the sign of the first operand with the value of the second (9.7.3.2)."""
     name = mnemonic.type("f32", "f64")
-    mnemonic.finish()
     return instruction(lambda a, b: np.copysign(b, a), name, 2)
 
 
@@ -272,15 +269,279 @@ def build_class(mnemonic: Mnemonic) -> Arithmetic:
     """Build `testp`."""
     dtype = FLOATS[mnemonic.type("f32", "f64")]
     function = _CLASSES[mnemonic.choice(*_CLASSES)]
-    mnemonic.finish()
     return Arithmetic((dtype,), (PREDICATE,), quiet(function))
 
 
 _MODES = "(rn|rz|rm|rp)"
+
+
+_ONE = np.array(1, np.float64)
+
+
+def _reciprocal(values: Array) -> Array:
+    return np.divide(_ONE, values)
+
+
+def _reciprocal_root(values: Array) -> Array:
+    return np.divide(_ONE, np.sqrt(values))
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "sin": np.sin,
+    "cos": np.cos,
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "tanh": np.tanh,
+    "rsqrt": _reciprocal_root,
+    "rcp": _reciprocal,
+    "sqrt": np.sqrt,
+}
+_HALVES = {"ex2": ("f16", "f16x2", "bf16", "bf16x2"), "tanh": ("f16", "f16x2", "bf16", "bf16x2")}
+
+
+def _through_doubles(function: Any, dtype: Any, *, ftz: bool) -> Function:
+    def apply(values: Array) -> Array:
+        if ftz:
+            values = flushed(values)
+        result = function(values.astype(np.float64)).astype(dtype)
+        return canonical(flushed(result) if ftz else result)
+
+    return apply
+
+
+_HIGH_HALF = np.array(0xFFFFFFFF00000000, np.uint64)
+
+
+def _high_half(values: Array) -> Array:
+    return (values.view(np.uint64) & _HIGH_HALF).view(np.float64)
+
+
+def _of_high_halves(function: Any) -> Function:
+    """Return `rcp` or `rsqrt` of doubles: only the upper 32 bits are read and set."""
+
+    def apply(values: Array) -> Array:
+        return _high_half(flushed(function(flushed(_high_half(values)))))
+
+    return apply
+
+
+def build_approximation(mnemonic: Mnemonic) -> Arithmetic:
+    """Build an instruction with `.approx`."""
+    base = mnemonic.base
+    function = _FUNCTIONS[base]
+    doubles = ("f64",) if base in ("rcp", "rsqrt") else ()
+    name = mnemonic.type("f32", *doubles, *_HALVES.get(base, ()))
+    mnemonic.choice("approx")
+    element = element_of(name)
+    if element == F64:
+        if base == "rsqrt" and not mnemonic.flag("ftz"):
+            return Arithmetic((F64,), (F64,), quiet(_reciprocal_root))
+        if base == "rcp":
+            mnemonic.choice("ftz")
+        return Arithmetic((F64,), (F64,), quiet(_of_high_halves(function)))
+    if base == "ex2" and element == BF16:
+        ftz = mnemonic.choice("ftz") == "ftz"
+    else:
+        ftz = element == F32 and base != "tanh" and mnemonic.flag("ftz")
+
+    return instruction(_through_doubles(function, element, ftz=ftz), name, 1)
+
+
+_EQUAL: dict[str, Any] = {"eq": np.equal, "ne": np.not_equal}
+_ORDERED: dict[str, Any] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_OF_UNSIGNED: dict[str, Any] = {
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
+
+
+def _not_equal(a: Array, b: Array) -> Array:
+    return np.not_equal(a, b) & ~(np.isnan(a) | np.isnan(b))
+
+
+def _inverse(function: Any) -> Function:
+    return lambda a, b: np.logical_not(function(a, b))
+
+
+# A comparison of floats is false if an operand is NaN; its variant with `u` is true then.
+_OF_FLOATS: dict[str, Any] = {
+    "eq": np.equal,
+    "ne": _not_equal,
+    **_ORDERED,
+    "equ": _inverse(_not_equal),
+    "neu": np.not_equal,
+    "ltu": _inverse(np.greater_equal),
+    "leu": _inverse(np.greater),
+    "gtu": _inverse(np.less_equal),
+    "geu": _inverse(np.less),
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
+}
+_JOINS: dict[str, Any] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
+
+
+def _comparisons_of(name: str) -> dict[str, Any]:
+    if name in FLOATS or name in PACKED:
+        return _OF_FLOATS
+    if name in BITS:
+        return _EQUAL
+    return {**_EQUAL, **_ORDERED, **(_OF_UNSIGNED if name in UNSIGNED else {})}
+
+
+_COMPARED = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", *FLOATS)
+# Halves are selected as b16 and b32.
+_MOVED = tuple(name for name in _COMPARED if name not in ("f16", "bf16"))
+_TYPES = {**BITS, **INTEGERS, **FLOATS}
+
+
+def _comparison(mnemonic: Mnemonic, name: str, element: Any) -> tuple[Function, Any]:
+    """Consume comparison, join and `.ftz`; return the comparison and the join or None."""
+    table = _comparisons_of(name)
+    function = table[mnemonic.choice(*table)]
+    join = _JOINS.get(mnemonic.choice(*_JOINS, default=""))
+    if element in (F16, F32) and mnemonic.flag("ftz"):
+        compare = function
+        function = lambda a, b: compare(flushed(a), flushed(b))  # noqa: E731
+    return (quiet(function) if element in FLOATS.values() else function), join
+
+
+def _with_inverse(function: Function, join: Any) -> Callable[..., tuple[Array, Array]]:
+    """Return a comparison for the destinations `p|q`: q is joined with the inverse (9.7.6.2)."""
+    if join is None:
+
+        def plain(a: Array, b: Array) -> tuple[Array, Array]:
+            first = function(a, b)
+            return first, np.logical_not(first)
+
+        return plain
+
+    def joined(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+        first = function(a, b)
+        return join(first, c), join(np.logical_not(first), c)
+
+    return joined
+
+
+def _of_halves(function: Function, join: Any, element: Any) -> Callable[..., tuple[Array, Array]]:
+    """Return a comparison of packed halves: p for the lower halves, q for the upper halves."""
+
+    def apply(a: Array, b: Array, *c: Array) -> tuple[Array, Array]:
+        both = function(a.view(element), b.view(element)).reshape(*a.shape, 2)
+        if c:
+            both = join(both, c[0][..., np.newaxis])
+        return both[..., 0].copy(), both[..., 1].copy()
+
+    return apply
+
+
+def build_setp(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `setp`. It has one result with one destination, and two with `p|q`.
+
+    The source of `.and`, `.or` and `.xor` comes last, already negated if written as `!c`.
+    """
+    name = mnemonic.type(*_COMPARED, "f16x2", "bf16x2")
+    destinations, mnemonic.destinations = mnemonic.destinations, 1
+    if name in PACKED:
+        register, element = PACKED[name]
+    else:
+        register = element = _TYPES[name]
+    function, join = _comparison(mnemonic, name, element)
+    sources = (register, register) if join is None else (register, register, PREDICATE)
+    if name in PACKED:
+        return Arithmetic(sources, (PREDICATE,) * 2, _of_halves(function, join, element))
+    if destinations == 2:
+        return Arithmetic(sources, (PREDICATE,) * 2, _with_inverse(function, join))
+    if join is None:
+        return Arithmetic(sources, (PREDICATE,), function)
+    return Arithmetic(sources, (PREDICATE,), lambda a, b, c: join(function(a, b), c))
+
+
+def _truth(dtype: Any) -> Function:
+    """Return the conversion of truth values for `set`: 1.0 for floats, all bits for integers."""
+    if dtype.kind in "iu":
+        return lambda truth: np.negative(truth.astype(dtype))
+    return lambda truth: truth.astype(dtype)
+
+
+def build_set(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `set`, of scalars and of packed halves (9.7.6.1, 9.7.7.1)."""
+    name = mnemonic.type(*_COMPARED, "f16x2", "bf16x2")
+    is_packed = name in PACKED
+    if is_packed:
+        source, element = PACKED[name]
+        result_name = mnemonic.type(name, "u32", "s32")
+        # Integers get 16 bits per half.
+        result = _TYPES.get(result_name, source)
+        to = element if result_name == name else np.dtype(np.uint16)
+    else:
+        source = element = _TYPES[name]
+        others = {"f16": ("f16", "u16", "s16"), "bf16": ("bf16", "u16", "s16")}
+        targets = others.get(name, ("f16", "bf16", "f32"))
+        result = to = _TYPES[mnemonic.type("u32", "s32", *targets)]
+    function, join = _comparison(mnemonic, name, element)
+    truth = _truth(to)
+
+    def apply(a: Array, b: Array, *c: Array) -> Array:
+        compared = function(a.view(element), b.view(element))
+        if c:
+            compared = join(compared, np.repeat(c[0], 2, axis=-1) if is_packed else c[0])
+        return truth(compared).view(result)
+
+    sources = (source, source) if join is None else (source, source, PREDICATE)
+    return Arithmetic(sources, (result,), apply)
+
+
+def _select(a: Array, b: Array, which: Array) -> Array:
+    result = b.copy()
+    np.copyto(result, a, where=which)
+    return result
+
+
+def build_selp(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `selp`: the first source where the third is true."""
+    dtype = mnemonic.dtype(*_MOVED)
+    return Arithmetic((dtype, dtype, PREDICATE), (dtype,), _select)
+
+
+def build_slct(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `slct`: the first source where the third is not negative; NaN counts as negative."""
+    selector = mnemonic.dtype("s32", "f32")
+    dtype = mnemonic.dtype(*_MOVED)
+    ftz = selector == F32 and mnemonic.flag("ftz")
+    zero = np.array(0, selector)
+
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        return _select(a, b, (flushed(c) if ftz else c) >= zero)
+
+    return Arithmetic((dtype, dtype, selector), (dtype,), apply)
+
+
+_ALL = "(b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64)"
+_JOIN = "[.(and|or|xor)]"
+_TARGETS = "(u32|s32|f32|f16|bf16)"
+_FLOAT = "(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)"
+
+
 BUILDERS = {
     "fma": build_sum,
     "copysign": build_copysign,
     "testp": build_class,
+    **dict.fromkeys(("sin", "cos", "ex2", "lg2", "tanh", "rsqrt"), build_approximation),
+    "setp": build_setp,
+    "set": build_set,
+    "selp": build_selp,
+    "slct": build_slct,
 }
 KNOWN = [
     (f"(add|sub|mul)[.{_MODES}][.ftz][.sat].f32", "exact rounding; subnormal numbers kept"),
@@ -308,4 +569,36 @@ KNOWN = [
     ("(abs|neg).(bf16|bf16x2|f64)", "the sign bit alone"),
     ("copysign.(f32|f64)", "sign of the first operand, value of the second"),
     ("testp.(finite|infinite|number|notanumber|normal|subnormal).(f32|f64)", "zero is normal"),
+    ("(sin|cos).approx[.ftz].f32", "the nearest number; absolute error 2**-20.5 allowed"),
+    ("ex2.approx[.ftz].f32", "the nearest number; 2 ulp allowed"),
+    ("ex2.approx.(f16|f16x2)", "the nearest number; relative error 2**-9.9 allowed"),
+    ("ex2.approx.ftz.(bf16|bf16x2)", "the nearest number; relative error 2**-7 allowed"),
+    ("lg2.approx[.ftz].f32", "the nearest number; absolute error 2**-22 allowed near 1"),
+    ("tanh.approx.f32", "the nearest number; relative error 2**-11 allowed"),
+    ("tanh.approx.(f16|f16x2)", "the nearest number; absolute error 2**-10.987 allowed"),
+    ("tanh.approx.(bf16|bf16x2)", "the nearest number; absolute error 2**-8 allowed"),
+    ("rsqrt.approx[.ftz].f32", "the nearest number; relative error 2**-22.9 allowed"),
+    ("rcp.approx[.ftz].f32", "the nearest number; 1 ulp allowed"),
+    ("sqrt.approx[.ftz].f32", "the nearest number; relative error 2**-23 allowed"),
+    ("rsqrt.approx.f64", "within 2 ulp"),
+    ("(rcp|rsqrt).approx.ftz.f64", "upper 32 bits of the nearest number; 20 bits are promised"),
+    (f"setp.(eq|ne){_JOIN}.(b16|b32|b64)", "one destination, or `p|q`"),
+    (f"setp.(eq|ne|lt|le|gt|ge){_JOIN}.(u16|u32|u64|s16|s32|s64)", "one destination, or `p|q`"),
+    (f"setp.(lo|ls|hi|hs){_JOIN}.(u16|u32|u64)", "one destination, or `p|q`"),
+    (f"setp.{_FLOAT}{_JOIN}[.ftz].(f16|f32)", "one destination, or `p|q`"),
+    (f"setp.{_FLOAT}{_JOIN}.(bf16|f64)", "one destination, or `p|q`"),
+    (f"setp.{_FLOAT}{_JOIN}[.ftz].f16x2", "`p|q` for the lower and upper half"),
+    (f"setp.{_FLOAT}{_JOIN}.bf16x2", "`p|q` for the lower and upper half"),
+    (f"set.(eq|ne){_JOIN}.{_TARGETS}.(b16|b32|b64)", "1.0 or all bits"),
+    (f"set.(eq|ne|lt|le|gt|ge){_JOIN}.{_TARGETS}.(u16|u32|u64|s16|s32|s64)", "1.0 or all bits"),
+    (f"set.(lo|ls|hi|hs){_JOIN}.{_TARGETS}.(u16|u32|u64)", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}[.ftz].{_TARGETS}.f32", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}.{_TARGETS}.f64", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}[.ftz].(f16|u16|s16|u32|s32).f16", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}.(bf16|u16|s16|u32|s32).bf16", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}[.ftz].(f16x2|u32|s32).f16x2", "1.0 or all bits in each half"),
+    (f"set.{_FLOAT}{_JOIN}.(bf16x2|u32|s32).bf16x2", "1.0 or all bits in each half"),
+    (f"selp.{_ALL}", "exact"),
+    (f"slct.{_ALL}.s32", "exact"),
+    (f"slct[.ftz].{_ALL}.f32", "NaN counts as negative"),
 ]

@@ -1,21 +1,184 @@
-"""Rounding of arrays: exact sums, directed modes, small formats, canonical NaN.
+"""Exact and directed rounding of arrays, and the parts that arithmetic instructions are built from.
 
 A value that must be rounded once is first computed exactly, or as a double whose last bit is odd if
 it is inexact ("rounding to odd"). Rounding such a double to a format of at most 51 significant bits
 gives the same result as rounding the exact value, in every mode. (Boldo and Melquiond, "Emulation
 of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
+
+Sums, products, quotients and roots take a dtype (f64, f32, f16 or bf16) and a mode, and return a
+function of arrays. f16 and bf16 are computed in wider types that keep everything needed to round
+once. Rare cases are computed with rational numbers, one lane at a time.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+import threading
+from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
-from pallasc.emulator.numbers.arithmetic import Array
-from pallasc.emulator.numbers.mnemonic import BF16, F16, F32, F64
+from pallasc.errors import UnsupportedError
+
+# The element types depend on the opcode, which static types cannot express.
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """An arithmetic instruction without its operands.
+
+    Attributes:
+        sources: the dtype that each source operand is viewed as, in the order of the PTX text.
+            Packed types are unsigned integers of their full width. If a register is wider than its
+            source type (PTX allows a `.b32` register for `.u8`), the caller must narrow it.
+        results: the dtype of each result. For a wider destination register, the value is extended
+            as by `astype`: with its sign for signed types, with zeros for the others (PTX ISA 9.0,
+            9.4.1).
+        apply: takes one array for each source, all contiguous and of the same shape, and returns
+            one new array, or a tuple if there are several results. It keeps no state, does not
+            modify its arguments and raises no floating-point warnings.
+    """
+
+    sources: tuple[np.dtype[Any], ...]
+    results: tuple[np.dtype[Any], ...]
+    apply: Callable[..., Any]
+
+
+PREDICATE = np.dtype(np.bool_)
+U8, U16, U32, U64 = (np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
+S8, S16, S32, S64 = (np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+F16, F32, F64 = (np.dtype(t) for t in (np.float16, np.float32, np.float64))
+BF16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+
+UNSIGNED: dict[str, np.dtype[Any]] = {"u8": U8, "u16": U16, "u32": U32, "u64": U64}
+SIGNED: dict[str, np.dtype[Any]] = {"s8": S8, "s16": S16, "s32": S32, "s64": S64}
+BITS: dict[str, np.dtype[Any]] = {"b8": U8, "b16": U16, "b32": U32, "b64": U64}
+FLOATS: dict[str, np.dtype[Any]] = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64}
+INTEGERS = {**UNSIGNED, **SIGNED}
+
+# A packed type: the dtype of its registers, and the dtype of its elements, twice as many.
+PACKED: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {
+    "f16x2": (U32, F16),
+    "bf16x2": (U32, BF16),
+    "u16x2": (U32, U16),
+    "s16x2": (U32, S16),
+    "f32x2": (U64, F32),
+}
+
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+
+_NAMED = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
+
+
+class Mnemonic:
+    """A mnemonic whose parts are consumed one by one.
+
+    Args:
+        opcode: the whole mnemonic, such as `add.rn.f32`.
+        destinations: number of destination operands.
+        sources: number of source operands; None if the opcode determines it.
+    """
+
+    def __init__(self, opcode: str, *, destinations: int = 1, sources: int | None = None) -> None:
+        self.opcode = opcode
+        self.base, *self.parts = opcode.split(".")
+        self.destinations = destinations
+        self.sources = sources
+
+    def flag(self, name: str) -> bool:
+        """Consume an optional part; return True if it was present."""
+        if name not in self.parts:
+            return False
+        self.parts.remove(name)
+        return True
+
+    def choice(self, *names: str, default: str | None = None) -> str:
+        """Consume the one part that is among these names.
+
+        Raises:
+            UnsupportedError: there is none, and no default was given.
+        """
+        for part in self.parts:
+            if part in names:
+                self.parts.remove(part)
+                return part
+        if default is None:
+            raise self.refused(f"it needs one of .{', .'.join(names)}")
+        return default
+
+    def type(self, *names: str) -> str:
+        """Consume the last part, which must be one of these types.
+
+        Raises:
+            UnsupportedError: it is another one.
+        """
+        if not self.parts:
+            raise self.refused(f"it needs one of .{', .'.join(names)}")
+        if self.parts[-1] not in names:
+            raise self.refused(f".{self.parts[-1]} is unknown here")
+        return self.parts.pop()
+
+    def dtype(self, *names: str) -> np.dtype[Any]:
+        """Consume the last part as by `type`, and return the element type of this name."""
+        return _NAMED[self.type(*names)]
+
+    def finish(self) -> None:
+        """Reject parts that have not been consumed.
+
+        Raises:
+            UnsupportedError: parts are left, or there are unconsumed operands.
+        """
+        if self.parts:
+            raise self.refused(f".{self.parts[0]} is unknown here")
+        if self.destinations != 1:
+            raise self.refused(f"it has {self.destinations} destinations")
+        if self.sources is not None:
+            raise self.refused(f"it has {self.sources} sources")
+
+    def refused(self, why: str) -> UnsupportedError:
+        """Return the error that names the instruction and its unsupported part."""
+        return UnsupportedError(
+            f"the emulator does not support {self.opcode}: {why}",
+            hint="docs/check.md lists what it supports.",
+        )
+
+
+class _Contexts(threading.local):
+    """One context per thread in which NumPy ignores floating-point errors.
+
+    `np.errstate` is a context variable since NumPy 2, and entering a context with this setting
+    takes a tenth of the time of `with np.errstate`.
+    """
+
+    def __init__(self) -> None:
+        context = Context()
+        context.run(np.seterr, all="ignore")
+        self.run = context.run
+
+
+_CONTEXTS = _Contexts()
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that overflow, division by zero and NaN do not warn.
+
+    A context cannot be entered recursively, so a quiet function must not call another one.
+    """
+
+    @functools.wraps(function)
+    def apply(*arrays: Any) -> Any:
+        return _CONTEXTS.run(function, *arrays)
+
+    return apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +365,304 @@ def directed_f32(values: Array, error: Array | float, mode: str) -> Array:
     if 1 in wrong.tobytes():
         np.nextafter(result, _TOWARDS[mode], out=result, where=wrong)
     return result
+
+
+def nearest(value: Fraction) -> float:
+    """Return the nearest double, ties to even; infinity if the value is too large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def rounded(value: Fraction, mode: str) -> float:
+    """Round to a double in the mode `rn`, `rz`, `rm` or `rp`."""
+    near = nearest(value)
+    if mode == "rn":
+        return near
+    down = mode == "rm" or (mode == "rz" and value > 0)
+    if math.isinf(near):
+        beyond = near > 0
+    else:
+        beyond = Fraction(near) > value
+        if Fraction(near) == value:
+            return near
+    if down == beyond:
+        return math.nextafter(near, -math.inf if down else math.inf)
+    return near
+
+
+def _zero_of_sum(addends: list[float], mode: str) -> float:
+    """Return an exact sum of zero with the sign that IEEE 754 specifies."""
+    signs = {math.copysign(1.0, addend) for addend in addends}
+    if len(signs) == 1:
+        return math.copysign(0.0, signs.pop())
+    return -0.0 if mode == "rm" else 0.0
+
+
+def exact_sum(a: float, b: float, mode: str) -> float:
+    """Return a + b."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a + b
+    total = Fraction(a) + Fraction(b)
+    if total == 0:
+        return _zero_of_sum([a, b], mode)
+    return rounded(total, mode)
+
+
+def exact_product(a: float, b: float, mode: str) -> float:
+    """Return a x b."""
+    product = float(np.multiply(a, b))
+    if not (math.isfinite(a) and math.isfinite(b)) or a == 0 or b == 0:
+        return product
+    return math.copysign(rounded(Fraction(a) * Fraction(b), mode), product)
+
+
+def exact_fused(a: float, b: float, c: float, mode: str) -> float:
+    """Return a x b + c, rounded once."""
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        finite = math.isfinite(a) and math.isfinite(b)
+        # A finite product that overflows must not be added to an infinity of the other sign.
+        return c if finite else float(np.add(np.multiply(a, b), c))
+    total = Fraction(a) * Fraction(b) + Fraction(c)
+    if total == 0:
+        sign = math.copysign(1.0, a) * math.copysign(1.0, b)
+        return _zero_of_sum([math.copysign(0.0, sign), c], mode)
+    return rounded(total, mode)
+
+
+def exact_quotient(a: float, b: float, mode: str) -> float:
+    """Return a / b."""
+    quotient = float(np.divide(a, b))
+    if not (math.isfinite(a) and math.isfinite(b)) or a == 0 or b == 0:
+        return quotient
+    return math.copysign(rounded(Fraction(a) / Fraction(b), mode), quotient)
+
+
+def exact_root(a: float, mode: str) -> float:
+    """Return the root of a."""
+    root = float(np.sqrt(a))
+    if mode == "rn" or not math.isfinite(root) or root == 0:
+        return root
+    square = Fraction(root) ** 2
+    if square == Fraction(a):
+        return root
+    down = mode in ("rm", "rz")
+    if down == (square > Fraction(a)):
+        return math.nextafter(root, 0.0 if down else math.inf)
+    return root
+
+
+def of_integer(value: int, mode: str) -> float:
+    """Return an integer as a double."""
+    return rounded(Fraction(value), mode) if value else 0.0
+
+
+def over_lanes(function: Callable[..., float], mode: str) -> Callable[..., Array]:
+    """Vectorize a scalar function of this module over arrays of doubles."""
+
+    def apply(*arrays: Any) -> Array:
+        columns = [array.ravel().tolist() for array in arrays]
+        results = [function(*lane, mode) for lane in zip(*columns, strict=True)]
+        return np.array(results, np.float64).reshape(arrays[0].shape)
+
+    return apply
+
+
+Function = Callable[..., Array]
+
+_SMALLEST_F32 = np.array(2.0**-126, np.float32)
+_HALF_UNIT = np.array(0x10000000, np.uint64)
+_BELOW_F32 = np.array(0x1FFFFFFF, np.uint64)
+
+
+def _negative_zero_downwards(total: Array, a: Array, b: Array, mode: str) -> None:
+    """Set the sign of sums that are exactly zero: -0 when rounding down, unless both are +0."""
+    if mode != "rm":
+        return
+    zero = total == 0
+    if 1 in zero.tobytes():
+        zero &= np.signbit(a) | np.signbit(b)
+        np.copyto(total, np.float64(-0.0), where=zero)
+
+
+def _sum_f32(a: Array, b: Array, mode: str) -> Array:
+    """Round the sum of two exact doubles to f32 in a directed mode."""
+    total = np.add(a, b)
+    error = error_of_sum(a, b, total)
+    _negative_zero_downwards(total, a, b, mode)
+    return directed_f32(total, error, mode)
+
+
+def _double(values: Array) -> Array:
+    return values.astype(np.float64)
+
+
+def add(dtype: Any, mode: str) -> Function:
+    """Return the addition of two numbers of this type, rounded in this mode."""
+    if dtype == F64:
+        return np.add if mode == "rn" else over_lanes(exact_sum, mode)
+    if mode != "rn":
+        return lambda a, b: _sum_f32(_double(a), _double(b), mode)
+    # f16 and bf16 are added in f32, whose 24 bits are more than twice theirs, so that rounding
+    # twice gives the same result as rounding once (Figueroa, 1995).
+    return np.add
+
+
+def multiply(dtype: Any, mode: str) -> Function:
+    """Return the multiplication."""
+    if dtype == F64:
+        return np.multiply if mode == "rn" else over_lanes(exact_product, mode)
+    if mode != "rn":
+        return lambda a, b: directed_f32(_double(a) * _double(b), 0.0, mode)
+    # The product of two f16 is exact in f32; so is the product of two bf16, unless it is zero in
+    # bf16.
+    return np.multiply
+
+
+def _fused_f32(a: Array, b: Array, c: Array) -> Array:
+    """Return f32 a x b + c rounded once.
+
+    The product of two f32 is exact as a double. Rounding the sum to a double and then to f32 can be
+    wrong only if the double is halfway between two f32; such sums are first rounded to odd.
+    """
+    addend = _double(c)
+    product = _double(a) * _double(b)
+    total = product + addend
+    half_way = (total.view(np.uint64) & _BELOW_F32) == _HALF_UNIT
+    small = np.abs(total) < _SMALLEST_F32
+    if 1 in half_way.tobytes() or (1 in small.tobytes() and bool((total != 0)[small].any())):
+        total = to_odd(total, error_of_sum(product, addend, total))
+    return total.astype(np.float32)
+
+
+def _fused_directed(mode: str) -> Function:
+    return lambda a, b, c: _sum_f32(_double(a) * _double(b), _double(c), mode)
+
+
+# Masks and values of an f32's last bits that are halfway between two 16-bit numbers.
+_LAST_BITS = {
+    F16: (np.array(0x1FFF, np.uint32), np.array(0x1000, np.uint32)),
+    BF16: (np.array(0xFFFF, np.uint32), np.array(0x8000, np.uint32)),
+}
+_SMALLEST_F16 = np.array(2.0**-14, np.float32)
+_LAST_OF_F32 = np.array(1, np.uint32)
+_INFINITY = np.array(np.inf, np.float32)
+
+
+def _fused_half_directed(dtype: Any, mode: str) -> Function:
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        product, addend = _double(a) * _double(b), _double(c)
+        total = product + addend
+        odd = to_odd(total, error_of_sum(product, addend, total))
+        _negative_zero_downwards(odd, product, addend, mode)
+        return quantize(odd, FORMATS[dtype], mode).astype(dtype)
+
+    return apply
+
+
+def _fused_half(dtype: Any, mode: str) -> Function:
+    """Return f16 or bf16 a x b + c rounded once.
+
+    Rounding is monotonic, so rounding to a double, to f32 and to 16 bits can be wrong only if the
+    f32 is halfway between two 16-bit numbers, which its last bits show. Such an f32 is rounded to
+    odd. Subnormal numbers have fewer bits in f16, and the same last bits in bf16.
+    """
+    if mode != "rn":
+        return _fused_half_directed(dtype, mode)
+    last, half = _LAST_BITS[dtype]
+
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        product, addend = _double(a) * _double(b), _double(c)
+        total = product + addend
+        single = total.astype(np.float32)
+        strange = (single.view(np.uint32) & last) == half
+        if dtype == F16:
+            strange |= np.abs(single) < _SMALLEST_F16
+        if 1 in strange.tobytes():
+            rest = (total - _double(single)) + error_of_sum(product, addend, total)
+            even = (rest != 0) & ((single.view(np.uint32) & _LAST_OF_F32) == 0)
+            if 1 in even.tobytes():
+                towards = np.copysign(_INFINITY, rest.astype(np.float32))
+                np.nextafter(single, towards, out=single, where=even)
+        return single.astype(dtype)
+
+    return apply
+
+
+_SPLIT = 134217729.0  # 2**27 + 1
+_fused_exactly = over_lanes(exact_fused, "rn")
+
+
+def _halves(values: Array) -> tuple[Array, Array]:
+    """Split doubles into two halves of 26 bits (Veltkamp)."""
+    scaled = values * _SPLIT
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
+def _fused_f64(a: Array, b: Array, c: Array) -> Array:
+    """Return f64 a x b + c rounded once (Boldo and Melquiond, 2008).
+
+    Lanes with numbers so large or small that a part could overflow or underflow use rational
+    numbers.
+    """
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    low = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    sum_low = c + low
+    rest_low = error_of_sum(c, low, sum_low)
+    sum_high = product + sum_low
+    rest_high = error_of_sum(product, sum_low, sum_high)
+    rest = rest_low + rest_high
+    rest = to_odd(rest, error_of_sum(rest_low, rest_high, rest))
+    result: Array = sum_high + rest
+    strange = np.zeros(a.shape, np.bool_)
+    for part in (a, b, c, product, result):
+        size = np.abs(part)
+        strange |= ~((size > 1e-120) & (size < 1e120))
+    if 1 in strange.tobytes():
+        result[strange] = _fused_exactly(a[strange], b[strange], c[strange])
+    return result
+
+
+def fused(dtype: Any, mode: str) -> Function:
+    """Return the fused multiply-add a x b + c, rounded once."""
+    if dtype == F64:
+        return _fused_f64 if mode == "rn" else over_lanes(exact_fused, mode)
+    if dtype == F32:
+        return _fused_f32 if mode == "rn" else _fused_directed(mode)
+    return _fused_half(dtype, mode)
+
+
+def subtract(dtype: Any, mode: str) -> Function:
+    """Return the subtraction."""
+    if mode == "rn":
+        return np.subtract
+    total = add(dtype, mode)
+    return lambda a, b: total(a, np.negative(b))
+
+
+def divide(dtype: Any, mode: str) -> Function:
+    """Return the division; an inexact quotient of two f32 never rounds to an f32 as a double."""
+    if mode == "rn":
+        return np.divide
+    if dtype == F64:
+        return over_lanes(exact_quotient, mode)
+    return lambda a, b: directed_f32(_double(a) / _double(b), 0.0, mode)
+
+
+def root(dtype: Any, mode: str) -> Function:
+    """Return the square root."""
+    if mode == "rn":
+        return np.sqrt
+    if dtype == F64:
+        return over_lanes(exact_root, mode)
+    return lambda a: directed_f32(np.sqrt(_double(a)), 0.0, mode)
+
+
+def reciprocal(dtype: Any, mode: str) -> Function:
+    """Return the reciprocal."""
+    quotient = divide(dtype, mode)
+    one = dtype.type(1)
+    return lambda a: quotient(np.full(a.shape, one, dtype), a)

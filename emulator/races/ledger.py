@@ -8,23 +8,37 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.block import Asynchronous, Block, Observer
 from pallasc.emulator.machine.machine import Launch
 from pallasc.emulator.machine.memory import Region
-from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
-from pallasc.emulator.races import agents as who
-from pallasc.emulator.races.agents import GENERIC, Clusters, Frontier, Passed
-from pallasc.emulator.races.agreement import Agreements, Doubt
-from pallasc.emulator.races.copying import copying_loads
-from pallasc.emulator.races.findings import Access, Finding
-from pallasc.emulator.races.granules import granule_shifts
-from pallasc.emulator.races.scopes import NAMES, WEAK, Domain, distance
-from pallasc.emulator.races.shadow import Index, Shadow
-from pallasc.emulator.races.threads import ClusterState, Event, Order, Thread, instruction_at
-from pallasc.emulator.races.words import is_replicated, wait_of
+from pallasc.emulator.races import threads as agents
+from pallasc.emulator.races.threads import (
+    GENERIC,
+    NAMES,
+    WEAK,
+    Access,
+    Agreements,
+    Clusters,
+    ClusterState,
+    Domain,
+    Doubt,
+    Event,
+    Finding,
+    Frontier,
+    Index,
+    Order,
+    Passed,
+    Shadow,
+    Thread,
+    copying_loads,
+    distance,
+    granule_shifts,
+    instruction_at,
+    is_replicated,
+    wait_of,
+)
 
 
 @dataclass
@@ -100,7 +114,7 @@ class Ledger(Observer):
         thread.events.clear()
         given = thread.frontier.copy()
         given.own[GENERIC, thread.number] = thread.stamp
-        np.maximum(given.own[who.OVER], given.own[GENERIC], out=given.own[who.OVER])
+        np.maximum(given.own[agents.OVER], given.own[GENERIC], out=given.own[agents.OVER])
         return given
 
     def _reach(self, thread: Thread, block: Block, agent: int, event: int) -> None:
@@ -313,7 +327,7 @@ class Ledger(Observer):
             return True
         agent = self._agent_of[number]
         if first.operation is not None and first.operation.what == "a bulk store":
-            agent = owner.cluster.agents.of_warp(who.BULK_READS, owner.number)
+            agent = owner.cluster.agents.of_warp(agents.BULK_READS, owner.number)
         return bool(owner.frontier.own[GENERIC, agent] >= number)
 
     def _missing(
@@ -358,7 +372,7 @@ class Ledger(Observer):
     def _missing_fence(
         self, thread: Thread, first: Event, number: int, later: str
     ) -> tuple[str, str]:
-        passed_on = thread.frontier.own[who.BEFORE, self._agent_of[number]] >= number
+        passed_on = thread.frontier.own[agents.BEFORE, self._agent_of[number]] >= number
         side = "after" if passed_on else "before"
         is_move = first.access.instruction.parts[1] in ("ld", "st")
         return "race" if is_move else "missing-tensor-fence", (

@@ -1,6 +1,6 @@
 """The observer: tracks which accesses have happened before which, in PTX's memory model.
 
-Every warp is a thread with a frontier (`agents.py`). Asynchronous copies, matrix products and
+Every warp is a thread with a frontier (`threads.py`). Asynchronous copies, matrix products and
 similar operations are separate agents; a warp knows that they have finished only after waiting for
 them. Unordered accesses are found even if this run happened to execute them in the right order.
 
@@ -18,16 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.barriers import Mbarrier
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.machine import Launch
-from pallasc.emulator.machine.warp import Warp
-from pallasc.emulator.races import agents as who
-from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC, Frontier
+from pallasc.emulator.machine.warp import Mbarrier, Warp
+from pallasc.emulator.races import threads as agents
 from pallasc.emulator.races.operations import Operations
-from pallasc.emulator.races.scopes import CTA, SYS, WEAK, scope_of
-from pallasc.emulator.races.shadow import Shadow
-from pallasc.emulator.races.threads import BarrierState, ClusterState, Tag, Thread, instruction_at
+from pallasc.emulator.races.threads import (
+    ALWAYS,
+    ASYNC,
+    CTA,
+    GENERIC,
+    SYS,
+    WEAK,
+    BarrierState,
+    ClusterState,
+    Frontier,
+    Shadow,
+    Tag,
+    Thread,
+    instruction_at,
+    scope_of,
+)
 
 _MBARRIER_BYTES = 8
 
@@ -81,7 +92,7 @@ class Races(Operations):
 
     def _note_known(self, block: Block) -> None:
         """Record a device's knowledge of other devices when one of its blocks ends."""
-        known = self._known_at_end.get(block.device, who.NONE)
+        known = self._known_at_end.get(block.device, agents.NONE)
         for thread in (self._threads[warp] for warp in block.warps):
             for frontier in (thread.frontier, *thread.acquired.values()):
                 known = known.union(frontier.others)
@@ -96,7 +107,7 @@ class Races(Operations):
             device = shadow.region.device if shadow.region is not None else None
             if device is None:
                 continue
-            known = self._known_at_end.get(device, who.NONE).tables
+            known = self._known_at_end.get(device, agents.NONE).tables
             for number in np.unique(shadow.written).tolist():
                 event = self._events[number]
                 if event is None or event.scope != WEAK or event.warp.block.device == device:
@@ -135,7 +146,9 @@ class Races(Operations):
         reached = threads[0].cluster.reached.pop(block.rank, {})
         if not reached:
             return
-        known = np.max([t.frontier.own[[GENERIC, who.OVER]].max(axis=0) for t in threads], axis=0)
+        known = np.max(
+            [t.frontier.own[[GENERIC, agents.OVER]].max(axis=0) for t in threads], axis=0
+        )
         x, y, z = block.index
         for agent, number in reached.items():
             event = self._events[number]
@@ -219,7 +232,7 @@ class Races(Operations):
         index = shadow.index(offset, _MBARRIER_BYTES)
         event = self._access(thread, place, "the mbarrier operation")
         self._reach(thread, block, thread.number, event)
-        known = np.maximum(thread.frontier.own[GENERIC], thread.frontier.own[who.INIT])
+        known = np.maximum(thread.frontier.own[GENERIC], thread.frontier.own[agents.INIT])
         self._against_writes(thread, shadow, index, known, event, True, reads=False)
         shadow.record_read(thread.number, index, event)
 
@@ -241,8 +254,8 @@ class Races(Operations):
     def _given_relaxed(self, thread: Thread) -> Frontier:
         """Return the frontier that a relaxed arrival passes on: the effect of earlier fences."""
         given = Frontier(thread.cluster.agents.frontier())
-        given.own[who.INIT] = thread.frontier.own[who.INIT]
-        given.own[who.OVER] = self._given(thread).own[who.OVER]
+        given.own[agents.INIT] = thread.frontier.own[agents.INIT]
+        given.own[agents.OVER] = self._given(thread).own[agents.OVER]
         for released in thread.released.values():
             given.join(released)
         return given
@@ -286,19 +299,19 @@ class Races(Operations):
         own = frontier.own
         if parts[0] == "tcgen05":
             if parts[1] == "fence::before_thread_sync":
-                self._raise(thread, who.BEFORE)
+                self._raise(thread, agents.BEFORE)
             else:
-                np.maximum(own[who.AFTER], own[who.BEFORE], out=own[who.AFTER])
+                np.maximum(own[agents.AFTER], own[agents.BEFORE], out=own[agents.AFTER])
             return
         if "mbarrier_init" in parts:
-            self._raise(thread, who.INIT)
+            self._raise(thread, agents.INIT)
             return
         if "proxy" in parts:
             if parts[parts.index("proxy") + 1] == "async":
                 if "global" not in parts:
                     self._raise(thread, ASYNC)
                 if not any(p.startswith("shared") for p in parts):
-                    self._raise(thread, who.GLOBAL)
+                    self._raise(thread, agents.GLOBAL)
             return
         scope = scope_of(parts, SYS)
         for needed in [each for each in thread.acquired if each <= scope]:

@@ -1,4 +1,9 @@
-"""Asynchronous operations: their accesses and signals, and the waits that show their completion."""
+"""Accesses of lanes and of asynchronous operations.
+
+Loads, stores and atomic operations of lanes include those on semaphores. Registers of wgmma must be
+fenced before use, and unchanged until completion. Asynchronous operations have accesses and
+signals, and waits that show their completion.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,277 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import Region
+from pallasc.emulator.machine.block import Asynchronous, Block
+from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
 from pallasc.emulator.machine.warp import Warp
-from pallasc.emulator.races import agents as who
-from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC
-from pallasc.emulator.races.findings import Access
-from pallasc.emulator.races.registers import Registers
-from pallasc.emulator.races.shadow import Shadow
-from pallasc.emulator.races.threads import BarrierState, Event, Tag, Thread
-from pallasc.emulator.races.words import NAMES
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.races import threads as who
+from pallasc.emulator.races.ledger import Ledger
+from pallasc.emulator.races.threads import (
+    ALWAYS,
+    ASYNC,
+    GENERIC,
+    GPU,
+    OPERATIONS,
+    SYS,
+    WEAK,
+    Access,
+    BarrierState,
+    Domain,
+    Event,
+    Frontier,
+    Index,
+    Order,
+    Passed,
+    Shadow,
+    Tag,
+    Thread,
+    instruction_at,
+    scope_of,
+)
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
+
+_MBARRIER_BYTES = 8
+_STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc"}
+
+
+class PlainAccesses(Ledger):
+    """Tracks the synchronous accesses of warps."""
+
+    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
+        """Record a read of `size` bytes per lane at offsets in a region; no mask means all."""
+        self._plain(w, place, region, offsets, mask, size, writes=False, what="the load")
+
+    def write(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Record a write by lanes."""
+        self._plain(w, place, region, offsets, mask, size, writes=True, what="the store")
+
+    def atomic(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Record an atomic operation of lanes."""
+        what = "the atomic operation"
+        self._plain(w, place, region, offsets, mask, size, writes=True, what=what, atomic=True)
+
+    def _plain(
+        self,
+        w: Warp,
+        place: int,
+        region: Region,
+        offsets: np.ndarray,
+        mask: np.ndarray | None,
+        size: int,
+        *,
+        writes: bool,
+        what: str,
+        atomic: bool = False,
+    ) -> None:
+        if PARAMETERS <= region.base < SHARED:
+            return
+        thread = self._threads[w]
+        order = self._order(instruction_at(w, place), atomic)
+        if mask is not None:
+            offsets = offsets[mask]
+        shadow = self._shadow(region, w)
+        if order.scope != WEAK:
+            self._synchronise(thread, region, offsets, order, writes, atomic)
+        index = shadow.index(offsets, size)
+        event = self._access(thread, place, what, order.scope)
+        known = thread.frontier.own[GENERIC]
+        shared = id(region) in self._blocks
+        if shared:
+            self._reach(thread, self._blocks[id(region)], thread.number, event)
+            self._touch_mbarrier(thread, region, offsets, size, event, writes)
+        self._against_writes(thread, shadow, index, known, event, shared, reads=not writes)
+        if "nc" in instruction_at(w, place).parts:
+            self._against_coherence(shadow, index, event)
+        if writes:
+            if order.scope == WEAK:
+                instruction = id(instruction_at(w, place))
+                thread.stores[instruction] = thread.stores.get(instruction, 0) + 1
+            self._against_reads(thread, shadow, index, known, event, shared)
+            shadow.written[index] = event
+            if atomic:
+                return
+        else:
+            shadow.record_read(thread.number if shared else 0, index, event)
+
+    def _against_coherence(self, shadow: Shadow, index: Index, event: int) -> None:
+        """Report a noncoherent load of bytes that the kernel has written (9.7.9.10)."""
+        second, number = self._events[event], int(shadow.written[index].max(initial=0))
+        if second is not None and number:
+            self._find(
+                "noncoherent-load",
+                "the load is not coherent (.nc), and the kernel writes to the same bytes",
+                second,
+                self._events[number],
+                shadow.name,
+                shadow.bytes_of(index, shadow.written[index] != 0),
+            )
+
+    def _order(self, instruction: Instruction, atomic: bool) -> Order:
+        found = self._orders.get(instruction)
+        if found is None:
+            parts = set(instruction.parts[1:])
+            both = "acq_rel" in parts
+            strong = atomic or bool(parts & _STRONG)
+            default = SYS if parts & {"volatile", "mmio"} else GPU
+            found = Order(
+                both or "acquire" in parts,
+                both or "release" in parts,
+                scope_of(parts, default) if strong else WEAK,
+            )
+            self._orders[instruction] = found
+        return found
+
+    def _synchronise(
+        self,
+        thread: Thread,
+        region: Region,
+        offsets: np.ndarray,
+        order: Order,
+        writes: bool,
+        atomic: bool,
+    ) -> None:
+        """Pass on the knowledge of a warp at semaphores, or acquire others' knowledge."""
+        for offset in sorted(set(offsets.tolist())):
+            key = (id(region), offset)
+            if atomic or not writes:
+                self._acquire(thread, key, order)
+            if writes:
+                self._release(thread, key, order)
+
+    def _acquire(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
+        cluster = thread.cluster.number
+        for domain, passed in self._sync.get(key, {}).items():
+            if thread.acquired_at.get((key, domain, order)) is passed.clusters:
+                continue  # it has read this before, with no release since
+            needed = domain.needed(thread.warp, cluster in passed.clusters.tables)
+            if order.scope < needed or not domain.has(thread.warp, cluster):
+                continue
+            thread.acquired_at[key, domain, order] = passed.clusters
+            if order.acquires:
+                _learn(thread.frontier, cluster, passed)
+                continue
+            nothing = Frontier(thread.cluster.agents.frontier())
+            _learn(thread.acquired.setdefault(needed, nothing), cluster, passed)
+
+    def _release(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
+        if order.releases:
+            self._pass_on(thread, key, order.scope, self._given(thread))
+            return
+        for scope, given in thread.released.items():
+            self._pass_on(thread, key, min(scope, order.scope), given)
+
+    def _pass_on(self, thread: Thread, key: tuple[int, int], scope: int, given: Frontier) -> None:
+        cluster = thread.cluster.number
+        domain = Domain.around(thread.warp, cluster, scope)
+        passed = self._sync.setdefault(key, {}).setdefault(domain, Passed())
+        passed.release(cluster, given.own, given.others)
+
+    def _touch_mbarrier(
+        self,
+        thread: Thread,
+        region: Region,
+        offsets: np.ndarray,
+        size: int,
+        event: int,
+        writes: bool,
+    ) -> None:
+        """Check if a plain access touches an mbarrier."""
+        block = self._blocks[id(region)]
+        if not block.mbarriers:
+            return
+        low, high = int(offsets.min()), int(offsets.max()) + size
+        for at in block.mbarriers:
+            if low < at + _MBARRIER_BYTES and at < high:
+                touched = (offsets < at + _MBARRIER_BYTES) & (offsets + size > at)
+                second = self._events[event]
+                if second is None or not touched.any():
+                    continue
+                rule = "mbarrier-overwritten" if writes else "mbarrier-read"
+                does = "overwrites" if writes else "reads"
+                self._find(
+                    rule,
+                    f"{second.access.what} {does} the mbarrier at shared address {at:#x} as if it "
+                    "were data",
+                    second,
+                    self._events[self._initialised.get((id(region), at), 0)],
+                    self._shadows[id(region)].name,
+                    (at, at + _MBARRIER_BYTES),
+                )
+
+
+def _learn(frontier: Frontier, cluster: int, passed: Passed) -> None:
+    """Acquire released knowledge; `cluster` is the number of the frontier's own cluster."""
+    own = passed.clusters.tables.get(cluster)
+    if own is not None:
+        frontier.join_own(own)
+    frontier.others = passed.acquire(frontier.others)
+
+
+class Registers(PlainAccesses):
+    """Tracks the registers that matrix products use."""
+
+    def registers_fenced(self, w: Warp, place: int) -> None:
+        """Record wgmma.fence."""
+        self._threads[w].fenced = list(w.registers)
+
+    def _check_registers(self, thread: Thread, operation: Asynchronous, event: int) -> None:
+        results, sources = operation.registers
+        registers, fenced = thread.warp.registers, thread.fenced
+        second = self._events[event]
+        if second is None:
+            return
+        slots = [s for s in (*results, *sources) if s not in thread.in_flight]
+        if fenced is None or any(registers[s] is not fenced[s] for s in slots):
+            known = set() if fenced is None else {id(value) for value in fenced}
+            if any(id(registers[s]) not in known for s in slots):
+                self._find(
+                    "wgmma-fence",
+                    "no wgmma.fence between the last write to a register and the wgmma that uses "
+                    "it",
+                    second,
+                )
+        for slot in sources:
+            thread.in_flight[slot] = (event, False)
+        for slot in results:
+            thread.in_flight[slot] = (event, True)
+
+    def _give_registers_back(self, thread: Thread, operation: Asynchronous, tag: Tag) -> None:
+        for slot in (*operation.registers[0], *operation.registers[1]):
+            held = thread.in_flight.get(slot)
+            if held is not None and held[0] <= tag.event:
+                del thread.in_flight[slot]
+                if thread.fenced is not None:
+                    thread.fenced[slot] = thread.warp.registers[slot]
+
+    def registers_used(
+        self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
+    ) -> None:
+        """Check an instruction's use of registers of a wgmma in flight."""
+        thread = self._threads[w]
+        if not thread.in_flight:
+            return
+        for slots, is_write in ((reads, False), (writes, True)):
+            for slot in slots:
+                held = thread.in_flight.get(slot)
+                if held is None or not (is_write or held[1]):
+                    continue
+                first = self._events[held[0]]
+                access = Access("the instruction", instruction_at(w, place), w.actor)
+                does = "overwrites" if is_write else "reads"
+                what = "an accumulator" if held[1] else "the A operand"
+                self._find(
+                    "wgmma-registers" if held[1] else "wgmma-operand",
+                    f"the instruction {does} {what} of a wgmma in flight: no wgmma.wait_group "
+                    "between them",
+                    Event(access, w),
+                    first,
+                )
+
 
 _KIND = {
     "wgmma": who.WGMMA,
@@ -45,13 +309,18 @@ class Operations(Registers):
             cluster.copies += 1
         else:
             agent = cluster.agents.of_warp(kind, thread.number)
-        what = NAMES.get(operation.what, operation.what)
+        what = OPERATIONS.get(operation.what, operation.what)
         access = Access(what, operation.instruction, operation.actor)
         event = self._event(thread, agent, Event(access, w, operation=operation))
         operation.tag = Tag(agent, event, thread, self._given(thread))
         if operation.what == "wgmma":
             self._check_registers(thread, operation, event)
-        if kind not in (who.TENSOR_CORE, who.TENSOR_LOADS, who.TENSOR_STORES, who.LANE_COPIES):
+        if kind not in (
+            who.TENSOR_CORE,
+            who.TENSOR_LOADS,
+            who.TENSOR_STORES,
+            who.LANE_COPIES,
+        ):
             thread.asynchronous.append(operation)
         self._operands(thread, operation, agent, event)
         self._cells(thread, operation, agent, event)

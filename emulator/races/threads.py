@@ -1,18 +1,303 @@
-"""The observer's state of warps, clusters and barriers, and of their operations."""
+"""The observer's state of warps, clusters, barriers and operations, and the races it finds.
+
+Scopes are the reach of strong accesses and fences (PTX ISA 9.0, 8.5). Two strong accesses do not
+race, and an acquire sees a release, if the scope of each includes the thread of the other.
+
+Agents access memory: warps, and the asynchronous units that work for them. Each agent of a cluster
+has a number. A frontier is a table with a column for each agent: the last event of the agent that
+has happened before, from the point of view of the frontier's owner. Events are numbered in a single
+sequence as they occur, so that the events of one agent ascend.
+
+The rows of a frontier define *in which way* the events have happened before:
+
+    GENERIC   for plain accesses
+    ASYNC     also for asynchronous accesses to shared memory (fence.proxy.async)
+    GLOBAL    also for asynchronous accesses to global memory
+    INIT      of initialized mbarriers: for asynchronous operations that signal them
+    BEFORE    for tcgen05, as of the last tcgen05.fence::before_thread_sync
+    OVER      in time alone: relaxed arrivals pass it on, too
+    AFTER     for tcgen05, as of this thread's last tcgen05.fence::after_thread_sync:
+              never passed on, because every waiting thread needs this fence
+
+A shadow has the last write and reads of each granule of a memory, as event numbers. Accesses are
+tracked at a granularity that follows from the accesses of a kernel. Stores of one instruction by
+several warps or blocks are races unless they write the same bytes. Loads may read unwritten bytes
+if their values are only stored again, or unused.
+
+A kernel may copy a buffer that is only partly filled, as Mosaic's profiler does. With lane
+semantics, Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import WeakSet, ref
 
 import numpy as np
 
-from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Cluster
+from pallasc.emulator.machine.block import Asynchronous, Cluster
+from pallasc.emulator.machine.memory import Actor, Fault, Region
 from pallasc.emulator.machine.warp import Warp
-from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.races.agents import ALWAYS, GENERIC, Agents, Clusters, Frontier
-from pallasc.emulator.races.findings import Access
-from pallasc.emulator.races.scopes import WEAK, Domain
+from pallasc.emulator.numbers.table import BASES
+from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, register_numbers
+
+WEAK, CTA, CLUSTER, GPU, SYS = range(-1, 4)
+NAMES = (".cta", ".cluster", ".gpu", ".sys")
+_SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": SYS}
+
+
+def scope_of(parts: Collection[str], default: int) -> int:
+    """Return the scope that the parts of an opcode name."""
+    return next((scope for name, scope in _SCOPES.items() if name in parts), default)
+
+
+def distance(one: Warp, other: Warp) -> int:
+    """Return the narrowest scope that includes both warps."""
+    if one.block is other.block:
+        return CTA
+    if one.block.cluster is other.block.cluster:
+        return CLUSTER
+    return GPU if one.block.device == other.block.device else SYS
+
+
+class Domain(NamedTuple):
+    """The threads that a release reaches: those of a device, of a cluster or of a block, or all."""
+
+    scope: int
+    device: int
+    cluster: int = 0
+    rank: int = 0
+
+    @classmethod
+    def around(cls, warp: Warp, cluster: int, scope: int) -> Domain:
+        """Return the domain of a warp's release; `cluster` is the number of its cluster."""
+        block = warp.block
+        if scope >= GPU:
+            return cls(scope, block.device)
+        return cls(scope, block.device, cluster, block.rank if scope == CTA else 0)
+
+    def has(self, warp: Warp, cluster: int) -> bool:
+        """Return True if the domain includes a warp."""
+        return self.scope == SYS or self == Domain.around(warp, cluster, self.scope)
+
+    def needed(self, warp: Warp, is_near: bool) -> int:
+        """Return the scope that an acquire needs; `is_near` if its own cluster released, too."""
+        if self.device != warp.block.device:
+            return SYS
+        return CTA if is_near else GPU
+
+
+GENERIC, ASYNC, GLOBAL, INIT, BEFORE, OVER, AFTER = range(7)
+_ROWS = 7
+
+# The agents of a warp.
+WARP = 0
+WGMMA = 1
+LANE_COPIES = 2  # cp.async
+BULK_READS = 3  # of bulk stores
+BULK_WRITES = 4
+TENSOR_CORE = 5
+TENSOR_LOADS = 6
+TENSOR_STORES = 7
+KINDS = 8
+
+COPIES = 128
+"""Number of distinguished tensor loads and similar copies, each an agent: more than are ever in
+flight."""
+
+ALWAYS = np.iinfo(np.int32).max
+
+Table = np.ndarray
+
+
+class Agents(NamedTuple):
+    """The agents of a cluster: `warps` of each kind, and the copies."""
+
+    warps: int
+
+    @property
+    def size(self) -> int:
+        """The number of agents."""
+        return KINDS * self.warps + COPIES
+
+    def of_warp(self, kind: int, warp: int) -> int:
+        """Return an agent of a warp, by the warp's number in its cluster."""
+        return kind * self.warps + warp
+
+    def copy(self, number: int) -> int:
+        """Return the agent of a copy that signals an mbarrier."""
+        return KINDS * self.warps + number % COPIES
+
+    def frontier(self) -> Table:
+        """Return an empty frontier, before which nothing has happened."""
+        return np.zeros((_ROWS, self.size), np.int32)
+
+    def generic(self) -> np.ndarray:
+        """Return bool[agents]: True for agents that write through the generic proxy."""
+        kinds = np.arange(self.size) // self.warps
+        found: np.ndarray = (kinds == WARP) | (kinds == LANE_COPIES)
+        return found
+
+
+class Clusters:
+    """Immutable tables of clusters, by cluster number; instances are shared.
+
+    Thousands of warps know about hundreds of clusters, mostly the same ones, so unions are cached
+    by identity.
+    """
+
+    __slots__ = ("__weakref__", "_last", "tables")
+
+    def __init__(self, tables: dict[int, Table]) -> None:
+        self.tables = tables
+        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # last argument, its union
+
+    def union(self, more: Clusters) -> Clusters:
+        """Return the later events of both; returns one of the two if it includes the other."""
+        if more is self or not more.tables:
+            return self
+        if not self.tables:
+            return more
+        if self._last is not None and self._last[0]() is more:
+            found = self._last[1]()
+            if found is not None:
+                return found
+        found = self._union(more)
+        self._last = ref(more), ref(found)
+        return found
+
+    def _union(self, more: Clusters) -> Clusters:
+        both = dict(self.tables)
+        is_own = True
+        for number, table in more.tables.items():
+            known = both.get(number)
+            if known is not table:
+                both[number] = later = merged(known, table)
+                is_own = is_own and later is known
+        if is_own:
+            return self
+        if len(both) == len(more.tables) and all(both[n] is t for n, t in more.tables.items()):
+            return more
+        return Clusters(both)
+
+    def with_one(self, number: int, table: Table) -> Clusters:
+        """Return a copy that includes the knowledge about one more cluster."""
+        known = self.tables.get(number)
+        later = merged(known, table)
+        return self if later is known else Clusters({**self.tables, number: later})
+
+
+NONE = Clusters({})
+
+
+class Passed:
+    """Knowledge released at one place, for the threads that acquire there."""
+
+    __slots__ = ("_covered", "clusters")
+
+    def __init__(self) -> None:
+        self.clusters = NONE
+        self._covered: WeakSet[Clusters] = WeakSet()  # known to be included in `clusters`
+
+    def release(self, number: int, own: Table, others: Clusters) -> None:
+        """Add the knowledge of a thread about its own cluster, and about others."""
+        self._covered.add(self.clusters)
+        if others not in self._covered:
+            self.clusters = self.clusters.union(others)
+            self._covered.add(others)
+        self.clusters = self.clusters.with_one(number, own)
+
+    def acquire(self, known: Clusters) -> Clusters:
+        """Return the knowledge of a thread after it has acquired this."""
+        return self.clusters if known in self._covered else known.union(self.clusters)
+
+
+class Frontier:
+    """The events that have happened before: in the own cluster, and in other known clusters."""
+
+    __slots__ = ("others", "own")
+
+    def __init__(self, own: Table) -> None:
+        self.own = own
+        self.others = NONE  # may include others' knowledge of the own cluster, which is unused
+
+    def copy(self) -> Frontier:
+        """Return a copy that can be changed independently."""
+        made = Frontier(self.own.copy())
+        made.others = self.others
+        return made
+
+    def join(self, other: Frontier) -> None:
+        """Add the knowledge of another frontier of the same cluster."""
+        self.join_own(other.own)
+        self.others = self.others.union(other.others)
+
+    def join_own(self, table: Table) -> None:
+        """Add knowledge about the own cluster, except the fences of another thread."""
+        np.maximum(self.own[:AFTER], table[:AFTER], out=self.own[:AFTER])
+
+
+def merged(known: Table | None, table: Table) -> Table:
+    """Return the later events of two immutable tables.
+
+    Returns one of the two if it includes the other.
+    """
+    if known is None or known is table:
+        return table
+    if (known >= table).all():
+        return known
+    both: Table = np.maximum(known, table)
+    return table if (both == table).all() else both
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An action of an instruction; `what` is a noun phrase, such as "the tensor load"."""
+
+    what: str
+    instruction: Instruction
+    actor: Actor
+
+    def __str__(self) -> str:
+        return f"{self.what} by {self.actor}, PTX line {self.instruction.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An error in a kernel.
+
+    Args:
+        rule: names the kind, as in `docs/check.md`.
+        message: one sentence that describes what is missing.
+        second: the access at which it was noticed.
+        first: the access that it conflicts with, if there are two.
+        memory: the memory, as text.
+        begin: start of the affected bytes in that memory; None if there are none.
+        end: end of the affected bytes, exclusive.
+    """
+
+    rule: str
+    message: str
+    second: Access
+    first: Access | None = None
+    memory: str = ""
+    begin: int | None = None
+    end: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.begin is None else f" ({self.memory}, {self.begin:#x} to {self.end:#x})"
+        lines = [f"{self.rule}: {self.message}{where}"]
+        for access in (self.first, self.second):
+            if access is not None:
+                lines.append(f"  {access}: {access.instruction.text}")
+        return "\n".join(lines)
+
+    def fault(self) -> Fault:
+        """Return this as an error."""
+        second = self.second
+        return Fault(self.rule, str(self), instruction=second.instruction, actor=second.actor)
 
 
 class Thread:
@@ -45,17 +330,6 @@ class Thread:
 
 class ClusterState:
     """Threads and barriers of a cluster."""
-
-    __slots__ = (
-        "agents",
-        "barriers",
-        "copies",
-        "generic",
-        "number",
-        "reached",
-        "threads",
-        "warpgroups",
-    )
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         warps = cluster.warps
@@ -134,4 +408,309 @@ class Order:
 def instruction_at(w: Warp, place: int) -> Instruction:
     """Return the instruction at a place in a warp's code."""
     found: Instruction = w.block.launch.program.kernel.instructions[place]
+    return found
+
+
+def granule_shifts(kernel: Kernel, element_bytes: int) -> tuple[int, int]:
+    """Return the granule sizes of shared and of global memory, as powers of two.
+
+    A granule is as large as the smallest access of the kernel; all other accesses are multiples.
+    Tensor copies of bytes may begin and end at any byte of global memory.
+
+    Args:
+        kernel: the kernel.
+        element_bytes: size of the smallest element that a tensor map describes.
+    """
+    shared = 4
+    everywhere = min(2, element_bytes)
+    for instruction in kernel.instructions:
+        parts = instruction.parts
+        if parts[0] not in ("ld", "st", "atom", "red", "cp", "ldu", "multimem"):
+            continue
+        digits = "".join(c for c in parts[-1] if c.isdigit())
+        if not digits or parts[-1][0] not in "bufs":
+            if parts[0] == "cp":
+                everywhere = min(everywhere, 2)
+            continue
+        if any(p.split("::")[0] in ("param", "local", "const") for p in parts):
+            continue
+        size = max(1, int(digits) // 8)
+        if not any(p.startswith("global") for p in parts):
+            shared = min(shared, size)
+        if not any(p.startswith("shared") for p in parts):
+            everywhere = min(everywhere, size)
+    return shared.bit_length() - 1, everywhere.bit_length() - 1
+
+
+Index = slice | np.ndarray
+
+
+class Shadow:
+    """Events of one memory by granule; a granule has `1 << shift` bytes.
+
+    Attributes:
+        written: int32[granules], the last write event; 0 if nothing has written.
+        reads: int32[readers, granules], the last read event of each agent.
+        readers: the agents of `reads`.
+        region: the memory; None for tensor memory.
+    """
+
+    __slots__ = (
+        "_rows", "granules", "is_shared", "name", "reader_array", "readers", "reads", "region",
+        "shift", "written",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        granules: int,
+        shift: int,
+        name: str,
+        *,
+        is_shared: bool = False,
+        region: Region | None = None,
+    ) -> None:
+        self.region = region
+        self.is_shared = is_shared
+        self.granules = granules
+        self.shift = shift
+        self.name = name
+        self.written = np.zeros(granules, np.int32)
+        self.reads = np.zeros((0, granules), np.int32)
+        self.readers: list[int] = []
+        self.reader_array = np.zeros(0, np.intp)
+        self._rows: dict[int, int] = {}
+
+    def index(self, offsets: np.ndarray | int, size: int) -> Index:
+        """Return the granules of `size` bytes at each offset."""
+        shift = self.shift
+        if not isinstance(offsets, np.ndarray):
+            return slice(offsets >> shift, -(-(offsets + size) >> shift))
+        count = size >> shift
+        starts = offsets >> shift
+        if count <= 1:
+            return starts
+        found: np.ndarray = (starts[:, None] + _STEPS[:count]).ravel()
+        return found
+
+    def record_read(self, agent: int, index: Index, event: int) -> None:
+        """Record a read by an agent."""
+        row = self._rows.get(agent)
+        if row is None:
+            row = self._rows[agent] = len(self.readers)
+            self.readers.append(agent)
+            self.reader_array = np.array(self.readers, np.intp)
+            if row >= len(self.reads):
+                grown = np.zeros((max(4, 2 * row), self.granules), np.int32)
+                grown[:row] = self.reads[:row]
+                self.reads = grown
+        self.reads[row, index] = event
+
+    def late_read(self, index: Index, known: np.ndarray) -> int:
+        """Return a read that has not happened before, or 0; `known` is the last event by agent."""
+        count = len(self.readers)
+        if not count:
+            return 0
+        last = self.reads[:count, index].max(axis=1, initial=0)
+        late = last > known[self.reader_array]
+        return int(last[late].max()) if late.any() else 0
+
+    def content(self, index: Index) -> np.ndarray:
+        """Return a copy of the bytes of granules, one row each; empty rows for tensor memory."""
+        where = _numbers(index)
+        if self.region is None:
+            return np.zeros((len(where), 0), np.uint8)
+        data = self.region.data
+        rows = (where.astype(np.int64)[:, None] << self.shift) + np.arange(1 << self.shift)
+        found: np.ndarray = data[np.minimum(rows, len(data) - 1)]
+        return found
+
+    def chosen(self, index: Index, chosen: np.ndarray | None) -> np.ndarray:
+        """Return the numbers of the chosen granules, or of all."""
+        where = _numbers(index)
+        return where if chosen is None else where[chosen]
+
+    def bytes_of(self, index: Index, chosen: np.ndarray | None = None) -> tuple[int, int]:
+        """Return the start and end of these granules in bytes."""
+        where = self.chosen(index, chosen)
+        return int(where.min()) << self.shift, (int(where.max()) + 1) << self.shift
+
+
+def _numbers(index: Index) -> np.ndarray:
+    return np.arange(index.start, index.stop) if isinstance(index, slice) else index
+
+
+_STEPS = np.arange(1 << 16)
+
+
+@dataclass(slots=True, eq=False)
+class Doubt:
+    """Two unordered executions of one store: a race if their bytes differ.
+
+    Args:
+        first: the one whose store was seen first.
+        second: the other one.
+        shadow: the memory.
+        where: the granules that both write.
+        held: their bytes before the later one of the two writes.
+    """
+
+    first: Event
+    second: Event
+    shadow: Shadow
+    where: np.ndarray
+    held: np.ndarray | None = None
+
+    def hold(self) -> Doubt:
+        """Save the current memory contents."""
+        self.held = self.shadow.content(self.where)
+        return self
+
+    def differ(self) -> np.ndarray:
+        """Return bool[granules]: True where memory has changed since `hold`."""
+        changed: np.ndarray = (self.shadow.content(self.where) != self.held).any(axis=1)
+        return changed
+
+
+@dataclass(slots=True)
+class Agreements:
+    """The doubts to decide once the later one of two stores is in memory."""
+
+    _stores: list[Doubt] = field(default_factory=list)  # by the store that is being executed
+    _copies: dict[Asynchronous, list[Doubt]] = field(default_factory=dict)
+
+    def doubt(self, doubt: Doubt) -> None:
+        """Record two stores, the second of which has not written yet."""
+        if doubt.second.operation is None:
+            self._stores.append(doubt.hold())
+            return
+        for operation in (doubt.first.operation, doubt.second.operation):
+            if operation is not None and not operation.done:
+                self._copies.setdefault(operation, []).append(doubt)
+
+    def wrote(self) -> list[tuple[Doubt, np.ndarray]]:
+        """Return the doubts confirmed by the store that has just written."""
+        if not self._stores:
+            return []
+        found, self._stores = self._stores, []
+        return _differing(found)
+
+    def completing(self, operation: Asynchronous) -> None:
+        """Save memory that an operation will write, if the other store of a doubt is done."""
+        for doubt in self._copies.get(operation, ()):
+            pair = (doubt.first.operation, doubt.second.operation)
+            if all(each is None or each.done for each in pair):
+                doubt.hold()
+
+    def completed(self, operation: Asynchronous) -> list[tuple[Doubt, np.ndarray]]:
+        """Return the doubts confirmed by an operation that has just written."""
+        doubts = self._copies.pop(operation, ())
+        return _differing([doubt for doubt in doubts if doubt.held is not None])
+
+
+def _differing(doubts: list[Doubt]) -> list[tuple[Doubt, np.ndarray]]:
+    found = [(doubt, doubt.differ()) for doubt in doubts]
+    return [(doubt, differ) for doubt, differ in found if differ.any()]
+
+
+OPERATIONS = {
+    "wgmma": "the wgmma",
+    "cp.async": "the copy",
+    "tcgen05.mma": "the tcgen05.mma",
+    "tcgen05.cp": "the copy",
+    "tcgen05.commit": "the commit",
+    "tcgen05.ld": "the load",
+    "tcgen05.st": "the store",
+    "a bulk store": "the bulk store",
+    "a tensor load": "the tensor load",
+    "a bulk copy": "the bulk copy",
+    "st.async": "the asynchronous store",
+    "red.async": "the asynchronous reduction",
+}
+
+
+def wait_of(operation: Asynchronous) -> str:
+    """Return the name of the wait for an operation."""
+    return {
+        "wgmma": "wgmma.wait_group",
+        "cp.async": "cp.async.wait_group",
+        "a bulk store": "cp.async.bulk.wait_group",
+        "tcgen05.mma": "wait on the mbarrier of a tcgen05.commit",
+        "tcgen05.cp": "wait on the mbarrier of a tcgen05.commit",
+        "tcgen05.ld": "tcgen05.wait::ld",
+        "tcgen05.st": "tcgen05.wait::st",
+    }.get(operation.what, "wait on the mbarrier of the copy")
+
+
+def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
+    """Return True if several execute the same store: no race if they write the same bytes.
+
+    In Mosaic's kernels, every warp of a block stores a scalar, and every warp or block stores the
+    same rows.
+    """
+    if first.access.instruction is not second.access.instruction or first.scope != WEAK:
+        return False
+    if not shared:
+        return True
+    plain = first.operation is None and second.operation is None
+    return plain and first.warp.block is second.warp.block
+
+
+_LOADS = {"ld", "ldu", "ldmatrix"}
+_MOVES = {"mov", "shr", "shl", "cvt", "prmt"}
+"""Instructions that move bits: storing their results still copies the loaded bytes."""
+
+
+def copying_loads(kernel: Kernel) -> dict[Instruction, bool]:
+    """Map each load of the kernel to True if nothing is computed from its values."""
+    uses: dict[int, list[Instruction]] = {}
+    for instruction in kernel.instructions:
+        for number in _sources(instruction):
+            uses.setdefault(number, []).append(instruction)
+    return {
+        instruction: all(_is_harmless(n, uses) for n in register_numbers(instruction.operands[0]))
+        for instruction in kernel.instructions
+        if instruction.parts[0] in _LOADS
+    }
+
+
+def _is_harmless(register: int, uses: dict[int, list[Instruction]]) -> bool:
+    """Return True if no result of a computation with the register has an effect."""
+    start = (register, False)
+    seen, left = {start}, [start]
+    while left:
+        number, is_computed = left.pop()
+        for use in uses.get(number, ()):
+            if use.parts[0] in ("st", "stmatrix"):
+                if is_computed or number in _deciding(use):
+                    return False
+                continue
+            if not _only_computes(use):
+                return False
+            computed = is_computed or use.parts[0] not in _MOVES or number in _deciding(use)
+            results = {(n, computed) for n in register_numbers(use.operands[0])}
+            left += results - seen
+            seen |= results
+    return True
+
+
+def _only_computes(instruction: Instruction) -> bool:
+    name = instruction.parts[0]
+    return name in ("mov", "shfl", "mma") or (name in BASES and "cc" not in instruction.parts)
+
+
+def _deciding(instruction: Instruction) -> Iterator[int]:
+    """Yield the registers that determine an instruction's addresses and guard."""
+    if instruction.guard is not None:
+        yield instruction.guard.number
+    for operand in instruction.operands:
+        if isinstance(operand, Address):
+            yield from register_numbers(operand)
+
+
+def _sources(instruction: Instruction) -> list[int]:
+    operands = instruction.operands
+    results = 0 if instruction.parts[0] in ("st", "stmatrix", "red", "bra", "ret", "exit") else 1
+    found = [number for operand in operands[results:] for number in register_numbers(operand)]
+    if instruction.guard is not None:
+        found.append(instruction.guard.number)
     return found

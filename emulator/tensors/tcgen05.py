@@ -1,4 +1,29 @@
-"""Matrix products of Blackwell's tensor cores: tcgen05.mma (PTX ISA 9.0, 9.7.16.10).
+"""Blackwell's tensor core: `tcgen05.mma`, its scale factors and sparsity, and `tcgen05.cp`.
+
+Scale factors of block-scaled tcgen05.mma in tensor memory (PTX ISA 9.0, 9.7.16.10.7).
+
+A cell holds up to four factors of one row of A, or of one row of N of B. Row r is in lane r % 32
+and column r // 32, counted from the operand's address. Each of the four quarters of 32 lanes has
+its own copy. If both halves of the lanes hold the same rows of D (M of 128 over two blocks), the
+lower half of the lanes has the factors of the lower half of N, and the upper half has the factors
+of the upper half. `tmem_sf_frg` in CUTLASS' mma_traits_sm100_frag.hpp has these layouts.
+
+Sparse A of tcgen05.mma.sp: the positions of the stored elements in a row.
+
+Metadata has 2 bits for each stored element, or pair of 4-bit elements; `.kind::tf32` has 4 bits
+(PTX ISA 9.0, 9.7.16.10.8). It is in tensor memory; `tmem_e_frg` in CUTLASS'
+mma_traits_sm100_frag.hpp and `format_tcgen05_sparse_metadata` of JAX have the layouts:
+
+* 8 bits and less: row r has 64 bits in lane r, in the column of the address and the next one.
+* 16 and 32 bits: row 16 a + 8 b + c has 32 bits, in half b of the words of lanes 16 a + c and 16 a
+  + 8 + c. The sparsity selector chooses one of two columns.
+
+Copies from shared to tensor memory: tcgen05.cp (PTX ISA 9.0, 9.7.16.9.2).
+
+The source is a K-major matrix with the number of rows in the shape. Shapes with fewer than 128 rows
+write every row to several warps' lanes; CUTLASS' copy_traits_sm100.hpp has the tables.
+
+Matrix products of Blackwell's tensor cores: tcgen05.mma (PTX ISA 9.0, 9.7.16.10).
 
 One instruction computes D = A · B (+ D) with a K of 32 bytes. D is in tensor memory, B in shared
 memory, A in either. With `.cta_group::2` two blocks work together: each holds half of A's and B's
@@ -12,35 +37,33 @@ rows, and gets half of D's rows with all columns. Layouts of D in the lanes (9.7
 
 With `.ws`, and M of 64 (layout E) or 32 (G), the halves or quarters of the columns of D are in
 lanes 64 or 32 apart, as in layout B (`tmem_frg_ws` in CUTLASS' mma_traits_sm100_frag.hpp). See
-`elements.multiply_add` for the rounding of sums.
+`multiply_add` for the rounding of sums.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.emulator.tensors import tcgen05_sparsity
-from pallasc.emulator.tensors.block_scales import Cells, a_cells, a_scales, b_cells, b_scales
-from pallasc.emulator.tensors.elements import multiply_add
-from pallasc.emulator.tensors.misuse import unsupported
-from pallasc.emulator.tensors.tcgen05_descriptors import (
+from pallasc.emulator.tensors.matrices import multiply_add, unsupported
+from pallasc.emulator.tensors.tcgen05_instructions import (
     CHUNK_BYTES,
+    K_BYTES,
+    Element,
+    Instruction,
+    MmaKind,
+    decode,
+    decode_instruction,
+    decode_scales,
     k_major_chunks,
     mn_major_chunks,
     parse_shared,
     read_chunks,
-)
-from pallasc.emulator.tensors.tcgen05_elements import Element, decode
-from pallasc.emulator.tensors.tcgen05_instructions import (
-    K_BYTES,
-    Instruction,
-    MmaKind,
-    decode_instruction,
 )
 from pallasc.emulator.tensors.tensor_memory import (
     LANES,
@@ -49,6 +72,206 @@ from pallasc.emulator.tensors.tensor_memory import (
     TensorMemory,
     split_address,
 )
+
+# Lanes and columns of a rectangle of tensor memory.
+Cells = tuple[NDArray[np.intp], range]
+
+
+def a_cells(instruction: Instruction, address: int, quarter: int) -> Cells:
+    """Return the cells with the factors of the 32 rows of A that a quarter computes.
+
+    Raises:
+        TensorCoreError: the address is not at lane 0.
+    """
+    block = quarter % (instruction.rows // LANES_PER_WARP)
+    return _cells(address, quarter, block, 1)
+
+
+def b_cells(address: int, quarter: int, rows: int) -> Cells:
+    """Return the cells with the factors of a quarter's `rows` of N; errors as for `a_cells`."""
+    return _cells(address, quarter, 0, -(-rows // LANES_PER_WARP))
+
+
+def _cells(address: int, quarter: int, first: int, count: int) -> Cells:
+    # The upper two bits of the address may hold the byte that the instruction descriptor names.
+    lane, column = split_address(address & 0x3FFF_FFFF)
+    if lane:
+        raise TensorCoreError(f"scale factors at {address:#010x} must start at lane 0, not {lane}")
+    lanes = np.arange(quarter * LANES_PER_WARP, (quarter + 1) * LANES_PER_WARP)
+    return lanes, range(column + first, column + first + count)
+
+
+def a_scales(
+    memory: TensorMemory, instruction: Instruction, address: int, quarter: int
+) -> NDArray[np.float64]:
+    """Return A's factors for the 32 rows that a quarter computes: float64[32, factors]."""
+    cells = a_cells(instruction, address, quarter)
+    return _read(memory, instruction, cells, instruction.a_scale)
+
+
+def b_scales(
+    memory: TensorMemory, instruction: Instruction, address: int, quarter: int, rows: int
+) -> NDArray[np.float64]:
+    """Return B's factors for the `rows` of N that a quarter computes: float64[rows, factors]."""
+    cells = b_cells(address, quarter, rows)
+    return _read(memory, instruction, cells, instruction.b_scale)[:rows]
+
+
+def _read(
+    memory: TensorMemory, instruction: Instruction, cells: Cells, first: int
+) -> NDArray[np.float64]:
+    words = memory.read_block(*cells, f"{instruction.kind.opcode} (scale factors)")
+    patterns = np.ascontiguousarray(words.T).reshape(-1, 1).view(np.uint8)
+    selected = patterns[:, first : first + instruction.kind.scale_vector]
+    return decode_scales(instruction.scales, selected)
+
+
+# The pairs of positions in a group of four that the manual allows, as first | second << 2.
+_PAIRS = np.isin(np.arange(16), [0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110])
+_SINGLES = np.isin(np.arange(16), [0b0100, 0b1110])
+
+
+def metadata_columns(instruction: Instruction, address: int) -> range:
+    """Return the columns that hold the metadata, in all lanes.
+
+    Raises:
+        TensorCoreError: the address is not at lane 0 and an even column.
+    """
+    lane, column = split_address(address)
+    if lane or column % 2:
+        raise TensorCoreError(
+            f"{instruction.kind.opcode}: metadata at {address:#010x} must start at lane 0 and an "
+            f"even column"
+        )
+    if instruction.a.bits > 8:
+        return range(column + instruction.selector, column + instruction.selector + 1)
+    return range(column, column + 2)
+
+
+def positions(memory: TensorMemory, instruction: Instruction, address: int) -> NDArray[np.intp]:
+    """Return the position in its row of each stored element of A: int[128, k / 2].
+
+    Raises:
+        TensorCoreError: the metadata contains invalid positions.
+    """
+    columns = metadata_columns(instruction, address)
+    words = memory.read_block(np.arange(LANES), columns, f"{instruction.kind.opcode} (metadata)")
+    if instruction.a.bits > 8:
+        halves = words.view(np.uint16).reshape(8, 2, 8, 2)  # a, lane's half, c, b
+        words = np.ascontiguousarray(halves.transpose(0, 3, 2, 1)).reshape(LANES, 2).view(np.uint32)
+    nibbles = np.stack([words.view(np.uint8) & 15, words.view(np.uint8) >> 4], axis=-1)
+    nibbles = nibbles.reshape(LANES, -1)
+    single = instruction.a.bits == 32
+    valid = (_SINGLES if single else _PAIRS)[nibbles]
+    if not valid.all():
+        row, group = np.argwhere(~valid)[0]
+        raise TensorCoreError(
+            f"{instruction.kind.opcode}: metadata of row {row}, group {group} is "
+            f"{nibbles[row, group]:#06b}, which names no two places"
+        )
+    group = np.arange(nibbles.shape[1])
+    if single:
+        return (group * 2 + (nibbles >> 3)).astype(np.intp)
+    chosen = np.stack([nibbles & 3, nibbles >> 2], axis=-1) + group[:, None] * 4
+    chosen = chosen.reshape(LANES, -1).astype(np.intp)
+    if instruction.a.name != "e2m1x2":
+        return chosen
+    return np.stack([chosen * 2, chosen * 2 + 1], axis=-1).reshape(LANES, -1)
+
+
+def expand(stored: NDArray[np.float64], places: NDArray[np.intp], k: int) -> NDArray[np.float64]:
+    """Return a matrix with `k` columns that has the stored elements in their places, else zeros."""
+    matrix = np.zeros((len(stored), k))
+    np.put_along_axis(matrix, places, stored, axis=1)
+    return matrix
+
+
+# shape and multicast -> rows, bytes per row, and for each copy of the rows the lane of row 32 · i.
+# The rows of `4x256b` are 32 lanes apart.
+_COPY_SHAPES: dict[tuple[str, ...], tuple[int, int, tuple[tuple[int, ...], ...]]] = {
+    ("128x256b",): (128, 32, ((0, 32, 64, 96),)),
+    ("128x128b",): (128, 16, ((0, 32, 64, 96),)),
+    ("4x256b",): (4, 32, ()),
+    ("64x128b", "warpx2::02_13"): (64, 16, ((0, 32), (64, 96))),
+    ("64x128b", "warpx2::01_23"): (64, 16, ((0, 64), (32, 96))),
+    ("32x128b", "warpx4"): (32, 16, ((0,), (32,), (64,), (96,))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One tcgen05.cp.
+
+    Attributes:
+        opcode: the whole mnemonic.
+        group: number of blocks whose tensor memory is written, each from its own shared memory.
+        rows: number of rows of the source.
+        row_bytes: bytes per row of the source.
+        shape: shape and multicast, as in the mnemonic.
+    """
+
+    opcode: str
+    group: int
+    rows: int
+    row_bytes: int
+    shape: tuple[str, ...]
+
+
+@functools.cache
+def parse_copy(opcode: str) -> Copy:
+    """Parse the mnemonic of a tcgen05.cp."""
+    _, _, group, *shape = opcode.split(".")
+    rows, row_bytes, _ = _COPY_SHAPES[tuple(shape)]
+    return Copy(opcode, int(group[-1]), rows, row_bytes, tuple(shape))
+
+
+@functools.cache
+def _lanes(shape: tuple[str, ...]) -> NDArray[np.intp]:
+    """Return the lane of each row in each of its copies: int[copies, rows]."""
+    rows, _, starts = _COPY_SHAPES[shape]
+    if not starts:
+        return np.arange(rows)[None] * 32
+    row = np.arange(rows)
+    return np.stack([np.array(start)[row // 32] + row % 32 for start in starts])
+
+
+def copied_chunks(copy: Copy, descriptor: int) -> NDArray[np.intp]:
+    """Return the addresses of the 16-byte chunks that are read in each block's shared memory."""
+    return k_major_chunks(parse_shared(descriptor), copy.rows, copy.row_bytes)
+
+
+def written_cells(copy: Copy, address: int) -> list[tuple[NDArray[np.intp], range]]:
+    """Return lanes and columns of tensor memory that are written in each block."""
+    lane, column = split_address(address)
+    columns = range(column, column + copy.row_bytes // 4)
+    return [(lanes, columns) for lanes in _lanes(copy.shape) + lane]
+
+
+def execute_copy(
+    copy: Copy,
+    address: int,
+    descriptor: int,
+    shared: Sequence[NDArray[np.uint8]],
+    memories: Sequence[TensorMemory],
+) -> None:
+    """Copy into the tensor memory of one block or of both blocks of a pair.
+
+    Args:
+        copy: the instruction.
+        address: address of the destination, the same in both blocks.
+        descriptor: descriptor of the source, the same in both blocks.
+        shared: shared memory of each block of the group.
+        memories: tensor memory of each block.
+
+    Raises:
+        TensorCoreError: source or destination is outside the block's memory.
+    """
+    chunks = copied_chunks(copy, descriptor)
+    cells = written_cells(copy, address)
+    for source, memory in zip(shared, memories, strict=True):
+        words = read_chunks(source, chunks, copy.opcode).reshape(copy.rows, -1).view(np.uint32)
+        for lanes, columns in cells:
+            memory.write_block(lanes, columns, words, copy.opcode)
 
 
 class Part(NamedTuple):
@@ -140,24 +363,19 @@ def mma(
     instruction = decode_instruction(kind, idesc)
     _check_operands(instruction, len(shared), len(memories), scale_input_d, disable_output_lane)
     lane, column = _accumulator(instruction, d_address)
-    scaled = kind.scale_vector > 0
-    if scaled != (a_scales_address is not None and b_scales_address is not None):
-        raise TensorCoreError(f"{kind.opcode}: two addresses of scale factors with .block_scale")
-    if kind.sparse != (metadata_address is not None):
-        raise TensorCoreError(f"{kind.opcode}: an address of metadata with .sp")
     with np.errstate(all="ignore"):
         b = _b_matrix(instruction, b_descriptor, shared)
         for block, (data, memory) in enumerate(zip(shared, memories, strict=True)):
             whole = None if a_in_tensor_memory else _a_matrix(instruction, a, data)
             places = None
             if metadata_address is not None:
-                places = tcgen05_sparsity.positions(memory, instruction, metadata_address)
+                places = positions(memory, instruction, metadata_address)
             kept = _kept_lanes(disable_output_lane, block)
             for part in parts(instruction, lane):
                 left = _a_lanes(instruction, a, part, memory) if whole is None else whole[part.rows]
                 right = b[part.columns.start : part.columns.stop]
                 if places is not None:
-                    left = tcgen05_sparsity.expand(left, places[part.rows], instruction.k)
+                    left = expand(left, places[part.rows], instruction.k)
                 if a_scales_address is not None and b_scales_address is not None:
                     quarter = int(part.lanes[0]) // LANES_PER_WARP
                     factors = a_scales(memory, instruction, a_scales_address, quarter)
@@ -208,7 +426,7 @@ def tensor_memory_cells(
     results = [(p.lanes, range(column, column + len(p.columns))) for p in shares]
     operands: list[Cells] = []
     if metadata_address is not None:
-        columns = tcgen05_sparsity.metadata_columns(instruction, metadata_address)
+        columns = metadata_columns(instruction, metadata_address)
         operands.append((np.arange(LANES), columns))
     for part in shares:
         if a_address is not None:

@@ -1,4 +1,23 @@
-"""Decodes a tcgen05.mma: its mnemonic and its instruction descriptor.
+"""Decodes a tcgen05.mma: its mnemonic, its descriptors, and the elements of its matrices.
+
+Decodes elements of the matrices of tcgen05.mma to float64, which holds all of them exactly.
+
+Elements come in chunks of 16 bytes. `.kind::f8f6f4` and `.kind::mxf8f6f4` keep 16 elements in each
+chunk, regardless of their size: 6-bit elements fill the first 12 bytes, 4-bit elements the first 8
+(PTX ISA 9.0, 9.7.16.10.4). The first element is in the lowest bits.
+
+Shared memory descriptors of tcgen05, and the matrices that they describe.
+
+A shared memory descriptor (PTX ISA 9.0, 9.7.16.4.1) has 64 bits; lengths are in units of 16 bytes:
+
+    0–13   start of the matrix             46–48  0b001, which Mosaic leaves 0
+    16–29  leading dimension byte offset   49–51  base offset of the swizzling pattern
+    32–45  stride dimension byte offset    52     the leading dimension is an absolute address
+                                           61–63  swizzling
+
+Shared memory is read in chunks of 16 bytes, which stay together in every layout. The layouts are
+documented above `make_umma_desc` in CUTLASS' mma_sm100_desc.hpp; the functions below implement
+them.
 
 An instruction descriptor has 32 bits (PTX ISA 9.0, 9.7.16.4.2), shown for the kinds without and
 with block scales:
@@ -22,11 +41,238 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pallasc.emulator.tensors.misuse import unsupported
-from pallasc.emulator.tensors.tcgen05_descriptors import CHUNK_BYTES
-from pallasc.emulator.tensors.tcgen05_elements import ELEMENTS, Element
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from pallasc.emulator.tensors import matrices
+from pallasc.emulator.tensors.matrices import PIECE_BYTES, swizzled, unsupported
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
+
+
+class Element(NamedTuple):
+    """A type of elements.
+
+    Attributes:
+        name: as in the manual; `e2m1x2` is `e2m1` without padding.
+        bits: bits per element.
+        per_chunk: elements in 16 bytes.
+    """
+
+    name: str
+    bits: int
+    per_chunk: int
+
+    @property
+    def padded(self) -> bool:
+        """True if a chunk has bits that belong to no element."""
+        return self.bits * self.per_chunk < 128
+
+
+ELEMENTS = {
+    element.name: element
+    for element in (
+        Element("f16", 16, 8),
+        Element("bf16", 16, 8),
+        Element("tf32", 32, 4),
+        Element("e4m3", 8, 16),
+        Element("e5m2", 8, 16),
+        Element("e2m3", 6, 16),
+        Element("e3m2", 6, 16),
+        Element("e2m1", 4, 16),
+        Element("e2m1x2", 4, 32),
+        Element("u8", 8, 16),
+        Element("s8", 8, 16),
+    )
+}
+
+_TABLES = {
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+    "e2m1x2": ml_dtypes.float4_e2m1fn,
+    "ue8m0": ml_dtypes.float8_e8m0fnu,
+}
+
+
+@functools.cache
+def _table(name: str, bits: int) -> NDArray[np.float64]:
+    """Return the value of every bit pattern of a small type."""
+    values: NDArray[Any] = np.arange(1 << bits, dtype=np.uint8).view(_TABLES[name])
+    return values.astype(np.float64)
+
+
+def decode(element: Element, chunks: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return the elements of chunks: float64[..., chunks · per_chunk].
+
+    Args:
+        element: their type.
+        chunks: uint8[..., chunks, 16], contiguous.
+    """
+    flat = chunks.reshape(*chunks.shape[:-2], -1)
+    if element.bits >= 8:
+        return matrices.decode(flat.view(f"u{element.bits // 8}"), element.name)
+    return _table(element.name, element.bits).take(_patterns(element, chunks, flat))
+
+
+def _patterns(
+    element: Element, chunks: NDArray[np.uint8], flat: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return the bits of each element in a separate byte."""
+    used = chunks[..., : element.bits * element.per_chunk // 8]
+    parts: tuple[Any, ...] = (used & 15, used >> 4)
+    if element.bits == 4:
+        return np.stack(parts, axis=-1).reshape(*flat.shape[:-1], -1)
+    low, middle, high = (used[..., i::3].astype(np.uint32) for i in range(3))
+    word = low | middle << np.uint32(8) | high << np.uint32(16)
+    parts = tuple(word >> np.uint32(6 * i) & np.uint32(63) for i in range(4))
+    return np.stack(parts, axis=-1).reshape(*flat.shape[:-1], -1)
+
+
+def decode_scales(name: str, patterns: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the value of scale factors `ue8m0`, or `ue4m3`, whose sign bit is ignored."""
+    if name == "ue8m0":
+        return _table("ue8m0", 8).take(patterns)
+    return _table("e4m3", 8).take(patterns & 0x7F)
+
+
+CHUNK_BYTES = PIECE_BYTES
+ATOM_ROWS = 8
+
+# Bits 61–63 of the descriptor -> bytes of a swizzled row, bytes that stay together.
+_SWIZZLES = {0: (16, 16), 1: (128, 32), 2: (128, 16), 4: (64, 16), 6: (32, 16)}
+
+
+class SharedDescriptor(NamedTuple):
+    """A matrix in shared memory.
+
+    Attributes:
+        start: address of its first byte.
+        leading: bytes to the next atom along the contiguous dimension.
+        stride: bytes to the next atom along the other dimension.
+        row: bytes of a row of the swizzling pattern, 16 without swizzling.
+        atom: bytes that swizzling moves together.
+    """
+
+    start: int
+    leading: int
+    stride: int
+    row: int
+    atom: int
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_shared(descriptor: int) -> SharedDescriptor:
+    """Parse a shared memory descriptor.
+
+    Raises:
+        UnsupportedError: it uses a base offset or an absolute leading dimension.
+        TensorCoreError: its constant bits or its swizzling are invalid.
+    """
+    version, mode = descriptor >> 46 & 7, descriptor >> 61
+    if version > 1 or descriptor >> 53 & 0xFF or mode not in _SWIZZLES:
+        raise TensorCoreError(
+            f"{descriptor:#018x} is not a shared memory descriptor of tcgen05: bits 46–48 are "
+            f"{version}, bits 53–60 {descriptor >> 53 & 0xFF}, and the swizzling is {mode}"
+        )
+    if descriptor >> 49 & 7:
+        raise unsupported(f"the base offset of shared memory descriptor {descriptor:#018x}")
+    if descriptor >> 52 & 1:
+        raise unsupported(
+            f"the absolute leading dimension of shared memory descriptor {descriptor:#018x}"
+        )
+    start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
+    return SharedDescriptor(start, leading, stride, *_SWIZZLES[mode])
+
+
+@functools.lru_cache(maxsize=1024)
+def k_major_chunks(matrix: SharedDescriptor, rows: int, row_bytes: int) -> NDArray[np.intp]:
+    """Return the chunk addresses of a matrix with contiguous rows: int[rows, row_bytes / 16].
+
+    Args:
+        matrix: the matrix in shared memory.
+        rows: M or N.
+        row_bytes: bytes of K elements.
+
+    Raises:
+        UnsupportedError: a row extends into another swizzled row, or 32 bytes stay together.
+    """
+    row, chunk = np.arange(rows)[:, None], np.arange(row_bytes // CHUNK_BYTES)
+    atoms = matrix.start + row // ATOM_ROWS * matrix.stride + row % ATOM_ROWS * matrix.row
+    if matrix.row == CHUNK_BYTES:
+        return _frozen(atoms + chunk * matrix.leading)
+    if matrix.atom != CHUNK_BYTES:
+        raise unsupported("a K-major matrix with swizzling that keeps 32 bytes together")
+    if matrix.start % matrix.row + row_bytes > matrix.row:
+        raise unsupported(
+            f"a K-major matrix whose rows of {row_bytes} bytes start {matrix.start % matrix.row} "
+            f"bytes into a swizzled row of {matrix.row}"
+        )
+    return _frozen(_swizzled(matrix, atoms + chunk * CHUNK_BYTES))
+
+
+@functools.lru_cache(maxsize=1024)
+def mn_major_chunks(matrix: SharedDescriptor, depth: int, line_bytes: int) -> NDArray[np.intp]:
+    """Return the chunk addresses of a matrix with contiguous columns: int[depth, line_bytes / 16].
+
+    Args:
+        matrix: the matrix in shared memory.
+        depth: K.
+        line_bytes: bytes of M or N elements.
+
+    Raises:
+        UnsupportedError: it starts within a swizzled row.
+    """
+    k, chunk = np.arange(depth)[:, None], np.arange(line_bytes // CHUNK_BYTES)
+    if matrix.row == CHUNK_BYTES:
+        lines = k // ATOM_ROWS * matrix.leading + k % ATOM_ROWS * CHUNK_BYTES
+        return _frozen(matrix.start + lines + chunk * matrix.stride)
+    if matrix.start % matrix.row:
+        raise unsupported(
+            f"an MN-major matrix that starts {matrix.start % matrix.row} bytes into a swizzled row"
+        )
+    rows = ATOM_ROWS if matrix.atom == CHUNK_BYTES else ATOM_ROWS // 2
+    block, within = np.divmod(chunk * CHUNK_BYTES, matrix.row)
+    lines = matrix.start + k // rows * matrix.stride + k % rows * matrix.row
+    return _frozen(_swizzled(matrix, lines + block * matrix.leading + within))
+
+
+def _swizzled(matrix: SharedDescriptor, addresses: NDArray[np.intp]) -> NDArray[np.intp]:
+    if matrix.atom == CHUNK_BYTES:
+        return swizzled(addresses, matrix.row)
+    # `Swizzle<2, 5, 2>` in CUTLASS: atoms of 32 bytes, exchanged by the row modulo 4.
+    return addresses ^ (addresses >> 7 & 3) << 5
+
+
+def _frozen(array: NDArray[np.intp]) -> NDArray[np.intp]:
+    array.setflags(write=False)
+    return array
+
+
+def read_chunks(shared: NDArray[np.uint8], chunks: NDArray[Any], user: str) -> NDArray[np.uint8]:
+    """Return the contents of shared memory at `chunks`: uint8[..., 16].
+
+    Args:
+        shared: shared memory of one block; address 0 is its first byte.
+        chunks: addresses, multiples of 16.
+        user: the name of the reader, for the error.
+
+    Raises:
+        TensorCoreError: an address is beyond shared memory.
+    """
+    highest = int(chunks.max())
+    if highest + CHUNK_BYTES > len(shared):
+        raise TensorCoreError(
+            f"{user} reads shared memory at {highest:#x}, the block has {len(shared):#x} bytes",
+            rule="out-of-bounds",
+        )
+    whole = len(shared) // CHUNK_BYTES * CHUNK_BYTES
+    found: NDArray[np.uint8] = shared[:whole].reshape(-1, CHUNK_BYTES)[chunks >> 4]
+    return found
+
 
 # Operands have 32 bytes of K elements; if A is sparse, the others have 64 bytes.
 K_BYTES = 32
@@ -62,11 +308,6 @@ _SCALE_VECTORS = {
     ("mxf4nvf4", "scale_vec::4X"): 4,
     ("mxf4nvf4", "block16"): 4,
 }
-_COLLECTED = ("fill", "use", "lastuse", "discard")
-_COLLECTORS = {
-    False: tuple(f"collector::a::{op}" for op in _COLLECTED),
-    True: tuple(f"collector::b{i}::{op}" for i in range(4) for op in _COLLECTED),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +335,21 @@ class MmaKind:
 def parse_mma(opcode: str) -> MmaKind:
     """Parse the mnemonic of a tcgen05.mma or tcgen05.mma.sp.
 
-    Collectors make no difference here, so `.collector::a::…` is accepted and ignored.
+    Collectors make no difference here.
 
     Raises:
-        UnsupportedError: a part of it is unknown or unsupported: `.ws.sp`, `.ashift`.
+        UnsupportedError: the kind has no such scale vectors.
     """
-    parts = opcode.split(".")
-    if parts[:2] != ["tcgen05", "mma"]:
-        raise unsupported(opcode)
-    rest = parts[2:]
-    sparse, stationary = rest[:1] == ["sp"], rest[:1] == ["ws"]
-    rest = rest[1:] if sparse or stationary else rest
-    groups = {"cta_group::1": 1, "cta_group::2": 2}
-    if len(rest) < 2 or rest[0] not in groups or rest[1].removeprefix("kind::") not in _TYPES:
-        raise unsupported(opcode)
-    group, name, rest = groups[rest[0]], rest[1].removeprefix("kind::"), rest[2:]
-    if rest and rest[-1] in _COLLECTORS[stationary]:
-        rest = rest[:-1]
-    scaled = rest[:1] == ["block_scale"]
-    qualifier = ".".join(rest[1:] if scaled else rest)
-    vector = _SCALE_VECTORS.get((name, qualifier)) if scaled else 0
-    if vector is None or (qualifier and not scaled) or scaled == (name in _RESULTS):
-        raise unsupported(f".{'.'.join(rest) or name} in {opcode}")
-    if stationary and (scaled or group == 2):
-        raise unsupported(f".ws with two blocks or with block scales: {opcode}")
-    return MmaKind(opcode, name, group, sparse, vector, stationary)
+    parts = [part for part in opcode.split(".")[2:] if not part.startswith("collector::")]
+    sparse, stationary = parts[0] == "sp", parts[0] == "ws"
+    group, kind, *qualifier = parts[1:] if sparse or stationary else parts
+    name, vector = kind.removeprefix("kind::"), 0
+    if qualifier:
+        scales = (name, ".".join(qualifier[1:]))
+        if scales not in _SCALE_VECTORS:
+            raise unsupported(opcode)
+        vector = _SCALE_VECTORS[scales]
+    return MmaKind(opcode, name, int(group[-1]), sparse, vector, stationary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,25 @@ Tensor memory has 128 lanes and 512 columns of 32-bit cells. An address holds th
 16 bits and the column in its lower 16 bits. Columns are allocated in powers of two from 32 on,
 always with all their lanes. Unwritten cells read as `POISON` by default; it is a NaN as f32, as two
 halves f16 or bf16, and as four bytes f8.
+
+Moves between tensor memory and registers: tcgen05.ld, .ld.red and .st.
+
+A shape defines the cells of tensor memory that the threads of a warp access in one unit, and `.xN`
+repeats the unit along the columns (PTX ISA 9.0, 9.7.16.2.3; CUTLASS' copy_traits_sm100.hpp has the
+same tables as layouts). A warp can access only the 32 lanes of its position in the warpgroup. The
+lane of an address is relative to these lanes; the absolute lane number is also accepted.
 """
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.emulator.tensors.matrices import OperandError
 
 LANES = 128
 COLUMNS = 512
@@ -176,3 +185,184 @@ def _check_count(opcode: str, columns: int) -> None:
             f"{SMALLEST_ALLOCATION}…{COLUMNS}",
             rule="tensor-allocation",
         )
+
+
+# shape -> registers per thread in one unit.
+_SHAPES = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One tcgen05.ld, .ld.red or .st.
+
+    Attributes:
+        opcode: the whole mnemonic.
+        shape: as in the mnemonic, `16x256b`.
+        repeats: N of `.xN`.
+        halves: True if a register holds the lower halves of two adjacent cells (`.pack::16b` of a
+            load, `.unpack::16b` of a store).
+        reduction: `min` or `max` of tcgen05.ld.red, else empty.
+        absolute: True if the reduction is over absolute values.
+        propagates_nan: True if a NaN makes the result of the reduction a NaN.
+        type: type of the reduction, `f32`, `s32` or `u32`, else `b32`.
+    """
+
+    opcode: str
+    shape: str
+    repeats: int
+    halves: bool = False
+    reduction: str = ""
+    absolute: bool = False
+    propagates_nan: bool = False
+    type: str = "b32"
+
+    @property
+    def registers(self) -> int:
+        """Registers per thread, without the result of a reduction."""
+        return _SHAPES[self.shape] * self.repeats
+
+
+@functools.cache
+def parse_move(opcode: str) -> Move:
+    """Parse the mnemonic of a tcgen05.ld, tcgen05.ld.red or tcgen05.st."""
+    parts = opcode.split(".")
+    shape = next(part for part in parts if part in _SHAPES)
+    repeats = int(parts[parts.index(shape) + 1][1:])
+    return Move(
+        opcode,
+        shape,
+        repeats,
+        halves="pack::16b" in parts or "unpack::16b" in parts,
+        reduction=next((part for part in parts if part in ("min", "max")), ""),
+        absolute="abs" in parts,
+        propagates_nan="NaN" in parts,
+        type=parts[-1],
+    )
+
+
+@functools.cache
+def cells(shape: str, repeats: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return lane and column, relative to the address, for each register of each thread of a warp.
+
+    Args:
+        shape: as in the mnemonic; for `.16x32bx2`, columns are relative to the thread's own half.
+        repeats: N of `.xN`.
+
+    Returns:
+        Two arrays int[registers, 32]. If a register holds two halves, columns are counted in pairs.
+    """
+    per_unit = _SHAPES[shape]
+    register, thread = np.meshgrid(np.arange(per_unit * repeats), np.arange(32), indexing="ij")
+    unit, inner = register // per_unit, register % per_unit
+    if shape == "32x32b":
+        lane, column = thread, register
+    elif shape == "16x64b":
+        lane, column = thread // 4 + thread % 2 * 8, unit * 2 + thread // 2 % 2
+    elif shape == "16x128b":
+        lane, column = thread // 4 + inner * 8, unit * 4 + thread % 4
+    elif shape == "16x256b":
+        lane, column = thread // 4 + inner // 2 * 8, unit * 8 + thread % 4 * 2 + inner % 2
+    else:
+        lane, column = thread % 16, register
+    for array in (lane, column):
+        array.setflags(write=False)
+    return lane, column
+
+
+def accessed_cells(
+    move: Move, address: int, warp: int, split: int = 0
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return lane and column in tensor memory of each register and thread: int[registers, 32].
+
+    If a register holds two halves, its second cell is in the next column.
+
+    Args:
+        move: the instruction.
+        address: address in tensor memory, the same for all threads.
+        warp: position of the warp in its warpgroup.
+        split: the immediate operand of `.16x32bx2`, in columns.
+
+    Raises:
+        TensorCoreError: the address is in the lanes of another warp, or does not fit the shape.
+    """
+    lane, column = split_address(address)
+    quarter, within = divmod(lane, LANES_PER_WARP)
+    if quarter not in (0, warp % 4):
+        raise TensorCoreError(
+            f"{move.opcode}: warp {warp % 4} of a warpgroup reaches lanes "
+            f"{warp % 4 * 32}…{warp % 4 * 32 + 31} of tensor memory, the address {address:#010x} "
+            f"names lane {lane}"
+        )
+    if within not in ((0,) if move.shape == "32x32b" else (0, 16)):
+        raise TensorCoreError(
+            f"{move.opcode}: the address {address:#010x} starts at lane {within} of the warp's 32; "
+            f".{move.shape} starts at lane 0{'' if move.shape == '32x32b' else ' or 16'}"
+        )
+    lanes, columns = cells(move.shape, move.repeats)
+    columns = columns * (2 if move.halves else 1) + column
+    if move.shape == "16x32bx2":
+        columns = columns + np.arange(32) // 16 * split
+    return lanes + (warp % 4 * LANES_PER_WARP + within), columns
+
+
+def load(
+    memory: TensorMemory, address: int, warp: int, move: Move, split: int = 0
+) -> NDArray[np.uint32]:
+    """Return the registers of a tcgen05.ld: uint32[registers, 32].
+
+    Args:
+        memory: tensor memory of the warp's block.
+        address: address in tensor memory.
+        warp: position of the warp in its warpgroup.
+        move: the instruction.
+        split: the immediate operand of `.16x32bx2`.
+
+    Raises:
+        TensorCoreError: a cell is not the warp's, or not allocated.
+    """
+    lanes, columns = accessed_cells(move, address, warp, split)
+    words = memory.read(lanes, columns, move.opcode)
+    if not move.halves:
+        return words
+    upper = memory.read(lanes, columns + 1, move.opcode)
+    return words & np.uint32(0xFFFF) | upper << np.uint32(16)
+
+
+def store(
+    memory: TensorMemory,
+    address: int,
+    warp: int,
+    move: Move,
+    registers: NDArray[np.uint32],
+    split: int = 0,
+) -> None:
+    """Execute a tcgen05.st of `registers`, uint32[registers, 32]; otherwise like `load`."""
+    lanes, columns = accessed_cells(move, address, warp, split)
+    if not move.halves:
+        memory.write(lanes, columns, registers, move.opcode)
+        return
+    memory.write(lanes, columns, registers & np.uint32(0xFFFF), move.opcode)
+    memory.write(lanes, columns + 1, registers >> np.uint32(16), move.opcode)
+
+
+def reduce(move: Move, registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the result of tcgen05.ld.red over each thread's `registers`: uint32[32].
+
+    Without `.NaN`, the result is NaN only if all values are NaN (as for `redux.sync`, PTX ISA 9.0,
+    9.7.13.9). NaN results are canonical, and +0 is greater than -0.
+    """
+    if move.type != "f32":
+        values = registers.view(np.int32) if move.type == "s32" else registers
+        reduced = np.maximum.reduce if move.reduction == "max" else np.minimum.reduce
+        return np.asarray(reduced(values, axis=0)).view(np.uint32)
+    bits = registers & np.uint32(0x7FFFFFFF) if move.absolute else registers
+    # As two's complement of sign and magnitude, floats are ordered like integers.
+    signed = bits.view(np.int32)
+    ordered = np.where(signed < 0, signed ^ np.int32(0x7FFFFFFF), signed)
+    nan = np.isnan(bits.view(np.float32))
+    worst = np.iinfo(np.int32).min if move.reduction == "max" else np.iinfo(np.int32).max
+    candidates = np.where(nan, np.int32(worst), ordered)
+    best = candidates.max(axis=0) if move.reduction == "max" else candidates.min(axis=0)
+    result = np.where(best < 0, best ^ np.int32(0x7FFFFFFF), best).astype(np.int32).view(np.uint32)
+    is_nan = nan.any(axis=0) if move.propagates_nan else nan.all(axis=0)
+    return np.where(is_nan, np.uint32(0x7FFFFFFF), result)

@@ -17,7 +17,7 @@ from pallasc.compiler.lowering.compile import written_kernels
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import Texts, find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.program import PlanRun
 from pallasc.errors import PallascError
 
 AROUND = """

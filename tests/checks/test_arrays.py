@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from pallasc.checks.arrays import difference, remarks
-from pallasc.checks.artifact.rules import COMPILED_WRONGLY
-from pallasc.checks.findings import from_findings
-from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
+from pallasc.checks.findings import COMPILED_WRONGLY, UNINITIALIZED, WRONG_NUMBERS, from_findings
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Tolerance
 

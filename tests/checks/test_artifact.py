@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.checks.artifact.faults import fault_finding
-from pallasc.checks.artifact.rules import RULES
-from pallasc.emulator.machine.faults import Actor, Fault
+from pallasc.checks.faults import fault_finding
+from pallasc.checks.findings import ARTIFACT_RULES
 from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.memory import Actor, Fault
 
 NEW = not metadata.version("jax").startswith("0.10.")
 MORE = """
@@ -252,10 +252,10 @@ def test_every_fault_has_a_rule_of_the_level() -> None:
     pattern = re.compile(r'(?:Fault\(\s*|rule=|rule: str = )"([a-z-]+)"')
     named = {n for f in emulator.rglob("*.py") for n in pattern.findall(f.read_text())}
     assert {"misaligned", "invalid-operand", "tensor-allocation"} < named
-    known = {rule.name for rule in RULES}
+    known = {rule.name for rule in ARTIFACT_RULES}
     for name in named:
         fault = Fault(name, "does it", actor=Actor(0, (1, 0, 0), 2))
         finding = fault_finding(fault, Machine())
         assert finding.rule in known
         assert finding.message == "warp 2 of block (1, 0, 0): does it"
-    assert np.all([rule.help for rule in RULES])
+    assert np.all([rule.help for rule in ARTIFACT_RULES])

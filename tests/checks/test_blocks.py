@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.checks.artifact.order import differences
+from pallasc.checks.artifact import differences
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.spec import Tolerance
 

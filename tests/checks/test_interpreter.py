@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from pallasc.checks.interpreter.messages import failure_finding, missing_part, race_findings
+from pallasc.checks.interpreter_messages import failure_finding, missing_part, race_findings
 
 NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 needs_new = pytest.mark.skipif(not NEW, reason="the interpreter of JAX 0.12 sees more")

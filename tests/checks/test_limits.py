@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.checks.memory_limit import out_of_memory
+from pallasc.checks.worker import out_of_memory
 from pallasc.compiler.workers.messages import Failed
 
 MORE = """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallasc.checks.findings import CALLED, Finding, Place, from_findings
-from pallasc.checks.merge import distinct_findings, merged
+from pallasc.checks.findings import CALLED, Finding, Place, distinct_findings, from_findings, merged
 from pallasc.errors import Location
 
 READ, WRITE, WAIT, CALL = (Location("/k.py", line, 5) for line in (10, 20, 30, 40))

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.checks.candidate import Candidate
+from pallasc.checks.check import Candidate
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
-from pallasc.checks.report import Report, VariantCheck
+from pallasc.checks.run import Report, VariantCheck
 from pallasc.cli.output.check_text import (
     error_lines,
     events,

@@ -18,8 +18,8 @@ from jax._src.pallas.mosaic_gpu.interpret import shared_memory
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallasc.checks.interpreter import waiting
-from pallasc.checks.interpreter.interpret import Heard, interpreting
+from pallasc.checks import waiting
+from pallasc.checks.interpreter import Heard, interpreting
 
 LOOKS = 8
 """More than two times as many as tell a deadlock."""

@@ -29,7 +29,7 @@ from pallasc.compiler.lowering.entry import import_entry, static_value
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import find_ptx
 from pallasc.emulator.machine.machine import Machine, Policy
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.program import PlanRun
 from pallasc.errors import CheckError, PallascError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.signature import Arguments

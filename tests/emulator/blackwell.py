@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.tensors import tcgen05_moves as moves
+from pallasc.emulator.tensors import tensor_memory
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
 
 MODES = {16: 0, 128: 2, 64: 4, 32: 6, "128B32": 1}
@@ -173,11 +173,11 @@ def shared_with(*operands: tuple[int, np.ndarray]) -> np.ndarray:
 
 def read_lanes(memory: TensorMemory, address: int, columns: int) -> np.ndarray:
     """All 128 lanes by `.32x32b` loads of four warps: uint32[128, columns]."""
-    move = moves.parse_move("tcgen05.ld.sync.aligned.32x32b.x8.b32")
+    move = tensor_memory.parse_move("tcgen05.ld.sync.aligned.32x32b.x8.b32")
     out = np.empty((128, columns), np.uint32)
     for warp in range(4):
         for column in range(0, columns, 8):
-            registers = moves.load(memory, address + column, warp, move)
+            registers = tensor_memory.load(memory, address + column, warp, move)
             out[warp * 32 : warp * 32 + 32, column : column + 8] = registers.T
     return out
 
@@ -185,12 +185,14 @@ def read_lanes(memory: TensorMemory, address: int, columns: int) -> np.ndarray:
 def read_mosaic_fragments(memory: TensorMemory, address: int, columns: int) -> np.ndarray:
     """An accumulator f32[128, columns] as Mosaic's `_load_32xcols` reads its default layout."""
     units = min(columns // 8, 8)
-    move = moves.parse_move(f"tcgen05.ld.sync.aligned.16x256b.x{units}.b32")
+    move = tensor_memory.parse_move(f"tcgen05.ld.sync.aligned.16x256b.x{units}.b32")
     out = np.empty((128, columns), np.uint32)
     for warp in range(4):
         for half in range(2):
             for first in range(0, columns, 8 * units):
-                registers = moves.load(memory, address + (half * 16 << 16) + first, warp, move)
+                registers = tensor_memory.load(
+                    memory, address + (half * 16 << 16) + first, warp, move
+                )
                 for r in range(len(registers)):
                     for thread in range(32):
                         row = warp * 32 + half * 16 + r % 4 // 2 * 8 + thread // 4

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from small_kernels import Run
 
-from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.memory import Fault
 
 LANES = np.arange(32, dtype=np.uint32)
 MEMORY = (

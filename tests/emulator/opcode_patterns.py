@@ -1,4 +1,4 @@
-"""Patterns of mnemonics taken apart: what `emulator/instructions/forms.py` says of them."""
+"""Patterns of mnemonics taken apart: what `emulator/instructions/registry.py` says of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import re
 from typing import Any
 
-from pallasc.emulator.instructions.forms import PARTS, form_of, regex
+from pallasc.emulator.instructions.registry import PARTS, form_of, regex
 from pallasc.emulator.numbers.table import known_opcodes
 from pallasc.emulator.ptx.parse import parse
 from pallasc.specs.artifacts.artifact import Artifact

@@ -19,9 +19,9 @@ from pallasc.compiler.workers.pool import find_lines, find_ptx
 from pallasc.emulator.arrays import numpy_dtype
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.machine.warp import Warp
-from pallasc.emulator.races.findings import Finding
+from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.races.threads import Finding
 from pallasc.errors import Location
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.matrix import expand

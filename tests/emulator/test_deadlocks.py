@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from small_kernels import Run, run
 
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.machine.machine import Deadlock, Machine, Policy
 from pallasc.emulator.machine.warp import Warp
 
 MOST_TURNS = 200_000

@@ -18,7 +18,7 @@ from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import find_ptx
 from pallasc.emulator.arrays import numpy_dtype
 from pallasc.emulator.machine.machine import Machine, Policy
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.program import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import collect_python
 from pallasc.specs.loading.matrix import expand

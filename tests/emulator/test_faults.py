@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from small_kernels import run
 
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.machine.memory import Fault
 
 S = ".shared .align 128 .b8 s[1024];"
 ALLOC = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [s], {columns};"

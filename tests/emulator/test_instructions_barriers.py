@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from small_kernels import Run, run
 
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.machine.machine import Deadlock, Policy
+from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.races.observer import Races
 
 S = ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 m;"

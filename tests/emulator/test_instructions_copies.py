@@ -7,8 +7,8 @@ import pytest
 from opcode_cases_copies import Tensor
 from small_kernels import Run, run
 
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.machine.memory import Fault
 from pallasc.errors import UnsupportedError
 
 S = ".shared .align 128 .b8 s[1024]; .shared .align 8 .b64 m;"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_kernels import Run, run
 
-from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.memory import Fault
 from pallasc.errors import UnsupportedError
 
 LANES = np.arange(32, dtype=np.int64)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_kernels import run
 
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Deadlock
+from pallasc.emulator.machine.memory import Fault
 from pallasc.errors import UnsupportedError
 
 LANES = np.arange(32, dtype=np.int64)

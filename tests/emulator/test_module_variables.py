@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pallasc.emulator.machine.machine import Launch, Machine
-from pallasc.emulator.run_plan import program
+from pallasc.emulator.program import program
 
 _COUNTS = """
 .version 9.0

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from small_kernels import run
 
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.machine.machine import Deadlock, Policy
 
 TICKET = "atom.global.add.u32 %r1, [%a0], 1; st.global.b32 [%out], %r1;"
 IN_LANE_0 = "setp.eq.u32 %p1, %t, 0; @%p1 "

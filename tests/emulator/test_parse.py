@@ -91,8 +91,8 @@ def test_data_of_variables() -> None:
         ("mov.u32 %r1, %nothing;", "%nothing"),
         ("bra NOWHERE;", "no label"),
         (".surprise 3;", "unexpected '.surprise'"),
-        ("add.s32 %r1, ^;", r"unexpected character '\^'"),
-        ("add.s32 %r1, %r2", "line 12: unexpected 'ret'"),
+        ("add.s32 %r1, ^;", r"unexpected '\^'"),
+        ("add.s32 %r1, %r2", "line 11: unexpected '%r2 ret'"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_line(body: str, complaint: str) -> None:

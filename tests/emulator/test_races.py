@@ -15,12 +15,11 @@ from mutants import mutants, wait_twice
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.emulator.machine.deadlocks import Deadlock
-from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.machine import Machine, Policy
-from pallasc.emulator.races.findings import Finding
+from pallasc.emulator.machine.machine import Deadlock, Machine, Policy
+from pallasc.emulator.machine.memory import Fault
+from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.races.threads import Finding
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

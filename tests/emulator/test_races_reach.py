@@ -7,8 +7,8 @@ import pytest
 from small_kernels import Run
 
 from pallasc.emulator.machine.machine import Policy
-from pallasc.emulator.races.findings import Finding
 from pallasc.emulator.races.observer import Races
+from pallasc.emulator.races.threads import Finding
 
 POLICIES = [Policy(), Policy(seed=1, shuffle=True, eagerness=0.5)]
 VARIABLES = ".shared .align 16 .b8 s[64]; .shared .align 8 .b64 m;"

@@ -6,9 +6,8 @@ import blackwell as bw
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors.tcgen05_copies import execute_copy, parse_copy
+from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
-from pallasc.errors import UnsupportedError
 
 # shape -> row of the source that each of the 128 lanes gets.
 SOURCES = {
@@ -73,22 +72,6 @@ def test_each_block_of_a_pair_copies_from_its_own_shared_memory():
     execute_copy(copy, 0, sources[0].descriptor(0, 0), shared, memories)
     for memory, expected in zip(memories, rows, strict=True):
         assert (memory.words[:, :4] == expected.view(np.uint32)).all()
-
-
-@pytest.mark.parametrize(
-    "opcode",
-    [
-        "tcgen05.cp.cta_group::1.64x128b",
-        "tcgen05.cp.cta_group::1.32x128b",
-        "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p32",
-        "tcgen05.cp.cta_group::1.128x128b.b8x16.b4x16_p64",
-        "tcgen05.cp.cta_group::4.128x256b",
-        "tcgen05.cp.128x256b",
-    ],
-)
-def test_other_forms_are_refused_by_name(opcode):
-    with pytest.raises(UnsupportedError, match=opcode):
-        parse_copy(opcode)
 
 
 @pytest.mark.parametrize(

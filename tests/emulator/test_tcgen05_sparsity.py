@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pallasc.emulator.tensors import tcgen05
-from pallasc.emulator.tensors.tcgen05_copies import execute_copy, parse_copy
+from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
@@ -220,7 +220,7 @@ def test_codes_that_name_no_two_places_are_an_error():
         sparse_once(idesc=idesc)
 
 
-@pytest.mark.parametrize("address", [META + 1, META | 16 << 16, None])
+@pytest.mark.parametrize("address", [META + 1, META | 16 << 16])
 def test_metadata_starts_at_lane_0_and_an_even_column(address):
     with pytest.raises(TensorCoreError, match=r"metadata"):
         sparse_once(metadata_address=address)

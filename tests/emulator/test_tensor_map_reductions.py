@@ -6,9 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
+import tensor_map_boxes
 from tensor_map_boxes import arange, load, make_map
 
-from pallasc.emulator.tensors import tensor_copies, tensor_maps
+from pallasc.emulator.tensors import tensor_maps
 from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.plan import TensorMap
 
@@ -43,7 +44,7 @@ def test_integers_are_reduced(dtype: str, operation: str):
     memory = old.copy().view(np.uint8).reshape(-1)
     shared = np.ascontiguousarray(new).view(np.uint8).reshape(-1)
     box = tensor_maps.tiled(map, (0, 2), 0)
-    tensor_copies.reduce(map, box, memory, 0, shared, operation=operation)
+    tensor_map_boxes.reduce(map, box, memory, 0, shared, operation=operation)
     result = memory.view(dtype).reshape(8, 8)
     assert (result[:2] == old[:2]).all()
     bits = np.dtype(dtype).itemsize * 8
@@ -54,7 +55,7 @@ def test_integers_are_reduced(dtype: str, operation: str):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_floats_are_added_and_rounded_to_even(dtype: str):
-    numpy_dtype = tensor_copies.NUMPY_TYPES[dtype]
+    numpy_dtype = tensor_maps.NUMPY_TYPES[dtype]
     random = np.random.default_rng(1)
     old = random.normal(size=(8, 8)).astype(numpy_dtype)
     new = random.normal(size=(8, 8)).astype(numpy_dtype)
@@ -64,7 +65,7 @@ def test_floats_are_added_and_rounded_to_even(dtype: str):
     map = make_map(old, (8, 8), dtype=dtype)
     memory = old.copy().view(np.uint8).reshape(-1)
     box = tensor_maps.tiled(map, (0, 0), 0)
-    tensor_copies.reduce(map, box, memory, 0, new.view(np.uint8).reshape(-1), operation="add")
+    tensor_map_boxes.reduce(map, box, memory, 0, new.view(np.uint8).reshape(-1), operation="add")
     result = memory.view(numpy_dtype).reshape(8, 8).astype(np.float64)
     with np.errstate(invalid="ignore"):
         wanted = (old.astype(np.float64) + new.astype(np.float64)).astype(numpy_dtype)
@@ -77,7 +78,7 @@ def test_floats_are_added_and_rounded_to_even(dtype: str):
 def test_sums_of_f32_alone_flush_subnormals() -> None:
     for dtype, tiny in (("float32", 2.0**-130), ("float16", 2.0**-20), ("float64", 2.0**-1030)):
         old = np.array([tiny, -tiny, 1], dtype)
-        found = tensor_copies.combined("add", old, old)
+        found = tensor_maps.combined("add", old, old)
         assert found.tolist() == [0, 0, 2] if dtype == "float32" else (found == old * 2).all()
         assert np.signbit(found).tolist() == [False, True, False]
 
@@ -91,7 +92,7 @@ def test_a_reduction_undoes_the_swizzle_and_clips():
     memory = old.view(np.uint8).reshape(-1)
     box = tensor_maps.tiled(map, (40, -2), 0x480)
     for _ in range(2):
-        tensor_copies.reduce(map, box, memory, 0, shared, operation="add")
+        tensor_map_boxes.reduce(map, box, memory, 0, shared, operation="add")
     assert (old[:6, 40:] == 2 * source[2:, :8]).all()
     assert np.count_nonzero(old) == 6 * 8
 
@@ -106,13 +107,13 @@ def test_what_has_no_reduction_is_refused_by_name(dtype: str, operation: str):
     box = tensor_maps.tiled(map, (0, 0), 0)
     memory = array.view(np.uint8).reshape(-1)
     with pytest.raises(UnsupportedError, match=rf"{dtype} by \.{operation}"):
-        tensor_copies.reduce(map, box, memory, 0, memory.copy(), operation=operation)
+        tensor_map_boxes.reduce(map, box, memory, 0, memory.copy(), operation=operation)
 
 
 def test_a_reduction_of_elements_that_overlap_is_refused():
     map = TensorMap(0, 0, "uint32", (8, 4), (0,), (8, 4), (1, 1))
     box = tensor_maps.tiled(map, (0, 0), 0)
     with pytest.raises(UnsupportedError, match="overlap"):
-        tensor_copies.reduce(
+        tensor_map_boxes.reduce(
             map, box, np.zeros(32, np.uint8), 0, np.zeros(128, np.uint8), operation="add"
         )

@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors.tensor_memory import (
-    POISON,
-    TensorCoreError,
-    TensorMemory,
-)
+from pallasc.emulator.tensors.tensor_memory import POISON, TensorCoreError, TensorMemory
 
 
 def test_columns_are_allocated_from_the_first_free_one():

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors import warp_matrices
-from pallasc.errors import CheckError, UnsupportedError
+from pallasc.emulator.tensors import matrices
+from pallasc.errors import CheckError
 
 SHARED_BYTES = 4096
 
@@ -33,10 +33,10 @@ def element(lane: int, half: int, transposed: bool) -> tuple[int, int]:
 @pytest.mark.parametrize("trans", ["", ".trans"])
 @pytest.mark.parametrize("space", ["shared", "shared::cta"])
 def test_ldmatrix(count: int, trans: str, space: str):
-    move = warp_matrices.parse(opcode("ldmatrix", count, trans, space))
+    move = matrices.parse_move(opcode("ldmatrix", count, trans, space))
     shared = np.random.default_rng(0).integers(0, 256, SHARED_BYTES).astype(np.uint8)
     addresses = addresses_of(1)
-    registers = warp_matrices.ldmatrix(move, shared, addresses)
+    registers = matrices.ldmatrix(move, shared, addresses)
     assert registers.shape == (count, 32)
     assert registers.dtype == np.uint32
     for tile, lane, half in itertools.product(range(count), range(32), range(2)):
@@ -49,7 +49,7 @@ def test_ldmatrix(count: int, trans: str, space: str):
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("trans", ["", ".trans"])
 def test_stmatrix(count: int, trans: str):
-    move = warp_matrices.parse(opcode("stmatrix", count, trans))
+    move = matrices.parse_move(opcode("stmatrix", count, trans))
     shared = np.full(SHARED_BYTES, 0xCC, np.uint8)
     addresses = addresses_of(2)
     registers = np.random.default_rng(0).integers(0, 1 << 32, (count, 32)).astype(np.uint32)
@@ -59,14 +59,14 @@ def test_stmatrix(count: int, trans: str):
         at = int(addresses[8 * tile + row]) + 2 * column
         bits = int(registers[tile, lane]) >> 16 * half & 0xFFFF
         wanted[at : at + 2] = list(bits.to_bytes(2, "little"))
-    warp_matrices.stmatrix(move, shared, addresses, registers)
+    matrices.stmatrix(move, shared, addresses, registers)
     assert (shared == wanted).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_stmatrix_of_bytes(count: int):
     """A 16 × 8 matrix M, of which a lane holds four bytes, becomes 8 rows of 16 bytes."""
-    move = warp_matrices.parse(f"stmatrix.sync.aligned.m16n8.x{count}.trans.shared.b8")
+    move = matrices.parse_move(f"stmatrix.sync.aligned.m16n8.x{count}.trans.shared.b8")
     shared = np.full(SHARED_BYTES, 0xCC, np.uint8)
     addresses = addresses_of(3)
     registers = np.random.default_rng(0).integers(0, 1 << 32, (count, 32)).astype(np.uint32)
@@ -75,36 +75,18 @@ def test_stmatrix_of_bytes(count: int):
         m, n = lane // 4 + 8 * (position // 2), 2 * (lane % 4) + position % 2
         byte = int(registers[tile, lane]) >> 8 * position & 0xFF
         wanted[int(addresses[8 * tile + n]) + m] = byte
-    warp_matrices.stmatrix(move, shared, addresses, registers)
+    matrices.stmatrix(move, shared, addresses, registers)
     assert (shared == wanted).all()
 
 
 def test_a_bad_address_is_an_error_with_its_lane():
     shared = np.zeros(1000, np.uint8)
     addresses = np.zeros(32, np.uint32)
-    load = warp_matrices.parse(opcode("ldmatrix", 2, ""))
+    load = matrices.parse_move(opcode("ldmatrix", 2, ""))
     addresses[13] = 0x48
     with pytest.raises(CheckError, match="lane 13 is misaligned: 0x48 is 8 bytes past a 16-byte"):
-        warp_matrices.ldmatrix(load, shared, addresses)
+        matrices.ldmatrix(load, shared, addresses)
     addresses[13] = 992
-    store = warp_matrices.parse(opcode("stmatrix", 2, ""))
+    store = matrices.parse_move(opcode("stmatrix", 2, ""))
     with pytest.raises(CheckError, match="lane 13, 0x3e0, is outside of the 0x3e8 bytes"):
-        warp_matrices.stmatrix(store, shared, addresses, np.zeros((2, 32), np.uint32))
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8",
-        "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32",
-        "ldmatrix.sync.aligned.m16n8.x1.trans.shared.b8",
-        "stmatrix.sync.aligned.m16n8.x1.shared.b8",
-        "stmatrix.sync.aligned.m8n8.x1.trans.shared.b8",
-        "ldmatrix.sync.aligned.m8n8.x3.shared.b16",
-        "ldmatrix.sync.aligned.m8n8.x4.shared::cluster.b16",
-    ],
-)
-def test_other_forms_are_refused_by_name(code: str):
-    with pytest.raises(UnsupportedError) as caught:
-        warp_matrices.parse(code)
-    assert str(caught.value) == f"the emulator does not support {code}"
+        matrices.stmatrix(store, shared, addresses, np.zeros((2, 32), np.uint32))

@@ -17,7 +17,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine
-from pallasc.emulator.run_plan import PlanRun
+from pallasc.emulator.program import PlanRun
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import spec_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.emulator.tensors.swizzles import piece_order
+from pallasc.emulator.tensors.matrices import piece_order
 from pallasc.reports.drawings import MOST_STEPS, draw_maps, draw_plan, swizzle_rows
 from pallasc.specs.artifacts.plan import (
     Binding,

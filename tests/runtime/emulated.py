@@ -20,14 +20,8 @@ from standin_records import MAP_BYTES, Launch, TensorMap
 
 from pallasc.emulator.machine.machine import Launch as Running
 from pallasc.emulator.machine.machine import Machine
-from pallasc.emulator.machine.memory import (
-    PARAMETERS,
-    UNSIGNED,
-    GlobalMemory,
-    Region,
-    Window,
-)
-from pallasc.emulator.run_plan import program
+from pallasc.emulator.machine.memory import PARAMETERS, UNSIGNED, GlobalMemory, Region, Window
+from pallasc.emulator.program import program
 from pallasc.specs.artifacts import plan
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import digest

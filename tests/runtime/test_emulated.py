@@ -27,7 +27,7 @@ import pallasc
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.memory import Fault
 from pallasc.errors import DriverError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.native.library import open_library

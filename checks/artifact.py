@@ -1,0 +1,471 @@
+"""The artifact level: executes the launch plan and the PTX of an artifact.
+
+It finds errors made by JAX, Mosaic and XLA. If the source is available, results are compared with
+the reference. Later schedules run blocks and warps in other orders, start with other memory
+contents, and must reproduce the results of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pallasc.checks.arrays import (
+    difference,
+    expected_results,
+    input_arrays,
+    is_close,
+    name_of_element,
+    remarks,
+)
+from pallasc.checks.execute import (
+    POISONS,
+    Element,
+    Origin,
+    Reaching,
+    Source,
+    eager,
+    find_origin,
+    policies,
+)
+from pallasc.checks.faults import History, fault_finding, race_findings, shown
+from pallasc.checks.findings import (
+    COMPILED_WRONGLY,
+    DEPENDS_ON_ORDER,
+    NOT_EXECUTED,
+    UNINITIALIZED,
+    WRONG_NUMBERS,
+    Finding,
+    LevelResult,
+    Place,
+    from_findings,
+    not_checked,
+)
+from pallasc.checks.levels import Options, Subject
+from pallasc.compiler.arrays import compare_arrays, settle_tolerance
+from pallasc.emulator.machine.block import Observer, Unobserved
+from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.machine.memory import EmulationTimeout, Fault
+from pallasc.emulator.program import PlanRun
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.errors import CheckError, Location, UnsupportedError
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
+from pallasc.specs.spec import Tolerance, Variant
+
+_ROUNDING = (
+    "Each order of additions rounds differently, so the last digits may change from run to run."
+)
+
+
+def differences(
+    plan: LaunchPlan,
+    first: Sequence[Sequence[Any]],
+    later: Sequence[Sequence[Any]],
+    tolerance: Tolerance | None,
+    *,
+    agree: bool,
+) -> Iterator[tuple[Finding, Element]]:
+    """Yield the difference of each output between schedules, on the first device that has one.
+
+    Args:
+        plan: the plan that ran.
+        first: the results of schedule 1, for each device.
+        later: the results of another schedule.
+        tolerance: the variant's tolerance.
+        agree: True if both agree with a reference, so that a difference is only a note.
+    """
+    for number, output in enumerate(plan.outputs):
+        for device, (ours, theirs) in enumerate(zip(first, later, strict=True)):
+            one, other = ours[number], theirs[number]
+            if one.tobytes() == other.tobytes():
+                continue
+            allowed = agree or _may_round(output, one, other, tolerance)
+            rtol, atol = (0.0, 0.0) if allowed else settle_tolerance(tolerance, output.dtype)
+            found = compare_arrays(other, one, rtol=rtol, atol=atol)
+            if found.first is None:
+                continue
+            where = f" on device {device}" if device else ""
+            element = name_of_element(output, found.first.index)
+            message = (
+                f"{element}{where} depends on the order of {_parts(plan)}: it is "
+                f"{found.first.wanted} in schedule 1 and {found.first.got} in another; "
+                f"{found.mismatches:,} of {found.count:,} elements differ"
+            )
+            finding = Finding(
+                rule=DEPENDS_ON_ORDER.name,
+                message=message,
+                severity="note" if allowed else "error",
+                hint=_ROUNDING if allowed else "",
+                subject=output.path,
+            )
+            yield finding, Element(device, output, found.first.index)
+            break
+
+
+def _may_round(output: Binding, one: Any, other: Any, tolerance: Tolerance | None) -> bool:
+    """Return True if the tolerance, or another order of summation, allows a difference."""
+    rtol, atol = settle_tolerance(tolerance, output.dtype)
+    if not compare_arrays(other, one, rtol=rtol, atol=atol).mismatches:
+        return True
+    return tolerance is None and is_close(output.dtype, other, one)
+
+
+def _parts(plan: LaunchPlan) -> str:
+    """Return the name of the units whose order varies between schedules."""
+    if any(max(launch.grid) > 1 for launch in plan.launches):
+        return "blocks"
+    return "warps and asynchronous operations"
+
+
+NAME = "artifact"
+_NO_REFERENCE = "the spec names no reference, so numbers are not compared"
+_NO_SOURCE = "there is no source, so numbers are not compared"
+_NOT_KEPT = "pallasc bundle create --keep-ptx writes bundles that hold it"
+_OF_XLA = "it is a kernel of XLA's, whose PTX is in no bundle; name the spec instead"
+_LATE = "The result changes when every asynchronous operation completes at once: a wait is missing."
+_EFFECTS = (
+    *("st", "red", "atom", "multimem", "cp", "stmatrix", "ld", "ldmatrix"),
+    *("wgmma", "mma", "tcgen05"),
+)
+Results = list[list[Any]]
+"""For each device, the array of each output."""
+
+
+def run(subject: Subject, options: Options) -> LevelResult:
+    """Check a variant.
+
+    Raises:
+        PallascError: the reference fails, or inputs do not fit.
+    """
+    if not subject.plan.launches:
+        return not_checked(NAME, "it launches no kernel")
+    arrays = input_arrays(subject, options)
+    check = _Check(subject, options, [list(own.values()) for own in arrays])
+    try:
+        result = check.run(_expected(subject, arrays))
+    except UnsupportedError as error:
+        return not_checked(NAME, _why_unsupported(error, subject))
+    return replace(result, notes=_notes(subject))
+
+
+def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
+    message = error.message.strip().rstrip(".")
+    if "no PTX" not in message:
+        return message
+    lacking = subject.why_no_ptx.strip().rstrip(".")
+    if not lacking and subject.variant is None:
+        own = [kernel for kernel in subject.artifact.kernels if kernel.origin == "mosaic"]
+        lacking = _NOT_KEPT if any(kernel.ptx is None for kernel in own) else _OF_XLA
+    return f"{message}: {lacking}" if lacking else message
+
+
+def _expected(subject: Subject, arrays: Sequence[dict[str, Any]]) -> Results | None:
+    variant = subject.variant
+    if variant is None or variant.reference is None:
+        return None
+    return expected_results(variant, subject.plan.outputs, arrays)
+
+
+def _notes(subject: Subject) -> tuple[str, ...]:
+    if subject.variant is None:
+        return (_NO_SOURCE,)
+    return () if subject.variant.reference else (_NO_REFERENCE,)
+
+
+@dataclass(slots=True)
+class _Check:
+    subject: Subject
+    options: Options
+    inputs: Sequence[Sequence[Any]]
+    first: Results | None = field(default=None, init=False)
+    """The results of the first schedule."""
+    notes: dict[str, list[Finding]] = field(default_factory=dict, init=False)
+    """By rule, the notes of the first schedule that has any."""
+    left: dict[tuple[str, str], dict[int, Instruction]] = field(default_factory=dict, init=False)
+    """The instructions that no schedule has executed; see `Reaching`."""
+
+    def run(self, expected: Results | None) -> LevelResult:
+        """Run the schedules until one of them finds an error."""
+        for number, policy in enumerate(policies(self.options.schedules, self.options.seed)):
+            try:
+                found = self._schedule(policy, expected, POISONS[number % 2])
+            except EmulationTimeout as error:
+                raise self._too_slow(number) from error
+            schedule = _schedule_text(number, self.options.schedules)
+            found = [replace(each, message=f"{each.message}{schedule}") for each in found]
+            if any(each.severity != "note" for each in found):
+                return from_findings(NAME, tuple(found))
+            for rule in dict.fromkeys(each.rule for each in found):
+                self.notes.setdefault(rule, [each for each in found if each.rule == rule])
+        notes = [each for own in self.notes.values() for each in own]
+        return from_findings(NAME, (*notes, *self._not_executed()))
+
+    def _not_executed(self) -> Iterator[Finding]:
+        """Yield a note for each kernel with instructions that no schedule has executed.
+
+        `subject` holds their PTX lines, which `checks.locate` turns into the user's source lines.
+        Kernels whose unexecuted instructions access no memory are skipped; those are, for example,
+        retries of waits.
+        """
+        for (cubin, name), left in self.left.items():
+            parts = [instruction.parts for instruction in left.values()]
+            has_effect = any(each[0] in _EFFECTS and "param" not in each for each in parts)
+            if has_effect and (cubin, name) in self.subject.ptx:
+                lines = sorted(instruction.line for instruction in left.values())
+                yield Finding(
+                    rule=NOT_EXECUTED.name,
+                    message=f"{len(lines)} instructions of {name} were not executed",
+                    severity="note",
+                    kernel=name,
+                    cubin=cubin,
+                    subject=" ".join(map(str, lines)),
+                )
+
+    def _too_slow(self, number: int) -> CheckError:
+        before = {0: "", 1: "; schedule 1 found nothing"}.get(
+            number, f"; schedules 1 to {number} found nothing"
+        )
+        return CheckError(
+            f"it took longer than {self.options.timeout_s:g} s (--timeout), in schedule "
+            f"{number + 1} of {self.options.schedules}{before}",
+            hint="Raise --timeout, name small sizes under check in the spec, or ask for fewer "
+            "--schedules.",
+        )
+
+    def _run(self, policy: Policy, poison: int, observer: Observer | None = None) -> PlanRun:
+        deadline_s = self.options.deadline_s
+        machine = Reaching(
+            policy,
+            observer=observer or Unobserved(),
+            deadline=deadline_s,
+            poison=poison,
+            left=self.left,
+        )
+        return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
+
+    def _schedule(self, policy: Policy, expected: Results | None, poison: int) -> list[Finding]:
+        history = History()
+        run = self._run(policy, poison, history)
+        try:
+            results = run.run(self.inputs)
+        except Fault as fault:
+            return [*race_findings(history, run), fault_finding(fault, run.machine, history)]
+        found = [*race_findings(history, run), *history.prefetches.findings()]
+        if expected is not None:
+            found = [*found, *self._wrong(results, expected, policy, poison, found)]
+        if self.first is None:
+            self.first = results
+            if expected is not None:
+                place = _definition(self.subject.variant)
+                found += remarks(self.subject.plan.outputs, results, expected, place)
+            if self.options.schedules > 1 or any(each.severity == "error" for each in found):
+                return found
+            others = self._run(policy, POISONS[1]).run(self.inputs)
+            return [*found, *self._differing(others, policy, POISONS[1], agree=False)]
+        if any(each.severity == "error" for each in found):
+            return found
+        return [*found, *self._differing(results, policy, poison, agree=expected is not None)]
+
+    def _differing(
+        self, results: Results, policy: Policy, poison: int, *, agree: bool
+    ) -> list[Finding]:
+        """Return the differences between these results and the first schedule's."""
+        variant = self.subject.variant
+        found = differences(
+            self.subject.plan,
+            self.first or [],
+            results,
+            variant.tolerance if variant is not None else None,
+            agree=agree,
+        )
+        kept = [
+            (finding, element)
+            for finding, element in found
+            if finding.severity == "error" or finding.rule not in self.notes
+        ]
+        unwritten = self._unwritten(results, policy, poison) if kept else {}
+        return [
+            unwritten.get(element.output.path) or self._with_origin(finding, element, policy)
+            for finding, element in kept
+        ]
+
+    def _unwritten(self, results: Results, policy: Policy, poison: int) -> dict[str, Finding]:
+        """Return, by path, the outputs that change when memory starts with other bytes."""
+        other_poison = POISONS[not POISONS.index(poison)]
+        try:
+            others = self._run(policy, other_poison).run(self.inputs)
+        except (Fault, EmulationTimeout):
+            return {}
+        runs = (results, others) if poison == POISONS[0] else (others, results)
+        found: dict[str, Finding] = {}
+        for device, pairs in enumerate(zip(*runs, strict=True)):
+            for output, one, other in zip(self.subject.plan.outputs, *pairs, strict=True):
+                same = (one == other) | ((one != one) & (other != other))
+                if same.all() or output.path in found:
+                    continue
+                at = next(zip(*(~same).nonzero(), strict=True)) if same.ndim else ()
+                element = Element(device, output, tuple(map(int, at)))
+                message = (
+                    f"{_name(element)} depends on memory that was never written: it is "
+                    f"{one[at]} in one run, and {other[at]} in another with other memory contents"
+                )
+                finding = Finding(rule=UNINITIALIZED.name, message=message, subject=output.path)
+                found[output.path] = self._with_origin(finding, element, policy)
+        return found
+
+    def _wrong(
+        self,
+        results: Results,
+        expected: Results,
+        policy: Policy,
+        poison: int,
+        raced: Sequence[Finding],
+    ) -> list[Finding]:
+        found = self._differences(results, expected)
+        if not found:
+            return []
+        has_raced = any(race.severity == "error" for race in raced)
+        if not has_raced and any(finding.rule == WRONG_NUMBERS.name for finding, _ in found):
+            unwritten = self._unwritten(results, policy, poison)
+            wrong = [each for each in found if each[1].output.path not in unwritten]
+            if len(wrong) < len(found):
+                return [
+                    *unwritten.values(),
+                    *self._explained(wrong, results, policy, poison, raced),
+                ]
+        return self._explained(found, results, policy, poison, raced)
+
+    def _explained(
+        self,
+        found: Sequence[tuple[Finding, Element]],
+        results: Results,
+        policy: Policy,
+        poison: int,
+        raced: Sequence[Finding],
+    ) -> list[Finding]:
+        """Add rule and origin to findings of wrong numbers."""
+        if all(finding.severity == "note" for finding, _ in found):
+            place = _definition(self.subject.variant)
+            return [replace(finding, location=place) for finding, _ in found]
+        rule, hint = self._kind(results, poison, raced)
+        located = []
+        for finding, element in found:
+            if finding.rule == WRONG_NUMBERS.name:
+                first = "; it is right in schedule 1" if rule == DEPENDS_ON_ORDER.name else ""
+                finding = replace(finding, rule=rule, message=f"{finding.message}{first}")
+            located.append(self._with_origin(replace(finding, hint=hint), element, policy))
+        return located
+
+    def _differences(self, results: Results, expected: Results) -> list[tuple[Finding, Element]]:
+        """Return the mismatches of each output, on the first device that has one."""
+        variant = self.subject.variant
+        tolerance = variant.tolerance if variant is not None else None
+        found = []
+        for number, output in enumerate(self.subject.plan.outputs):
+            for device, (outputs, rights) in enumerate(zip(results, expected, strict=True)):
+                got, right = outputs[number], rights[number]
+                finding = difference(output, got, right, tolerance)
+                if finding is not None:
+                    where = f" on device {device}" if device else ""
+                    element = Element(device, output, _first(output, got, right, variant))
+                    message = f"{finding.message}{where}"
+                    found.append((replace(finding, message=message), element))
+                    break
+        return found
+
+    def _kind(self, results: Results, poison: int, raced: Sequence[Finding]) -> tuple[str, str]:
+        """Return the rule for wrong numbers, and a hint."""
+        has_raced = any(race.severity == "error" for race in raced)
+        if self.first is not None and not has_raced:
+            return DEPENDS_ON_ORDER.name, ""
+        try:
+            prompt = self._run(eager(), poison).run(self.inputs)
+            if self._differences(prompt, results):
+                return WRONG_NUMBERS.name, _LATE
+        except (Fault, EmulationTimeout):
+            return WRONG_NUMBERS.name, ""
+        if not has_raced and self._interpreter_agrees():
+            return COMPILED_WRONGLY.name, ""
+        return WRONG_NUMBERS.name, ""
+
+    def _interpreter_agrees(self) -> bool:
+        from pallasc.checks import interpreter
+
+        result = interpreter.run(self.subject, self.options)
+        return result.status != "not checked" and not result.fails
+
+    def _with_origin(self, finding: Finding, element: Element, policy: Policy) -> Finding:
+        subject = self.subject
+        origin = find_origin(
+            subject.artifact,
+            subject.xla_ptx,
+            self.inputs,
+            policy,
+            element,
+            self.options.deadline_s,
+        )
+        if origin is None:
+            return replace(finding, location=_definition(subject.variant))
+        writer = origin.writer
+        kernel = writer.kernel if writer is not None else origin.kernel
+        cubin, name = kernel or ("", "")
+        of_mosaic = kernel in subject.ptx
+        origin_text = "; no kernel wrote it"
+        if writer is not None:
+            origin_text = f"; {writer.actor} wrote it in {name}"
+        early = [each.instruction for each in origin.sources if each.early]
+        if early:
+            origin_text += f"; {early[0].opcode} was in flight when its result was read"
+        return replace(
+            finding,
+            message=f"{finding.message}{origin_text}",
+            instruction=shown(writer.instruction if writer is not None else None),
+            kernel=name,
+            cubin=cubin,
+            ptx_line=writer.instruction.line if writer is not None and of_mosaic else 0,
+            location=None if writer is not None and of_mosaic else _definition(subject.variant),
+            places=tuple(_places(origin)) if of_mosaic else (),
+        )
+
+
+def _places(origin: Origin) -> Iterator[Place]:
+    for each in origin.others:
+        yield Place(f"writes other elements: {each.opcode}", ptx_line=each.line)
+    for each in origin.unread:
+        yield Place(f"writes memory that is never read: {each.opcode}", ptx_line=each.line)
+    for source in origin.sources if origin.writer is not None else ():
+        yield _fed(source, *origin.elsewhere.get(id(source.instruction), ("", "")))
+
+
+def _fed(source: Source, cubin: str, kernel: str) -> Place:
+    instruction = source.instruction
+    early = " (in flight when its result was read)" if source.early else ""
+    reads = f", which reads {source.unwritten}" if source.unwritten else ""
+    text = f"the value comes from: {instruction.opcode}{early}{reads}"
+    return Place(text, ptx_line=instruction.line, kernel=kernel, cubin=cubin)
+
+
+def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) -> tuple[int, ...]:
+    rtol, atol = settle_tolerance(variant.tolerance if variant else None, output.dtype)
+    first = compare_arrays(got, expected, rtol=rtol, atol=atol).first
+    return first.index if first else ()
+
+
+def _name(element: Element) -> str:
+    where = f" on device {element.device}" if element.device else ""
+    return f"{name_of_element(element.output, element.at)}{where}"
+
+
+def _schedule_text(number: int, count: int) -> str:
+    """Return the suffix that names a schedule, "" for the first; users count from 1."""
+    return f"; in schedule {number + 1} of {count}" if number else ""
+
+
+def _definition(variant: Variant | None) -> Location | None:
+    if variant is None:
+        return None
+    from pallasc.compiler.lowering.diagnose import definition
+    from pallasc.compiler.lowering.entry import import_function
+
+    return definition(import_function(variant.entry, variant.base_dir)) or variant.location

@@ -1,1 +1,0 @@
-"""The artifact level: executes the launch plan and the PTX of an artifact."""

@@ -1,1 +1,0 @@
-"""Executes a plan once, in a worker, for `pallasc run --emulate`."""

@@ -1,0 +1,464 @@
+"""Runs a plan under several schedules, and finds the instructions that made a wrong element.
+
+While a kernel runs, `Sources` records for each read of shared, tensor and global memory which
+instruction wrote the data. Between a read and a write, values pass through registers, which are
+followed in the code. Addresses are not followed: a load from a wrong address is itself reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pallasc.checks.faults import running_kernel
+from pallasc.emulator.machine.block import Asynchronous, Observer
+from pallasc.emulator.machine.machine import Launch, Machine, Policy
+from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Actor, EmulationTimeout, Region
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.program import PlanRun, Program
+from pallasc.emulator.ptx.syntax import Instruction, Kernel, Operand, register_numbers
+from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
+from pallasc.specs.arrays import parse_dtype
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding
+
+_SHIFT = 2  # writes are tracked per 4-byte granule
+_WRITES_NO_REGISTER = {
+    "bar", "barrier", "bra", "cp", "exit", "fence", "griddepcontrol", "membar", "multimem",
+    "prefetch", "red", "ret", "st", "stmatrix", "trap",
+}  # fmt: skip
+_TENSOR_WITHOUT_RESULT = {"st", "mma", "cp", "commit", "wait", "alloc", "dealloc", "shift"}
+
+
+class Source(NamedTuple):
+    """An instruction that a value comes from.
+
+    Attributes:
+        instruction: the instruction.
+        early: True if it was not complete when its result was read.
+        unwritten: description of the shared-memory bytes that it reads before anything wrote them.
+    """
+
+    instruction: Instruction
+    early: bool
+    unwritten: str = ""
+
+
+class Sources(Observer):
+    """Records which instruction wrote the data that another one reads."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, np.ndarray] = {}  # numbers of writes, by the identity of memory
+        self._alive: list[Any] = []  # keeps those identities from being reused
+        self._writes: list[tuple[Instruction, Asynchronous | None]] = []
+        self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
+        self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
+        self._unwritten: dict[int, range] = {}  # granules of shared memory, by that identity
+
+    def behind(self, start: Instruction, kernels: Sequence[Kernel]) -> list[Source]:
+        """Return the instructions that a written value comes from, nearest first.
+
+        Args:
+            start: the instruction that wrote the value.
+            kernels: all kernels that ran; one may read what another has written.
+        """
+        of = {id(each): kernel for kernel in kernels for each in kernel.instructions}
+        definitions: dict[int, Mapping[int, Sequence[Instruction]]] = {}
+        found: dict[int, Source] = {}
+        seen: set[int] = set()
+        left = [start]
+        while left:
+            following: list[Instruction] = []
+            for instruction in left:
+                if id(instruction) in seen:
+                    continue
+                seen.add(id(instruction))
+                for source in self._fed.get(id(instruction), {}).values():
+                    known = found.get(id(source.instruction))
+                    early = source.early or (known is not None and known.early)
+                    found[id(source.instruction)] = Source(source.instruction, early)
+                    following.append(source.instruction)
+                loads = _loads(instruction)
+                if loads and id(instruction) not in found and instruction is not start:
+                    found[id(instruction)] = Source(instruction, early=False)
+                values = () if loads else _values(instruction)
+                kernel = of[id(instruction)]
+                if id(kernel) not in definitions:
+                    definitions[id(kernel)] = _definitions(kernel)
+                defined = definitions[id(kernel)]
+                for number in (n for value in values for n in register_numbers(value)):
+                    following += defined.get(number, ())
+            left = following
+        return [
+            source._replace(unwritten=self._unwritten_text(source.instruction))
+            for source in found.values()
+            if source.instruction is not start
+        ]
+
+    def writers(self, region: Region) -> list[Instruction]:
+        """Return the instructions that wrote the current contents of a memory region."""
+        numbers = np.unique(self._written.get(id(region), np.zeros(0, np.int32))).tolist()
+        found = [self._writes[number - 1][0] for number in numbers if number]
+        return list({id(instruction): instruction for instruction in found}.values())
+
+    def unread(self) -> list[Instruction]:
+        """Return the plain writes to memory that was never read."""
+        read = {number for fed in self._fed.values() for number in fed}
+        return [self._writes[n - 1][0] for i, n in self._plain.items() if i not in read]
+
+    # Observer methods.
+
+    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
+        """Record reads by lanes."""
+        if PARAMETERS <= region.base < SHARED:
+            return
+        if mask is not None:
+            offsets = offsets[mask]
+        self._feed(_at(w, place), region, _granules(offsets, size))
+
+    def write(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Record writes by lanes."""
+        if mask is not None:
+            offsets = offsets[mask]
+        instruction = _at(w, place)
+        number = self._plain.get(id(instruction))
+        if number is None:
+            number = self._plain[id(instruction)] = self._number(instruction, None)
+        self._of(region, region.size >> _SHIFT)[_granules(offsets, size)] = number
+
+    atomic = write
+
+    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
+        """Record the start of an asynchronous operation."""
+        instruction = operation.instruction
+        for region, offsets, size in operation.reads:
+            self._feed(instruction, region, _granules(offsets, size))
+        for cells in operation.cells_read:
+            memory, index = _cells(cells)
+            self._feed(instruction, memory, index, LANES * COLUMNS)
+        if not operation.writes and not operation.cells_written:
+            return
+        number = self._number(instruction, operation)
+        for region, offsets, size in operation.writes:
+            if isinstance(offsets, np.ndarray) or 0 <= offsets < region.size:
+                written = self._of(region, region.size >> _SHIFT)
+                written[_granules(offsets, size)] = number
+        for cells in operation.cells_written:
+            memory, index = _cells(cells)
+            self._of(memory, LANES * COLUMNS)[index] = number
+
+    def _number(self, instruction: Instruction, operation: Asynchronous | None) -> int:
+        self._writes.append((instruction, operation))
+        return len(self._writes)
+
+    def _of(self, memory: Any, size: int) -> np.ndarray:
+        found = self._written.get(id(memory))
+        if found is None:
+            found = self._written[id(memory)] = np.zeros(size + 1, np.int32)
+            self._alive.append(memory)
+        return found
+
+    def _feed(self, reader: Instruction, memory: Any, index: Any, size: int | None = None) -> None:
+        count = memory.size >> _SHIFT if size is None else size
+        everything = self._of(memory, count)
+        written = everything[index]
+        if isinstance(memory, Region) and memory.base >= SHARED and not written.all():
+            granules = np.arange(len(everything))[index][written == 0]
+            first, last = int(granules.min()), int(granules.max())
+            before = self._unwritten.get(id(reader), range(first, last + 1))
+            both = range(min(first, before.start), max(last + 1, before.stop))
+            self._unwritten[id(reader)] = both
+        fed = self._fed.setdefault(id(reader), {})
+        for number in np.unique(written).tolist():
+            if number:
+                instruction, operation = self._writes[number - 1]
+                known = fed.get(id(instruction))
+                early = operation is not None and not operation.done
+                if known is None or (early and not known.early):
+                    fed[id(instruction)] = Source(instruction, early)
+
+    def _unwritten_text(self, reader: Instruction) -> str:
+        granules = self._unwritten.get(id(reader))
+        if granules is None:
+            return ""
+        begin, end = granules.start << _SHIFT, granules.stop << _SHIFT
+        return f"bytes {begin:#x} to {end - 1:#x} of shared memory, never written"
+
+
+def _at(w: Warp, place: int) -> Instruction:
+    found: Instruction = w.block.launch.program.kernel.instructions[place]
+    return found
+
+
+def _granules(offsets: np.ndarray | int, size: int) -> slice | np.ndarray:
+    if not isinstance(offsets, np.ndarray):
+        return slice(max(offsets, 0) >> _SHIFT, -(-(offsets + size) >> _SHIFT))
+    starts = offsets.astype(np.int64) >> _SHIFT
+    count = -(-size >> _SHIFT)
+    found: np.ndarray = (starts[:, None] + np.arange(count)).ravel() if count > 1 else starts
+    return found
+
+
+def _cells(cells: Any) -> tuple[Any, np.ndarray]:
+    memory, lanes, columns = cells
+    if isinstance(columns, range):
+        columns = np.arange(columns.start, columns.stop)
+        return memory, (lanes[:, None] * COLUMNS + columns).ravel()
+    return memory, (lanes * COLUMNS + columns).ravel()
+
+
+def _has_result(instruction: Instruction) -> bool:
+    first, *rest = instruction.parts
+    if first == "tcgen05":
+        return rest[0] not in _TENSOR_WITHOUT_RESULT
+    return first not in _WRITES_NO_REGISTER
+
+
+def _loads(instruction: Instruction) -> bool:
+    """Return True if its value comes from memory, so that its registers are addresses."""
+    first, *rest = instruction.parts
+    if first == "tcgen05":
+        return rest[0] == "ld"
+    return first in ("ldmatrix", "atom") or (first == "ld" and rest[0] != "param")
+
+
+def _values(instruction: Instruction) -> Sequence[Operand]:
+    """Return the operands whose values flow into an instruction's result."""
+    if instruction.parts[0] in ("st", "stmatrix", "red"):
+        return instruction.operands[1:]
+    if instruction.parts[0] == "tcgen05":
+        return instruction.operands[1:] if instruction.parts[1] == "st" else ()
+    return () if instruction.parts[0] == "cp" else instruction.operands[1:]
+
+
+def _definitions(kernel: Kernel) -> Mapping[int, Sequence[Instruction]]:
+    found: dict[int, list[Instruction]] = {}
+    for instruction, number in _defined(kernel):
+        found.setdefault(number, []).append(instruction)
+    return found
+
+
+def _defined(kernel: Kernel) -> Iterator[tuple[Instruction, int]]:
+    for instruction in kernel.instructions:
+        if instruction.operands and _has_result(instruction):
+            for number in register_numbers(instruction.operands[0]):
+                yield instruction, number
+
+
+POISONS = (0xFF, 0x00)
+"""Initial bytes of memory, alternating between schedules.
+
+They read as NaN and zero, True and False, -1 and 0: no element of any type is the same in both.
+"""
+_OTHER_NAN = 0x7F
+
+_WRITES = ("st", "red", "atom", "multimem", "cp", "call")
+
+
+def policies(count: int, seed: int) -> list[Policy]:
+    """Return the schedules of a check.
+
+    In the first schedule, asynchronous operations complete only when something waits for them. In
+    the others, warps take turns at random, and asynchronous operations complete at once or at
+    random times. In every second schedule, starting with the first, a cluster gets all the work it
+    requests.
+    """
+    others = [
+        Policy(
+            seed=seed + number,
+            shuffle=True,
+            eagerness=1.0 if number % 2 else 0.5,
+            busy=not number % 2,
+        )
+        for number in range(1, count)
+    ]
+    return [Policy(seed=seed, busy=True), *others]
+
+
+def eager() -> Policy:
+    """Return the schedule in which every asynchronous operation completes at once."""
+    return Policy(eagerness=1.0, busy=True)
+
+
+class Element(NamedTuple):
+    """An element of an output on a device."""
+
+    device: int
+    output: Binding
+    at: tuple[int, ...]
+
+    def bytes(self) -> tuple[int, int]:
+        """Return the start and end of its bytes in its buffer."""
+        output = self.output
+        order = output.layout[::-1] if output.layout is not None else range(len(output.shape))
+        shape = tuple(output.shape[d] for d in order)
+        index = tuple(self.at[d] for d in order)
+        number = int(np.ravel_multi_index(index, shape)) if shape else 0
+        bits = parse_dtype(output.dtype).bits
+        return number * bits // 8, -(-(number + 1) * bits // 8)
+
+
+class Writer(NamedTuple):
+    """An instruction that wrote an element. `kernel` is a cubin digest and a kernel name."""
+
+    kernel: tuple[str, str]
+    instruction: Instruction
+    actor: Actor
+
+
+class Origin(NamedTuple):
+    """The origin of an element's value.
+
+    Attributes:
+        writer: the last instruction that wrote the element, None if no kernel changed it.
+        sources: the instructions that the written value comes from.
+        kernel: the kernel of `others` and `unread`, as in `Writer`; None if the element was
+            written.
+        others: if nothing wrote the element, the instructions that wrote other elements of its
+            array.
+        unread: if nothing wrote the array, the instructions that wrote memory that was never read.
+        elsewhere: the kernels of the sources that are in another kernel, by the instruction's
+            identity.
+    """
+
+    writer: Writer | None
+    sources: Sequence[Source] = ()
+    kernel: tuple[str, str] | None = None
+    others: Sequence[Instruction] = ()
+    unread: Sequence[Instruction] = ()
+    elsewhere: Mapping[int, tuple[str, str]] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Reaching(Machine):
+    """A machine that records which instructions it executes.
+
+    Attributes:
+        left: the instructions that no run has executed yet, by cubin digest and kernel name; shared
+            between runs.
+    """
+
+    left: dict[tuple[str, str], dict[int, Instruction]] = field(default_factory=dict)
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run kernels, and record the first execution of each instruction."""
+        for launch in launches:
+            if isinstance(launch.program, Program):
+                kernel = launch.program.kernel
+                key = (launch.cubin, kernel.name)
+                left = self.left.setdefault(key, dict(enumerate(kernel.instructions)))
+                if left:
+                    launch.program = replace(launch.program, code=_noting(launch.program, left))
+        Machine.run(self, launches)
+
+
+def _noting(program: Program, left: dict[int, Instruction]) -> list[Step]:
+    """Return code whose steps remove themselves from `left` when first executed."""
+    code = list(program.code)
+
+    def noting(step: Step) -> Step:
+        def first(w: Warp, place: int) -> int:
+            left.pop(place, None)
+            code[place] = step
+            return step(w, place)
+
+        return first
+
+    for place in left:
+        code[place] = noting(code[place])
+    return code
+
+
+@dataclass(slots=True)
+class _Watching(Machine):
+    """A machine that records which instruction last changed the watched bytes."""
+
+    watched: Callable[[], bytes] = bytes
+    writer: Writer | None = field(default=None)
+    kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            if isinstance(launch.program, Program):
+                kernel = launch.program.kernel
+                self.kernels[launch.cubin, kernel.name] = kernel
+                launch.program = self._looking(launch.program)
+        Machine.run(self, launches)
+
+    def finish(self, operation: Asynchronous) -> None:
+        before = self.watched()
+        Machine.finish(self, operation)
+        if self.watched() != before:
+            self.writer = Writer(running_kernel(self), operation.instruction, operation.actor)
+
+    def _looking(self, program: Program) -> Program:
+        instructions = program.kernel.instructions
+        code = [
+            self._step(step, each) if each.parts[0] in _WRITES else step
+            for step, each in zip(program.code, instructions, strict=False)
+        ]
+        return replace(program, code=(*code, *program.code[len(code) :]))
+
+    def _step(self, step: Step, instruction: Instruction) -> Step:
+        def looking(w: Warp, place: int) -> int:
+            before, writer = self.watched(), self.writer
+            following = step(w, place)
+            # A wait may have completed the operation that wrote the bytes.
+            if self.watched() != before and self.writer is writer:
+                self.writer = Writer(running_kernel(self), instruction, w.actor)
+            return following
+
+        return looking
+
+
+def find_origin(
+    artifact: Artifact,
+    texts: Mapping[str, str],
+    inputs: Sequence[Sequence[Any]],
+    policy: Policy,
+    element: Element,
+    deadline_s: float | None = None,
+) -> Origin | None:
+    """Run a plan again to find the origin of an element; None if the time runs out first."""
+    sources = Sources()
+    machine = _Watching(policy, observer=sources, deadline=deadline_s)
+    # A different poison than in the first run, so that writing NaN or zeros counts as a change.
+    run = PlanRun(artifact, machine, texts, poison=_OTHER_NAN)
+    begin, end = element.bytes()
+
+    def buffer() -> Region:
+        return run.buffers[element.device][element.output.buffer]
+
+    machine.watched = lambda: buffer().data[begin:end].tobytes()
+    try:
+        run.run(inputs)
+    except EmulationTimeout:
+        return None
+    kernel_of = {id(each): key for key, k in machine.kernels.items() for each in k.instructions}
+    codes = list(machine.kernels.values())
+    if (writer := machine.writer) is not None:
+        made = sources.behind(writer.instruction, codes)
+        return Origin(writer, made, elsewhere=_elsewhere(made, writer.kernel, kernel_of))
+    others = sources.writers(buffer())
+    unread = [] if others else sources.unread()
+    first = next(iter([*others, *unread]), None)
+    kernel = kernel_of.get(id(first))
+    if kernel is None:
+        return Origin(None)
+    others = [each for each in others if kernel_of.get(id(each)) == kernel]
+    unread = [each for each in unread if kernel_of.get(id(each)) == kernel]
+    made = [source for each in others for source in sources.behind(each, codes)]
+    return Origin(None, made, kernel, others, unread, _elsewhere(made, kernel, kernel_of))
+
+
+def _elsewhere(
+    made: Sequence[Source], kernel: tuple[str, str], kernel_of: Mapping[int, tuple[str, str]]
+) -> dict[int, tuple[str, str]]:
+    places = {id(each.instruction): kernel_of[id(each.instruction)] for each in made}
+    return {place: other for place, other in places.items() if other != kernel}

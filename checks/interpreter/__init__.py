@@ -1,1 +1,0 @@
-"""The interpreter level: runs JAX's interpreter of Mosaic kernels, and detects deadlocks in it."""

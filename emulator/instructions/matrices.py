@@ -1,0 +1,299 @@
+"""Matrix instructions of warps (`ldmatrix`, `stmatrix`, `mma.sync`) and warpgroups (`wgmma`).
+
+`wgmma`: matrix products of a warpgroup, which run until they are waited for.
+
+Each of the four warps computes its own 16 rows. Operands are read when a wait asks for the result,
+and until then the accumulators hold NaN. Operands that are overwritten and results that are read
+too early thus give wrong numbers (PTX ISA 9.0, 9.7.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pallasc.emulator.instructions.barriers import one_value
+from pallasc.emulator.instructions.builder import (
+    PREDICATE,
+    Builder,
+    Read,
+    Write,
+    immediate,
+    refusal,
+)
+from pallasc.emulator.instructions.copies import instruction_at
+from pallasc.emulator.instructions.memory import shared_block
+from pallasc.emulator.machine.block import Asynchronous
+from pallasc.emulator.machine.warp import LANES, Step, Warp
+from pallasc.emulator.ptx.syntax import Instruction, Operand, Vector, register_numbers
+from pallasc.emulator.tensors import matrices
+from pallasc.emulator.tensors.matrices import Wgmma, matrix_of, registers_of
+
+_U4 = np.dtype("u4")
+_U8 = np.dtype("u8")
+
+
+def ldmatrix(instruction: Instruction, builder: Builder) -> Step:
+    """`ldmatrix.sync`."""
+    target, source = instruction.operands
+    move, rows = _located(instruction, builder, source)
+    writes = _writes(builder, target, _U4)
+
+    def run(w: Warp, place: int) -> int:
+        for write, value in zip(writes, matrices.ldmatrix(move, *rows(w, place)), strict=True):
+            write(w, value)
+        return place + 1
+
+    return run
+
+
+def stmatrix(instruction: Instruction, builder: Builder) -> Step:
+    """`stmatrix.sync`."""
+    target, source = instruction.operands
+    move, rows = _located(instruction, builder, target)
+    reads = _reads(builder, source, _U4)
+
+    def run(w: Warp, place: int) -> int:
+        matrices.stmatrix(move, *rows(w, place), np.stack([read(w) for read in reads]))
+        w.observer.wrote(w)
+        return place + 1
+
+    return run
+
+
+Rows = Callable[[Warp, int], tuple[np.ndarray, np.ndarray]]
+
+
+def _located(
+    instruction: Instruction, builder: Builder, operand: Operand
+) -> tuple[matrices.MatrixMove, Rows]:
+    """Return the form, and a function for the shared memory and the offsets that lanes address."""
+    move = matrices.parse_move(instruction.opcode)
+    address = builder.address(operand)
+
+    def rows(w: Warp, place: int) -> tuple[np.ndarray, np.ndarray]:
+        block, offsets = shared_block(w, address(w))
+        tell = w.observer.write if move.is_store else w.observer.read
+        at = matrices.row_addresses(move, offsets)
+        tell(w, place, block.shared, at, None, matrices.ROW_BYTES)
+        return block.shared.data[: block.shared.size], offsets
+
+    return move, rows
+
+
+def mma(instruction: Instruction, builder: Builder) -> Step:
+    """`mma.sync`."""
+    form = matrices.parse_mma(instruction.opcode)
+    words = _U8 if form.d == "f64" else _U4
+    target, *sources = instruction.operands
+    writes = _writes(builder, target, words)
+    a, b, c = (_reads(builder, source, words) for source in sources)
+
+    def run(w: Warp, place: int) -> int:
+        found = matrices.mma(form, _stack(w, a), _stack(w, b), _stack(w, c))
+        for write, value in zip(writes, found, strict=True):
+            write(w, value)
+        return place + 1
+
+    return run
+
+
+def _stack(w: Warp, reads: list[Read]) -> np.ndarray:
+    return np.stack([np.broadcast_to(read(w), (LANES,)) for read in reads])
+
+
+def _reads(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> list[Read]:
+    return [builder.read(element, dtype) for element in builder.elements(operand)]
+
+
+def _writes(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> list[Write]:
+    return [builder.write(element, dtype) for element in builder.elements(operand)]
+
+
+_ROWS = 16  # of a warp
+_CHUNK_BYTES = 16  # contiguous bytes in shared memory
+_POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
+
+
+@dataclass(slots=True)
+class Accumulators:
+    """Registers of D with pending products: their later values, and the number of products."""
+
+    values: list[np.ndarray]
+    products: int = 0
+    matrix: np.ndarray | None = None  # in place of `values`, after the first product
+    dtype: str = ""  # of `matrix`
+
+    def as_matrix(self, dtype: str) -> np.ndarray:
+        """Return the values as a matrix of this type."""
+        if self.matrix is not None and self.dtype == dtype:
+            return self.matrix
+        return matrix_of(np.stack([value.view(np.uint32) for value in self.registers()]), dtype)
+
+    def registers(self) -> list[np.ndarray]:
+        """Return the values as registers."""
+        return self.values if self.matrix is None else list(registers_of(self.matrix))
+
+
+def build(instruction: Instruction, builder: Builder) -> Step:
+    """`wgmma.*`."""
+    kind = instruction.parts[1]
+    if kind == "wait_group":
+        return _wait(immediate(instruction))
+    steps = {"fence": _fence, "commit_group": _commit}
+    return steps[kind] if kind in steps else _multiply(instruction, builder)
+
+
+def _fence(w: Warp, place: int) -> int:
+    w.observer.registers_fenced(w, place)
+    return place + 1
+
+
+def _commit(w: Warp, place: int) -> int:
+    w.wgmma_groups.append(w.wgmma_open)
+    w.wgmma_open = []
+    return place + 1
+
+
+def _wait(left: int) -> Step:
+    def run(w: Warp, place: int) -> int:
+        done = w.wgmma_groups[: len(w.wgmma_groups) - left] if left else w.wgmma_groups
+        w.wgmma_groups = w.wgmma_groups[len(done) :]
+        for group in done:
+            for operation in group:
+                w.block.machine.finish(operation)
+        w.observer.waited(w, place, [operation for group in done for operation in group])
+        return place + 1
+
+    return run
+
+
+def _registers(instruction: Instruction, operand: Operand) -> tuple[int, ...]:
+    if not isinstance(operand, Vector):
+        raise refusal(instruction)
+    return tuple(register_numbers(operand))
+
+
+def _multiply(instruction: Instruction, builder: Builder) -> Step:
+    target, a, b, keeps, *more = instruction.operands
+    slots = _registers(instruction, target)
+    a_slots = _registers(instruction, a) if isinstance(a, Vector) else ()
+    form = matrices.parse_wgmma(instruction.opcode)
+    if len(slots) != form.d_registers:
+        raise refusal(instruction, f"{len(slots)} accumulators")
+    a_at = None if a_slots else builder.read(a, _U8)
+    b_at, keep = builder.read(b, _U8), builder.read(keeps, PREDICATE)
+    numbers = [immediate(instruction, 4 + n) for n in range(len(more))]
+    flags = _immediates(numbers, a_in_registers=bool(a_slots))
+
+    def run(w: Warp, place: int) -> int:
+        product = _Product(w, form, slots, a_slots, *flags)
+        if a_at is not None:
+            product.a = one_value(w, a_at(w), "the descriptor of A")
+        product.b = one_value(w, b_at(w), "the descriptor of B")
+        product.keep = bool(one_value(w, keep(w), "the predicate of wgmma"))
+        operation = Asynchronous(product.finish, "wgmma", instruction_at(w, place), w.actor)
+        product.tell(operation, place)
+        product.start()
+        w.wgmma_open.append(operation)
+        return place + 1
+
+    return run
+
+
+def _immediates(numbers: list[int], *, a_in_registers: bool) -> tuple[bool, bool, bool]:
+    """Return three flags: negate, A is transposed, B is transposed."""
+    if not numbers:
+        return False, False, False
+    scale_a, scale_b, *transposes = numbers
+    if a_in_registers:
+        transposes = [0, *transposes]
+    a, b = [*transposes, 0, 0][:2]
+    return scale_a * scale_b < 0, bool(a), bool(b)
+
+
+@dataclass(slots=True)
+class _Product:
+    warp: Warp
+    form: Wgmma
+    slots: tuple[int, ...]
+    a_slots: tuple[int, ...]
+    negate: bool
+    a_transposed: bool
+    b_transposed: bool
+    a: int = 0
+    b: int = 0
+    keep: bool = True
+
+    def start(self) -> None:
+        """Take over the accumulators; their registers hold NaN until the end."""
+        w = self.warp
+        held = w.accumulators.get(self.slots)
+        if held is None:
+            held = Accumulators([w.registers[slot] for slot in self.slots])
+            w.accumulators[self.slots] = held
+            for slot in self.slots:
+                w.registers[slot] = _POISON
+        held.products += 1
+
+    def finish(self) -> None:
+        """Compute, and write back the accumulators after the last pending product."""
+        w = self.warp
+        held = w.accumulators[self.slots]
+        before = held.as_matrix(self.form.d) if self.keep else None
+        b = self._operand("b", self.b, transposed=self.b_transposed)
+        product = matrices.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate)
+        held.matrix, held.dtype = product, self.form.d
+        held.products -= 1
+        if not held.products:
+            del w.accumulators[self.slots]
+            for slot, value in zip(self.slots, held.registers(), strict=True):
+                w.registers[slot] = value.view(w.registers[slot].dtype)
+
+    def _a(self) -> np.ndarray:
+        if self.a_slots:
+            values = np.stack([self.warp.registers[slot] for slot in self.a_slots])
+            return matrices.a_from_registers(self.form, values.view(np.uint32))
+        row = self.warp.index % 4 * _ROWS
+        chosen = slice(row, row + _ROWS)
+        return self._operand("a", self.a, transposed=self.a_transposed, chosen=chosen)
+
+    def _operand(self, which: str, descriptor: int, **options: Any) -> np.ndarray:
+        shared = self.warp.block.shared
+        content = shared.data[: shared.size]
+        return matrices.read_operand(self.form, content, descriptor, which, **options)
+
+    def tell(self, operation: Asynchronous, place: int) -> None:
+        """Notify the observer of the data that will be read."""
+        if self.warp.observer.records:
+            shared = self.warp.block.shared
+            b = _chunks(self.form, self.b, "b", self.b_transposed, None)
+            operation.reads = [(shared, *b)]
+            if not self.a_slots:
+                row = self.warp.index % 4 * _ROWS
+                a = _chunks(self.form, self.a, "a", self.a_transposed, row)
+                operation.reads.append((shared, *a))
+            operation.registers = (self.slots, self.a_slots)
+            self.warp.observer.issued(self.warp, place, operation)
+
+
+@lru_cache(maxsize=4096)
+def _chunks(
+    form: Wgmma, descriptor: int, which: str, transposed: bool, row: int | None
+) -> tuple[np.ndarray | int, int]:
+    """Return the start addresses of an operand's chunks, and their size.
+
+    Covers the whole operand, or 16 rows of A. Contiguous bytes are returned as a single chunk.
+    """
+    addresses = matrices.operand_addresses(form, descriptor, which, transposed=transposed)
+    if row is not None:
+        addresses = addresses[row : row + _ROWS]
+    starts = np.unique(addresses // _CHUNK_BYTES) * _CHUNK_BYTES
+    first, size = int(starts[0]), _CHUNK_BYTES * len(starts)
+    if int(starts[-1]) - first + _CHUNK_BYTES == size:
+        return first, size
+    return starts, _CHUNK_BYTES
