@@ -14,7 +14,6 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 from pallasc.errors import DeviceError, PallascError
@@ -200,8 +199,9 @@ def make_front(
 ) -> Function:
     """Return a C function without routes, whose `__self__` is the front."""
     native: Any = extension()
-    called = (_make_program, _admit, _order, _refuse, stream_handle, access.is_plain)
-    skip_frames(function for function in called if isinstance(function, FunctionType))
+    of_framework = (access.describe, access.describe_in_order, access.mark_written, access.is_plain)
+    allocating = (access.new_here, access.new_in, access.stream, stream_handle)
+    skip_frames((fallback, *_CALLBACKS, *of_framework, *allocating))
     made: Function = native.front(
         kind,
         tuple(names),
@@ -333,3 +333,7 @@ def _refuse(status: int) -> None:
     except DeviceError as error:
         error.names_variant = True
         raise
+
+
+_CALLBACKS = (_make_program, _admit, _order, Order.after, _refuse)
+"""Functions that fronts call without the caller's knowledge."""

@@ -25,10 +25,11 @@ def untraced(function: _F) -> _F:
     return function
 
 
-def skip_frames(functions: Iterable[Callable[..., Any]]) -> None:
+def skip_frames(functions: Iterable[Callable[..., Any] | None]) -> None:
     """Make torch, if loaded, run these functions and everything they call unchanged.
 
-    If the torch version lacks these internals, torch.compile only loses time on the functions.
+    Functions in C have no frames. If the torch version lacks these internals, torch.compile only
+    loses time on the functions.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -37,5 +38,6 @@ def skip_frames(functions: Iterable[Callable[..., Any]]) -> None:
         frames = torch._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP
         for function in functions:
-            code = function.__code__
-            frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+            code = getattr(getattr(function, "func", function), "__code__", None)  # of a `partial`
+            if code is not None:
+                frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))

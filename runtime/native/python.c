@@ -846,11 +846,12 @@ static const seen *seen_of(const call *own, const route *way, int number)
     return number < way->input_count ? own->inputs[number] : &own->placed[number];
 }
 
-/* Returns whether all described arrays may be used: written ones are writable, and no producer used
- * another stream than the default stream that the launch then takes, too. */
-static bool may_use(const call *own, const route *way)
+/* Returns whether arrays from `first` to before `end`, if described, may be used: written ones are
+ * writable, and no producer used another stream than the default stream that the launch then takes,
+ * too. */
+static bool may_use(const call *own, const route *way, int first, int end)
 {
-    for (int n = 0; n < way->input_count + way->result_count; n++) {
+    for (int n = first; n < end; n++) {
         const seen *array = seen_of(own, way, n);
         bool is_written = n >= way->input_count || way->is_updated[n];
         if (!array->described)
@@ -926,7 +927,11 @@ static PyObject *enqueue(call *own, route *way, program *ready, void *stream)
         is_noted = !mark_written(own, way);
     if (!status)
         return is_noted ? returned(own, way) : NULL;
-    PyErr_Clear();
+    if (!is_noted) {
+        forget_error(); /* the launch's failure is reported, unless an interrupt ends the program */
+        if (PyErr_Occurred())
+            return NULL;
+    }
     /* `refuse` raises the exception for the failure, which the library keeps for each thread. */
     return PyObject_CallFunction(way->refuse, "i", status);
 }
@@ -949,16 +954,16 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
         return NOT_DONE;
     if (!allocates && !take_results(own, way, device))
         return NOT_DONE;
-    if (way->any_plain && !are_plain(own, way))
+    int results = way->input_count + way->result_count;
+    int first_new = allocates ? way->input_count : results;
+    if (!may_use(own, way, 0, first_new) || (way->any_plain && !are_plain(own, way)))
         return NOT_DONE;
     if (!find_stream(own, way, ready, device, &stream))
         return NOT_DONE;
-    int results = way->input_count + way->result_count;
-    int first_new = allocates ? way->input_count : results;
     bool is_placed;
     int end = allocate_all(own, way, stream, device, first_new, is_elsewhere, &is_placed);
     int status = NOT_DONE;
-    if (is_placed && may_use(own, way)) {
+    if (is_placed && may_use(own, way, first_new, results)) {
         status = DONE;
         *result = enqueue(own, way, ready, stream);
     }

@@ -181,6 +181,18 @@ def test_wrong_addresses_are_refused_in_the_same_words(
     assert runtime.launches == []
 
 
+def test_an_address_of_zero_is_refused_in_the_same_words(
+    native: Library, runtime: control.Standin
+) -> None:
+    addresses = _at(1 << 20, 2 << 20)
+    python = _said(lambda: _by_python(_add(), lambda _: [*addresses, 0]))
+    runtime.reset()
+    c = _said(lambda: _by_c(native, _add(), lambda _: [*addresses, 0]))
+    assert c == python
+    assert c[:2] == (ArgumentError, "made@h100-sxm: out has 1024 bytes, and its address is 0.")
+    assert runtime.launches == []
+
+
 @pytest.mark.parametrize("suffix", ["", "a", "f"])
 def test_c_runs_code_where_python_does(
     suffix: str, native: Library, runtime: control.Standin
