@@ -155,8 +155,8 @@ def command(
     """
     from pallasc.cli.launching import device_json, make_inputs, model_of
     from pallasc.cli.output.text import stderr_screen
-    from pallasc.runtime.device.conditions import find_conditions, pci_address
     from pallasc.runtime.device.devices import look_at_device
+    from pallasc.runtime.timing import find_conditions, pci_address
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
     from pallasc.tuning.contest import Rules
