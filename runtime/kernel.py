@@ -5,31 +5,124 @@ A call is matched to a variant and launched; repeated calls go through the C ext
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import Any
 
-from pallasc.errors import ArgumentError
-from pallasc.runtime.availability import Availability, availability, device_ordinal
-from pallasc.runtime.calls.forms import Forms
-from pallasc.runtime.calls.host import launch_copied
-from pallasc.runtime.calls.launch import Match, Route, launch
-from pallasc.runtime.calls.match import Call, RoutedVariants
-from pallasc.runtime.calls.native_path import NativePaths
-from pallasc.runtime.calls.program import load_program
-from pallasc.runtime.calls.tracing import Function, skip_frames, untraced
-from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import get_device, look_at_device
+from pallasc.errors import ArgumentError, DeviceError, SelectionError
+from pallasc.runtime.calls.launch import Match, Route, launch, launch_copied, load_program
+from pallasc.runtime.calls.match import Call, Forms, RoutedVariants, Rules
+from pallasc.runtime.calls.native_path import Function, NativePaths, skip_frames, untraced
+from pallasc.runtime.device.devices import (
+    current_device,
+    device_count,
+    get_device,
+    look_at_device,
+    state,
+)
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
-from pallasc.runtime.matching.tuned import Choice
-from pallasc.runtime.matching.variants import Rules
+from pallasc.runtime.matching.tuned import Choice, Selector
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.signature import MISSING
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spelling import an
 from pallasc.specs.templates import Scalar
+
+# ---- availability, and a `device` argument
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Result of `kernel.available()`; true if the kernel can run.
+
+    Attributes:
+        devices: ordinals of the GPUs that can run at least one variant.
+        reason: why no GPU can run it, as text; empty if a GPU can.
+    """
+
+    devices: tuple[int, ...]
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.devices)
+
+    def __str__(self) -> str:
+        return self.reason or f"runs on GPU {', '.join(map(str, self.devices))}"
+
+
+def availability(selector: Selector, device: Any = None) -> Availability:
+    """Return whether a GPU, or any GPU of this machine, can run one of a kernel's variants.
+
+    Raises:
+        ArgumentError: `device` is not a GPU.
+        CorruptError: an artifact is damaged.
+    """
+    try:
+        count = device_count()
+        chosen = range(count) if device is None else [device_ordinal(device)]
+        if device is not None and chosen[0] not in range(count):
+            return Availability((), f"there is no GPU {chosen[0]}: the driver counts {count}.")
+        return _on_any(selector, chosen)
+    except DeviceError as error:
+        return Availability((), str(error))
+
+
+def _on_any(selector: Selector, ordinals: Iterable[int]) -> Availability:
+    able, reasons = [], []
+    for ordinal in ordinals:
+        try:
+            selector.fitting(look_at_device(ordinal))
+        except SelectionError as error:
+            reasons.append(str(error))
+        else:
+            able.append(ordinal)
+    return Availability(tuple(able), "" if able else "\n".join(reasons) or "it finds no GPU.")
+
+
+_NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
+
+
+def device_ordinal(device: Any) -> int:
+    """Return the ordinal of a device given as a number, `"cuda:1"`, or a device object.
+
+    Accepts device objects of torch, cupy, cuda.core and JAX. None means the current device.
+
+    Raises:
+        ArgumentError: `device` is anything else.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, str):
+        match = _NAME.fullmatch(device)
+        if match is not None:
+            return current_device() if match[1] is None else int(match[1])
+    elif getattr(device, "type", "cuda") == "cuda" and getattr(device, "platform", "gpu") == "gpu":
+        for attribute in ("index", "local_hardware_id", "device_id", "id"):
+            value = getattr(device, attribute, None)
+            if type(value) is int:
+                return value
+        if getattr(device, "type", None) == "cuda":
+            return current_device()
+        with suppress(TypeError):
+            return _index(device)
+    raise ArgumentError(
+        f"device must be a GPU, not {device!r}.", hint='Pass its number, or text like "cuda:0".'
+    )
+
+
+def _index(device: Any) -> int:
+    if isinstance(device, bool):
+        raise TypeError
+    return index(device)
+
+
+# ---- kernels
 
 
 class Kernel(RoutedVariants):
@@ -270,7 +363,7 @@ class Kernel(RoutedVariants):
             ArgumentError: the name is not valid for an operator, or arrays are passed in lists or
                 mappings.
         """
-        from pallasc.runtime.adapters.torch_operator import register
+        from pallasc.runtime.adapters.torch_arrays import register
 
         return register(self, self.forms, name)
 
@@ -337,7 +430,7 @@ class Kernel(RoutedVariants):
         if added in self._added:
             return
         skip_frames(_ENTRANCES)  # torch may have been imported after the kernel was created
-        with process_state.now.lock:
+        with state.lock:
             fronts = self.native_paths.add(match.route, first.adapter, type(first.array))
             if fronts is not None:
                 self._call = fronts["call"]

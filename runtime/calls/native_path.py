@@ -5,6 +5,10 @@ shapes and layouts, and launches its plan through the C library. Anything that i
 including wrong arrays, goes to its fallback: the front of the framework that was met before, and in
 the end the Python code that handles every call. `runtime/native/python.c` reads the data packed
 here: words of eight bytes.
+
+`torch.compile` traces every function that it meets, and every frame that runs between its graphs. A
+marked function ends the graph with our reason; a function whose frames are skipped runs unchanged,
+including everything it calls.
 """
 
 from __future__ import annotations
@@ -12,25 +16,58 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pallasc.errors import DeviceError, PallascError
 from pallasc.runtime.calls.launch import Route
-from pallasc.runtime.calls.tracing import Function, skip_frames
-from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import get_device, open_driver
-from pallasc.runtime.device.parameters import function_address
-from pallasc.runtime.device.streams import check_stream, stream_handle
-from pallasc.runtime.device.uses import Order, Uses
-from pallasc.runtime.matching.arrays import Access, Adapter
+from pallasc.runtime.calls.plain import function_address
+from pallasc.runtime.device.devices import get_device, open_driver, state
+from pallasc.runtime.device.streams import Order, Uses, check_stream, stream_handle
+from pallasc.runtime.matching.arrays import Access, Adapter, dlpack_code
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.dlpack_types import dlpack_code
-from pallasc.runtime.native.extension import extension
-from pallasc.runtime.native.library import open_library
+from pallasc.runtime.native.library import extension, open_library
 from pallasc.specs.arrays import parse_dtype, strides_of
 from pallasc.specs.artifacts.signature import MISSING, Signature, children_of, input_names, is_flat
+
+# ---- keeping calls out of torch.compile
+
+Function = Callable[..., Any]
+
+TRACED = "Register the kernel with torch_operator() to use it under torch.compile."
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def untraced(function: _F) -> _F:
+    """Mark a function like `torch.compiler.disable` does, but without a wrapper."""
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=TRACED)
+    return function
+
+
+def skip_frames(functions: Iterable[Callable[..., Any] | None]) -> None:
+    """Make torch, if loaded, run these functions and everything they call unchanged.
+
+    Functions in C have no frames. If the torch version lacks these internals, torch.compile only
+    loses time on the functions.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return
+    with suppress(AttributeError, TypeError):
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        for function in functions:
+            code = getattr(getattr(function, "func", function), "__code__", None)  # of a `partial`
+            if code is not None:
+                frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+
+
+# ---- fronts
+
 
 _CALL, _INTO, _OPERATOR = 0, 1, 2
 _KINDS = {"into": _INTO, "call": _CALL}
@@ -106,7 +143,7 @@ class NativePaths:
             access: the framework of its arrays.
             slots: the input of each of the operator's parameters.
         """
-        with process_state.now.lock:
+        with state.lock:
             self._operators.append((front, access, slots))
             framework = self._frameworks.get(access.kinds)
             for route in framework.routes if framework is not None else ():

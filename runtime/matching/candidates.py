@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
+from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
@@ -180,3 +183,52 @@ def has_params(candidate: Candidate, params: Mapping[str, object]) -> bool:
         name in own and (type(own[name]), own[name]) == (type(value), value)
         for name, value in params.items()
     )
+
+
+# ---- kernels that are open in this process, to find blobs that JAX programs name by digest
+
+
+class Provider(Protocol):
+    """An object that has variants."""
+
+    def variants_of(self, kernel: str) -> Iterable[Candidate]:
+        """Return the variants of a kernel, an empty iterable if it has no such kernel."""
+
+
+_lock = threading.Lock()
+# By identity: mappings have no hash.
+_providers: WeakValueDictionary[int, Provider] = WeakValueDictionary()
+
+
+def note_provider(provider: Provider) -> None:
+    """Search this provider too, as long as it is alive."""
+    with _lock:
+        _providers[id(provider)] = provider
+
+
+def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
+    """Return a cubin or constant of a variant, None if no open bundle has it.
+
+    Args:
+        kernel: its name.
+        variant: its ID.
+        digest: digest of the blob.
+
+    Raises:
+        CorruptError: no provider has it, and one that may have it is damaged.
+    """
+    with _lock:
+        providers = list(_providers.values())
+    damaged: CorruptError | None = None
+    for provider in providers:
+        try:
+            for candidate in provider.variants_of(kernel):
+                if candidate.id == variant and digest in candidate.artifact.record["blobs"]:
+                    return candidate.artifact.blob(digest)
+        except CorruptError as error:  # another provider may have it
+            damaged = error
+        except PallascError:  # closed
+            continue
+    if damaged is not None:
+        raise damaged
+    return None

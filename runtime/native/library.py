@@ -1,8 +1,8 @@
-"""The C library that launches flat plans: find it, load it, and raise its failures as exceptions.
+"""The C library that launches flat plans, and the extension `_native` that calls it.
 
-It is next to this module if pallasc was installed with a C compiler available, or from a wheel for
-this platform; everything works without it. The environment variable PALLASC_NATIVE selects another
-library, or disables it if `0`.
+Both are next to this module if pallasc was installed with a C compiler available, or from a wheel
+for this platform; everything works without them. The environment variable PALLASC_NATIVE selects
+another library, or disables both if `0`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,81 @@ from pallasc.errors import (
     PallascError,
     ToolError,
 )
-from pallasc.runtime.native import is_clone
 from pallasc.version import UNKNOWN, installed_version
+
+
+def is_clone(folder: Path) -> bool:
+    """Return True if a folder with the C sources is in a clone, where they may change."""
+    return (folder.resolve().parents[1] / "setup.py").is_file()
+
+
+# ---- the extension
+
+SOURCES = ("python.c",)
+"""Sources of the extension."""
+
+_NAME = "_native"
+_PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
+
+
+def has_thread_streams() -> bool:
+    """Return True if cuda-bindings is set to use per-thread default streams.
+
+    C code calls the driver's regular functions, for which handle 0 is another stream.
+    """
+    return os.environ.get(_PER_THREAD_STREAM, "0") not in ("", "0")
+
+
+@cache
+def extension() -> Any | None:
+    """Return the extension, None if launches go through Python.
+
+    That is the case if it was not built, or was built before its sources changed; if PALLASC_NATIVE
+    is 0; or if cuda-bindings is set to use per-thread default streams.
+    """
+    return _look()[0]
+
+
+def why_not() -> str:
+    """Return why launches go through Python, "" if they go through the extension."""
+    return _look()[1]
+
+
+def _look() -> tuple[Any | None, str]:
+    """Return the extension and "", or None and the reason."""
+    if os.environ.get("PALLASC_NATIVE") == "0":
+        return None, "the extension is switched off: PALLASC_NATIVE is 0"
+    if has_thread_streams():
+        told = f"{_PER_THREAD_STREAM} is {os.environ[_PER_THREAD_STREAM]!r}"
+        return None, f"the extension knows no default streams of threads, and {told}"
+    try:
+        module = import_module(f"{__package__}.{_NAME}")
+    except ModuleNotFoundError:
+        return None, "the extension was not built for this Python"
+    except (ImportError, ValueError) as error:  # ValueError: a path that this locale cannot encode
+        return None, f"the extension cannot be loaded: {error}"
+    if is_clone(FOLDER) and _sources_digest() != module.SOURCES:
+        told = "the extension was built before its sources changed"
+        return None, f"{told}, install pallasc again: pip install -e ."
+    return module, ""
+
+
+def _sources_digest() -> str:
+    """Return the digest of the sources, "" if not all of them can be read."""
+    digest = hashlib.sha256()
+    for file in (FOLDER / name for name in SOURCES):
+        try:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+        except OSError:
+            return ""
+    return digest.hexdigest()
+
 
 FOLDER = Path(__file__).resolve().parent
 """Folder of the library, its header (`include/`) and its pkg-config file (`pkgconfig/`)."""
+
+# ---- the library
+
 
 _FILE = "libpallasc.so"
 _VARIABLE = "PALLASC_NATIVE"

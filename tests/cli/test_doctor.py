@@ -13,8 +13,8 @@ import pytest
 
 from pallasc.cli.doctor import items_text
 from pallasc.compiler.toolchain.inventory import Item, only_runs
-from pallasc.runtime.native import extension as loading
 from pallasc.runtime.native import library
+from pallasc.runtime.native import library as loading
 
 RunCommand = Callable[..., Any]
 

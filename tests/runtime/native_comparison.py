@@ -21,7 +21,7 @@ from standin_records import MAP_BYTES, decode_map
 
 from pallasc.runtime.calls.plain import PlainSteps
 from pallasc.runtime.device.devices import get_device
-from pallasc.runtime.device.memory import lay_out
+from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import device_refusal
 from pallasc.runtime.native.library import Library

@@ -12,7 +12,7 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.device.uses import Order
+from pallasc.runtime.device.streams import Order
 from pallasc.runtime.opening import Kernels
 
 pytestmark = pytest.mark.usefixtures("native")

@@ -9,9 +9,9 @@ import made
 import pytest
 
 from pallasc.errors import DriverError
-from pallasc.runtime.device import memory, process_state
-from pallasc.runtime.device.devices import Device, get_device
-from pallasc.runtime.device.memory import temporary, upload
+from pallasc.runtime.device import streams
+from pallasc.runtime.device.devices import Device, get_device, state
+from pallasc.runtime.device.streams import temporary, upload
 
 
 def _without_pools(device: Device) -> Device:
@@ -68,7 +68,7 @@ def test_without_pools_one_thread_at_a_time_has_the_workspace(runtime: Any) -> N
     other = threading.Thread(target=use)
     with temporary(device, 100, 0, "memory"):
         other.start()
-        turn = process_state.now.turns[memory._key(device, 0)]
+        turn = state.turns[streams._key(device, 0)]
         assert turn.acquire(blocking=False)  # its own thread has it again
         turn.release()
         uses.append("first")

@@ -10,8 +10,7 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.runtime.calls.native_path import make_operator
-from pallasc.runtime.calls.tracing import TRACED, skip_frames
+from pallasc.runtime.calls.native_path import TRACED, make_operator, skip_frames
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching.arrays import Access
 

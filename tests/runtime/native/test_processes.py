@@ -19,7 +19,7 @@ import standin as control
 from native_plans import PAIR, PLANS, matrices
 
 from pallasc.errors import ArgumentError, DeviceError
-from pallasc.runtime.device import answers
+from pallasc.runtime.device import devices
 from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.flat_plan import flat_plan
 
@@ -139,7 +139,7 @@ def test_the_child_of_a_fork_is_told(
         "made is not prepared on GPU 0.",
         "  Call pallasc_prepare for this device before.",
         "this process was forked from one that uses the GPU; CUDA does not work in it.",
-        f"  {answers.INIT_HINTS[3]}",
+        f"  {devices.INIT_HINTS[3]}",
     ]
 
 
@@ -159,7 +159,7 @@ def test_without_a_driver_it_opens_plans_and_says_what_is_missing(
     assert done.stdout.splitlines() == [
         "made",
         "no NVIDIA driver here: libcuda.so.1 cannot be loaded.",
-        f"  {answers.INSTALL}",
+        f"  {devices.INSTALL}",
     ]
 
 

@@ -16,7 +16,7 @@ from native_plans import PAIR, matrices
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError, PallascError
 from pallasc.runtime.calls.plain import PlainSteps
-from pallasc.runtime.device import answers
+from pallasc.runtime.device import devices
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import arch_refusal, device_refusal
@@ -104,7 +104,7 @@ def _configure(**options: int) -> Setup:
 FAILURES: dict[str, tuple[Callable[[], Artifact], Setup]] = {
     **{
         f"cuInit answers {code}": (_add, _configure(init_code=code))
-        for code in (*sorted(answers.INIT_REASONS), 1)
+        for code in (*sorted(devices.INIT_REASONS), 1)
     },
     "an old driver": (_add, _configure(driver_version=11080)),
     "a driver older than the cubin": (
@@ -133,7 +133,7 @@ FAILURES: dict[str, tuple[Callable[[], Artifact], Setup]] = {
     "a map is refused": (_mapped, _fault("cuTensorMapEncodeTiled", 1, nth=2)),
     **{
         f"a launch answers {code}": (_add, _fault("cuLaunchKernelEx", code))
-        for code in (*sorted(answers.HINTS), 4)
+        for code in (*sorted(devices.HINTS), 4)
     },
     "the first step": (_steps, _fault("cuMemsetD8Async", 1)),
     "the second step": (_steps, _fault("cuLaunchKernelEx", 701)),
