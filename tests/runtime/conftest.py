@@ -22,6 +22,7 @@ import foreign  # noqa: F401  (as bundle_files)
 import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
 import native_build  # noqa: F401  (as bundle_files)
+import native_calls  # noqa: F401  (as bundle_files)
 import native_comparison  # noqa: F401  (as bundle_files)
 import native_plans  # noqa: F401  (as bundle_files)
 import orders  # noqa: F401  (as bundle_files)

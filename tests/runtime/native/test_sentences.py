@@ -12,6 +12,7 @@ import made
 import native_comparison
 import pytest
 import standin as control
+from native_calls import NO_STEP, launch_from
 from native_plans import PAIR, matrices
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError, PallascError
@@ -46,7 +47,7 @@ def _by_c(native: Library, artifact: Artifact, addresses: Callable[[int], list[i
     native.forget()
     plan = _open(native, artifact)
     plan.prepare(0)
-    plan.launch(addresses(len(plan.buffers)))
+    plan.launch(addresses(len(Candidate("made", {}, artifact).signature.passed)))
 
 
 def _at(*offsets: int) -> list[int]:
@@ -276,8 +277,10 @@ def test_counts_workspace_and_first_step_are_checked(
     for workspace in (0, 1 << 20 | 128):
         with pytest.raises(ArgumentError, match="needs 256 bytes of workspace"):
             plan.launch(_apart(3), workspace=workspace)
+    plan = _open(native, _add())
+    plan.prepare(0)
     with pytest.raises(ArgumentError, match="has 1 steps, and there is no step 1"):
-        plan.launch(_apart(3), workspace=1 << 23, first_step=1)
+        launch_from(native, plan, _apart(3), 1)
 
 
 def test_a_launch_goes_on_at_the_step_that_failed(
@@ -288,17 +291,17 @@ def test_a_launch_goes_on_at_the_step_that_failed(
     plan.prepare(0)
     runtime.configure(check_pointers=0)
     with pytest.raises(ArgumentError) as before:
-        plan.launch(_at(8, 16, 24))
-    assert before.value.step is None  # type: ignore[attr-defined]
+        launch_from(native, plan, _at(8, 16, 24), 0)
+    assert before.value.__notes__ == [str(NO_STEP)]
     runtime.fault("cuLaunchKernelEx", 2)
     with pytest.raises(OutOfMemoryError) as caught:
-        plan.launch(_apart(3))
-    assert caught.value.step == 1  # type: ignore[attr-defined]
+        launch_from(native, plan, _apart(3), 0)
+    assert caught.value.__notes__ == ["1"]
     runtime.fault("cuMemcpyDtoDAsync_v2", 1)
     with pytest.raises(DriverError):
-        plan.launch(_apart(3), first_step=1)
+        launch_from(native, plan, _apart(3), 1)
     runtime.clear_faults()
     runtime.clear_log()
-    plan.launch(_apart(3), first_step=2)
+    assert launch_from(native, plan, _apart(3), 2) == NO_STEP
     names = [call.name for call in runtime.calls() if "Ctx" not in call.name]
     assert names == ["cuMemcpyDtoDAsync_v2"]
