@@ -6,7 +6,7 @@ A call is matched to a variant and launched; repeated calls go through the C ext
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, DeviceError, SelectionError
 from pallasc.runtime.calls.launch import Match, Route, launch, launch_copied, load_program
-from pallasc.runtime.calls.match import Call, Forms, RoutedVariants, Rules
+from pallasc.runtime.calls.match import Call, Forms, Rules, Variants
 from pallasc.runtime.calls.native_path import Function, NativePaths, skip_frames, untraced
 from pallasc.runtime.device.devices import (
     current_device,
@@ -26,6 +26,7 @@ from pallasc.runtime.device.devices import (
 )
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.padding import Padding
 from pallasc.runtime.matching.tuned import Choice, Selector
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.signature import MISSING
@@ -65,23 +66,19 @@ def availability(selector: Selector, device: Any = None) -> Availability:
     """
     try:
         count = device_count()
-        chosen = range(count) if device is None else [device_ordinal(device)]
-        if device is not None and chosen[0] not in range(count):
-            return Availability((), f"there is no GPU {chosen[0]}: the driver counts {count}.")
-        return _on_any(selector, chosen)
+        ordinals = range(count) if device is None else [device_ordinal(device)]
+        if device is not None and ordinals[0] not in range(count):
+            return Availability((), f"there is no GPU {ordinals[0]}: the driver counts {count}.")
+        able, reasons = [], []
+        for ordinal in ordinals:
+            try:
+                selector.fitting(look_at_device(ordinal))
+            except SelectionError as error:
+                reasons.append(str(error))
+            else:
+                able.append(ordinal)
     except DeviceError as error:
         return Availability((), str(error))
-
-
-def _on_any(selector: Selector, ordinals: Iterable[int]) -> Availability:
-    able, reasons = [], []
-    for ordinal in ordinals:
-        try:
-            selector.fitting(look_at_device(ordinal))
-        except SelectionError as error:
-            reasons.append(str(error))
-        else:
-            able.append(ordinal)
     return Availability(tuple(able), "" if able else "\n".join(reasons) or "it finds no GPU.")
 
 
@@ -110,22 +107,17 @@ def device_ordinal(device: Any) -> int:
         if getattr(device, "type", None) == "cuda":
             return current_device()
         with suppress(TypeError):
-            return _index(device)
+            if not isinstance(device, bool):
+                return index(device)
     raise ArgumentError(
         f"device must be a GPU, not {device!r}.", hint='Pass its number, or text like "cuda:0".'
     )
 
 
-def _index(device: Any) -> int:
-    if isinstance(device, bool):
-        raise TypeError
-    return index(device)
-
-
 # ---- kernels
 
 
-class Kernel(RoutedVariants):
+class Kernel(Variants):
     """A kernel: `kernel(a, b)` allocates its results, `kernel.into(a, b, out=c)` does not.
 
     Pass arrays by position, or by the parameter names of the compiled function. Matrix parameters
@@ -292,22 +284,9 @@ class Kernel(RoutedVariants):
         Raises:
             ArgumentError, SelectionError, DeviceError: as for a call.
         """
-        if self._forms is not None:
-            return self._forms.choose(arrays, named).prepare(*arrays, device=device, **named)
-        leaves, params = self.arguments.bind(arrays, named)
-        if params:
-            return self.with_params(params).prepare(
-                *arrays,
-                device=device,
-                **{name: value for name, value in named.items() if name not in params},
-            )
-        types, padding = tuple(self._types(leaves)), None
-        if self.can_pad and types not in self.types:
-            padding = self.padding(device_ordinal(device), types)
-        types = types if padding is None else padding.types
-        self.check_types(types)
+        kernel, types, _ = self._resolve(arrays, named, device)
         ordinal = device_ordinal(device)
-        self.route(ordinal, types).program(ordinal)
+        kernel.route(ordinal, types).program(ordinal)
 
     @untraced
     def choice(self, *arrays: Any, device: Any = None, **named: Any) -> Choice:
@@ -321,20 +300,11 @@ class Kernel(RoutedVariants):
         Raises:
             ArgumentError, SelectionError, DeviceError: as for a call.
         """
-        if self._forms is not None:
-            return self._forms.choose(arrays, named).choice(*arrays, device=device, **named)
-        leaves, params = self.arguments.bind(arrays, named)
-        kernel = self.with_params(params) if params else self
-        types = tuple(self._types(leaves))
-        padded: tuple[str, ...] = ()
-        if kernel.can_pad and types not in kernel.types:
-            padding = kernel.padding(device_ordinal(device), types)
-            if padding is not None:
-                paths = [array.path for array in kernel.signature.inputs]
-                types, padded = padding.types, tuple(paths[number] for number in padding.inputs)
-        kernel.check_types(types)
+        kernel, types, padding = self._resolve(arrays, named, device)
         gpu = look_at_device(device_ordinal(device))
         chosen = kernel.selector.explain(kernel.selector.select(gpu, types), gpu)
+        paths = [array.path for array in kernel.signature.inputs]
+        padded = () if padding is None else tuple(paths[number] for number in padding.inputs)
         return chosen._replace(padded=padded)
 
     @untraced
@@ -416,6 +386,21 @@ class Kernel(RoutedVariants):
         kernel._install(match)
         return results
 
+    def _resolve(
+        self, arrays: Sequence[Any], named: Mapping[str, Any], device: Any
+    ) -> tuple[Kernel, tuple[ArrayType, ...], Padding | None]:
+        """Return the variants for a call, the types of their arrays, and how to pad the call's."""
+        form = self if self._forms is None else self._forms.choose(arrays, named)
+        leaves, params = form.arguments.bind(arrays, named)
+        kernel = form.with_params(params) if params else form
+        types = tuple(self._types(leaves))
+        if kernel.can_pad and types not in kernel.types:
+            padding = kernel.padding(device_ordinal(device), types)
+            if padding is not None:
+                return kernel, padding.types, padding
+        kernel.check_types(types)
+        return kernel, types, None
+
     def _takes_out(self) -> bool:
         """Return True if an argument of the compiled function is named out."""
         kernels = self._forms.kernels if self._forms is not None else (self,)
@@ -468,16 +453,13 @@ def _by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
     groups: dict[Any, list[Candidate]] = {}
     for variant in variants:
         paths = tuple(array.path for array in variant.facts.inputs)
-        groups.setdefault((paths, _structure(variant, paths)), []).append(variant)
+        structure = b""
+        if any("." in path for path in paths):
+            # Paths do not show empty lists, None in them, and types of nodes.
+            plan = variant.artifact.plan
+            structure = canonical_json([plan.input_tree, list(plan.parameters)])
+        groups.setdefault((paths, structure), []).append(variant)
     return list(groups.values())
-
-
-def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
-    """Return the structure that paths do not show: empty lists, None in them, node types."""
-    if not any("." in path for path in paths):
-        return b""
-    plan = candidate.artifact.plan
-    return canonical_json([plan.input_tree, list(plan.parameters)])
 
 
 def _type(leaf: Any, what: str) -> ArrayType:

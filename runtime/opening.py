@@ -44,7 +44,6 @@ from pallasc.specs.bundle.signature import Policy
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Tuning
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -279,6 +278,10 @@ class Bundled(Candidate):
         entry: its manifest entry.
         origin: where the bundle comes from.
         origins: the origins of all bundles opened together with it.
+
+    Attributes:
+        digest: digest of the artifact as compiled.
+        key: lookup key of the variant.
     """
 
     def __init__(
@@ -287,6 +290,8 @@ class Bundled(Candidate):
         super().__init__(entry.name, dict(entry.params), None)
         self.origin: Origin = origin
         self.origins = origins
+        self.vmap, self.tuning = entry.vmap, entry.tuning
+        self.digest, self.key = entry.digest, entry.key
         self._bundle = bundle
         self._entry = entry
 
@@ -306,26 +311,6 @@ class Bundled(Candidate):
         own = self._entry
         driver = own.minimum_driver or None
         return Facts(own.target, own.arch, driver, own.inputs, own.outputs)
-
-    @property
-    def vmap(self) -> str | None:
-        """Name of the kernel that does the same for a batch, from the spec."""
-        return self._entry.vmap
-
-    @property
-    def tuning(self) -> Tuning | None:
-        """Tuning data that decides its use; None if its kernel is not tuned."""
-        return self._entry.tuning
-
-    @property
-    def digest(self) -> str:
-        """Digest of the artifact as compiled."""
-        return self._entry.digest
-
-    @property
-    def key(self) -> bytes:
-        """Lookup key of the variant."""
-        return self._entry.key
 
 
 class Bundles:

@@ -20,7 +20,7 @@ from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.adapters.device_arrays import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_arrays import check_unpacked, short_dtype
 from pallasc.runtime.calls.launch import launch_on_host
-from pallasc.runtime.calls.match import Call, RoutedVariants, Variants
+from pallasc.runtime.calls.match import Call, Variants
 from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
@@ -113,11 +113,11 @@ def _axes(array: Any) -> frozenset[Any]:
 Flat = Callable[..., Sequence[Any]]
 """A function from arrays to the leaves of its result."""
 
-CallFlat = Callable[[RoutedVariants, Sequence[Any]], Sequence[Any]]
+CallFlat = Callable[[Variants, Sequence[Any]], Sequence[Any]]
 """Call a kernel as a `Flat` function."""
 
 
-def guarded(kernel: RoutedVariants, flat: Flat, call: CallFlat) -> Flat:
+def guarded(kernel: Variants, flat: Flat, call: CallFlat) -> Flat:
     """Return a function with a kernel's rules for `vmap` and for derivatives.
 
     Args:
@@ -144,7 +144,7 @@ def guarded(kernel: RoutedVariants, flat: Flat, call: CallFlat) -> Flat:
 
 
 def _batched(
-    kernel: RoutedVariants,
+    kernel: Variants,
     axis_size: int,
     in_batched: Sequence[bool],
     arrays: Sequence[Any],
@@ -202,7 +202,7 @@ def _batched(
 # ---- the kernel to use instead
 
 
-def batched_form_of(kernel: RoutedVariants) -> RoutedVariants | None:
+def batched_form_of(kernel: Variants) -> Variants | None:
     """Return the kernel that does the same for a batch, None if there is none.
 
     A rule declared in the program takes precedence over the specs of the variants.
@@ -222,7 +222,7 @@ def batched_form_of(kernel: RoutedVariants) -> RoutedVariants | None:
         )
     if not names or names[0] == kernel.name:
         return kernel if names else None
-    batched: RoutedVariants | None = rules.find(names[0])
+    batched: Variants | None = rules.find(names[0])
     if batched is None:
         raise ArgumentError(
             f"{kernel.name} cannot be used under jax.vmap: its spec names the kernel "
@@ -232,7 +232,7 @@ def batched_form_of(kernel: RoutedVariants) -> RoutedVariants | None:
     return like(batched, kernel)
 
 
-def like(kernel: RoutedVariants, other: RoutedVariants) -> RoutedVariants:
+def like(kernel: Variants, other: Variants) -> Variants:
     """Return a kernel's variants that match a call of another kernel.
 
     The result is by digest if the other kernel is. Among variants for the same arrays and target,
@@ -289,7 +289,7 @@ def _without_derivative(name: str, function: Flat) -> Flat:
     return flat
 
 
-def _with_derivative(kernel: RoutedVariants, function: Flat, backward: Any, call: CallFlat) -> Flat:
+def _with_derivative(kernel: Variants, function: Flat, backward: Any, call: CallFlat) -> Flat:
     import jax
 
     differentiated: Any = jax.custom_vjp(lambda *arrays: function(*arrays))
@@ -299,7 +299,7 @@ def _with_derivative(kernel: RoutedVariants, function: Flat, backward: Any, call
         return results, (arrays, results)
 
     def pull_back(residuals: Any, cotangents: Any) -> Any:
-        if isinstance(backward, RoutedVariants):
+        if isinstance(backward, Variants):
             return _by_kernel(kernel, backward, residuals, cotangents, call)
         return _by_function(kernel, backward, residuals, cotangents)
 
@@ -308,7 +308,7 @@ def _with_derivative(kernel: RoutedVariants, function: Flat, backward: Any, call
     return flat
 
 
-def _by_function(kernel: RoutedVariants, backward: Any, residuals: Any, cotangents: Any) -> Any:
+def _by_function(kernel: Variants, backward: Any, residuals: Any, cotangents: Any) -> Any:
     """Return the gradients from a user's function, which is written as for `jax.custom_vjp`."""
     arrays, results = residuals
     tree = kernel.signature_for(types_of(kernel, arrays)).output_tree
@@ -326,8 +326,8 @@ def _by_function(kernel: RoutedVariants, backward: Any, residuals: Any, cotangen
 
 
 def _by_kernel(
-    kernel: RoutedVariants,
-    backward: RoutedVariants,
+    kernel: Variants,
+    backward: Variants,
     residuals: Any,
     cotangents: Any,
     call: CallFlat,
@@ -356,9 +356,7 @@ def _by_kernel(
     return _checked(kernel, arrays, [found.get(n) for n in range(len(arrays))])
 
 
-def _checked(
-    kernel: RoutedVariants, arrays: Sequence[Any], gradients: Sequence[Any]
-) -> tuple[Any, ...]:
+def _checked(kernel: Variants, arrays: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
     """Check that gradients have the types of their arrays; JAX's own message would be less clear.
 
     Raises:
@@ -390,7 +388,7 @@ def _has_derivative(dtype: Any) -> bool:
 
 
 def callback(
-    kernel: RoutedVariants,
+    kernel: Variants,
     types: Sequence[ArrayType],
     results: Sequence[Any],
     aliases: Mapping[int, int],
@@ -426,7 +424,7 @@ def callback(
     return function
 
 
-def _load(kernel: RoutedVariants, types: Sequence[ArrayType]) -> None:
+def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
     """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
 
     Errors are left to the callback to report: the function may be traced for other devices.
@@ -441,7 +439,7 @@ def _load(kernel: RoutedVariants, types: Sequence[ArrayType]) -> None:
 
 
 def _launch(
-    kernel: RoutedVariants,
+    kernel: Variants,
     context: Any,
     types: Sequence[ArrayType],
     arrays: Any,
@@ -461,7 +459,7 @@ def _launch(
 
 
 def _launch_on_host(
-    kernel: RoutedVariants, types: Sequence[ArrayType], arrays: Any, results: Any
+    kernel: Variants, types: Sequence[ArrayType], arrays: Any, results: Any
 ) -> None:
     """Run for JAX on the CPU: its buffers are copied like numpy arrays."""
     import numpy
@@ -542,13 +540,13 @@ def _is_on_host(array: Any) -> bool:
     return all(device.platform == "cpu" for device in array.devices())
 
 
-def _traced(kernel: RoutedVariants, *arrays: Any) -> Any:
+def _traced(kernel: Variants, *arrays: Any) -> Any:
     """Return the results of a kernel in a traced function."""
     leaves = _leaves(kernel, arrays)
     return unflatten(kernel.signature_for(types_of(kernel, arrays)).output_tree, leaves)
 
 
-def _leaves(kernel: RoutedVariants, arrays: Sequence[Any]) -> Sequence[Any]:
+def _leaves(kernel: Variants, arrays: Sequence[Any]) -> Sequence[Any]:
     """Return the leaves of a kernel's results in a traced function."""
     # Report invalid arguments before JAX looks at them.
     kernel.signature_for(types_of(kernel, arrays))
@@ -558,7 +556,7 @@ def _leaves(kernel: RoutedVariants, arrays: Sequence[Any]) -> Sequence[Any]:
     return function(*varying(arrays, arrays))
 
 
-def _call(kernel: RoutedVariants, *arrays: Any) -> list[Any]:
+def _call(kernel: Variants, *arrays: Any) -> list[Any]:
     """Add the call itself to the function being traced."""
     types = types_of(kernel, arrays)
     signature = kernel.signature_for(types)

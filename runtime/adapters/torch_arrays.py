@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.calls.match import Forms, RoutedVariants
+from pallasc.runtime.calls.match import Forms, Variants
 from pallasc.runtime.calls.native_path import TRACED, Function, make_operator
 from pallasc.runtime.device.streams import LEGACY_STREAM
 from pallasc.runtime.matching.arrays import (
@@ -244,10 +244,10 @@ _TAKEN = frozenset({*kwlist, "out", "stream"})
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
 # Variants, library and operator by name. Deleting a library object removes its operators too.
-_registered: dict[str, tuple[RoutedVariants, Any, Any]] = {}
+_registered: dict[str, tuple[Variants, Any, Any]] = {}
 
 
-def register(kernel: RoutedVariants, forms: Forms[Any] | None, name: str) -> Any:
+def register(kernel: Variants, forms: Forms[Any] | None, name: str) -> Any:
     """Register a kernel as `namespace::name` and return the operator, or the one registered before.
 
     Raises:

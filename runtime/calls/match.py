@@ -81,7 +81,7 @@ class Rules:
 
 
 class Variants:
-    """The variants of a kernel.
+    """The variants of a kernel, with a route for each set of arrays.
 
     Args:
         name: their name in messages.
@@ -112,16 +112,10 @@ class Variants:
             raise ArgumentError(f"kernel {name} has no variants.")
         self._with_params: dict[object, Self] = {}
         self._paddings: dict[tuple[int, tuple[ArrayType, ...]], Padding | None] = {}
+        self._routes: dict[object, Route] = {}
+        self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
+        self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
         note_provider(self)
-
-    def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
-        """Launch, and return new arrays, as `Kernel` does."""
-        raise NotImplementedError
-
-    @property
-    def launch(self) -> Callable[..., Any]:
-        """The function that calls currently go through."""
-        raise NotImplementedError
 
     @cached_property
     def signature(self) -> Signature:
@@ -253,15 +247,7 @@ class Variants:
             raise several_fit(list(kinds.values()))
         return alike[0].signature
 
-
-class RoutedVariants(Variants):
-    """The variants of a kernel, with a route for each set of arrays."""
-
-    def __init__(self, name: str, candidates: Iterable[Candidate], **options: Any) -> None:
-        super().__init__(name, candidates, **options)
-        self._routes: dict[object, Route] = {}
-        self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
-        self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
+    # ---- routes
 
     def route(
         self,
@@ -349,7 +335,7 @@ class Call:
         allocates: allocate the results, and ignore `out`.
     """
 
-    variants: RoutedVariants
+    variants: Variants
     arrays: Sequence[Any]
     out: Any
     stream: Any

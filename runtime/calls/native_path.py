@@ -180,10 +180,7 @@ class NativePaths:
             leaves,
             tuple(_allocation(array.shape, array.dtype, access) for array in signature.results),
             workspace if route.workspace_bytes else None,
-            partial(_make_program, route),
-            _admit,
-            partial(_order, route),
-            _refuse,
+            (partial(_make_program, route), _admit, partial(_order, route), _refuse),
         )
         route.fronts.append(front.__self__)
 
@@ -236,16 +233,8 @@ def make_front(
 ) -> Function:
     """Return a C function without routes, whose `__self__` is the front."""
     native: Any = extension()
-    of_framework = (access.describe, access.describe_in_order, access.mark_written, access.is_plain)
-    allocating = (access.new_here, access.new_in, access.stream, stream_handle)
-    skip_frames((fallback, *_CALLBACKS, *of_framework, *allocating))
-    made: Function = native.front(
-        kind,
-        tuple(names),
-        MISSING,
+    calls = (
         fallback,
-        access.kinds,
-        access.capsule,
         access.describe,
         access.describe_in_order,
         access.mark_written,
@@ -254,7 +243,10 @@ def make_front(
         stream_handle,
         access.is_plain,
         access.stream,
-        access.stream_address,
+    )
+    skip_frames((*calls, *_CALLBACKS))
+    made: Function = native.front(
+        kind, tuple(names), MISSING, access.kinds, access.capsule, calls, access.stream_address
     )
     return made
 

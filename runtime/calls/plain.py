@@ -34,7 +34,6 @@ from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
     Bytes,
-    Im2col,
     Launch,
     Pointer,
     Step,
@@ -398,44 +397,33 @@ def _make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> _Encode
         broken = broken_rule(tensor_map)
         if broken is not None:
             raise CorruptError(f"the driver would refuse a tensor map of {kernel}: {broken}")
-        if tensor_map.im2col is None:
-            return _tiled(driver, tensor_map)
-        return _im2col(driver, tensor_map, tensor_map.im2col)
+        return _encoder(driver, tensor_map)
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"a tensor map of the plan is damaged: {error!r}") from error
 
 
-def _tiled(driver: Driver, m: TensorMap) -> _Encode:
-    encode = _function(driver, _encoder_name(m))
-    dtype, rank = _int(DTYPES[m.dtype]), _int(_rank(m, len(m.strides) + 1, len(m.box)))
-    dims, strides = _longs(m.dims), _longs(m.strides)
-    box, steps, modes = _ints(m.box), _ints(m.element_strides), _modes(m)
-
-    def write(where: int, address: int) -> int:
-        return encode(
-            _pointer(where), dtype, rank, _pointer(address), dims, strides, box, steps, *modes
+def _encoder(driver: Driver, m: TensorMap) -> _Encode:
+    window = m.im2col
+    rank = _rank(m, len(m.strides) + 1, len(m.dims if window else m.box))
+    dims, strides, steps = _longs(m.dims), _longs(m.strides), _ints(m.element_strides)
+    middle: tuple[Any, ...] = (_ints(m.box), steps)
+    if window is not None:
+        middle = (
+            _ints(tuple(window["lower"])),
+            _ints(tuple(window["upper"])),
+            _int(window["channels_per_pixel"]),
+            _int(window["pixels_per_column"]),
+            steps,
         )
+    modes = INTERLEAVES[m.interleave], SWIZZLES[m.swizzle], PROMOTIONS[m.l2_promotion]
+    rest = (dims, strides, *middle, *map(_int, (*modes, int(m.nan_fill))))
+    head = _int(DTYPES[m.dtype]), _int(rank)
+    # The driver only fills in 128 bytes, so the GIL is not released.
 
-    return write
-
-
-def _im2col(driver: Driver, m: TensorMap, window: Im2col) -> _Encode:
-    encode = _function(driver, _encoder_name(m))
-    rank = _int(_rank(m, len(m.strides) + 1))
-    middle: tuple[Any, ...] = (
-        _longs(m.dims),
-        _longs(m.strides),
-        _ints(tuple(window["lower"])),
-        _ints(tuple(window["upper"])),
-        _int(window["channels_per_pixel"]),
-        _int(window["pixels_per_column"]),
-        _ints(m.element_strides),
-        *_modes(m),
-    )
-    dtype = _int(DTYPES[m.dtype])
+    encode = ctypes.PYFUNCTYPE(ctypes.c_int)(function_address(driver, _encoder_name(m)))
 
     def write(where: int, address: int) -> int:
-        return encode(_pointer(where), dtype, rank, _pointer(address), *middle)
+        return int(encode(_pointer(where), *head, _pointer(address), *rest))
 
     return write
 
@@ -446,26 +434,6 @@ def _rank(m: TensorMap, *others: int) -> int:
     if not 1 <= rank <= 5 or any(other != rank for other in (*others, len(m.element_strides))):
         raise ValueError(f"dims {m.dims} with lists of other lengths")
     return rank
-
-
-def _modes(m: TensorMap) -> tuple[Any, ...]:
-    return tuple(
-        _int(value)
-        for value in (
-            INTERLEAVES[m.interleave],
-            SWIZZLES[m.swizzle],
-            PROMOTIONS[m.l2_promotion],
-            int(m.nan_fill),
-        )
-    )
-
-
-def _function(driver: Driver, name: str) -> Callable[..., int]:
-    """Return a driver function; its arguments must be ctypes objects.
-
-    It does not release the GIL, since it only fills in 128 bytes.
-    """
-    return ctypes.PYFUNCTYPE(ctypes.c_int)(function_address(driver, name))
 
 
 def function_address(

@@ -285,20 +285,6 @@ def _unfinished(moments: Sequence[Moment]) -> list[Moment]:
         return [moment for moment in moments if int(ask(moment.event)[0]) != _SUCCESS]
 
 
-def wait_for_default(device: Device, stream: int) -> None:
-    """Make one of our streams wait for the default stream, in which other libraries may use memory.
-
-    The default stream cannot be used while a stream that it waits for is being captured. In that
-    case all of its work was enqueued before the capture.
-    """
-    with active(device) as driver, outside_captures(driver):
-        if is_legacy_blocked(driver):
-            return
-    moment = record(device, 0)
-    if moment is not None:
-        wait_for_moments(device, stream, [moment])
-
-
 class Uses:
     """The work enqueued by pallasc that uses one block of memory."""
 
@@ -350,25 +336,17 @@ class Uses:
         }
 
 
-def note_uses(
-    device: Device, stream: int, number: int | None, uses: Sequence[tuple[Uses, bool]]
-) -> None:
-    """Record the work enqueued so far in a stream as uses of memory, unless it is being captured.
-
-    Raises:
-        DriverError: the stream does not exist.
-    """
-    moment = record(device, stream, number) if uses else None
-    if moment is not None:
-        for memory, writes in uses:
-            memory.note(moment, writes=writes)
-
-
 def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
     """Return one of our streams, made to wait for the uses of memory and for the default stream."""
     stream = own_stream(device)
     wait_for_moments(device, stream, uses.before(None, writes=writes))
-    wait_for_default(device, stream)
+    # Other libraries may use memory in the default stream, which cannot be used while a stream that
+    # it waits for is being captured. In that case all of its work was enqueued before the capture.
+    with active(device) as driver, outside_captures(driver):
+        is_blocked = is_legacy_blocked(driver)
+    moment = None if is_blocked else record(device, 0)
+    if moment is not None:
+        wait_for_moments(device, stream, [moment])
     return stream
 
 
@@ -394,12 +372,8 @@ class Order:
         *,
         is_given: bool,
     ) -> None:
-        self._name = name
-        self._device = device
-        self._stream = stream
-        self._others = others
-        self._uses = uses
-        self._is_given = is_given
+        self._name, self._device, self._stream = name, device, stream
+        self._others, self._uses, self._is_given = others, uses, is_given
         self._number: int | None = None
 
     def before(self) -> None:
@@ -445,7 +419,10 @@ class Order:
         """
         for other in self._others:
             wait_for(self._device, other, self._stream)
-        note_uses(self._device, self._stream, self._number, self._uses)
+        moment = record(self._device, self._stream, self._number) if self._uses else None
+        if moment is not None:  # else a graph does the work, whenever it is launched
+            for memory, writes in self._uses:
+                memory.note(moment, writes=writes)
 
 
 # ---- pallasc's own memory: constants once per device, temporaries in stream order

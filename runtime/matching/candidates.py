@@ -81,6 +81,8 @@ class Candidate:
         name, params: as given.
         origin: where it comes from, None if it was not in a bundle.
         origins: of all bundles that were opened together with that bundle.
+        vmap: the kernel that does the same for a batch, None if there is none.
+        tuning: tuning data that decides its use; None if its kernel is not tuned.
     """
 
     def __init__(self, name: str, params: Mapping[str, Scalar], artifact: Artifact | None) -> None:
@@ -88,6 +90,8 @@ class Candidate:
         self.params = params
         self.origin: Origin | None = None
         self.origins: tuple[Origin, ...] = ()
+        self.vmap: str | None = None
+        self.tuning: Tuning | None = None
         if artifact is not None:
             vars(self)["artifact"] = artifact
 
@@ -108,16 +112,6 @@ class Candidate:
             CorruptError: as for `Signature.of`.
         """
         return Signature.of(self.artifact.plan)
-
-    @property
-    def vmap(self) -> str | None:
-        """The kernel that does the same for a batch, None if there is none."""
-        return None
-
-    @property
-    def tuning(self) -> Tuning | None:
-        """Tuning data that decides its use; None if its kernel is not tuned."""
-        return None
 
     @cached_property
     def facts(self) -> Facts:

@@ -29,17 +29,14 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.bundle.manifest import Array
-from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names
 from pallasc.specs.spelling import nearest, suggestion, values_text
-from pallasc.specs.templates import Scalar
 
 
 def select(
     candidates: Sequence[Candidate],
     device: Device,
     arrays: Sequence[ArrayType] | None = None,
-    params: Mapping[str, Scalar] | None = None,
     addresses: Sequence[int] | None = None,
     *,
     likely: Sequence[Candidate] | None = None,
@@ -50,7 +47,6 @@ def select(
         candidates: variants of one kernel.
         device: the GPU to run on.
         arrays: dtype and shape of each input; None for any.
-        params: values of matrix parameters that were given by name.
         addresses: the address of each input; None for any.
         likely: the variants that take these arrays, if known; the others are only used to explain
             why none fits.
@@ -59,7 +55,7 @@ def select(
         SelectionError: no variant fits, and the message has the reason for each; or several that
             differ in their parameters fit.
     """
-    asked = device, arrays, params or {}, addresses
+    asked = device, arrays, addresses
     looked_at = candidates if likely is None else likely
     fitting = [candidate for candidate in looked_at if refusal(candidate, *asked) is None]
     if not fitting:
@@ -99,13 +95,11 @@ def refusal(
     candidate: Candidate,
     device: Device,
     arrays: Sequence[ArrayType] | None,
-    params: Mapping[str, Scalar],
-    addresses: Sequence[int] | None = None,
+    addresses: Sequence[int] | None,
 ) -> str | None:
     """Return why a variant cannot be used, None if it can."""
     return (
-        _params_refusal(candidate, params)
-        or _arch_refusal(candidate, device)
+        _arch_refusal(candidate, device)
         or (None if arrays is None else _arrays_refusal(candidate, arrays))
         or device_refusal(candidate, device)
         or (None if addresses is None else _address_refusal(candidate, addresses))
@@ -120,18 +114,11 @@ def device_refusal(candidate: Candidate, device: Device) -> str | None:
 
 def resource_refusal(candidate: Candidate, device: Device) -> str | None:
     """Return why a variant for a GPU's architecture cannot run there, None if it can."""
-    return (
-        _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
-        or _mesh_refusal(candidate.artifact)
-        or _launch_refusal(candidate.artifact, device)
-    )
-
-
-def _mesh_refusal(artifact: Artifact) -> str | None:
-    devices = artifact.plan.device_count
-    if devices == 1:
-        return None
-    return f"it runs on {devices} devices together, which this runtime cannot launch"
+    refusal = _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
+    devices = 1 if refusal else candidate.artifact.plan.device_count
+    if devices != 1:
+        return f"it runs on {devices} devices together, which this runtime cannot launch"
+    return refusal or _launch_refusal(candidate.artifact, device)
 
 
 def _arch_refusal(candidate: Candidate, device: Device) -> str | None:
@@ -209,16 +196,6 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
 def point(candidate: Candidate) -> tuple[Any, ...]:
     """Return a variant's point in the matrix; 1 and True are different."""
     return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
-
-
-def _params_refusal(candidate: Candidate, params: Mapping[str, Scalar]) -> str | None:
-    for name, value in params.items():
-        own = candidate.params.get(name)
-        if name not in candidate.params:
-            return f"it has no parameter {name}"
-        if (type(own), own) != (type(value), value):
-            return f"its {name} is {plain(own)}, not {value}"
-    return None
 
 
 def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | None:
