@@ -298,8 +298,8 @@ class _Operator:
         optional: Sequence[str] = ()
         self._forms: Mapping[tuple[bool, ...], _Form] = {(): _Form(kernel)}
         if forms is not None:
-            order, optional = forms.parameters() or [], forms.optional()
-            self._forms = {given: _Form(form) for given, form in forms.by_given().items()}
+            order, optional = forms.parameters, forms.optional
+            self._forms = {given: _Form(form) for given, form in forms.by_given.items()}
         kinds = {form.kind for form in self._forms.values()}
         if not all(form.is_flat for form in self._forms.values()) or not kinds:
             raise ArgumentError(

@@ -27,7 +27,6 @@ from pallasc.errors import ArgumentError, DeviceError, PallascError, ToolError, 
 from pallasc.runtime.calls.plain import PlainSteps
 from pallasc.runtime.device.devices import (
     Device,
-    Driver,
     Forgetful,
     active,
     context_of,
@@ -53,7 +52,6 @@ from pallasc.runtime.device.streams import (
 from pallasc.runtime.matching.arrays import Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.padding import Prepared
-from pallasc.runtime.matching.selection import select
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.runtime.native.library import Library, NativePlan, has_thread_streams, open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
@@ -171,7 +169,7 @@ class Route:
         candidates: the variants.
         is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
             decide, and addresses do not matter.
-        selector: chooses among the variants of a tuned kernel, None for other kernels.
+        selector: chooses among the variants; None: no table decides.
 
     Attributes:
         is_only: as given.
@@ -188,7 +186,7 @@ class Route:
         selector: Selector | None = None,
     ) -> None:
         self.candidates = tuple(candidates)
-        self._selector = selector
+        self._selector = selector or Selector(candidates)
         self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
@@ -213,11 +211,7 @@ class Route:
         if program is None:
             if ordinal not in self._chosen:
                 device = get_device(ordinal)
-                if self._selector is None:
-                    chosen = select(self.candidates, device)
-                else:
-                    chosen = self._selector.select(device)
-                self.choose(chosen, device)
+                self.choose(self._selector.select(device), device)
             program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
         return program
 
@@ -483,7 +477,13 @@ def launch_on_host(
     """
     device = get_device(current_device())
     program = route.program(device.ordinal)
-    handle = own_stream(device) if stream is None else _outside_capture(route, device, stream)
+    if stream is not None and is_capturing(device, stream):  # a graph cannot copy there and back
+        raise ArgumentError(
+            f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
+            "at once.",
+            hint="Pass arrays in GPU memory.",
+        )
+    handle = own_stream(device) if stream is None else stream
     arrays = [*inputs, *results]
     sizes = [align(array.nbytes) for array in arrays]
     total = sum(sizes) + route.workspace_bytes
@@ -495,43 +495,20 @@ def launch_on_host(
     ):
         places = [base + sum(sizes[:number]) for number in range(len(sizes))]
         try:
+            what = f"an input of {route.name} cannot be copied to the GPU"
             for place, array in zip(places, inputs, strict=False):
-                _copy_in(driver, place, array, handle, route.name)
+                if array.nbytes:
+                    copied = place, array.ctypes.data, array.nbytes, handle
+                    driver.call("cuMemcpyHtoDAsync", *copied, what=what)
             program.launch(handle, places, base + sum(sizes))
-            updated = route.signature.updated
-            for number in (*updated, *range(len(inputs), len(arrays))):
-                _copy_out(driver, arrays[number], places[number], handle, route.name)
+            what = f"a result of {route.name} cannot be copied from the GPU"
+            for number in (*route.signature.updated, *range(len(inputs), len(arrays))):
+                if arrays[number].nbytes:
+                    array = arrays[number]
+                    copied = array.ctypes.data, places[number], array.nbytes, handle
+                    driver.call("cuMemcpyDtoHAsync", *copied, what=what)
         except BaseException:
             driver.bindings.cuStreamSynchronize(handle)  # copies may still use the arrays
             raise
         what = f"the results of {route.name} cannot be copied from the GPU"
         driver.call("cuStreamSynchronize", handle, what=what)
-
-
-def _outside_capture(route: Route, device: Device, stream: int) -> int:
-    """Return the caller's stream.
-
-    Raises:
-        ArgumentError: it is being captured: a graph cannot copy there and back.
-    """
-    if is_capturing(device, stream):
-        raise ArgumentError(
-            f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
-            "at once.",
-            hint="Pass arrays in GPU memory.",
-        )
-    return stream
-
-
-def _copy_in(driver: Driver, place: int, array: Any, stream: int, name: str) -> None:
-    if array.nbytes:
-        what = f"an input of {name} cannot be copied to the GPU"
-        arguments = (place, array.ctypes.data, array.nbytes, stream)
-        driver.call("cuMemcpyHtoDAsync", *arguments, what=what)
-
-
-def _copy_out(driver: Driver, array: Any, place: int, stream: int, name: str) -> None:
-    if array.nbytes:
-        what = f"a result of {name} cannot be copied from the GPU"
-        arguments = (array.ctypes.data, place, array.nbytes, stream)
-        driver.call("cuMemcpyDtoHAsync", *arguments, what=what)

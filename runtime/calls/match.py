@@ -34,7 +34,6 @@ from pallasc.runtime.matching.selection import (
     not_contiguous,
     place_text,
     read_only,
-    select,
     several_fit,
     wrong_array,
     wrong_layout,
@@ -138,11 +137,6 @@ class Variants:
         """The selector of these variants."""
         return Selector(self.variants)
 
-    @cached_property
-    def is_tuned(self) -> bool:
-        """True if a table may choose among the variants of the whole kernel."""
-        return any(own.tuning is not None for own in self.variants)
-
     def with_params(self, params: Mapping[str, object]) -> Self:
         """Return the variants that have these matrix parameters.
 
@@ -177,7 +171,6 @@ class Variants:
         options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
         made = type(self)(self.name, candidates, rules=self.rules, **options)
         vars(made)["selector"] = self.selector.among(made.variants, given)
-        vars(made)["is_tuned"] = self.is_tuned
         return made
 
     def padding(self, ordinal: int | None, types: tuple[ArrayType, ...]) -> Padding | None:
@@ -271,11 +264,7 @@ class Variants:
         if len(self.variants) == 1:
             addresses = None  # binding them gives a clearer message
         device = get_device(current_device() if ordinal is None else ordinal)
-        if self.is_tuned:
-            candidate = self.selector.select(device, types, addresses)
-        else:
-            likely = self.types.get(types)
-            candidate = select(self.variants, device, types, addresses=addresses, likely=likely)
+        candidate = self.selector.select(device, types, addresses)
         route = self._route_of(candidate)
         route.choose(candidate, device)
         # Cached only if types alone decide: otherwise addresses may choose another route next time.
@@ -289,15 +278,14 @@ class Variants:
         if route is None:
             with state.lock:
                 alike, is_only = self._alike(candidate)
-                selector = self.selector.among(alike) if self.is_tuned else None
-                made = Route(alike, is_only=is_only, selector=selector)
+                made = Route(alike, is_only=is_only, selector=self.selector.among(alike))
                 route = self._routes.setdefault(candidate.kind, made)
         return route
 
     def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
         """Return the variants of a route, and True if no others take its arrays on GPUs here."""
         # Skip variants that the table never picks here, so that their artifacts are not read.
-        taken = self.selector.taken_here(candidate, candidate.arrays) if self.is_tuned else None
+        taken = self.selector.taken_here(candidate, candidate.arrays)
         if taken is None:
             rivals = self.types[candidate.arrays]
             taken = [own for own in rivals if own is candidate or may_run(own)]
@@ -575,14 +563,32 @@ class Forms(Generic[K]):
 
     Attributes:
         kernels: as given.
+        parameters: the names of all parameters in order; empty if some have no names.
+        optional: the parameters that have arrays in some forms but not in others.
+        by_given: the form for each set of optional parameters given, if there is exactly one; only
+            forms that know all parameters count.
     """
 
     def __init__(self, name: str, kernels: Sequence[K], types: Types) -> None:
         self._name = name
         self.kernels = tuple(kernels)
         self._types = types
-        self._names, self._optional = self.parameters() or [], self.optional()
-        self._by_given = self.by_given()
+        self.parameters = _parameters(kernels)
+        with_arrays = [set(_names_with_arrays(kernel)) for kernel in kernels]
+        self.optional = [
+            name
+            for name in self.parameters
+            if 0 < sum(name in own for own in with_arrays) < len(with_arrays)
+        ]
+        by_set: dict[tuple[bool, ...], list[K]] = {}
+        for form, own in zip(kernels, with_arrays, strict=True):
+            by_set.setdefault(tuple(name in own for name in self.optional), []).append(form)
+        self.by_given = {
+            given: forms[0]
+            for given, forms in by_set.items()
+            if len(forms) == 1
+            and {n for n, _ in input_names(forms[0].signature)} == set(self.parameters)
+        }
 
     def choose(self, arrays: Sequence[Any], named: Mapping[str, object]) -> K:
         """Return the kernel whose signature matches the arguments.
@@ -592,8 +598,8 @@ class Forms(Generic[K]):
             SelectionError: several forms match, and take arrays of these types.
         """
         given = self._given(arrays, named)
-        if given in self._by_given:
-            return self._by_given[given]
+        if given in self.by_given:
+            return self.by_given[given]
         reasons: list[tuple[K, PallascError]] = []
         fitting: list[_Fitting[K]] = []
         for form in self.kernels:
@@ -615,13 +621,13 @@ class Forms(Generic[K]):
 
     def _given(self, arrays: Sequence[Any], named: Mapping[str, object]) -> tuple[bool, ...] | None:
         """Return which optional parameters are given, None if there are other arguments, too."""
-        if len(arrays) > len(self._names):
+        if len(arrays) > len(self.parameters):
             return None
-        values = dict(zip(self._names, arrays, strict=False))
-        if not values.keys().isdisjoint(named) or not named.keys() <= set(self._names):
+        values = dict(zip(self.parameters, arrays, strict=False))
+        if not values.keys().isdisjoint(named) or not named.keys() <= set(self.parameters):
             return None
         values |= named
-        return tuple(values.get(name) is not None for name in self._optional)
+        return tuple(values.get(name) is not None for name in self.optional)
 
     def _of_types(
         self, fitting: Sequence[_Fitting[K]], reasons: list[tuple[K, PallascError]]
@@ -648,57 +654,23 @@ class Forms(Generic[K]):
             f"no variant of {self._name} takes these arguments:{''.join(lines[:_MOST_SHOWN])}{rest}"
         )
 
-    # ---- parameters
 
-    def parameters(self) -> list[str] | None:
-        """Return the names of all parameters in order, None if some have no names."""
-        orders = []
-        for kernel in self.kernels:
-            trees = input_names(kernel.signature)
-            if any(name is None for name, _ in trees):
-                return None
-            orders.append(_order(kernel))
-        names: list[str] = []
-        for order in sorted(orders, key=len, reverse=True):
-            names += [name for name in order if name not in names]
-        others = (str(name) for kernel in self.kernels for name, _ in input_names(kernel.signature))
-        return list(dict.fromkeys((*names, *others)))
-
-    def optional(self) -> list[str]:
-        """Return the parameters that have arrays in some forms but not in others."""
-        with_arrays = [self._with_arrays(kernel) for kernel in self.kernels]
-        return [
-            name
-            for name in self.parameters() or []
-            if 0 < sum(name in own for own in with_arrays) < len(with_arrays)
-        ]
-
-    def by_given(self) -> dict[tuple[bool, ...], K]:
-        """Return the form for each set of optional parameters given, if there is exactly one.
-
-        Only forms that know all parameters count.
-        """
-        names, optional = set(self.parameters() or []), self.optional()
-        by_set: dict[tuple[bool, ...], list[K]] = {}
-        for form in self.kernels:
-            own = self._with_arrays(form)
-            by_set.setdefault(tuple(name in own for name in optional), []).append(form)
-        return {
-            given: forms[0]
-            for given, forms in by_set.items()
-            if len(forms) == 1 and {n for n, _ in input_names(forms[0].signature)} == names
-        }
-
-    def _with_arrays(self, kernel: K) -> set[str]:
-        trees = input_names(kernel.signature)
-        return {str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))}
+def _parameters(kernels: Sequence[Variants]) -> list[str]:
+    orders, others = [], []
+    for kernel in kernels:
+        names = [name for name, _ in input_names(kernel.signature)]
+        if None in names:
+            return []
+        others += list(map(str, names))
+        # Without a list of parameters, the order of those without arrays is not known.
+        is_known = bool(kernel.signature.parameters)
+        orders.append(list(map(str, names)) if is_known else _names_with_arrays(kernel))
+    in_order = (name for order in sorted(orders, key=len, reverse=True) for name in order)
+    return list(dict.fromkeys((*in_order, *others)))
 
 
-def _order(kernel: Variants) -> list[str]:
-    """Return the parameters whose order is known; it often is not for those without arrays."""
+def _names_with_arrays(kernel: Variants) -> list[str]:
     trees = input_names(kernel.signature)
-    if kernel.signature.parameters:
-        return [str(name) for name, _ in trees]
     return [str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))]
 
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pallasc.errors import DeviceError, PallascError
 from pallasc.runtime.calls.launch import Route
@@ -124,7 +124,7 @@ class NativePaths:
                 what: make_front(number, names, access, self._current[what])
                 for what, number in _KINDS.items()
             }
-            framework = self._frameworks[access.kinds] = _Framework(access, fronts)
+            framework = self._frameworks[access.kinds] = _Framework(fronts, [])
             self._current = fronts
         if route not in framework.routes:
             for what, front in framework.fronts.items():
@@ -205,13 +205,11 @@ class NativePaths:
             )
 
 
-class _Framework:
+class _Framework(NamedTuple):
     """The fronts for arrays of one framework, and the routes that they launch."""
 
-    def __init__(self, access: Access, fronts: dict[str, Function]) -> None:
-        self.access = access
-        self.fronts = fronts
-        self.routes: list[Route] = []
+    fronts: dict[str, Function]
+    routes: list[Route]
 
 
 def make_operator(access: Access, count: int, fallback: Function) -> Function | None:

@@ -106,7 +106,6 @@ class ProcessState:
         streams: the handle of pallasc's own stream by ordinal.
         spare_events: events that no moment refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
-        turns, workspaces, uses: by stream, for devices without memory pools; see `streams`.
         libraries: loaded cubins by digest; see `calls.plain`.
         library: the C library, False if it is not used, None until first requested.
         programs: by artifact and ordinal; see `calls.launch`.
@@ -129,9 +128,6 @@ class ProcessState:
         self.streams: dict[int, int] = {}
         self.spare_events: dict[int, list[Any]] = {}
         self.constants: dict[tuple[int, str], int] = {}
-        self.turns: dict[tuple[int, ...], threading.RLock] = {}
-        self.workspaces: dict[tuple[int, ...], tuple[int, int]] = {}
-        self.uses: dict[tuple[int, ...], Any] = {}
         self.libraries: dict[str, Any] = {}
         self.library: Any = None
         self.programs: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()

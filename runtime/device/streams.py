@@ -9,14 +9,13 @@ Constants are never freed: a captured graph may still read them after the kernel
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from numbers import Number
 from operator import index
 from typing import Any
 
-from pallasc.errors import ArgumentError, PallascError
+from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.device.devices import (
     Device,
     Driver,
@@ -107,16 +106,6 @@ def _context_device(driver: Driver, context: Any) -> int:
         return current_device()
     finally:
         driver.bindings.cuCtxPopCurrent()
-
-
-def capture_number(device: Device, stream: int) -> int:
-    """Return the ID of the capture that a stream is part of, 0 if it is not being captured."""
-    with active(device) as driver:
-        ask = driver.bindings.cuStreamGetCaptureInfo
-        # The number of values after the first two differs between versions of cuda-bindings.
-        code, *values = ask(driver.bindings.CUstream(stream))
-    status, number = values[:2]
-    return int(number) if int(code) == 0 and int(status) else 0
 
 
 _NON_BLOCKING = 1
@@ -430,9 +419,6 @@ class Order:
 ALIGNMENT = 256
 """Alignment that Mosaic assumes for every buffer."""
 
-THREAD_STREAM = 2
-"""The handle that means the calling thread's own default stream (`CU_STREAM_PER_THREAD`)."""
-
 
 def align(size_bytes: int) -> int:
     """Return a size rounded up to the alignment of buffers."""
@@ -485,64 +471,24 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
     Raises:
         OutOfMemoryError: there is not enough.
     """
-    driver = open_driver()
-    if not device.has_pools:
-        # Only one thread at a time may enqueue work that uses this memory.
-        key = _key(device, stream)
-        # setdefault is atomic: all threads get the same lock.
-        with state.turns.setdefault(key, threading.RLock()):
-            yield from _turn_with_workspace(device, key, size_bytes, what)
-        return
-    with active(device):
-        address = int(driver.call("cuMemAllocAsync", max(1, size_bytes), stream, what=what))
+    if not device.has_pools and is_capturing(device, stream):
+        raise DeviceError(
+            f"{what}; {device} has no memory pools, and stream {stream:#x} is being captured.",
+            hint="Pass arrays of torch or cupy, which allocate temporaries themselves.",
+        )
+    with active(device) as driver:
+        if device.has_pools:
+            address = int(driver.call("cuMemAllocAsync", max(1, size_bytes), stream, what=what))
+        else:
+            with outside_captures(driver):
+                address = int(driver.call("cuMemAlloc", max(1, size_bytes), what=what))
     try:
         yield address
     finally:
         with active(device):
-            driver.bindings.cuMemFreeAsync(address, stream)
-
-
-_Key = tuple[int, int, int]
-
-
-def _key(device: Device, stream: int) -> _Key:
-    """Return a unique key of a stream: handle 2 is a different stream in each thread."""
-    return device.ordinal, stream, threading.get_ident() if stream == THREAD_STREAM else 0
-
-
-def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) -> Iterator[int]:
-    """Provide the workspace of a stream, ordered after its previous uses.
-
-    The handle may belong to a new stream, which does not wait for an old stream with the same
-    handle. A graph gets a separate workspace: it may run concurrently with the stream it was
-    captured in.
-    """
-    graph = capture_number(device, key[1])
-    if graph:
-        yield _workspace(device, (*key, graph), size_bytes, what)
-        return
-    uses: Uses = state.uses.setdefault(key, Uses())
-    wait_for_moments(device, key[1], uses.before(number_of(device, key[1]), writes=True))
-    try:
-        yield _workspace(device, key, size_bytes, what)
-    finally:
-        with suppress(PallascError):
-            moment = record(device, key[1])
-            if moment is not None:
-                uses.note(moment, writes=True)
-
-
-def _workspace(device: Device, key: tuple[int, ...], size_bytes: int, what: str) -> int:
-    """Return memory that belongs to a stream or a graph.
-
-    A block that is too small is kept: work enqueued in the stream may still use it. Sizes at least
-    double, so all blocks of a stream together take less than twice the last one.
-    """
-    workspaces = state.workspaces
-    address, held_bytes = workspaces.get(key, (0, 0))
-    if held_bytes < size_bytes:
-        made_bytes = max(size_bytes, 2 * held_bytes)
-        with active(device) as driver, outside_captures(driver):
-            address = int(driver.call("cuMemAlloc", made_bytes, what=what))
-        workspaces[key] = (address, made_bytes)
-    return address
+            if device.has_pools:
+                driver.bindings.cuMemFreeAsync(address, stream)
+            else:  # some virtual GPUs: nothing is freed in stream order
+                with outside_captures(driver):
+                    driver.bindings.cuStreamSynchronize(stream)
+                    driver.bindings.cuMemFree(address)

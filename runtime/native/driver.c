@@ -278,6 +278,16 @@ int get_device(int ordinal, struct device **device)
     return PALLASC_OK;
 }
 
+int use_device(int ordinal, struct device **device)
+{
+    lock_process();
+    int status = open_driver();
+    if (!status)
+        status = get_device(ordinal, device);
+    unlock_process();
+    return status;
+}
+
 int enter_context(struct entered *entered, cuda_context context, int ordinal)
 {
     cuda_context current = NULL;
@@ -294,6 +304,12 @@ int enter_context(struct entered *entered, cuda_context context, int ordinal)
 int enter_device(struct entered *entered, const struct device *device)
 {
     return enter_context(entered, device->context, device->ordinal);
+}
+
+int enter_quietly(struct entered *entered, const struct device *device)
+{
+    int status = enter_device(entered, device);
+    return status ? status : leave_captures_alone(entered);
 }
 
 int leave_captures_alone(struct entered *entered)
@@ -321,8 +337,8 @@ int own_stream(struct device *device)
     char what[400];
     struct entered entered;
     snprintf(what, sizeof what, "a stream of %s cannot be made", device->label);
-    int status = enter_device(&entered, device);
-    if (!status && !(status = leave_captures_alone(&entered)))
+    int status = enter_quietly(&entered, device);
+    if (!status)
         status = CALL(what, cuStreamCreate, &device->stream, STREAM_NON_BLOCKING);
     leave(&entered);
     return status;

@@ -346,8 +346,8 @@ static int ready_function(const pallasc_plan *plan, const struct flat_launch *la
     if (status)
         return status;
     struct entered entered;
-    status = enter_device(&entered, device);
-    if (!status && !(status = leave_captures_alone(&entered)))
+    status = enter_quietly(&entered, device);
+    if (!status)
         status = load_function(plan, launch, kernel, device, function);
     leave(&entered);
     return status;
@@ -390,8 +390,8 @@ static int get_constant(const pallasc_plan *plan, uint32_t number, struct device
     if (!entry)
         return fail_host_memory();
     struct entered entered;
-    status = enter_device(&entered, device);
-    if (!status && !(status = leave_captures_alone(&entered)))
+    status = enter_quietly(&entered, device);
+    if (!status)
         status = copy_constant(plan, number, device, address);
     leave(&entered);
     if (status) {
