@@ -44,7 +44,7 @@ def test_without_pools_a_capture_is_refused_and_goes_on(runtime: Any) -> None:
         driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
         with (
             pytest.raises(
-                DeviceError, match="has no memory pools, and stream .* is being captured"
+                DeviceError, match=r"has no memory pools, and stream .* is being captured"
             ),
             temporary(device, 100, stream, "memory"),
         ):
