@@ -107,6 +107,8 @@ typedef struct ffi_call {
 
 enum { FFI_INSTANTIATE, FFI_PREPARE, FFI_INITIALIZE, FFI_EXECUTE };
 
+typedef ffi_error *ffi_handler(ffi_call *call);
+
 /* The codes of absl::Status. */
 enum {
     FFI_INVALID_ARGUMENT = 3,
