@@ -55,7 +55,7 @@ def measure(options: Namespace, place: Path) -> Sequence[Figure]:
     import standin
     import standin_torch
 
-    from pallasc.runtime.native.extension import extension
+    from pallasc.runtime.native.library import extension
 
     if standin.compiler() is None:
         raise SystemExit("launch: no C compiler (cc or gcc), so there is no stand-in driver")
@@ -180,9 +180,8 @@ def pointers(timer: Timer, kind: str) -> None:
 
 def raw() -> Callable[[], object]:
     """Return the call of cuda.bindings alone, with everything ready."""
-    from pallasc.runtime.calls.plain import ready_function
+    from pallasc.runtime.calls.plain import Parameters, launch_config, ready_function
     from pallasc.runtime.device.devices import get_device, open_driver
-    from pallasc.runtime.device.parameters import Parameters, launch_config
 
     artifact, driver = four(), open_driver()
     (launch,) = artifact.plan.launches

@@ -74,8 +74,7 @@ def command(as_json: bool) -> None:
 def _native_launch() -> Item:
     """Return the status of the C library that launches kernels."""
     from pallasc.compiler.toolchain.toolchain import Item
-    from pallasc.runtime.native.extension import why_not
-    from pallasc.runtime.native.library import library_file, open_library
+    from pallasc.runtime.native.library import library_file, open_library, why_not
 
     name, purpose = "native launch", "in JAX, kernels are launched by Python callbacks"
     try:

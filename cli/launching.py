@@ -237,7 +237,7 @@ def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
 
 def device_json(device: Device) -> dict[str, object]:
     """Return the `--json` object of a GPU."""
-    from pallasc.runtime.device.answers import version_text
+    from pallasc.runtime.device.devices import version_text
 
     return {
         "ordinal": device.ordinal,

@@ -513,7 +513,7 @@ class TraceFile:
             CorruptError, SpecError: see `decode_profile`.
         """
         from pallasc.runtime.adapters.device_arrays import DeviceArray
-        from pallasc.runtime.device.memory import lay_out
+        from pallasc.runtime.device.streams import lay_out
 
         plan, name = chosen.artifact.plan, chosen.variant.id
         if not plan.profiles:

@@ -7,12 +7,14 @@ if its results are not of the kernels in tests/coverage.
 * `json.md`: what every command prints with `--json`
 * `coverage.md`: what of Pallas compiles, from the results in tests/coverage
 * `targets.md`: the models that can be compiled for
+* `plans.md`: the steps of launch plans, and who executes them
 * `spec.schema.json`: the JSON schema of spec files
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from pallasc.cli.list import COLUMNS, target_rows
 from pallasc.cli.main import COMMANDS, root
 from pallasc.cli.output.exits import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.errors import PallascError
+from pallasc.specs.artifacts.plan import STEP_KINDS, Bytes, Peers, Pointer
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.schema import json_schema_text
 
@@ -170,6 +173,33 @@ def targets_page() -> str:
     )
 
 
+def plans_page() -> str:
+    """Return the kinds of steps and parameters of launch plans, and who executes them."""
+    text = (
+        "A launch plan has the buffers, the arrays, and the steps of a compiled function. `pallasc "
+        "inspect --plan` prints it. Three executors run plans: the C library, which Python, JAX, "
+        "and C programs launch through; cuda-python, on machines without the library; and the "
+        "emulator. Both launchers call the driver functions in the table, and reject plans for "
+        "several devices, whose kernels take a table of peers."
+    )
+    steps = []
+    for name, kind in STEP_KINDS.items():
+        functions = ", ".join(f"`{function}`" for function in kind.driver)
+        steps.append([f"`{name}`", _fields(kind.step), functions, functions, kind.emulator])
+    parameters = [
+        [f"`{kind.__name__.lower()}`", _fields(kind), launched, launched, "yes"]
+        for kind, launched in ((Pointer, "yes"), (Bytes, "yes"), (Peers, "no"))
+    ]
+    who = ["fields", "C library", "cuda-python", "emulator"]
+    parts = ["# Launch plans", NOTE, text, "## Steps", _table(["step", *who], steps)]
+    parts += ["## Parameters of a launch", _table(["parameter", *who], parameters)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fields(kind: type) -> str:
+    return ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
+
+
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     lines = [list(head), ["---"] * len(head), *map(list, body)]
     return "\n".join(
@@ -184,6 +214,7 @@ def pages() -> dict[str, str]:
         "json.md": json_page(),
         "coverage.md": coverage_page.coverage_page(NOTE),
         "spec.schema.json": json_schema_text(),
+        "plans.md": plans_page(),
         "targets.md": targets_page(),
     }
 

@@ -42,8 +42,6 @@ from pallasc.specs.artifacts.plan import (
     MULTICAST,
     PEER_HEAD_WORDS,
     Bytes,
-    Copy,
-    Fill,
     Launch,
     LaunchPlan,
     Peers,
@@ -416,7 +414,7 @@ class PlanRun:
                 self._launch(step)
             else:
                 for buffers in self.buffers:
-                    _move(step, buffers)
+                    step.run(_Memory(buffers))
         return [
             [from_bytes(buffers[b.buffer].data, b) for b in self.plan.outputs]
             for buffers in self.buffers
@@ -550,11 +548,15 @@ class PlanRun:
         return region.base
 
 
-def _move(step: Fill | Copy, buffers: Sequence[Region]) -> None:
-    if isinstance(step, Copy):
-        source = buffers[step.source].data[step.source_offset :][: step.size]
-        buffers[step.target].data[step.target_offset :][: step.size] = source.copy()
-    else:
-        value = np.frombuffer(step.value.to_bytes(step.width, "little"), np.uint8)
-        target = buffers[step.buffer].data[step.offset :][: step.size]
-        target[:] = np.resize(value, step.size)
+class _Memory:
+    """The buffers of one device, as fills and copies use them."""
+
+    def __init__(self, buffers: Sequence[Region]) -> None:
+        self._buffers = buffers
+
+    def read(self, buffer: int, offset: int, size: int) -> bytes:
+        return self._buffers[buffer].data[offset:][:size].tobytes()
+
+    def write(self, buffer: int, offset: int, data: bytes) -> None:
+        target = self._buffers[buffer].data[offset:][: len(data)]
+        target[:] = np.frombuffer(data, np.uint8)

@@ -23,14 +23,11 @@ from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.plan import (
     ELEMENT_BYTES,
     Bytes,
-    Copy,
-    Fill,
     Launch,
     LaunchPlan,
-    Peers,
-    Pointer,
     Step,
     TensorMap,
+    kind_of,
 )
 
 WIDTH, HEIGHT = 460, 250
@@ -291,7 +288,7 @@ def _row(number: int, step: Step, position: dict[int, int], plan: LaunchPlan) ->
     at = {buffer: position[buffer] for buffer in touched if buffer in position}
     return Row(
         number,
-        step.origin if isinstance(step, Launch) else type(step).__name__.lower(),
+        step.origin if isinstance(step, Launch) else kind_of(step),
         _title(step),
         _detail(step),
         tuple(sorted(at.values())),
@@ -302,18 +299,7 @@ def _row(number: int, step: Step, position: dict[int, int], plan: LaunchPlan) ->
 
 def _touched(step: Step) -> Iterator[int]:
     """Yield the buffers that a step reads or writes."""
-    if isinstance(step, Fill):
-        yield step.buffer
-    elif isinstance(step, Copy):
-        yield from (step.source, step.target)
-    else:
-        for parameter in step.parameters:
-            if isinstance(parameter, Pointer):
-                yield parameter.buffer
-            elif isinstance(parameter, Bytes):
-                yield from (each.buffer for _, each in parameter.tensor_maps)
-            elif isinstance(parameter, Peers) and step.peer_table is not None:
-                yield from (buffer for buffer, _ in step.peer_table.arrays)
+    yield from (access.buffer for access in step.accesses())
 
 
 def _read(step: Step, plan: LaunchPlan) -> Iterator[int]:
@@ -321,22 +307,16 @@ def _read(step: Step, plan: LaunchPlan) -> Iterator[int]:
 
     A plan does not show how a kernel uses an address, but inputs that are not outputs never change.
     """
-    if isinstance(step, Copy):
-        yield step.source
-    elif isinstance(step, Launch):
-        written = {binding.buffer for binding in plan.outputs}
-        for buffer in _touched(step):
-            role = plan.buffers[buffer].role
-            if role == "constant" or (role == "input" and buffer not in written):
-                yield buffer
+    written = {binding.buffer for binding in plan.outputs}
+    for buffer, _, _, writes in step.accesses():
+        role = plan.buffers[buffer].role
+        is_fixed = role == "constant" or (role == "input" and buffer not in written)
+        if writes is False or (writes is None and is_fixed):
+            yield buffer
 
 
 def _title(step: Step) -> str:
-    if isinstance(step, Fill):
-        return f"fill {step.size:,} bytes with {step.value:#x}"
-    if isinstance(step, Copy):
-        return f"copy {step.size:,} bytes"
-    return step.kernel
+    return step.kernel if isinstance(step, Launch) else step.title()
 
 
 def _detail(step: Step) -> str:

@@ -5,25 +5,29 @@ A call is matched to a variant and launched; repeated calls go through the C ext
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import Any
 
-from pallasc.errors import ArgumentError
-from pallasc.runtime.availability import Availability, availability, device_ordinal
-from pallasc.runtime.calls.forms import Forms
-from pallasc.runtime.calls.host import launch_copied
-from pallasc.runtime.calls.launch import Match, Route, launch
-from pallasc.runtime.calls.match import Call, RoutedVariants
-from pallasc.runtime.calls.native_path import NativePaths
-from pallasc.runtime.calls.program import load_program
-from pallasc.runtime.calls.tracing import Function, skip_frames, untraced
-from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import get_device, look_at_device
+from pallasc.errors import ArgumentError, DeviceError, SelectionError
+from pallasc.runtime.calls.launch import Match, Route, launch, launch_copied, load_program
+from pallasc.runtime.calls.match import Call, Forms, Rules, Variants
+from pallasc.runtime.calls.native_path import Function, NativePaths, skip_frames, untraced
+from pallasc.runtime.device.devices import (
+    current_device,
+    device_count,
+    get_device,
+    look_at_device,
+    state,
+)
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
-from pallasc.runtime.matching.tuned import Choice
-from pallasc.runtime.matching.variants import Rules
+from pallasc.runtime.matching.padding import Padding
+from pallasc.runtime.matching.tuned import Choice, Selector
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.signature import MISSING
 from pallasc.specs.canonical import canonical_json
@@ -31,8 +35,89 @@ from pallasc.specs.objects import cached_property
 from pallasc.specs.spelling import an
 from pallasc.specs.templates import Scalar
 
+# ---- availability, and a `device` argument
 
-class Kernel(RoutedVariants):
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Result of `kernel.available()`; true if the kernel can run.
+
+    Attributes:
+        devices: ordinals of the GPUs that can run at least one variant.
+        reason: why no GPU can run it, as text; empty if a GPU can.
+    """
+
+    devices: tuple[int, ...]
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.devices)
+
+    def __str__(self) -> str:
+        return self.reason or f"runs on GPU {', '.join(map(str, self.devices))}"
+
+
+def availability(selector: Selector, device: Any = None) -> Availability:
+    """Return whether a GPU, or any GPU of this machine, can run one of a kernel's variants.
+
+    Raises:
+        ArgumentError: `device` is not a GPU.
+        CorruptError: an artifact is damaged.
+    """
+    try:
+        count = device_count()
+        ordinals = range(count) if device is None else [device_ordinal(device)]
+        if device is not None and ordinals[0] not in range(count):
+            return Availability((), f"there is no GPU {ordinals[0]}: the driver counts {count}.")
+        able, reasons = [], []
+        for ordinal in ordinals:
+            try:
+                selector.fitting(look_at_device(ordinal))
+            except SelectionError as error:
+                reasons.append(str(error))
+            else:
+                able.append(ordinal)
+    except DeviceError as error:
+        return Availability((), str(error))
+    return Availability(tuple(able), "" if able else "\n".join(reasons) or "it finds no GPU.")
+
+
+_NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
+
+
+def device_ordinal(device: Any) -> int:
+    """Return the ordinal of a device given as a number, `"cuda:1"`, or a device object.
+
+    Accepts device objects of torch, cupy, cuda.core and JAX. None means the current device.
+
+    Raises:
+        ArgumentError: `device` is anything else.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, str):
+        match = _NAME.fullmatch(device)
+        if match is not None:
+            return current_device() if match[1] is None else int(match[1])
+    elif getattr(device, "type", "cuda") == "cuda" and getattr(device, "platform", "gpu") == "gpu":
+        for attribute in ("index", "local_hardware_id", "device_id", "id"):
+            value = getattr(device, attribute, None)
+            if type(value) is int:
+                return value
+        if getattr(device, "type", None) == "cuda":
+            return current_device()
+        with suppress(TypeError):
+            if not isinstance(device, bool):
+                return index(device)
+    raise ArgumentError(
+        f"device must be a GPU, not {device!r}.", hint='Pass its number, or text like "cuda:0".'
+    )
+
+
+# ---- kernels
+
+
+class Kernel(Variants):
     """A kernel: `kernel(a, b)` allocates its results, `kernel.into(a, b, out=c)` does not.
 
     Pass arrays by position, or by the parameter names of the compiled function. Matrix parameters
@@ -199,22 +284,9 @@ class Kernel(RoutedVariants):
         Raises:
             ArgumentError, SelectionError, DeviceError: as for a call.
         """
-        if self._forms is not None:
-            return self._forms.choose(arrays, named).prepare(*arrays, device=device, **named)
-        leaves, params = self.arguments.bind(arrays, named)
-        if params:
-            return self.with_params(params).prepare(
-                *arrays,
-                device=device,
-                **{name: value for name, value in named.items() if name not in params},
-            )
-        types, padding = tuple(self._types(leaves)), None
-        if self.can_pad and types not in self.types:
-            padding = self.padding(device_ordinal(device), types)
-        types = types if padding is None else padding.types
-        self.check_types(types)
+        kernel, types, _ = self._resolve(arrays, named, device)
         ordinal = device_ordinal(device)
-        self.route(ordinal, types).program(ordinal)
+        kernel.route(ordinal, types).program(ordinal)
 
     @untraced
     def choice(self, *arrays: Any, device: Any = None, **named: Any) -> Choice:
@@ -228,20 +300,11 @@ class Kernel(RoutedVariants):
         Raises:
             ArgumentError, SelectionError, DeviceError: as for a call.
         """
-        if self._forms is not None:
-            return self._forms.choose(arrays, named).choice(*arrays, device=device, **named)
-        leaves, params = self.arguments.bind(arrays, named)
-        kernel = self.with_params(params) if params else self
-        types = tuple(self._types(leaves))
-        padded: tuple[str, ...] = ()
-        if kernel.can_pad and types not in kernel.types:
-            padding = kernel.padding(device_ordinal(device), types)
-            if padding is not None:
-                paths = [array.path for array in kernel.signature.inputs]
-                types, padded = padding.types, tuple(paths[number] for number in padding.inputs)
-        kernel.check_types(types)
+        kernel, types, padding = self._resolve(arrays, named, device)
         gpu = look_at_device(device_ordinal(device))
         chosen = kernel.selector.explain(kernel.selector.select(gpu, types), gpu)
+        paths = [array.path for array in kernel.signature.inputs]
+        padded = () if padding is None else tuple(paths[number] for number in padding.inputs)
         return chosen._replace(padded=padded)
 
     @untraced
@@ -270,7 +333,7 @@ class Kernel(RoutedVariants):
             ArgumentError: the name is not valid for an operator, or arrays are passed in lists or
                 mappings.
         """
-        from pallasc.runtime.adapters.torch_operator import register
+        from pallasc.runtime.adapters.torch_arrays import register
 
         return register(self, self.forms, name)
 
@@ -323,6 +386,21 @@ class Kernel(RoutedVariants):
         kernel._install(match)
         return results
 
+    def _resolve(
+        self, arrays: Sequence[Any], named: Mapping[str, Any], device: Any
+    ) -> tuple[Kernel, tuple[ArrayType, ...], Padding | None]:
+        """Return the variants for a call, the types of their arrays, and how to pad the call's."""
+        form = self if self._forms is None else self._forms.choose(arrays, named)
+        leaves, params = form.arguments.bind(arrays, named)
+        kernel = form.with_params(params) if params else form
+        types = tuple(self._types(leaves))
+        if kernel.can_pad and types not in kernel.types:
+            padding = kernel.padding(device_ordinal(device), types)
+            if padding is not None:
+                return kernel, padding.types, padding
+        kernel.check_types(types)
+        return kernel, types, None
+
     def _takes_out(self) -> bool:
         """Return True if an argument of the compiled function is named out."""
         kernels = self._forms.kernels if self._forms is not None else (self,)
@@ -337,7 +415,7 @@ class Kernel(RoutedVariants):
         if added in self._added:
             return
         skip_frames(_ENTRANCES)  # torch may have been imported after the kernel was created
-        with process_state.now.lock:
+        with state.lock:
             fronts = self.native_paths.add(match.route, first.adapter, type(first.array))
             if fronts is not None:
                 self._call = fronts["call"]
@@ -375,16 +453,13 @@ def _by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
     groups: dict[Any, list[Candidate]] = {}
     for variant in variants:
         paths = tuple(array.path for array in variant.facts.inputs)
-        groups.setdefault((paths, _structure(variant, paths)), []).append(variant)
+        structure = b""
+        if any("." in path for path in paths):
+            # Paths do not show empty lists, None in them, and types of nodes.
+            plan = variant.artifact.plan
+            structure = canonical_json([plan.input_tree, list(plan.parameters)])
+        groups.setdefault((paths, structure), []).append(variant)
     return list(groups.values())
-
-
-def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
-    """Return the structure that paths do not show: empty lists, None in them, node types."""
-    if not any("." in path for path in paths):
-        return b""
-    plan = candidate.artifact.plan
-    return canonical_json([plan.input_tree, list(plan.parameters)])
 
 
 def _type(leaf: Any, what: str) -> ArrayType:

@@ -1,26 +1,403 @@
-"""Create kernels from artifacts, bundle files and installed packages."""
+"""Create kernels from artifacts, bundle files and installed packages.
+
+The bundles of a package are:
+
+1. `PALLASC_BUNDLE_PATH`: files and folders; earlier ones take precedence.
+2. `*.pallasc` directly inside the package.
+3. Providers: entry points in the group `pallasc.bundles`. The entry point's name is the package
+   that the provider adds to; its value is a package, or `package:file`.
+
+Neither the package nor a provider is imported, so a library can load its kernels while it is being
+imported itself. For a dotted name, the parent packages are imported.
+
+Opening a bundle reads the file's header and catalog and checks its signatures. Asking for a kernel
+reads the manifest entries of its variants, enough to decide which of them could run: architecture,
+driver, dtypes and shapes. A variant's record and cubin are read just before first use, and compared
+with the entry.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, SelectionError, SpecError, ToolError
+from pallasc.runtime.calls.match import Rules
 from pallasc.runtime.kernel import Kernel
-from pallasc.runtime.matching import known
-from pallasc.runtime.matching.candidates import Candidate, Origin
-from pallasc.runtime.matching.variants import Rules
+from pallasc.runtime.matching.candidates import Candidate, Facts, Origin, note_provider
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.bundle.bundle import Bundle
+from pallasc.specs.bundle.bundle import open_bundle as open_file
+from pallasc.specs.bundle.manifest import Entry as ManifestEntry
+from pallasc.specs.bundle.manifest import is_name
+from pallasc.specs.bundle.reader import MemorySource
+from pallasc.specs.bundle.signature import Policy
 from pallasc.specs.objects import cached_property
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
-    from pallasc.runtime.bundles import Bundles
+    from importlib.metadata import EntryPoint
+    from importlib.resources.abc import Traversable
+
     from pallasc.specs.bundle.signature import Keys
+
+
+# ---- finding bundles
+
+PATH = "PALLASC_BUNDLE_PATH"
+GROUP = "pallasc.bundles"
+SUFFIX = ".pallasc"
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """A bundle that was found.
+
+    Attributes:
+        origin: where it was found.
+        file: the file to read; a `Path` if it is in a real folder.
+        rank: precedence; a lower rank goes first.
+    """
+
+    origin: Origin
+    file: Traversable
+    rank: int = 0
+
+
+def find_bundles(package: str | ModuleType) -> list[BundleFile]:
+    """Return a package's bundles in order of precedence.
+
+    Args:
+        package: its import name, or the package itself.
+
+    Raises:
+        ArgumentError: it cannot be the name of a package.
+        ToolError: there is no bundle, or a provider has none.
+        SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist.
+    """
+    name = package if isinstance(package, str) else package.__name__
+    if not _is_name(name):
+        raise ArgumentError(
+            f"{name!r} is not the name of a package.", hint="Give the name that import takes."
+        )
+    items = [item for item in os.environ.get(PATH, "").split(os.pathsep) if item]
+    bundles = [
+        BundleFile(Origin(str(file), PATH, name), file, rank)
+        for rank, item in enumerate(items)
+        for file in _developed(name, item)
+    ]
+    spec = _spec_of(package)
+    for provider, file in (*_own(name, spec), *_provided(name)):
+        bundles.append(BundleFile(Origin(str(file), provider, name), file, len(items)))
+    if not bundles:
+        raise _nothing_found(name, spec, items)
+    once: dict[str, BundleFile] = {}
+    for bundle in bundles:
+        once.setdefault(os.path.realpath(bundle.origin.file), bundle)
+    return list(once.values())
+
+
+def package_folders(package: str | ModuleType) -> list[Traversable]:
+    """Return the folders of a package, possibly inside a zip file; none if it is not installed.
+
+    Raises:
+        ToolError: it is a module, not a package.
+    """
+    spec = _spec_of(package)
+    return [] if spec is None else _folders(spec)
+
+
+def _is_name(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
+def normalized(name: str) -> str:
+    """Return a distribution name normalized for comparison (PEP 503): `my-lib` for `My_Lib`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# ---- development paths
+
+
+def _developed(package: str, item: str) -> list[Path]:
+    """Return the bundles for a package that an item of `PALLASC_BUNDLE_PATH` names."""
+    owner, is_named, rest = item.partition("=")
+    if is_named and _is_name(owner):
+        if owner != package:
+            return []
+        place = _existing(rest)
+        return _bundles_in(place) if place.is_dir() else [place]
+    place = _existing(item)
+    if place.is_dir():
+        own = place / package
+        return [
+            *(file for file in _bundles_in(place) if _is_of(package, file)),
+            *(_bundles_in(own) if own.is_dir() else ()),
+        ]
+    if _is_of(package, place):
+        return [place]
+    _check_somebodys(place)
+    return []
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if not path.exists():
+        raise SpecError(f"{text}, which {PATH} names, does not exist.", hint=f"Correct {PATH}.")
+    return path
+
+
+def _bundles_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix == SUFFIX)
+
+
+def _is_of(package: str, file: Path) -> bool:
+    name = file.name.removesuffix(SUFFIX)
+    return name != file.name and (name == package or name.startswith(f"{package}-"))
+
+
+def _check_somebodys(file: Path) -> None:
+    """Check that a file is named after an installed package; otherwise nothing would load it."""
+    owner = file.name.removesuffix(SUFFIX).partition("-")[0]
+    if _is_name(owner) and _spec_of(owner) is not None:
+        return
+    raise SpecError(
+        f"{file}, which {PATH} names, is not named after a package.",
+        hint=f"Write package={file} there, or call the file package{SUFFIX}.",
+    )
+
+
+# ---- installed packages
+
+
+def _spec_of(package: str | ModuleType) -> ModuleSpec | None:
+    """Return a package's import spec, None if it is not installed."""
+    if isinstance(package, ModuleType):
+        return package.__spec__
+    try:
+        return find_spec(package)
+    except (ModuleNotFoundError, ValueError):
+        module = sys.modules.get(package)
+        return None if module is None else module.__spec__
+
+
+def _own(package: str, spec: ModuleSpec | None) -> Iterator[tuple[str, Traversable]]:
+    if spec is not None:
+        for file in _contents(spec):
+            if file.name.endswith(SUFFIX):
+                yield package, file
+
+
+def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
+    """Yield the files directly inside a package, sorted by name."""
+    for folder in _folders(spec):
+        if folder.is_dir():
+            files = (file for file in folder.iterdir() if file.is_file())
+            yield from sorted(files, key=lambda file: file.name)
+
+
+def _folders(spec: ModuleSpec) -> list[Traversable]:
+    places = spec.submodule_search_locations
+    if places is None:
+        raise ToolError(
+            f"{spec.name} is a module, and only a package can carry bundles.",
+            hint="Give the name of the package that the bundles lie in.",
+        )
+    folders: list[Traversable] = [Path(place) for place in places]
+    if not any(folder.is_dir() for folder in folders):
+        reader = getattr(spec.loader, "get_resource_reader", lambda name: None)(spec.name)
+        folders = [] if reader is None else [reader.files()]
+    return folders
+
+
+def _provided(package: str) -> Iterator[tuple[str, Traversable]]:
+    """Yield each provider's name and version with each of its bundles."""
+    from importlib.metadata import entry_points
+
+    own = [
+        entry
+        for entry in entry_points(group=GROUP)
+        if normalized(entry.name) == normalized(package)
+    ]
+    for entry in sorted(own, key=_provider_name):
+        provider = _provider_name(entry)
+        for file in _bundles_of(entry, provider, package):
+            yield provider, file
+
+
+def _provider_name(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+
+
+def _bundles_of(entry: EntryPoint, provider: str, package: str) -> list[Traversable]:
+    module, _, name = (part.strip() for part in entry.value.partition(":"))
+    spec = _spec_of(module) if _is_name(module) else None
+    files = [] if spec is None else list(_contents(spec))
+    bundles = [file for file in files if file.name.endswith(SUFFIX) and name in ("", file.name)]
+    if not bundles:
+        lacking = f"has no {name or 'bundle'}" if spec else "cannot be found"
+        raise ToolError(
+            f"{provider} is installed as a provider of kernels for {package}, and its {module} "
+            f"{lacking}.",
+            hint="Install it again, or remove it.",
+        )
+    return bundles
+
+
+def _nothing_found(package: str, spec: ModuleSpec | None, items: list[str]) -> ToolError:
+    developed = f"{', '.join(items)} ({PATH})" if items else f"{PATH}, which is not set"
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    own = ", ".join(places) if spec else f"{package}, which is not installed"
+    return ToolError(
+        f"there are no kernels for {package}: no *{SUFFIX} in {own}; none for it in {developed}; "
+        f"and no provider, which would be an entry point named {package} in {GROUP}.",
+        hint=f"Install the package that has the kernels of {package} for this GPU, if there is one."
+        if spec
+        else "Check the name, and that this is the environment that it was installed into.",
+    )
+
+
+# ---- open bundles
+
+
+class Bundled(Candidate):
+    """A variant in a bundle.
+
+    Args:
+        bundle: the bundle that contains it.
+        entry: its manifest entry.
+        origin: where the bundle comes from.
+        origins: the origins of all bundles opened together with it.
+
+    Attributes:
+        digest: digest of the artifact as compiled.
+        key: lookup key of the variant.
+    """
+
+    def __init__(
+        self, bundle: Bundle, entry: ManifestEntry, origin: Origin, origins: tuple[Origin, ...]
+    ) -> None:
+        super().__init__(entry.name, dict(entry.params), None)
+        self.origin: Origin = origin
+        self.origins = origins
+        self.vmap, self.tuning = entry.vmap, entry.tuning
+        self.digest, self.key = entry.digest, entry.key
+        self._bundle = bundle
+        self._entry = entry
+
+    @cached_property
+    def artifact(self) -> Artifact:
+        """The compiled artifact. Its record is read on first access, its blobs on demand.
+
+        Raises:
+            CorruptError: it is damaged, or does not match the manifest.
+            SpecError: the bundle was closed.
+        """
+        return self._bundle.artifact(self._entry)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Facts about the variant from the manifest."""
+        own = self._entry
+        driver = own.minimum_driver or None
+        return Facts(own.target, own.arch, driver, own.inputs, own.outputs)
+
+
+class Bundles:
+    """Open bundles whose variants are offered together.
+
+    Args:
+        files: the bundles to open.
+        policy: the signatures that are required.
+
+    Attributes:
+        origins: where the bundles come from.
+
+    Raises:
+        CorruptError: a bundle is damaged, or lacks a required signature.
+        SpecError: a bundle cannot be read.
+        ToolError: signatures are required, and the cryptography package is missing.
+    """
+
+    def __init__(self, files: Iterable[BundleFile], policy: Policy) -> None:
+        self._opened: list[tuple[BundleFile, Bundle]] = []
+        try:
+            for file in files:
+                bundle = _open(file.file)
+                self._opened.append((file, bundle))
+                bundle.check_policy(policy)
+        except BaseException:
+            self.close()
+            raise
+        self.origins = tuple(file.origin for file, _ in self._opened)
+
+    def close(self) -> None:
+        """Close the files."""
+        for _, bundle in self._opened:
+            bundle.close()
+
+    def names(self) -> list[str]:
+        """Return the names of all kernels, sorted."""
+        return sorted({name for _, bundle in self._opened for name in bundle.names()})
+
+    def candidates(self, name: str) -> list[Candidate]:
+        """Return the variants of a kernel, an empty list if no bundle contains it.
+
+        If a bundle has variants for an architecture, variants for that architecture in bundles of a
+        higher rank are ignored.
+
+        Raises:
+            CorruptError: a manifest is damaged.
+            SelectionError: two bundles of the same rank have different artifacts for a variant.
+        """
+        if not is_name(name):
+            return []
+        variants = self._ranked(name)
+        if len(self._opened) == 1:
+            return list(variants)
+        taken: dict[bytes, Bundled] = {}
+        for variant in variants:
+            other = taken.setdefault(variant.key, variant)
+            if other is not variant and other.digest != variant.digest:
+                raise _two_artifacts(other, variant)
+        return list(taken.values())
+
+    def _ranked(self, name: str) -> Iterator[Bundled]:
+        """Yield the variants of a kernel: for each architecture, those with the lowest rank."""
+        ranks: dict[str, int] = {}
+        for file, bundle in self._opened:
+            for entry in bundle.entries(name):
+                if ranks.setdefault(entry.arch, file.rank) == file.rank:
+                    yield Bundled(bundle, entry, file.origin, self.origins)
+
+
+def _open(file: Traversable) -> Bundle:
+    if isinstance(file, Path):
+        return open_file(file)
+    # The bundle is a compressed member of a zip file, so all of it has to be read.
+    return Bundle(MemorySource(file.read_bytes()), str(file))
+
+
+def _two_artifacts(first: Bundled, other: Bundled) -> SelectionError:
+    return SelectionError(
+        f"there are two artifacts of {first.id}: {first.digest[:12]} from {first.origin}, and "
+        f"{other.digest[:12]} from {other.origin}.",
+        hint="Remove one of the two, or install them anew in versions that belong together.",
+    )
+
+
+# ---- kernels
+
 
 Entry = tuple[str, Mapping[str, Scalar], Artifact]
 """A variant to open: kernel name, parameters, compiled artifact."""
@@ -80,7 +457,7 @@ class Kernels(Mapping[str, Kernel]):
             variants.setdefault(name, []).append(Candidate(name, dict(params), artifact))
         for name, candidates in variants.items():
             self._kernels[name] = Kernel(name, candidates, checks=checks)
-        known.note(self)
+        note_provider(self)
 
     def __repr__(self) -> str:
         shown = ", ".join(self._names[:_MOST_SHOWN])
@@ -215,10 +592,6 @@ def open_bundle(
         CorruptError: it is not a bundle, is damaged, or lacks a required signature.
         ToolError: a signature is required, and the cryptography package is missing.
     """
-    from pathlib import Path
-
-    from pallasc.runtime.bundles import Bundles
-    from pallasc.runtime.discovery import BundleFile
     from pallasc.specs.bundle.signature import read_policy
 
     file = Path(path)
@@ -252,8 +625,6 @@ def load(
         SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist, or a file cannot be read.
         CorruptError: a bundle is damaged, or lacks a required signature.
     """
-    from pallasc.runtime.bundles import Bundles
-    from pallasc.runtime.discovery import find_bundles, package_folders
     from pallasc.specs.bundle.signature import read_policy
 
     files = find_bundles(package)

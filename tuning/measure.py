@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pallasc.errors import DeviceError, SelectionError, SpecError
-from pallasc.runtime.device.conditions import Conditions
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.selection import arch_refusal
+from pallasc.runtime.timing import Conditions
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry

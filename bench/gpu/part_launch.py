@@ -63,9 +63,8 @@ class Timer:
 
     def _raw(self) -> Callable[[], object]:
         """Return the call of cuda.bindings alone, with everything ready."""
-        from pallasc.runtime.calls.plain import ready_function
+        from pallasc.runtime.calls.plain import Parameters, launch_config, ready_function
         from pallasc.runtime.device.devices import get_device, open_driver
-        from pallasc.runtime.device.parameters import Parameters, launch_config
 
         artifact, driver = self.kernel.variants[0].artifact, open_driver()
         (launch,) = artifact.plan.launches

@@ -92,12 +92,12 @@ def _buffers(plan: plans.LaunchPlan) -> str:
     return f"{', '.join(numbers)}; {count(sum(b.size for b in plan.buffers), 'byte')}"
 
 
-_STEPS = {"Launch": ("launch", "launches"), "Fill": ("fill", "fills"), "Copy": ("copy", "copies")}
-
-
 def _steps(plan: plans.LaunchPlan) -> str:
-    kinds = Counter(type(step).__name__ for step in plan.steps)
-    return ", ".join(f"{number} {_STEPS[kind][number > 1]}" for kind, number in kinds.items())
+    kinds = Counter(map(plans.kind_of, plan.steps))
+    return ", ".join(
+        f"{number} {kind if number == 1 else plans.STEP_KINDS[kind].plural}"
+        for kind, number in kinds.items()
+    )
 
 
 def resources_text(artifact: Artifact) -> str:
@@ -204,15 +204,10 @@ def _buffer(number: int, buffer: plans.Buffer, plan: plans.LaunchPlan) -> str:
 
 
 def _step(number: int, step: plans.Step) -> Iterator[str]:
-    if isinstance(step, plans.Fill):
-        place, value = _place(step.buffer, step.offset), f"{step.value:#0{2 + 2 * step.width}x}"
-        yield f"{number:>4}: fill {step.size} bytes of {place} with {value}"
-    elif isinstance(step, plans.Copy):
-        source = _place(step.source, step.source_offset)
-        target = _place(step.target, step.target_offset)
-        yield f"{number:>4}: copy {step.size} bytes of {source} to {target}"
-    else:
+    if isinstance(step, plans.Launch):
         yield from _launch(number, step)
+    else:
+        yield f"{number:>4}: {step}"
 
 
 def _launch(number: int, step: plans.Launch) -> Iterator[str]:
@@ -229,7 +224,7 @@ def _launch(number: int, step: plans.Launch) -> Iterator[str]:
 
 
 def _peer_table(table: plans.PeerTable) -> str:
-    arrays = [_place(buffer, offset) for buffer, offset in table.arrays]
+    arrays = [plans.place_text(buffer, offset) for buffer, offset in table.arrays]
     facts = [f"{table.words} words for {table.ranks} ranks of {', '.join(arrays)}"]
     if table.symmetric:
         facts.append(f"symmetric {', '.join(arrays[number] for number in table.symmetric)}")
@@ -241,7 +236,7 @@ def _peer_table(table: plans.PeerTable) -> str:
 def _profile(profile: plans.Profile, plan: plans.LaunchPlan) -> str:
     launch = plan.launches[profile.launch]
     return (
-        f"profile of launch {profile.launch}, {launch.kernel}: {_place(profile.buffer, 0)}, "
+        f"profile of launch {profile.launch}, {launch.kernel}: buffer {profile.buffer}, "
         f"{profile.traces} traces of {profile.words} words a block, "
         f"regions {', '.join(profile.names)}"
     )
@@ -251,7 +246,7 @@ def _parameter(parameter: plans.Parameter) -> str:
     if isinstance(parameter, plans.Peers):
         return "pointer to the table of peers"
     if isinstance(parameter, plans.Pointer):
-        return f"pointer to {_place(parameter.buffer, parameter.offset)}"
+        return f"pointer to {plans.place_text(parameter.buffer, parameter.offset)}"
     facts = []
     if parameter.tensor_maps:
         facts.append(count(len(parameter.tensor_maps), "tensor map"))
@@ -262,7 +257,7 @@ def _parameter(parameter: plans.Parameter) -> str:
 
 def _tensor_map(tensor_map: plans.TensorMap) -> str:
     facts = [
-        _place(tensor_map.buffer, tensor_map.offset),
+        plans.place_text(tensor_map.buffer, tensor_map.offset),
         tensor_map.dtype,
         f"dims={_dim(tensor_map.dims)}",
         f"strides_bytes={_dim(tensor_map.strides)}",
@@ -282,10 +277,6 @@ def _tensor_map(tensor_map: plans.TensorMap) -> str:
         on = ["multicast" if rank == plans.MULTICAST else str(rank) for rank in tensor_map.peers]
         facts.append(f"on ranks {','.join(on)}")
     return " ".join(facts)
-
-
-def _place(buffer: int, offset: int) -> str:
-    return f"buffer {buffer}+{offset}" if offset else f"buffer {buffer}"
 
 
 def _dim(values: plans.Dim3 | tuple[int, ...]) -> str:

@@ -142,8 +142,8 @@ def command(
                params, artifact, us or null, rounds, failed or null, dropped or null)
     """
     from pallasc.cli.launching import device_json, make_inputs, model_of
-    from pallasc.runtime.device.conditions import find_conditions, pci_address
     from pallasc.runtime.device.devices import look_at_device
+    from pallasc.runtime.timing import find_conditions, pci_address
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
     from pallasc.tuning.contest import Rules

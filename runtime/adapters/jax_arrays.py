@@ -1,27 +1,482 @@
 """JAX arrays: inside `jit`, a kernel is an instruction in XLA's program.
 
 With pallasc's C library, the instruction calls a C handler (`jax_handlers`), otherwise a Python
-callback (`jax_callback`). In both cases XLA allocates the results. Memory for temporaries is an
-extra result that nobody reads, so XLA allocates it too, and captured launches do not outlive it.
+callback. In both cases XLA allocates the results. Memory for temporaries is an extra result that
+nobody reads, so XLA allocates it too, and captured launches do not outlive it.
+
+The callback is called by `jax.experimental.buffer_callback`, which passes XLA's stream and buffers,
+and lets XLA capture its launches into command buffers. Such a program cannot be serialized.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters import jax_handlers
-from pallasc.runtime.adapters.jax_callback import callback
-from pallasc.runtime.adapters.jax_rules import guarded
-from pallasc.runtime.adapters.jax_types import result_type, types_of, varying, workspace_types
-from pallasc.runtime.adapters.numpy_arrays import short_dtype
-from pallasc.runtime.calls.match import Call, RoutedVariants
+from pallasc.runtime.adapters.device_arrays import CPU, read_capsule
+from pallasc.runtime.adapters.numpy_arrays import check_unpacked, short_dtype
+from pallasc.runtime.calls.launch import launch_on_host
+from pallasc.runtime.calls.match import Call, Variants
+from pallasc.runtime.device.devices import current_device
+from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
+from pallasc.specs.arrays import array_text, parse_dtype
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import MISSING, unflatten
 from pallasc.specs.spelling import an
+
+# ---- types
+
+
+def types_of(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:
+    """Return the types of arrays with a variant's layouts, since XLA uses any layout requested.
+
+    Variants whose arrays are row-major are preferred.
+    """
+    return laid_out(kernel, [(short_dtype(array.dtype), tuple(array.shape)) for array in arrays])
+
+
+def laid_out(kernel: Variants, types: Sequence[ArrayType]) -> list[ArrayType]:
+    """Return the types with the layouts of a variant that takes them."""
+    plain = [array_type(*array[:2]) for array in types]
+    by_variant = [variant.arrays for variant in kernel.variants]
+    fitting = [arrays for arrays in by_variant if [array[:2] for array in arrays] == plain]
+    return list(min(fitting, key=lambda own: sum(map(len, own)), default=plain))
+
+
+def result_type(name: str, binding: Binding) -> Any:
+    """Return JAX's shape and dtype of a result.
+
+    Raises:
+        ArgumentError: JAX has no such dtype, or has it disabled.
+    """
+    import jax
+    import numpy
+
+    dtype = numpy.dtype(getattr(jax.numpy, parse_dtype(binding.dtype).jax_name, None))
+    if short_dtype(dtype) != binding.dtype:
+        raise ArgumentError(f"{name}: this version of JAX has no dtype for {binding.dtype}.")
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ArgumentError(
+            f"{name}: {binding.path} is {binding.dtype}, and JAX has 64-bit dtypes switched off.",
+            hint='Call jax.config.update("jax_enable_x64", True).',
+        )
+    return jax.ShapeDtypeStruct(binding.shape, dtype)
+
+
+def workspace_types(kernel: Variants, types: Sequence[ArrayType]) -> list[Any]:
+    """Return the type of the temporary memory, large enough for every variant for these arrays."""
+    import jax
+
+    size_bytes = max(
+        (
+            lay_out(variant.artifact.plan)[1]
+            for variant in kernel.variants
+            if list(variant.arrays) == list(types)
+        ),
+        default=0,
+    )
+    return [jax.ShapeDtypeStruct((size_bytes,), "uint8")] if size_bytes else []
+
+
+def varying(results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    """Mark results as varying over each `shard_map` axis that any of the arrays varies over.
+
+    JAX trusts these types: it sums gradients over devices where an array is the same on all.
+    """
+    import jax
+
+    axes = {axis for array in arrays for axis in _axes(array)}
+    return [
+        jax.lax.pcast(result, tuple(sorted(missing)), to="varying")
+        if (missing := axes - _axes(result))
+        else result
+        for result in results
+    ]
+
+
+def _axes(array: Any) -> frozenset[Any]:
+    """Return the mesh axes over which an array varies."""
+    import jax
+
+    axes: frozenset[Any] = jax.typeof(array).manual_axis_type.varying
+    return axes
+
+
+# ---- vmap and differentiation: the declared rules, or an error
+
+Flat = Callable[..., Sequence[Any]]
+"""A function from arrays to the leaves of its result."""
+
+CallFlat = Callable[[Variants, Sequence[Any]], Sequence[Any]]
+"""Call a kernel as a `Flat` function."""
+
+
+def guarded(kernel: Variants, flat: Flat, call: CallFlat) -> Flat:
+    """Return a function with a kernel's rules for `vmap` and for derivatives.
+
+    Args:
+        kernel: the kernel that the function calls.
+        flat: the function.
+        call: calls another kernel.
+    """
+    import jax
+
+    function = jax.custom_batching.custom_vmap(flat)
+
+    @function.def_vmap
+    def batch(axis_size: int, in_batched: Sequence[bool], *arrays: Any) -> Any:
+        results = _batched(kernel, axis_size, in_batched, arrays, call)
+        return results, [True] * len(results)
+
+    backward = kernel.rules.backward
+    if backward is None:
+        return _without_derivative(kernel.name, function)
+    return _with_derivative(kernel, function, backward, call)
+
+
+# ---- vmap
+
+
+def _batched(
+    kernel: Variants,
+    axis_size: int,
+    in_batched: Sequence[bool],
+    arrays: Sequence[Any],
+    call: CallFlat,
+) -> Sequence[Any]:
+    """Call the variant for a batch.
+
+    An array without a batch dimension is passed unchanged if a variant takes it, and is otherwise
+    broadcast.
+
+    Raises:
+        ArgumentError: there is no variant for it, or its results do not have the right shapes.
+    """
+    import jax.numpy as jnp
+
+    name, batched = kernel.name, batched_form_of(kernel)
+    if batched is None:
+        raise ArgumentError(
+            f"{name} cannot be used under jax.vmap: its shapes are fixed.",
+            hint="Compile a variant for the batched shape and declare it, by vmap in the spec or "
+            "with defvmap, or use jax.lax.map.",
+        )
+    repeated = [
+        array if has_batch else jnp.broadcast_to(array, (axis_size, *array.shape))
+        for array, has_batch in zip(arrays, in_batched, strict=True)
+    ]
+    taken = next(
+        (own for own in (arrays, repeated) if tuple(types_of(batched, own)) in batched.types), None
+    )
+    if taken is None:
+        shapes = ", ".join(str(list(array.shape)) for array in repeated)
+        raise ArgumentError(
+            f"{name} has no variant for a batch of {axis_size} under jax.vmap: arrays of the "
+            f"shapes {shapes}.",
+            hint="Compile a variant for them, or use jax.lax.map.",
+        )
+    results = call(batched, taken)
+    single = [
+        (short_dtype(array.dtype), tuple(array.shape)[1 if own else 0 :])
+        for array, own in zip(arrays, in_batched, strict=True)
+    ]
+    signature = kernel.signature_for(laid_out(kernel, single))
+    expected = [(axis_size, *output.shape) for output in signature.outputs]
+    found = [tuple(result.shape) for result in results]
+    if found != expected:
+        raise ArgumentError(
+            f"{name}: the variant for a batch of {axis_size} gives results of the shapes "
+            f"{', '.join(map(str, map(list, found)))}, and jax.vmap needs "
+            f"{', '.join(map(str, map(list, expected)))}.",
+            hint="Declare a kernel with defvmap that does to each part of a batch what this does.",
+        )
+    return results
+
+
+# ---- the kernel to use instead
+
+
+def batched_form_of(kernel: Variants) -> Variants | None:
+    """Return the kernel that does the same for a batch, None if there is none.
+
+    A rule declared in the program takes precedence over the specs of the variants.
+
+    Raises:
+        ArgumentError: the specs name different kernels, or one that was not opened together with
+            it.
+    """
+    rules = kernel.rules
+    if rules.is_batched:
+        return kernel if rules.batched is None else like(rules.batched, kernel)
+    names = sorted({own.vmap for own in kernel.variants if own.vmap is not None})
+    if len(names) > 1:
+        raise ArgumentError(
+            f"variants of {kernel.name} name several kernels for jax.vmap: {', '.join(names)}.",
+            hint="Declare one of them with defvmap.",
+        )
+    if not names or names[0] == kernel.name:
+        return kernel if names else None
+    batched: Variants | None = rules.find(names[0])
+    if batched is None:
+        raise ArgumentError(
+            f"{kernel.name} cannot be used under jax.vmap: its spec names the kernel "
+            f"{names[0]} for that, which was not opened with it.",
+            hint=f"Put {names[0]} into the bundle, or declare a kernel with defvmap.",
+        )
+    return like(batched, kernel)
+
+
+def like(kernel: Variants, other: Variants) -> Variants:
+    """Return a kernel's variants that match a call of another kernel.
+
+    The result is by digest if the other kernel is. Among variants for the same arrays and target,
+    those that have the matrix parameters shared by all of the other's variants are kept, if there
+    are any: a caller who chose a parameter for the call cannot choose it for the substitute kernel.
+    """
+    first, *rest = other.variants
+    shared = [
+        {name: value}
+        for name, value in first.params.items()
+        if all(has_params(own, {name: value}) for own in rest)
+    ]
+    groups: dict[object, list[Candidate]] = {}
+    for own in kernel.variants:
+        groups.setdefault((own.arrays, own.target), []).append(own)
+    taken = {id(own) for group in groups.values() for own in _narrowed(group, shared)}
+    is_by_digest = kernel.is_by_digest or other.is_by_digest
+    if len(taken) == len(kernel.variants) and is_by_digest == kernel.is_by_digest:
+        return kernel
+    variants = [own for own in kernel.variants if id(own) in taken]
+    given = {
+        name: value
+        for name, value in other.selector.given.items()
+        if all(has_params(own, {name: value}) for own in variants)
+    }
+    return kernel.of(variants, given=given, is_by_digest=is_by_digest)
+
+
+def _narrowed(
+    candidates: Sequence[Candidate], wishes: Iterable[Mapping[str, object]]
+) -> Sequence[Candidate]:
+    """Narrow the candidates by each wish in turn that at least one of them meets."""
+    for params in wishes:
+        candidates = [own for own in candidates if has_params(own, params)] or candidates
+    return candidates
+
+
+# ---- derivatives
+
+
+def _without_derivative(name: str, function: Flat) -> Flat:
+    import jax
+
+    differentiated: Any = jax.custom_jvp(lambda *arrays: function(*arrays))
+
+    @differentiated.defjvp  # type: ignore[untyped-decorator]
+    def refuse(*_: Any) -> Any:
+        raise ArgumentError(
+            f"{name} has no derivative.",
+            hint="Give it one with defvjp, or with jax.custom_vjp around the call.",
+        )
+
+    flat: Flat = differentiated
+    return flat
+
+
+def _with_derivative(kernel: Variants, function: Flat, backward: Any, call: CallFlat) -> Flat:
+    import jax
+
+    differentiated: Any = jax.custom_vjp(lambda *arrays: function(*arrays))
+
+    def forward(*arrays: Any) -> Any:
+        results = function(*arrays)
+        return results, (arrays, results)
+
+    def pull_back(residuals: Any, cotangents: Any) -> Any:
+        if isinstance(backward, Variants):
+            return _by_kernel(kernel, backward, residuals, cotangents, call)
+        return _by_function(kernel, backward, residuals, cotangents)
+
+    differentiated.defvjp(forward, pull_back)
+    flat: Flat = differentiated
+    return flat
+
+
+def _by_function(kernel: Variants, backward: Any, residuals: Any, cotangents: Any) -> Any:
+    """Return the gradients from a user's function, which is written as for `jax.custom_vjp`."""
+    arrays, results = residuals
+    tree = kernel.signature_for(types_of(kernel, arrays)).output_tree
+    own = arrays, unflatten(tree, results)
+    gradients = backward(own, unflatten(tree, cotangents))
+    if not isinstance(gradients, tuple | list) or len(gradients) != len(arrays):
+        is_tuple = isinstance(gradients, tuple | list)
+        found = str(len(gradients)) if is_tuple else an(type(gradients).__name__)
+        raise ArgumentError(
+            f"the backward function of {kernel.name} must give {len(arrays)} gradients, one for "
+            f"each array, and gives {found}.",
+            hint="Return a tuple with a gradient for each array, None where there is none.",
+        )
+    return _checked(kernel, arrays, gradients)
+
+
+def _by_kernel(
+    kernel: Variants,
+    backward: Variants,
+    residuals: Any,
+    cotangents: Any,
+    call: CallFlat,
+) -> Any:
+    """Return the gradients from a kernel for inputs, results (if it takes them), and cotangents."""
+    arrays, results = residuals
+    given = [array for array in cotangents if _has_derivative(array.dtype)]
+    choices = {len(taken): taken for taken in ((*arrays, *given), (*arrays, *results, *given))}
+    number = len(backward.signature.inputs)
+    if number not in choices:
+        raise ArgumentError(
+            f"the backward kernel of {kernel.name} must take {' or '.join(map(str, choices))} "
+            "arrays: its inputs, its results or not, and their cotangents. "
+            f"{backward.name} takes {number}.",
+            hint="Pass defvjp a function that calls it as it has to be.",
+        )
+    gradients = list(call(like(backward, kernel), choices[number]))
+    places = [n for n, array in enumerate(arrays) if _has_derivative(array.dtype)]
+    if len(gradients) != len(places):
+        raise ArgumentError(
+            f"the backward kernel of {kernel.name} must give {len(places)} results, the gradients "
+            f"of its arrays, and {backward.name} gives {len(gradients)}.",
+            hint="Pass defvjp a function that returns a gradient, or None, for each array.",
+        )
+    found = dict(zip(places, gradients, strict=True))
+    return _checked(kernel, arrays, [found.get(n) for n in range(len(arrays))])
+
+
+def _checked(kernel: Variants, arrays: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """Check that gradients have the types of their arrays; JAX's own message would be less clear.
+
+    Raises:
+        ArgumentError: a gradient has another type.
+    """
+    bindings = kernel.signature_for(types_of(kernel, arrays)).inputs
+    for binding, array, gradient in zip(bindings, arrays, gradients, strict=True):
+        if gradient is None:
+            continue
+        own, other = ((x.dtype, tuple(x.shape)) for x in (array, gradient))
+        if own != other:
+            raise ArgumentError(
+                f"{kernel.name}: the gradient of {binding.path} is "
+                f"{array_text(short_dtype(other[0]), other[1])}, and {binding.path} is "
+                f"{array_text(short_dtype(own[0]), own[1])}.",
+                hint="Convert it in a function that is passed to defvjp.",
+            )
+    return tuple(gradients)
+
+
+def _has_derivative(dtype: Any) -> bool:
+    """Return True if arrays of a dtype have derivatives: floats and complex numbers."""
+    import jax.numpy as jnp
+
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+# ---- the Python callback
+
+
+def callback(
+    kernel: Variants,
+    types: Sequence[ArrayType],
+    results: Sequence[Any],
+    aliases: Mapping[int, int],
+    count: int,
+) -> Callable[..., Any]:
+    """Return a function that launches a kernel from inside a JAX program.
+
+    Args:
+        kernel: the kernel to launch.
+        types: the types of its arrays.
+        results: what XLA allocates: inputs updated in place, results, then memory for temporaries.
+        aliases: for each input that is updated in place, the number of its result.
+        count: the number of results before the memory for temporaries.
+    """
+    from jax.experimental.buffer_callback import buffer_callback
+
+    _load(kernel, types)
+
+    def launch(context: Any, outputs: Any, *inputs: Any) -> None:
+        # XLA gives an aliased input the output's memory, after copying the input there if
+        # necessary.
+        places = {number: outputs[leaf] for number, leaf in aliases.items()}
+        taken = [places.get(number, buffer) for number, buffer in enumerate(inputs)]
+        workspace = outputs[count] if len(outputs) > count else None
+        _launch(kernel, context, types, taken, outputs[len(aliases) : count], workspace)
+
+    function: Callable[..., Any] = buffer_callback(
+        launch,
+        results,
+        input_output_aliases=dict(aliases) or None,
+        command_buffer_compatible=True,
+    )
+    return function
+
+
+def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
+    """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
+
+    Errors are left to the callback to report: the function may be traced for other devices.
+    """
+    import jax
+
+    if jax.default_backend() == "gpu":
+        for device in jax.local_devices():
+            with suppress(PallascError):
+                ordinal = device.local_hardware_id
+                kernel.route(ordinal, types).program(ordinal)
+
+
+def _launch(
+    kernel: Variants,
+    context: Any,
+    types: Sequence[ArrayType],
+    arrays: Any,
+    results: Any,
+    workspace: Any,
+) -> None:
+    """Launch into XLA's stream from inside the callback, with results in XLA's buffers."""
+    if any(int(buffer.__dlpack_device__()[0]) == CPU for buffer in (*arrays, *results)):
+        _launch_on_host(kernel, types, arrays, results)
+        return
+    views = [_view(buffer) for buffer in (*arrays, *results)]
+    ordinal = views[0].device or 0
+    pointers = [view.pointer for view in views]
+    route = kernel.route(ordinal, types, pointers[: len(arrays)])
+    place = _view(workspace).pointer if route.workspace_bytes else None
+    route.enqueue(int(context.stream), ordinal, pointers, place)
+
+
+def _launch_on_host(
+    kernel: Variants, types: Sequence[ArrayType], arrays: Any, results: Any
+) -> None:
+    """Run for JAX on the CPU: its buffers are copied like numpy arrays."""
+    import numpy
+
+    inputs = [numpy.asarray(buffer) for buffer in arrays]
+    outputs = [numpy.asarray(buffer) for buffer in results]
+    for array in (*inputs, *outputs):
+        check_unpacked(array.dtype)
+    launch_on_host(kernel.route(current_device(), types), inputs, outputs)
+
+
+def _view(buffer: Any) -> ArrayView:
+    _, ordinal = buffer.__dlpack_device__()
+    return read_capsule(buffer.__dlpack__(), int(ordinal))
+
+
+# ---- the adapter
 
 
 class JaxAdapter(Adapter):
@@ -85,13 +540,13 @@ def _is_on_host(array: Any) -> bool:
     return all(device.platform == "cpu" for device in array.devices())
 
 
-def _traced(kernel: RoutedVariants, *arrays: Any) -> Any:
+def _traced(kernel: Variants, *arrays: Any) -> Any:
     """Return the results of a kernel in a traced function."""
     leaves = _leaves(kernel, arrays)
     return unflatten(kernel.signature_for(types_of(kernel, arrays)).output_tree, leaves)
 
 
-def _leaves(kernel: RoutedVariants, arrays: Sequence[Any]) -> Sequence[Any]:
+def _leaves(kernel: Variants, arrays: Sequence[Any]) -> Sequence[Any]:
     """Return the leaves of a kernel's results in a traced function."""
     # Report invalid arguments before JAX looks at them.
     kernel.signature_for(types_of(kernel, arrays))
@@ -101,7 +556,7 @@ def _leaves(kernel: RoutedVariants, arrays: Sequence[Any]) -> Sequence[Any]:
     return function(*varying(arrays, arrays))
 
 
-def _call(kernel: RoutedVariants, *arrays: Any) -> list[Any]:
+def _call(kernel: Variants, *arrays: Any) -> list[Any]:
     """Add the call itself to the function being traced."""
     types = types_of(kernel, arrays)
     signature = kernel.signature_for(types)
@@ -129,8 +584,3 @@ def _in_memory(array: Any, binding: Binding) -> Any:
     if binding.layout is None:
         return array
     return array.transpose(tuple(reversed(binding.layout)))
-
-
-def make_adapter() -> JaxAdapter:
-    """Return the adapter. JAX is already imported, since the caller has a JAX array."""
-    return JaxAdapter()

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.errors import CorruptError, ToolError, UnsupportedError
-from pallasc.runtime.matching.candidates import ArrayType, Candidate
-from pallasc.runtime.matching.known import find_blob
+from pallasc.runtime.calls.match import Variants
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, find_blob
 from pallasc.runtime.matching.selection import arch_refusal, several_fit
 from pallasc.runtime.matching.tuned import Selector
-from pallasc.runtime.matching.variants import Variants
 from pallasc.runtime.native.library import open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.gpus import ARCH, device_names

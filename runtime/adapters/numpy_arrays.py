@@ -51,11 +51,6 @@ class NumpyAdapter(Adapter):
         return numpy.empty(shape, dtype=numpy_dtype(dtype))
 
 
-def make_adapter() -> NumpyAdapter:
-    """Return the adapter."""
-    return NumpyAdapter()
-
-
 @lru_cache(maxsize=256)
 def short_dtype(dtype: Any) -> str:
     """Return the short name of a numpy dtype, or numpy's own name if there is none."""

@@ -1,43 +1,165 @@
-"""One launch: a route has programs on devices.
+"""One launch: a route has programs on devices, and a program is launched by the C library.
+
+The library executes flat plans. Without it, with thread-local default streams, or for what a flat
+plan cannot express, `calls/plain.py` launches through cuda-python.
+
+A cubin is loaded once for all devices. A kernel is made ready on each device separately: the
+attributes that allow more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are
+set, and its code is copied there at once, since the driver's lazy loading fails during stream
+capture (before driver 12.3) and can deadlock with running kernels. Nothing is ever unloaded: a
+captured graph may launch a kernel after everything else of it is gone.
 
 The launch uses the stream that the caller passes. If there is none, it uses the stream of the first
 array, results included, whose framework has a current stream or which names a stream. Otherwise it
 uses the default stream. If other arrays belong to another stream, the launch and that stream wait
-for each other (`uses.Order`).
+for each other (`streams.Order`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pallasc.errors import ArgumentError, PallascError
-from pallasc.runtime.calls.padding import Prepared
-from pallasc.runtime.calls.program import Program, load_program
-from pallasc.runtime.device import process_state
+from pallasc.errors import ArgumentError, DeviceError, PallascError, ToolError, UnsupportedError
+from pallasc.runtime.calls.plain import PlainSteps
 from pallasc.runtime.device.devices import (
     Device,
+    Forgetful,
+    active,
     context_of,
     current_context,
     current_device,
     get_device,
+    is_capturing,
+    outside_captures,
+    state,
 )
-from pallasc.runtime.device.memory import lay_out, temporary
-from pallasc.runtime.device.process_state import Forgetful
 from pallasc.runtime.device.streams import (
     DEFAULT_STREAMS,
     PRIMARY_CONTEXT,
+    Order,
     across_contexts,
+    align,
+    check_stream,
+    lay_out,
+    own_stream,
     stream_handle,
+    temporary,
 )
-from pallasc.runtime.device.uses import Order
-from pallasc.runtime.matching.arrays import Passed, find_adapter
+from pallasc.runtime.matching.arrays import Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.selection import select
+from pallasc.runtime.matching.padding import Prepared
 from pallasc.runtime.matching.tuned import Selector
+from pallasc.runtime.native.library import Library, NativePlan, has_thread_streams, open_library
+from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.signature import MISSING, Signature, unflatten
+
+# ---- programs
+
+_MOST_STREAMS = 64
+
+
+def load_program(candidate: Candidate, device: Device, stream: int | None = None) -> Program:
+    """Return the program of a variant on a device, loaded there once, for a launch in a stream.
+
+    Raises:
+        CorruptError, DeviceError: as for `Program`, or the stream is being captured.
+    """
+    with state.lock:
+        programs: dict[int, Program] = state.programs.setdefault(candidate.artifact, {})
+        if device.ordinal not in programs:
+            if stream is not None and is_capturing(device, stream):
+                what = f"{candidate.name} is not loaded on {device}"
+                hint = f"Call preload({device.ordinal}) before the capture."
+                raise DeviceError(f"{what}, and its stream is being captured.", hint=hint)
+            programs[device.ordinal] = Program(candidate, device)
+        return programs[device.ordinal]
+
+
+class Program:
+    """A variant on a device: kernels loaded, constants uploaded.
+
+    Args:
+        candidate: the variant.
+        device: the GPU to load it on.
+
+    Attributes:
+        name: the variant's name in messages.
+        device: as given.
+        workspace_bytes: total size of its temporaries.
+        native: the plan in the C library; None if launches go through cuda-python.
+
+    Raises:
+        CorruptError: the artifact is damaged.
+        DeviceError: the device cannot run it.
+    """
+
+    def __init__(self, candidate: Candidate, device: Device) -> None:
+        self.name = candidate.id
+        self.device = device
+        _, self.workspace_bytes = lay_out(candidate.artifact.plan)
+        self.native = _open(candidate)
+        self._launch: Callable[..., None]
+        if self.native is None:
+            self._launch = PlainSteps(candidate, device).launch
+        else:
+            self.native.prepare(device.ordinal)
+            self._launch = partial(self.native.launch, device=device.ordinal)
+        self._streams: set[int] = set()
+
+    def launch(self, stream: int, pointers: Sequence[int], workspace: int = 0) -> None:
+        """Enqueue all steps in a stream.
+
+        Args:
+            stream: the stream's handle.
+            pointers: addresses of the inputs, then of the outputs that are not inputs.
+            workspace: address of `workspace_bytes` for temporaries.
+
+        Raises:
+            ArgumentError: an address is misaligned, an output overlaps another array, or the
+                stream belongs to another device.
+            DriverError: the driver refuses a step or a tensor map.
+        """
+        if stream > DEFAULT_STREAMS and stream not in self._streams:
+            self._admit(stream)
+        try:
+            self._launch(pointers, stream=stream, workspace=workspace)
+        except DeviceError as error:
+            error.names_variant = True
+            raise
+
+    def _admit(self, stream: int) -> None:
+        check_stream(stream, self.device)
+        if len(self._streams) >= _MOST_STREAMS:
+            self._streams.clear()
+        self._streams.add(stream)
+
+
+def _open(candidate: Candidate) -> NativePlan | None:
+    """Return a variant as an open flat plan, None if cuda-python has to launch it."""
+    library = _library()
+    if library is None:
+        return None
+    try:
+        return library.open(flat_plan(candidate.artifact, name=candidate.id))
+    except UnsupportedError:
+        return None
+
+
+def _library() -> Library | None:
+    """Return the C library, None if it cannot launch for this process."""
+    if state.library is None:
+        try:
+            state.library = False if has_thread_streams() else open_library()
+        except ToolError:
+            state.library = False
+    return state.library or None
+
+
+# ---- routes
 
 
 class Route:
@@ -47,7 +169,7 @@ class Route:
         candidates: the variants.
         is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
             decide, and addresses do not matter.
-        selector: chooses among the variants of a tuned kernel, None for other kernels.
+        selector: chooses among the variants; None: no table decides.
 
     Attributes:
         is_only: as given.
@@ -64,7 +186,7 @@ class Route:
         selector: Selector | None = None,
     ) -> None:
         self.candidates = tuple(candidates)
-        self._selector = selector
+        self._selector = selector or Selector(candidates)
         self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
@@ -72,7 +194,7 @@ class Route:
         self._chosen: dict[int, tuple[Candidate, Device]] = {}
         self._programs: dict[int, Program] = {}
         self.fronts: list[Forgetful] = []
-        process_state.now.routes.add(self)
+        state.routes.add(self)
 
     def choose(self, candidate: Candidate, device: Device) -> None:
         """Set the variant to use for a device's program."""
@@ -89,11 +211,7 @@ class Route:
         if program is None:
             if ordinal not in self._chosen:
                 device = get_device(ordinal)
-                if self._selector is None:
-                    chosen = select(self.candidates, device)
-                else:
-                    chosen = self._selector.select(device)
-                self.choose(chosen, device)
+                self.choose(self._selector.select(device), device)
             program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
         return program
 
@@ -312,3 +430,85 @@ def _mark_written(passed: Sequence[Passed], written: set[int]) -> None:
     """Mark the arrays that a launch wrote, in frameworks that count writes."""
     for number in sorted(written):
         passed[number].adapter.mark_written((passed[number].array,))
+
+
+# ---- host arrays: copied to the GPU and back, outside of any stream capture
+
+
+def launch_copied(match: Match) -> Any:
+    """Launch, and return the results in the structure of the compiled function.
+
+    Raises:
+        ArgumentError, DeviceError: as for a call of the kernel.
+    """
+    route, results = match.route, match.results
+    if results is None:
+        results = match.allocate(current_device(), None)
+    check_copied(route.name, match.signature.results, results)
+    stream = None if match.stream is None else stream_handle(match.stream)
+    inputs = [array.array for array in match.inputs]
+    outputs = [array.array for array in results]
+    if match.padding is None:
+        launch_on_host(route, inputs, outputs, stream)
+    else:
+        adapter, ordinal = match.inputs[0].adapter, current_device()
+        match.padding.on_host(
+            inputs,
+            outputs,
+            lambda shape, dtype: adapter.empty(shape, dtype, ordinal, None),
+            lambda own, made: launch_on_host(route, own, made, stream),
+        )
+    return match.returned(results)
+
+
+def launch_on_host(
+    route: Route, inputs: Sequence[Any], results: Sequence[Any], stream: int | None = None
+) -> None:
+    """Run a route on numpy arrays, on the current device; wait until the results are written.
+
+    Args:
+        route: the route to run.
+        inputs: the arrays, in order.
+        results: arrays for the results.
+        stream: the stream; None for one of pallasc's own.
+
+    Raises:
+        ArgumentError, DeviceError: as for a call of the kernel.
+    """
+    device = get_device(current_device())
+    program = route.program(device.ordinal)
+    if stream is not None and is_capturing(device, stream):  # a graph cannot copy there and back
+        raise ArgumentError(
+            f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
+            "at once.",
+            hint="Pass arrays in GPU memory.",
+        )
+    handle = own_stream(device) if stream is None else stream
+    arrays = [*inputs, *results]
+    sizes = [align(array.nbytes) for array in arrays]
+    total = sum(sizes) + route.workspace_bytes
+    what = f"{route.name} needs {total} bytes on {device}"
+    with (
+        active(device) as driver,
+        outside_captures(driver),
+        temporary(device, total, handle, what) as base,
+    ):
+        places = [base + sum(sizes[:number]) for number in range(len(sizes))]
+        try:
+            what = f"an input of {route.name} cannot be copied to the GPU"
+            for place, array in zip(places, inputs, strict=False):
+                if array.nbytes:
+                    copied = place, array.ctypes.data, array.nbytes, handle
+                    driver.call("cuMemcpyHtoDAsync", *copied, what=what)
+            program.launch(handle, places, base + sum(sizes))
+            what = f"a result of {route.name} cannot be copied from the GPU"
+            for number in (*route.signature.updated, *range(len(inputs), len(arrays))):
+                if arrays[number].nbytes:
+                    array = arrays[number]
+                    copied = array.ctypes.data, places[number], array.nbytes, handle
+                    driver.call("cuMemcpyDtoHAsync", *copied, what=what)
+        except BaseException:
+            driver.bindings.cuStreamSynchronize(handle)  # copies may still use the arrays
+            raise
+        what = f"the results of {route.name} cannot be copied from the GPU"
+        driver.call("cuStreamSynchronize", handle, what=what)

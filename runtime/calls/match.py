@@ -1,35 +1,246 @@
-"""Match a call: inspect and check its arrays, and select a variant."""
+"""Match a call: bind its arguments, inspect and check its arrays, and select a variant.
+
+An argument may be an array in one variant and None in another, or lists of different lengths, or
+mappings with different keys. Variants with the same structure are one form, which is a kernel in
+itself. Structures are distinguished by the paths of their arrays, which a bundle's manifest has.
+Only if arrays are in lists, mappings or nodes are the launch plans read as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
-from pallasc.errors import ArgumentError, SelectionError
+from pallasc.errors import ArgumentError, DeviceError, PallascError, SelectionError
 from pallasc.runtime.calls.launch import Match, Route
-from pallasc.runtime.calls.padding import Prepared
-from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import current_device, get_device, is_driver_open
-from pallasc.runtime.matching import mismatches
+from pallasc.runtime.device.devices import current_device, get_device, is_driver_open, state
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
-from pallasc.runtime.matching.padded import Padding
-from pallasc.runtime.matching.selection import may_run, select
-from pallasc.runtime.matching.variants import Variants
+from pallasc.runtime.matching.candidates import (
+    ArrayType,
+    Candidate,
+    array_type,
+    by_arrays,
+    has_params,
+    note_provider,
+)
+from pallasc.runtime.matching.padding import Padding, Prepared, smallest
+from pallasc.runtime.matching.selection import (
+    arch_refusal,
+    may_run,
+    no_variant_for,
+    no_variant_with,
+    not_contiguous,
+    place_text,
+    read_only,
+    several_fit,
+    wrong_array,
+    wrong_layout,
+)
+from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.arrays import array_text, strides_of
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import MISSING, Signature, flatten
+from pallasc.specs.artifacts.plan import Binding, tree_leaves
+from pallasc.specs.artifacts.signature import MISSING, Arguments, Signature, flatten, input_names
+from pallasc.specs.objects import cached_property
+
+# ---- the variants of a kernel
 
 
-class RoutedVariants(Variants):
-    """The variants of a kernel, with a route for each set of arrays."""
+class Rules:
+    """Rules that a program declared for a kernel, for JAX transformations.
 
-    def __init__(self, name: str, candidates: Iterable[Candidate], **options: Any) -> None:
-        super().__init__(name, candidates, **options)
+    Args:
+        find: returns the kernel with a name that was opened together with this one.
+
+    Attributes:
+        find: as given.
+        backward: a kernel or a function that returns gradients, None if there is none.
+        batched: the kernel that does the same for a batch, None for the kernel's own variants.
+        is_batched: a batched kernel was declared.
+        version: incremented by each declaration.
+    """
+
+    def __init__(self, find: Callable[[str], Any] = lambda _: None) -> None:
+        self.find = find
+        self.backward: Any = None
+        self.batched: Any = None
+        self.is_batched = False
+        self.version = 0
+
+    def declare_batched(self, batched: Variants | None) -> None:
+        """Declare the kernel that does the same for a batch; None for the kernel's own variants."""
+        self.batched, self.is_batched = batched, True
+        self.version += 1
+
+    def declare_backward(self, backward: Any) -> None:
+        """Declare the kernel or function that returns gradients."""
+        self.backward = backward
+        self.version += 1
+
+
+class Variants:
+    """The variants of a kernel, with a route for each set of arrays.
+
+    Args:
+        name: their name in messages.
+        candidates: the variants, at least one.
+        checks, is_by_digest: see `Kernel`.
+        rules: declared rules, shared by all kernels derived from one.
+
+    Attributes:
+        name, checks, is_by_digest, rules: as given.
+        variants: the candidates.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        candidates: Iterable[Candidate],
+        *,
+        checks: bool = True,
+        is_by_digest: bool = False,
+        rules: Rules | None = None,
+    ) -> None:
+        self.name = name
+        self.checks = checks
+        self.is_by_digest = is_by_digest
+        self.rules = rules or Rules()
+        self.variants: tuple[Candidate, ...] = tuple(candidates)
+        if not self.variants:
+            raise ArgumentError(f"kernel {name} has no variants.")
+        self._with_params: dict[object, Self] = {}
+        self._paddings: dict[tuple[int, tuple[ArrayType, ...]], Padding | None] = {}
         self._routes: dict[object, Route] = {}
         self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
         self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
+        note_provider(self)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The signature of the first variant."""
+        return self.variants[0].signature
+
+    @cached_property
+    def types(self) -> Mapping[tuple[ArrayType, ...], Sequence[Candidate]]:
+        """The array types that any variant takes, and the variants that take them."""
+        return by_arrays(self.variants)
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        """The arguments that a caller may pass: names and trees of arrays, names of parameters."""
+        names = dict.fromkeys(name for variant in self.variants for name in variant.params)
+        return Arguments(self.name, self.signature, names)
+
+    @cached_property
+    def selector(self) -> Selector:
+        """The selector of these variants."""
+        return Selector(self.variants)
+
+    def with_params(self, params: Mapping[str, object]) -> Self:
+        """Return the variants that have these matrix parameters.
+
+        Raises:
+            ArgumentError: there are none.
+        """
+        key = tuple(sorted((name, str(type(value)), value) for name, value in params.items()))
+        variants = self._with_params.get(key)
+        if variants is None:
+            selection = [own for own in self.variants if has_params(own, params)]
+            if not selection:
+                raise no_variant_with(self.name, self.variants, params)
+            variants = self.of(selection, given=params)
+            # If two threads get here, both use the object that the first one stored.
+            variants = self._with_params.setdefault(key, variants)
+        return variants
+
+    def of(
+        self,
+        candidates: Iterable[Candidate],
+        *,
+        given: Mapping[str, object] | None = None,
+        **changes: bool,
+    ) -> Self:
+        """Return a kernel like this one with some of the variants, or with other options.
+
+        Args:
+            candidates: the variants.
+            given: parameters that the caller chose.
+            changes: options that differ.
+        """
+        options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
+        made = type(self)(self.name, candidates, rules=self.rules, **options)
+        vars(made)["selector"] = self.selector.among(made.variants, given)
+        return made
+
+    def padding(self, ordinal: int | None, types: tuple[ArrayType, ...]) -> Padding | None:
+        """Return how to pad arrays that no variant takes, None if they cannot be padded.
+
+        Args:
+            ordinal: the GPU; None for the current one.
+            types: the arrays.
+
+        Raises:
+            DeviceError: the driver cannot be used.
+        """
+        if not self.can_pad or types in self.types or smallest(self.variants, types) is None:
+            return None
+        device = get_device(current_device() if ordinal is None else ordinal)
+        if (device.ordinal, types) not in self._paddings:
+            able = (
+                own
+                for own in self.variants
+                if arch_refusal(own.arch, device.major, device.minor) is None
+            )
+            self._paddings[device.ordinal, types] = smallest(able, types)
+        return self._paddings[device.ordinal, types]
+
+    @cached_property
+    def can_pad(self) -> bool:
+        """True if some arrays may be shorter than the variants' arrays."""
+        return any(own.tuning is not None and own.tuning.pad for own in self.variants)
+
+    def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
+        """Return the variants, an empty tuple if the kernel has another name."""
+        return self.variants if kernel == self.name else ()
+
+    def check_types(self, arrays: Sequence[ArrayType]) -> None:
+        """Check that a variant takes arrays of these types, without needing a driver.
+
+        Raises:
+            ArgumentError: none does.
+        """
+        if tuple(array_type(*array) for array in arrays) not in self.types:
+            if len(self.types) == 1 and not self.can_pad:
+                raise wrong_array(self.name, self.variants[0].facts.inputs, arrays)
+            raise self._no_variant_for(arrays)
+
+    def _no_variant_for(self, arrays: Sequence[ArrayType]) -> ArgumentError:
+        """Return the error for arrays that no variant takes, and that are not padded here."""
+        error = no_variant_for(self.name, self.variants, arrays)
+        if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
+            error.hint = (
+                "Arrays of JAX, and those of an operator of torch, are not padded: pad them where "
+                f"the program is written. {error.hint or ''}".rstrip()
+            )
+        return error
+
+    def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
+        """Return the signature of the variants for arrays of these types, for any GPU.
+
+        Raises:
+            ArgumentError: no variant takes such arrays.
+            SelectionError: variants that do have different results.
+        """
+        alike = self.types.get(tuple(arrays))
+        if alike is None:
+            raise self._no_variant_for(arrays)
+        kinds = {variant.kind: variant for variant in alike}
+        if len(kinds) > 1:
+            raise several_fit(list(kinds.values()))
+        return alike[0].signature
+
+    # ---- routes
 
     def route(
         self,
@@ -53,11 +264,7 @@ class RoutedVariants(Variants):
         if len(self.variants) == 1:
             addresses = None  # binding them gives a clearer message
         device = get_device(current_device() if ordinal is None else ordinal)
-        if self.is_tuned:
-            candidate = self.selector.select(device, types, addresses)
-        else:
-            likely = self.types.get(types)
-            candidate = select(self.variants, device, types, addresses=addresses, likely=likely)
+        candidate = self.selector.select(device, types, addresses)
         route = self._route_of(candidate)
         route.choose(candidate, device)
         # Cached only if types alone decide: otherwise addresses may choose another route next time.
@@ -69,17 +276,16 @@ class RoutedVariants(Variants):
         """Return a variant's route, shared by all variants with the same inputs and outputs."""
         route = self._routes.get(candidate.kind)
         if route is None:
-            with process_state.now.lock:
+            with state.lock:
                 alike, is_only = self._alike(candidate)
-                selector = self.selector.among(alike) if self.is_tuned else None
-                made = Route(alike, is_only=is_only, selector=selector)
+                made = Route(alike, is_only=is_only, selector=self.selector.among(alike))
                 route = self._routes.setdefault(candidate.kind, made)
         return route
 
     def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
         """Return the variants of a route, and True if no others take its arrays on GPUs here."""
         # Skip variants that the table never picks here, so that their artifacts are not read.
-        taken = self.selector.taken_here(candidate, candidate.arrays) if self.is_tuned else None
+        taken = self.selector.taken_here(candidate, candidate.arrays)
         if taken is None:
             rivals = self.types[candidate.arrays]
             taken = [own for own in rivals if own is candidate or may_run(own)]
@@ -101,6 +307,9 @@ class RoutedVariants(Variants):
         return self._prepared[key]
 
 
+# ---- one call
+
+
 # Not frozen: creating a frozen object takes three times as long, in each slow call.
 @dataclass(slots=True)
 class Call:
@@ -114,7 +323,7 @@ class Call:
         allocates: allocate the results, and ignore `out`.
     """
 
-    variants: RoutedVariants
+    variants: Variants
     arrays: Sequence[Any]
     out: Any
     stream: Any
@@ -215,7 +424,7 @@ class Call:
             same = (view.dtype, view.shape) == (binding.dtype, binding.shape)
             if same and binding.layout is not None and view.layout != binding.layout:
                 strides = view.strides or strides_of(view.shape)
-                raise mismatches.wrong_layout(self.variants.name, binding, strides)
+                raise wrong_layout(self.variants.name, binding, strides)
 
     def _check_without_driver(self, inputs: Sequence[Passed], types: Sequence[ArrayType]) -> None:
         """Check everything possible without a driver, so that wrong arrays are reported first.
@@ -280,7 +489,7 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
     for binding, array in zip(signature.inputs, inputs, strict=True):
         devices.setdefault(array.view.device, binding.path)
     (place, first), (other, second) = list(devices.items())[:2]
-    where, elsewhere = mismatches.place(place), mismatches.place(other)
+    where, elsewhere = place_text(place), place_text(other)
     raise ArgumentError(
         f"{name}: {first} is on {where}, but {second} is on {elsewhere}.", hint="Move one of them."
     )
@@ -295,9 +504,9 @@ def _check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> 
     for number, (binding, array) in enumerate(zip(signature.inputs, inputs, strict=True)):
         view = array.view
         if not view.is_contiguous and (view.layout is None or view.layout != binding.layout):
-            raise mismatches.not_contiguous(name, binding)
+            raise not_contiguous(name, binding)
         if number in signature.updated and not view.is_writable:
-            raise mismatches.read_only(name, binding)
+            raise read_only(name, binding)
 
 
 def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
@@ -313,11 +522,159 @@ def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | N
         )
     if view.device != ordinal:
         raise ArgumentError(
-            f"{name}: {binding.path} is on {mismatches.place(view.device)}, but the inputs are on "
-            f"{mismatches.place(ordinal)}.",
+            f"{name}: {binding.path} is on {place_text(view.device)}, but the inputs are on "
+            f"{place_text(ordinal)}.",
             hint="Allocate it where they are.",
         )
     if not view.is_contiguous:
-        raise mismatches.not_contiguous(name, binding)
+        raise not_contiguous(name, binding)
     if not view.is_writable:
-        raise mismatches.read_only(name, binding)
+        raise read_only(name, binding)
+
+
+# ---- forms: variants grouped by argument structure
+
+K = TypeVar("K", bound=Variants)
+"""The class of a kernel."""
+
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting(Generic[K]):
+    """A form that matches the arguments, its variants with the given parameters, and the arrays."""
+
+    form: K
+    chosen: K
+    leaves: Sequence[Any]
+
+
+Types = Callable[[Sequence[Any]], list[ArrayType]]
+"""Return the dtype and shape of each of these arrays."""
+
+
+class Forms(Generic[K]):
+    """The forms of one kernel.
+
+    Args:
+        name: the kernel.
+        kernels: a kernel for each form, two or more.
+        types: see `Types`; called only if several forms match the structure of a call.
+
+    Attributes:
+        kernels: as given.
+        parameters: the names of all parameters in order; empty if some have no names.
+        optional: the parameters that have arrays in some forms but not in others.
+        by_given: the form for each set of optional parameters given, if there is exactly one; only
+            forms that know all parameters count.
+    """
+
+    def __init__(self, name: str, kernels: Sequence[K], types: Types) -> None:
+        self._name = name
+        self.kernels = tuple(kernels)
+        self._types = types
+        self.parameters = _parameters(kernels)
+        with_arrays = [set(_names_with_arrays(kernel)) for kernel in kernels]
+        self.optional = [
+            name
+            for name in self.parameters
+            if 0 < sum(name in own for own in with_arrays) < len(with_arrays)
+        ]
+        by_set: dict[tuple[bool, ...], list[K]] = {}
+        for form, own in zip(kernels, with_arrays, strict=True):
+            by_set.setdefault(tuple(name in own for name in self.optional), []).append(form)
+        self.by_given = {
+            given: forms[0]
+            for given, forms in by_set.items()
+            if len(forms) == 1
+            and {n for n, _ in input_names(forms[0].signature)} == set(self.parameters)
+        }
+
+    def choose(self, arrays: Sequence[Any], named: Mapping[str, object]) -> K:
+        """Return the kernel whose signature matches the arguments.
+
+        Raises:
+            ArgumentError: no form matches.
+            SelectionError: several forms match, and take arrays of these types.
+        """
+        given = self._given(arrays, named)
+        if given in self.by_given:
+            return self.by_given[given]
+        reasons: list[tuple[K, PallascError]] = []
+        fitting: list[_Fitting[K]] = []
+        for form in self.kernels:
+            try:
+                leaves, params = form.arguments.bind(arrays, named)
+                fitting.append(_Fitting(form, form.with_params(params) if params else form, leaves))
+            except ArgumentError as error:
+                reasons.append((form, error))
+        if len(fitting) > 1:
+            fitting = self._of_types(fitting, reasons)
+        if len(fitting) > 1:
+            with suppress(DeviceError):
+                fitting = [match for match in fitting if any(map(may_run, match.chosen.variants))]
+        if not fitting:
+            raise self._none_fits(reasons)
+        if len(fitting) > 1:
+            raise several_fit([match.chosen.variants[0] for match in fitting])
+        return fitting[0].form
+
+    def _given(self, arrays: Sequence[Any], named: Mapping[str, object]) -> tuple[bool, ...] | None:
+        """Return which optional parameters are given, None if there are other arguments, too."""
+        if len(arrays) > len(self.parameters):
+            return None
+        values = dict(zip(self.parameters, arrays, strict=False))
+        if not values.keys().isdisjoint(named) or not named.keys() <= set(self.parameters):
+            return None
+        values |= named
+        return tuple(values.get(name) is not None for name in self.optional)
+
+    def _of_types(
+        self, fitting: Sequence[_Fitting[K]], reasons: list[tuple[K, PallascError]]
+    ) -> list[_Fitting[K]]:
+        """Return the matches that take arrays of the given dtypes and shapes."""
+        matches = []
+        for match in fitting:
+            try:
+                match.chosen.signature_for(self._types(match.leaves))
+                matches.append(match)
+            except PallascError as error:
+                reasons.append((match.form, error))
+        return matches
+
+    def _none_fits(self, reasons: Sequence[tuple[K, PallascError]]) -> ArgumentError:
+        messages = {error.message for _, error in reasons}
+        if len(messages) == 1:
+            hints = {error.hint for _, error in reasons}
+            return ArgumentError(messages.pop(), hint=hints.pop() if len(hints) == 1 else None)
+        lines = [f"\n  {_example(kernel)}: {error.message}" for kernel, error in reasons]
+        more = len(lines) - _MOST_SHOWN
+        rest = f"\n  … and {more} more" if more > 0 else ""
+        return ArgumentError(
+            f"no variant of {self._name} takes these arguments:{''.join(lines[:_MOST_SHOWN])}{rest}"
+        )
+
+
+def _parameters(kernels: Sequence[Variants]) -> list[str]:
+    orders, others = [], []
+    for kernel in kernels:
+        names = [name for name, _ in input_names(kernel.signature)]
+        if None in names:
+            return []
+        others += list(map(str, names))
+        # Without a list of parameters, the order of those without arrays is not known.
+        is_known = bool(kernel.signature.parameters)
+        orders.append(list(map(str, names)) if is_known else _names_with_arrays(kernel))
+    in_order = (name for order in sorted(orders, key=len, reverse=True) for name in order)
+    return list(dict.fromkeys((*in_order, *others)))
+
+
+def _names_with_arrays(kernel: Variants) -> list[str]:
+    trees = input_names(kernel.signature)
+    return [str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))]
+
+
+def _example(kernel: Variants) -> str:
+    first = kernel.variants[0].id
+    others = len(kernel.variants) - 1
+    return f"{first} and {others} more" if others else first

@@ -5,6 +5,10 @@ shapes and layouts, and launches its plan through the C library. Anything that i
 including wrong arrays, goes to its fallback: the front of the framework that was met before, and in
 the end the Python code that handles every call. `runtime/native/python.c` reads the data packed
 here: words of eight bytes.
+
+`torch.compile` traces every function that it meets, and every frame that runs between its graphs. A
+marked function ends the graph with our reason; a function whose frames are skipped runs unchanged,
+including everything it calls.
 """
 
 from __future__ import annotations
@@ -12,26 +16,58 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from pallasc.errors import DeviceError, PallascError
 from pallasc.runtime.calls.launch import Route
-from pallasc.runtime.calls.tracing import Function, skip_frames
-from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import get_device, open_driver
-from pallasc.runtime.device.parameters import function_address
-from pallasc.runtime.device.streams import check_stream, stream_handle
-from pallasc.runtime.device.uses import Order, Uses
-from pallasc.runtime.matching.arrays import Access, Adapter
+from pallasc.runtime.calls.plain import function_address
+from pallasc.runtime.device.devices import get_device, open_driver, state
+from pallasc.runtime.device.streams import Order, Uses, check_stream, stream_handle
+from pallasc.runtime.matching.arrays import Access, Adapter, dlpack_code
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.dlpack_types import dlpack_code
-from pallasc.runtime.native.extension import extension
-from pallasc.runtime.native.library import open_library
+from pallasc.runtime.native.library import extension, open_library
 from pallasc.specs.arrays import parse_dtype, strides_of
 from pallasc.specs.artifacts.signature import MISSING, Signature, children_of, input_names, is_flat
+
+# ---- keeping calls out of torch.compile
+
+Function = Callable[..., Any]
+
+TRACED = "Register the kernel with torch_operator() to use it under torch.compile."
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def untraced(function: _F) -> _F:
+    """Mark a function like `torch.compiler.disable` does, but without a wrapper."""
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=TRACED)
+    return function
+
+
+def skip_frames(functions: Iterable[Callable[..., Any] | None]) -> None:
+    """Make torch, if loaded, run these functions and everything they call unchanged.
+
+    Functions in C have no frames. If the torch version lacks these internals, torch.compile only
+    loses time on the functions.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return
+    with suppress(AttributeError, TypeError):
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        for function in functions:
+            code = getattr(getattr(function, "func", function), "__code__", None)  # of a `partial`
+            if code is not None:
+                frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+
+
+# ---- fronts
+
 
 _CALL, _INTO, _OPERATOR = 0, 1, 2
 _KINDS = {"into": _INTO, "call": _CALL}
@@ -88,7 +124,7 @@ class NativePaths:
                 what: make_front(number, names, access, self._current[what])
                 for what, number in _KINDS.items()
             }
-            framework = self._frameworks[access.kinds] = _Framework(access, fronts)
+            framework = self._frameworks[access.kinds] = _Framework(fronts, [])
             self._current = fronts
         if route not in framework.routes:
             for what, front in framework.fronts.items():
@@ -107,7 +143,7 @@ class NativePaths:
             access: the framework of its arrays.
             slots: the input of each of the operator's parameters.
         """
-        with process_state.now.lock:
+        with state.lock:
             self._operators.append((front, access, slots))
             framework = self._frameworks.get(access.kinds)
             for route in framework.routes if framework is not None else ():
@@ -144,10 +180,7 @@ class NativePaths:
             leaves,
             tuple(_allocation(array.shape, array.dtype, access) for array in signature.results),
             workspace if route.workspace_bytes else None,
-            partial(_make_program, route),
-            _admit,
-            partial(_order, route),
-            _refuse,
+            (partial(_make_program, route), _admit, partial(_order, route), _refuse),
         )
         route.fronts.append(front.__self__)
 
@@ -172,13 +205,11 @@ class NativePaths:
             )
 
 
-class _Framework:
+class _Framework(NamedTuple):
     """The fronts for arrays of one framework, and the routes that they launch."""
 
-    def __init__(self, access: Access, fronts: dict[str, Function]) -> None:
-        self.access = access
-        self.fronts = fronts
-        self.routes: list[Route] = []
+    fronts: dict[str, Function]
+    routes: list[Route]
 
 
 def make_operator(access: Access, count: int, fallback: Function) -> Function | None:
@@ -200,15 +231,8 @@ def make_front(
 ) -> Function:
     """Return a C function without routes, whose `__self__` is the front."""
     native: Any = extension()
-    called = (_make_program, _admit, _order, _refuse, stream_handle, access.is_plain)
-    skip_frames(function for function in called if isinstance(function, FunctionType))
-    made: Function = native.front(
-        kind,
-        tuple(names),
-        MISSING,
+    calls = (
         fallback,
-        access.kinds,
-        access.capsule,
         access.describe,
         access.describe_in_order,
         access.mark_written,
@@ -217,7 +241,10 @@ def make_front(
         stream_handle,
         access.is_plain,
         access.stream,
-        access.stream_address,
+    )
+    skip_frames((*calls, *_CALLBACKS))
+    made: Function = native.front(
+        kind, tuple(names), MISSING, access.kinds, access.capsule, calls, access.stream_address
     )
     return made
 
@@ -333,3 +360,7 @@ def _refuse(status: int) -> None:
     except DeviceError as error:
         error.names_variant = True
         raise
+
+
+_CALLBACKS = (_make_program, _admit, _order, Order.after, _refuse)
+"""Functions that fronts call without the caller's knowledge."""

@@ -4,24 +4,46 @@ This is how machines launch where pallasc was installed without a C compiler, or
 PALLASC_NATIVE=0. It does what `runtime/native/prepare.c` and `launch.c` do, in the same order and
 with the same messages, and is written to be read: a launch prepares its parameters and tensor maps
 again, which takes 30 to 40 µs (`bench/launch.py`, "plain"), where C takes less than one.
+
+Parameters by value are aligned to 128 bytes, since `CUtensorMap` must be 64-byte aligned (128 in
+the headers of CUDA 13), which objects of cuda.bindings often are not. For the same reason tensor
+maps are encoded by calling the driver's function pointers on our own memory.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pallasc.errors import CorruptError, DeviceError, DriverError
-from pallasc.runtime.device import process_state
-from pallasc.runtime.device.answers import version_text
-from pallasc.runtime.device.devices import Device, Driver, active, open_driver, outside_captures
-from pallasc.runtime.device.memory import lay_out, upload
-from pallasc.runtime.device.parameters import Parameters, launch_config
+from pallasc.runtime.device.devices import (
+    Device,
+    Driver,
+    active,
+    open_driver,
+    outside_captures,
+    state,
+    version_text,
+)
+from pallasc.runtime.device.streams import lay_out, upload
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
-from pallasc.specs.artifacts.plan import Copy, Fill, Launch, Step
+from pallasc.specs.artifacts.plan import (
+    DTYPES,
+    INTERLEAVES,
+    MAP_BYTES,
+    PROMOTIONS,
+    SWIZZLES,
+    Bytes,
+    Launch,
+    Pointer,
+    Step,
+    TensorMap,
+    broken_rule,
+)
 
 _PARAMETER_QUERIES = 12040
 _FORCED_LOADING = 12040
@@ -111,15 +133,9 @@ class PlainSteps:
             config = launch_config(driver, step, stream)
             driver.call("cuLaunchKernelEx", config, function, place, 0, what=what)
             del memory  # the driver has copied the parameters
-        elif isinstance(step, Copy):
-            target = addresses[step.target] + step.target_offset
-            source = addresses[step.source] + step.source_offset
-            driver.call("cuMemcpyDtoDAsync", target, source, step.size, stream, what=what)
-        elif isinstance(step, Fill):
-            fill = "cuMemsetD8Async" if step.width == 1 else "cuMemsetD32Async"
-            target = addresses[step.buffer] + step.offset
-            count = step.size // step.width
-            driver.call(fill, target, step.value, count, stream, what=what)
+        elif not isinstance(step, Launch):
+            name, arguments = step.driver_call(addresses)
+            driver.call(name, *arguments, stream, what=what)
 
 
 # ---- loading
@@ -139,7 +155,7 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
         CorruptError: the cubin does not match the launch plan.
         DeviceError: the driver or GPU cannot run it.
     """
-    with process_state.now.lock:
+    with state.lock:
         library = _library(driver, artifact, launch.cubin)
         own = library.cubin.kernel(launch.kernel)
         launch.check_parameters([parameter.size for parameter in own.parameters], "its cubin")
@@ -160,7 +176,7 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
 
 
 def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
-    libraries: dict[str, Library] = process_state.now.libraries
+    libraries: dict[str, Library] = state.libraries
     library = libraries.get(digest)
     if library is not None:
         check_cubin(library.cubin, artifact, driver.version)
@@ -263,3 +279,184 @@ def _upload(name: str, artifact: Artifact, number: int, device: Device) -> int:
     if len(data) != buffer.size:
         raise CorruptError(f"constant {number} has {len(data)} bytes, not {buffer.size}")
     return upload(device, digest, data, f"the constants of {name} do not fit into {device}")
+
+
+# ---- parameters
+
+_ALIGNMENT = 128
+
+_Encode = Callable[[int, int], int]
+"""Encode a tensor map: (destination, address of the array) -> the driver's result code."""
+
+
+class Parameters:
+    """The parameters of one launch of a plan.
+
+    Args:
+        driver: the opened driver.
+        launch: the launch.
+
+    Raises:
+        CorruptError: a tensor map breaks a rule of the driver.
+        DeviceError: the driver cannot encode tensor maps.
+    """
+
+    def __init__(self, driver: Driver, launch: Launch) -> None:
+        self._driver = driver
+        self._kernel = launch.kernel
+        self._parameters = launch.parameters
+        self._encoders = {
+            id(tensor_map): _make_encoder(driver, tensor_map, launch.kernel)
+            for parameter in launch.parameters
+            if isinstance(parameter, Bytes)
+            for _, tensor_map in parameter.tensor_maps
+        }
+
+    def for_buffers(self, addresses: Sequence[int]) -> tuple[Any, int]:
+        """Return the parameters for buffers at these addresses.
+
+        Returns:
+            The memory that holds them, to keep until the launch call returns, and the address of
+            the array of pointers to them: `kernelParams` of cuLaunchKernelEx.
+
+        Raises:
+            DriverError: the driver refuses a tensor map.
+        """
+        memory: list[Any] = []
+        for parameter in self._parameters:
+            if isinstance(parameter, Pointer):
+                memory.append(ctypes.c_uint64(addresses[parameter.buffer] + parameter.offset))
+            elif isinstance(parameter, Bytes):
+                memory.append(self._value(parameter, addresses))
+        places = [ctypes.addressof(own) for own in memory]
+        array = (ctypes.c_void_p * max(1, len(places)))(*places)
+        return (memory, array), ctypes.addressof(array)
+
+    def _value(self, parameter: Bytes, addresses: Sequence[int]) -> Any:
+        """Return a parameter passed by value, with its tensor maps encoded."""
+        value = _aligned(parameter.size)
+        data = bytes.fromhex(parameter.data)
+        ctypes.memmove(value, data, len(data))
+        for offset, tensor_map in parameter.tensor_maps:
+            # A parameter may hold a map where the driver does not write one.
+            encoded = _aligned(MAP_BYTES)
+            address = addresses[tensor_map.buffer] + tensor_map.offset
+            code = self._encoders[id(tensor_map)](ctypes.addressof(encoded), address)
+            if code:
+                what = f"a tensor map of {self._kernel} cannot be encoded"
+                raise self._driver.error(code, _encoder_name(tensor_map), what)
+            ctypes.memmove(ctypes.addressof(value) + offset, encoded, MAP_BYTES)
+        return value
+
+
+def _aligned(size: int) -> Any:
+    """Return `size` zeros in memory at a multiple of 128."""
+    memory = ctypes.create_string_buffer(size + _ALIGNMENT)
+    return (ctypes.c_char * size).from_buffer(memory, -ctypes.addressof(memory) % _ALIGNMENT)
+
+
+def launch_config(driver: Driver, launch: Launch, stream: int) -> Any:
+    """Return the `CUlaunchConfig` of a launch in a stream."""
+    bindings = driver.bindings
+    config = bindings.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.dynamic_smem_bytes
+    config.hStream = bindings.CUstream(stream)
+    attributes = []
+    if launch.cluster is not None:
+        cluster = bindings.CUlaunchAttribute()
+        cluster.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = cluster.value.clusterDim
+        dim.x, dim.y, dim.z = launch.cluster
+        attributes.append(cluster)
+    if launch.pdl:
+        pdl = bindings.CUlaunchAttribute()
+        pdl.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        pdl.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(pdl)
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
+    return config
+
+
+def _encoder_name(tensor_map: TensorMap) -> str:
+    return "cuTensorMapEncodeTiled" if tensor_map.im2col is None else "cuTensorMapEncodeIm2col"
+
+
+def _make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> _Encode:
+    """Return a function that encodes a kernel's tensor map, with all but the two addresses fixed.
+
+    Raises:
+        CorruptError: the map breaks a rule of the driver.
+        DeviceError: the driver cannot encode it.
+    """
+    try:
+        broken = broken_rule(tensor_map)
+        if broken is not None:
+            raise CorruptError(f"the driver would refuse a tensor map of {kernel}: {broken}")
+        return _encoder(driver, tensor_map)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptError(f"a tensor map of the plan is damaged: {error!r}") from error
+
+
+def _encoder(driver: Driver, m: TensorMap) -> _Encode:
+    window = m.im2col
+    rank = _rank(m, len(m.strides) + 1, len(m.dims if window else m.box))
+    dims, strides, steps = _longs(m.dims), _longs(m.strides), _ints(m.element_strides)
+    middle: tuple[Any, ...] = (_ints(m.box), steps)
+    if window is not None:
+        middle = (
+            _ints(tuple(window["lower"])),
+            _ints(tuple(window["upper"])),
+            _int(window["channels_per_pixel"]),
+            _int(window["pixels_per_column"]),
+            steps,
+        )
+    modes = INTERLEAVES[m.interleave], SWIZZLES[m.swizzle], PROMOTIONS[m.l2_promotion]
+    rest = (dims, strides, *middle, *map(_int, (*modes, int(m.nan_fill))))
+    head = _int(DTYPES[m.dtype]), _int(rank)
+    # The driver only fills in 128 bytes, so the GIL is not released.
+
+    encode = ctypes.PYFUNCTYPE(ctypes.c_int)(function_address(driver, _encoder_name(m)))
+
+    def write(where: int, address: int) -> int:
+        return int(encode(_pointer(where), *head, _pointer(address), *rest))
+
+    return write
+
+
+def _rank(m: TensorMap, *others: int) -> int:
+    """Return the rank; every list that the driver reads must have that many entries."""
+    rank = len(m.dims)
+    if not 1 <= rank <= 5 or any(other != rank for other in (*others, len(m.element_strides))):
+        raise ValueError(f"dims {m.dims} with lists of other lengths")
+    return rank
+
+
+def function_address(
+    driver: Driver, name: str, what: str = "a tensor map cannot be encoded"
+) -> int:
+    """Return the address of a driver function.
+
+    Raises:
+        DeviceError: the driver has no such function.
+    """
+    address, status = driver.call("cuGetProcAddress", name.encode(), 12000, 0, what=what)
+    if not address or int(status):
+        raise DeviceError(
+            f"{what}: the driver for CUDA {version_text(driver.version)} has no {name}.",
+            hint="Install a newer NVIDIA driver.",
+        )
+    return int(address)
+
+
+_pointer, _int = ctypes.c_void_p, ctypes.c_uint32
+
+
+def _longs(values: tuple[int, ...]) -> Any:
+    return (ctypes.c_uint64 * max(1, len(values)))(*values)
+
+
+def _ints(values: tuple[int, ...]) -> Any:
+    return (ctypes.c_int32 * len(values))(*(ctypes.c_int32(value).value for value in values))

@@ -2,24 +2,157 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError
-from pallasc.runtime.device import process_state
-from pallasc.runtime.device.answers import (
-    HINTS,
-    INIT_HINTS,
-    INIT_REASONS,
-    INSTALL,
-    ODD_ANSWERS,
-    version_text,
+
+# ---- meanings of results: texts for `CUresult` codes; hints are based on comments in cuda.h
+
+STICKY = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911})
+"""Codes after which the process cannot use the GPU again, whichever call returns them.
+
+For each of them, cuda.h states that the process is left in an inconsistent state or that the
+context can no longer be used, or (214 and 220) that there was an uncorrectable memory or NVLink
+error.
+"""
+
+ODD_ANSWERS = (ValueError, RuntimeError)
+"""Exceptions that cuda-bindings raises for a code it does not know, and for a missing function."""
+
+INIT_REASONS = {
+    3: "it is shutting down, or this process was forked after it was opened",
+    100: "it finds no GPU",
+    101: "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
+    802: "the GPUs are not ready yet",
+    803: "its library does not match the kernel module that is loaded",
+    804: "a library for forward compatibility does not support this GPU",
+    999: "it does not say why",
+}
+"""Meaning of each `cuInit` code."""
+
+INIT_HINTS = {
+    3: 'Start processes with multiprocessing.get_context("spawn").',
+    100: "Run nvidia-smi; in a container, start it with --gpus all.",
+    101: "Set CUDA_VISIBLE_DEVICES to numbers that nvidia-smi lists, or unset it.",
+    802: "Start nvidia-fabricmanager, or wait for it.",
+    803: "Restart the machine, or load the kernel module of the installed driver.",
+    804: "Remove the package cuda-compat, or install a newer driver.",
+    999: "Run nvidia-smi; restarting the machine often helps.",
+}
+"""Remedy for each `cuInit` code."""
+
+INSTALL = (
+    "Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for those "
+    "built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus all."
 )
+"""Remedy if the driver is missing or too old."""
+
+_EARLIER = "It comes from an earlier asynchronous error: this process cannot use the GPU any more."
+HINTS = {
+    **dict.fromkeys(STICKY, _EARLIER),
+    1: "An argument is out of the driver's range.",
+    2: "Free GPU memory, or use smaller arrays.",
+    201: "Make a device current in this thread, or pass a stream of a device.",
+    209: "The cubin is for another GPU: compile for this one.",
+    708: "Set its flags before anything uses the GPU.",
+    709: "The context was destroyed or reset: keep it for as long as kernels are called.",
+    222: "The file was made by a newer toolkit: install a newer driver.",
+    400: "The stream does not exist, or belongs to another device.",
+    701: "The kernel takes more registers or threads than a block may have here.",
+    900: "This cannot be done while a stream is captured: call preload() before.",
+    906: "This cannot be done while a stream is captured: call preload() before.",
+    912: "The cluster does not fit this GPU.",
+}
+"""Remedy for each code from other functions."""
+
+
+def version_text(version: int) -> str:
+    """Return a version such as 13020 as text: `13.2`."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+# ---- the state of the process
+
+
+class Forgetful(Protocol):
+    """An object of the user's that survives a fork, and holds driver handles."""
+
+    def forget(self) -> None:
+        """Drop everything that was created before the fork."""
+
+
+class ProcessState:
+    """Tables and lock of one process; a forked child starts with new ones.
+
+    CUDA does not work in the child of a process that has opened the driver, and a lock that another
+    thread holds at the time of the fork is never released there. So nothing is repaired: `reset`
+    replaces everything.
+
+    Attributes:
+        is_forked: the driver was opened in the process that this process was forked from.
+        is_opening: a thread is currently opening the driver.
+        driver: the opened `Driver`, None until then.
+        lock: held while creating anything that exists once per process; reentrant, since creating
+            a program creates libraries, streams and constants.
+        devices: each `Device` by ordinal.
+        capabilities: compute capabilities of all GPUs, None until first requested.
+        models: a `Device` of each GPU model, None until first requested.
+        streams: the handle of pallasc's own stream by ordinal.
+        spare_events: events that no moment refers to any more, by ordinal.
+        constants: addresses by ordinal and digest.
+        libraries: loaded cubins by digest; see `calls.plain`.
+        library: the C library, False if it is not used, None until first requested.
+        programs: by artifact and ordinal; see `calls.launch`.
+        routes: the routes that have programs, which survive a fork; see `calls.launch`.
+    """
+
+    def __init__(self) -> None:
+        self.routes: WeakSet[Forgetful] = WeakSet()
+        self.reset(is_forked=False)
+
+    def reset(self, *, is_forked: bool) -> None:
+        """Forget everything, as in a process that has used nothing yet."""
+        self.is_forked = is_forked
+        self.is_opening = False
+        self.driver: Driver | None = None
+        self.lock = threading.RLock()
+        self.devices: dict[int, Device] = {}
+        self.capabilities: frozenset[tuple[int, int]] | None = None
+        self.models: tuple[Device, ...] | None = None
+        self.streams: dict[int, int] = {}
+        self.spare_events: dict[int, list[Any]] = {}
+        self.constants: dict[tuple[int, str], int] = {}
+        self.libraries: dict[str, Any] = {}
+        self.library: Any = None
+        self.programs: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
+        for route in list(self.routes):
+            route.forget()
+
+
+state = ProcessState()
+"""The state of this process."""
+
+
+def _after_fork() -> None:
+    # A thread that was opening the driver does not exist in the child: the driver is half open.
+    state.reset(is_forked=state.is_forked or state.is_opening or state.driver is not None)
+
+
+# Registered on import, before anything can hold the lock.
+os.register_at_fork(after_in_child=_after_fork)
+
 
 OLDEST_DRIVER = 12000
 """The first driver API with `cuLibraryLoadData`: 12.0, as 1000 × major + 10 × minor."""
+
+
+# ---- the driver
 
 
 class Driver:
@@ -99,23 +232,20 @@ def open_driver() -> Driver:
         DeviceError: there is no driver, it is too old or cannot start, or this process was forked
             from a process that had opened it.
     """
-    state = process_state.now
     if state.is_forked:
         raise DeviceError(
             "this process was forked from one that uses the GPU; CUDA does not work in it.",
             hint=INIT_HINTS[3],
         )
-    driver: Driver = state.driver or _open_once()
-    return driver
+    return state.driver or _open_once()
 
 
 def is_driver_open() -> bool:
     """Return True if the driver is open, without opening it."""
-    return process_state.now.driver is not None
+    return state.driver is not None
 
 
 def _open_once() -> Driver:
-    state = process_state.now
     with state.lock:
         if state.driver is None:
             state.is_opening = True
@@ -123,8 +253,7 @@ def _open_once() -> Driver:
                 state.driver = _open()
             finally:
                 state.is_opening = False
-        driver: Driver = state.driver
-    return driver
+        return state.driver
 
 
 def _open() -> Driver:
@@ -209,16 +338,15 @@ def get_device(ordinal: int) -> Device:
         DeviceError: the driver cannot be used.
     """
     driver = open_driver()
-    devices: dict[int, Device] = process_state.now.devices
-    device = devices.get(ordinal)
+    device = state.devices.get(ordinal)
     if device is None:
-        with process_state.now.lock:
-            device = devices.get(ordinal)
+        with state.lock:
+            device = state.devices.get(ordinal)
             if device is None:
                 device = _read(driver, ordinal)
                 what = f"GPU {ordinal} cannot be read"
                 context = driver.call("cuDevicePrimaryCtxRetain", ordinal, what=what)
-                device = devices[ordinal] = replace(device, context=context)
+                device = state.devices[ordinal] = replace(device, context=context)
     return device
 
 
@@ -229,13 +357,12 @@ def look_at_device(ordinal: int) -> Device:
         ArgumentError, DeviceError: as for `get_device`.
     """
     driver = open_driver()
-    device: Device = process_state.now.devices.get(ordinal) or _read(driver, ordinal)
-    return device
+    return state.devices.get(ordinal) or _read(driver, ordinal)
 
 
 def capabilities() -> frozenset[tuple[int, int]]:
     """Return the compute capabilities of this process's GPUs, without creating a context."""
-    driver, state = open_driver(), process_state.now
+    driver = open_driver()
     if state.capabilities is None:
         state.capabilities = frozenset(
             (_figure(driver, number, "MAJOR"), _figure(driver, number, "MINOR"))
@@ -246,7 +373,6 @@ def capabilities() -> frozenset[tuple[int, int]]:
 
 def device_models() -> tuple[Device, ...]:
     """Return one GPU of each model in this process, without creating a context."""
-    state = process_state.now
     if state.models is None:
         models: dict[Device, Device] = {}
         for number in range(device_count()):
@@ -294,7 +420,7 @@ def context_of(pointer: int) -> int:
 
 def is_open(device: Device) -> bool:
     """Return True if a device belongs to this process; in a forked child, none does."""
-    return process_state.now.devices.get(device.ordinal) is device
+    return state.devices.get(device.ordinal) is device
 
 
 def active(device: Device) -> AbstractContextManager[Driver]:

@@ -6,6 +6,7 @@ is imported. If the module is not in the table, `__cuda_array_interface__` is tr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,44 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spelling import an
 
 if TYPE_CHECKING:
-    from pallasc.runtime.device.uses import Uses
+    from pallasc.runtime.device.streams import Uses
+
+
+# ---- DLPack's codes of element types (`DLDataTypeCode` in `dlpack.h`, version 1.1)
+
+# Code -> letters of the short name; floats of eight bits or fewer each have their own code.
+_CODES = {0: "i", 1: "u", 2: "f", 4: "bf", 5: "c"}
+_BOOL = 6
+_SMALL_FLOATS = {
+    7: "f8e3m4", 8: "f8e4m3", 9: "f8e4m3b11fnuz", 10: "f8e4m3fn", 11: "f8e4m3fnuz", 12: "f8e5m2",
+    13: "f8e5m2fnuz", 14: "f8e8m0fnu", 15: "f6e2m3fn", 16: "f6e3m2fn", 17: "f4e2m1fn",
+}  # fmt: skip
+
+
+def short_dtype(code: int, bits: int, lanes: int) -> str:
+    """Return the short name of a type; a description of it if there is none."""
+    if code == _BOOL and bits == 8 and lanes == 1:
+        return "bool"
+    if lanes == 1 and code in _CODES:
+        return sys.intern(f"{_CODES[code]}{bits}")
+    if lanes == 1 and code in _SMALL_FLOATS:
+        return _SMALL_FLOATS[code]
+    return f"DLPack type {code} of {bits} bits in {lanes} lanes"
+
+
+def dlpack_code(dtype: str) -> int | None:
+    """Return the code of a type by its short name, None if DLPack has none."""
+    if dtype == "bool":
+        return _BOOL
+    for codes in (_SMALL_FLOATS, _CODES):
+        for code, name in codes.items():
+            if dtype == name or (codes is _CODES and dtype.rstrip("0123456789") == name):
+                return code
+    return None
+
+
+# ---- adapters
+
 
 FOREIGN_ERRORS = (
     *(ArithmeticError, AttributeError, BufferError, LookupError, NotImplementedError),
@@ -198,18 +236,18 @@ def no_array(value: Any) -> ArgumentError:
 
 
 MODULES = {
-    "torch": "torch_arrays",
-    "jax": "jax_arrays",
-    "jaxlib": "jax_arrays",
-    "numpy": "numpy_arrays",
-    "cupy": "cupy_arrays",
-    "pallasc": "device_arrays",
+    "torch": "torch_arrays.TorchAdapter",
+    "jax": "jax_arrays.JaxAdapter",
+    "jaxlib": "jax_arrays.JaxAdapter",
+    "numpy": "numpy_arrays.NumpyAdapter",
+    "cupy": "cupy_arrays.CupyAdapter",
+    "pallasc": "device_arrays.DeviceArrayAdapter",
 }
 """The adapter of each framework, by the top-level module of its arrays' types."""
 
 _PROTOCOLS = {
-    "__cuda_array_interface__": "cuda_arrays",
-    "__dlpack__": "dlpack",
+    "__cuda_array_interface__": "foreign_arrays.CudaArrayAdapter",
+    "__dlpack__": "foreign_arrays.DlpackAdapter",
 }
 _by_type: dict[type, Adapter] = {}
 
@@ -233,12 +271,12 @@ def find_adapter(value: Any, *what: str) -> Adapter:
 
 def _recognise(value: Any, what: str) -> Adapter:
     for kind in type(value).__mro__:
-        module = MODULES.get(kind.__module__.partition(".")[0])
-        if module is not None:
-            return _adapter(module)
-    for protocol, module in _PROTOCOLS.items():
+        path = MODULES.get(kind.__module__.partition(".")[0])
+        if path is not None:
+            return _adapter(path)
+    for protocol, path in _PROTOCOLS.items():
         if hasattr(type(value), protocol):
-            return _adapter(module)
+            return _adapter(path)
     article = "None" if value is None else an(type(value).__name__)
     raise ArgumentError(
         f"{what} must be an array, not {article}.",
@@ -247,8 +285,9 @@ def _recognise(value: Any, what: str) -> Adapter:
 
 
 @cache
-def _adapter(module: str) -> Adapter:
-    adapter: Adapter = import_module(f"pallasc.runtime.adapters.{module}").make_adapter()
+def _adapter(path: str) -> Adapter:
+    module, _, name = path.partition(".")
+    adapter: Adapter = getattr(import_module(f"pallasc.runtime.adapters.{module}"), name)()
     return adapter
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
+from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
@@ -78,6 +81,8 @@ class Candidate:
         name, params: as given.
         origin: where it comes from, None if it was not in a bundle.
         origins: of all bundles that were opened together with that bundle.
+        vmap: the kernel that does the same for a batch, None if there is none.
+        tuning: tuning data that decides its use; None if its kernel is not tuned.
     """
 
     def __init__(self, name: str, params: Mapping[str, Scalar], artifact: Artifact | None) -> None:
@@ -85,6 +90,8 @@ class Candidate:
         self.params = params
         self.origin: Origin | None = None
         self.origins: tuple[Origin, ...] = ()
+        self.vmap: str | None = None
+        self.tuning: Tuning | None = None
         if artifact is not None:
             vars(self)["artifact"] = artifact
 
@@ -105,16 +112,6 @@ class Candidate:
             CorruptError: as for `Signature.of`.
         """
         return Signature.of(self.artifact.plan)
-
-    @property
-    def vmap(self) -> str | None:
-        """The kernel that does the same for a batch, None if there is none."""
-        return None
-
-    @property
-    def tuning(self) -> Tuning | None:
-        """Tuning data that decides its use; None if its kernel is not tuned."""
-        return None
 
     @cached_property
     def facts(self) -> Facts:
@@ -180,3 +177,52 @@ def has_params(candidate: Candidate, params: Mapping[str, object]) -> bool:
         name in own and (type(own[name]), own[name]) == (type(value), value)
         for name, value in params.items()
     )
+
+
+# ---- kernels that are open in this process, to find blobs that JAX programs name by digest
+
+
+class Provider(Protocol):
+    """An object that has variants."""
+
+    def variants_of(self, kernel: str) -> Iterable[Candidate]:
+        """Return the variants of a kernel, an empty iterable if it has no such kernel."""
+
+
+_lock = threading.Lock()
+# By identity: mappings have no hash.
+_providers: WeakValueDictionary[int, Provider] = WeakValueDictionary()
+
+
+def note_provider(provider: Provider) -> None:
+    """Search this provider too, as long as it is alive."""
+    with _lock:
+        _providers[id(provider)] = provider
+
+
+def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
+    """Return a cubin or constant of a variant, None if no open bundle has it.
+
+    Args:
+        kernel: its name.
+        variant: its ID.
+        digest: digest of the blob.
+
+    Raises:
+        CorruptError: no provider has it, and one that may have it is damaged.
+    """
+    with _lock:
+        providers = list(_providers.values())
+    damaged: CorruptError | None = None
+    for provider in providers:
+        try:
+            for candidate in provider.variants_of(kernel):
+                if candidate.id == variant and digest in candidate.artifact.record["blobs"]:
+                    return candidate.artifact.blob(digest)
+        except CorruptError as error:  # another provider may have it
+            damaged = error
+        except PallascError:  # closed
+            continue
+    if damaged is not None:
+        raise damaged
+    return None

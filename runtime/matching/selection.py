@@ -19,30 +19,24 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pallasc.errors import SelectionError
-from pallasc.runtime.device.answers import version_text
-from pallasc.runtime.device.devices import Device, capabilities
-from pallasc.runtime.matching.candidates import (
-    ArrayType,
-    Candidate,
-    array_type,
-)
-from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arrays
-from pallasc.specs.arrays import array_text
+from pallasc.errors import ArgumentError, SelectionError
+from pallasc.runtime.device.devices import Device, capabilities, version_text
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
+from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import api_version
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import misaligned_text
-from pallasc.specs.canonical import plain
+from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names
-from pallasc.specs.templates import Scalar
+from pallasc.specs.spelling import nearest, suggestion, values_text
 
 
 def select(
     candidates: Sequence[Candidate],
     device: Device,
     arrays: Sequence[ArrayType] | None = None,
-    params: Mapping[str, Scalar] | None = None,
     addresses: Sequence[int] | None = None,
     *,
     likely: Sequence[Candidate] | None = None,
@@ -53,7 +47,6 @@ def select(
         candidates: variants of one kernel.
         device: the GPU to run on.
         arrays: dtype and shape of each input; None for any.
-        params: values of matrix parameters that were given by name.
         addresses: the address of each input; None for any.
         likely: the variants that take these arrays, if known; the others are only used to explain
             why none fits.
@@ -62,7 +55,7 @@ def select(
         SelectionError: no variant fits, and the message has the reason for each; or several that
             differ in their parameters fit.
     """
-    asked = device, arrays, params or {}, addresses
+    asked = device, arrays, addresses
     looked_at = candidates if likely is None else likely
     fitting = [candidate for candidate in looked_at if refusal(candidate, *asked) is None]
     if not fitting:
@@ -102,13 +95,11 @@ def refusal(
     candidate: Candidate,
     device: Device,
     arrays: Sequence[ArrayType] | None,
-    params: Mapping[str, Scalar],
-    addresses: Sequence[int] | None = None,
+    addresses: Sequence[int] | None,
 ) -> str | None:
     """Return why a variant cannot be used, None if it can."""
     return (
-        _params_refusal(candidate, params)
-        or _arch_refusal(candidate, device)
+        _arch_refusal(candidate, device)
         or (None if arrays is None else _arrays_refusal(candidate, arrays))
         or device_refusal(candidate, device)
         or (None if addresses is None else _address_refusal(candidate, addresses))
@@ -123,18 +114,11 @@ def device_refusal(candidate: Candidate, device: Device) -> str | None:
 
 def resource_refusal(candidate: Candidate, device: Device) -> str | None:
     """Return why a variant for a GPU's architecture cannot run there, None if it can."""
-    return (
-        _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
-        or _mesh_refusal(candidate.artifact)
-        or _launch_refusal(candidate.artifact, device)
-    )
-
-
-def _mesh_refusal(artifact: Artifact) -> str | None:
-    devices = artifact.plan.device_count
-    if devices == 1:
-        return None
-    return f"it runs on {devices} devices together, which this runtime cannot launch"
+    refusal = _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
+    devices = 1 if refusal else candidate.artifact.plan.device_count
+    if devices != 1:
+        return f"it runs on {devices} devices together, which this runtime cannot launch"
+    return refusal or _launch_refusal(candidate.artifact, device)
 
 
 def _arch_refusal(candidate: Candidate, device: Device) -> str | None:
@@ -212,16 +196,6 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
 def point(candidate: Candidate) -> tuple[Any, ...]:
     """Return a variant's point in the matrix; 1 and True are different."""
     return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
-
-
-def _params_refusal(candidate: Candidate, params: Mapping[str, Scalar]) -> str | None:
-    for name, value in params.items():
-        own = candidate.params.get(name)
-        if name not in candidate.params:
-            return f"it has no parameter {name}"
-        if (type(own), own) != (type(value), value):
-            return f"its {name} is {plain(own)}, not {value}"
-    return None
 
 
 def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | None:
@@ -351,3 +325,171 @@ def several_fit(
         f"{len(candidates)} variants of {candidates[0].name} fit:{listed}",
         hint=f"Say which, by name: {example}.",
     )
+
+
+# ---- messages for arrays and parameters that no variant takes; they list the nearest variants
+
+MOST_LISTED = 5
+"""Maximum number of variants that one message lists."""
+
+_OTHER_DTYPE = 4.0
+_OTHER_RANK = 16.0
+
+
+def nearest_to_arrays(
+    candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
+) -> list[Candidate]:
+    """Return variants sorted by how similar their arrays are to these, the most similar first."""
+    return sorted(candidates, key=lambda candidate: _types_distance(candidate.arrays, arrays))
+
+
+def no_variant_for(
+    name: str, candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
+) -> ArgumentError:
+    """Return the error for arrays that no variant takes on any GPU."""
+    by_arrays = {candidate.arrays: candidate for candidate in reversed(candidates)}
+    nearest = nearest_to_arrays(list(by_arrays.values())[::-1], arrays)
+    texts = [f"{candidate.id}{_differences(candidate, arrays)}" for candidate in nearest]
+    return ArgumentError(
+        f"{name} has no variant for {', '.join(array_text(*array) for array in arrays)}.",
+        hint=_nearest_hint(texts, len(candidates)),
+    )
+
+
+def no_variant_with(
+    name: str, candidates: Sequence[Candidate], params: Mapping[str, object]
+) -> ArgumentError:
+    """Return the error for parameters that no variant has, or for values that none of them has."""
+    known = dict.fromkeys(key for candidate in candidates for key in candidate.params)
+    for key in params:
+        if key not in known:
+            near = nearest(key, known)
+            listed = f" {_values(near, candidates, params[key])}" if near is not None else ""
+            return ArgumentError(
+                f"{name} has no parameter {key!r}.",
+                hint=f"{suggestion(key, known, otherwise='Its parameters')}{listed}"
+                if known
+                else "It has no parameters.",
+            )
+    listed = ", ".join(f"{key}={value!r}" for key, value in params.items())
+    return ArgumentError(
+        f"{name} has no variant with {listed}.", hint=_values_hint(candidates, params)
+    )
+
+
+def _values_hint(candidates: Sequence[Candidate], params: Mapping[str, object]) -> str:
+    """Return the values that each parameter can have together with the other given parameters."""
+    lines = []
+    for key, value in params.items():
+        others = {other: params[other] for other in params if other != key}
+        fitting = [candidate for candidate in candidates if has_params(candidate, others)]
+        if fitting:
+            with_others = ", ".join(f"{other}={given!r}" for other, given in others.items())
+            head = f"With {with_others}: " if others else ""
+            lines.append(f"{head}{_values(key, fitting, value)}")
+    return "\n  ".join(lines or [_values(key, candidates, params[key]) for key in params])
+
+
+def _values(key: str, candidates: Sequence[Candidate], asked: object) -> str:
+    values = [candidate.params[key] for candidate in candidates if key in candidate.params]
+    return f"Values of {key}: {values_text(values, asked, text=repr)}."
+
+
+def wrong_array(
+    name: str, bindings: Sequence[Array | Binding], arrays: Sequence[ArrayType]
+) -> ArgumentError:
+    """Return the error for arrays that a kernel with only one set of array types does not take."""
+    binding, (dtype, shape, *layout) = next(
+        (binding, array)
+        for binding, array in zip(bindings, arrays, strict=True)
+        if array_type(*array) != array_type(binding.dtype, binding.shape, binding.layout)
+    )
+    taken = array_text(binding.dtype, binding.shape, binding.layout)
+    if dtype != binding.dtype:
+        return ArgumentError(
+            f"{name}: {binding.path} has dtype {dtype}, and the kernel takes {taken}.",
+            hint="Convert the array, or compile a variant for its dtype.",
+        )
+    if tuple(shape) != tuple(binding.shape):
+        return ArgumentError(
+            f"{name}: {binding.path} has shape {list(shape)}, and the kernel takes {taken}.",
+            hint="Compile a variant for this shape.",
+        )
+    return wrong_layout(name, binding, strides_of(shape, *layout))
+
+
+def wrong_layout(name: str, binding: Binding | Array, strides: Sequence[int]) -> ArgumentError:
+    """Return the error for an array whose strides show another order of elements."""
+    expected = strides_of(binding.shape, binding.layout)
+    taken = array_text(binding.dtype, binding.shape, binding.layout)
+    if binding.layout is None:
+        return ArgumentError(
+            f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+            hint=f"It has strides {list(strides)}, and {taken} has {list(expected)}: pass a "
+            "contiguous copy, or compile a variant for its layout.",
+        )
+    return ArgumentError(
+        f"{name}: {binding.path} has strides {list(strides)}, and the kernel takes {taken} with "
+        f"strides {list(expected)}.",
+        hint="Pass an array whose elements lie in that order, or compile a variant for this one.",
+    )
+
+
+def read_only(name: str, binding: Binding) -> ArgumentError:
+    """Return the error for a read-only array that would be written."""
+    return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
+
+
+def not_contiguous(name: str, binding: Binding) -> ArgumentError:
+    """Return the error for an array with gaps."""
+    return ArgumentError(
+        f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+        hint="Pass a contiguous copy.",
+    )
+
+
+def place_text(device: int | None) -> str:
+    """Return the name of an array's device in messages."""
+    return "the host" if device is None else f"GPU {device}"
+
+
+def cut(lines: Sequence[str]) -> list[str]:
+    """Return the first lines of a list, and the number of lines left out."""
+    more = len(lines) - MOST_LISTED
+    return [*lines[:MOST_LISTED], *([f"… and {more} more"] if more > 0 else [])]
+
+
+def _nearest_hint(texts: Sequence[str], count: int) -> str:
+    """Return a hint that lists the first of these texts, for a kernel with `count` variants."""
+    listed = texts[:MOST_LISTED]
+    if len(listed) == count == 1:
+        return f"It has {listed[0]}."
+    head = "It has:" if len(listed) == count else f"The nearest of its {count} variants:"
+    return "\n    ".join([head, *listed])
+
+
+def _differences(candidate: Candidate, arrays: Sequence[ArrayType]) -> str:
+    inputs = candidate.facts.inputs
+    if len(inputs) != len(arrays):
+        return f", which takes {len(inputs)} arrays, not {len(arrays)}"
+    differences = [
+        f"{binding.path} is {array_text(*taken)}"
+        for binding, taken, array in zip(inputs, candidate.arrays, arrays, strict=True)
+        if taken != tuple(array)
+    ]
+    return f", where {', '.join(differences)}"
+
+
+def _types_distance(own: Sequence[ArrayType], given: Sequence[ArrayType]) -> float:
+    pairs = zip(own, given, strict=False)
+    counts = abs(len(own) - len(given))
+    return counts * 2 * _OTHER_RANK + sum(_type_difference(*pair) for pair in pairs)
+
+
+def _type_difference(own: ArrayType, given: ArrayType) -> float:
+    dtypes = _OTHER_DTYPE if own[0] != given[0] else 0.0
+    dtypes += 1.0 if own[2:] != given[2:] else 0.0
+    if len(own[1]) != len(given[1]):
+        return dtypes + _OTHER_RANK
+    sizes = zip(own[1], given[1], strict=True)
+    return dtypes + sum((abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in sizes), 0.0)

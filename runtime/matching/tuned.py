@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple
 from pallasc.errors import SelectionError
 from pallasc.runtime.device.devices import Device, device_models
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, by_arrays
-from pallasc.runtime.matching.mismatches import cut
 from pallasc.runtime.matching.selection import (
     arch_refusal,
+    cut,
     device_refusal,
     fitting_candidates,
     likest,

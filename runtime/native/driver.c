@@ -15,6 +15,8 @@ static const char install[] =
     "built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus all.";
 static const char newer_driver[] = "Install a newer NVIDIA driver.";
 static const char in_a_fork[] = "Start processes with multiprocessing.get_context(\"spawn\").";
+static const char earlier[] =
+    "It comes from an earlier asynchronous error: this process cannot use the GPU any more.";
 static const char unnamed[] = "an error that it does not name";
 
 struct driver driver;
@@ -83,55 +85,44 @@ static int is_sticky(int result)
     return 0;
 }
 
-static const char *hint_of(int result)
-{
-    if (is_sticky(result))
-        return "It comes from an earlier asynchronous error: this process cannot use the GPU any "
-               "more.";
-    switch (result) {
-    case 1: return "An argument is out of the driver's range.";
-    case 2: return "Free GPU memory, or use smaller arrays.";
-    case 201: return "Make a device current in this thread, or pass a stream of a device.";
-    case 209: return "The cubin is for another GPU: compile for this one.";
-    case 708: return "Set its flags before anything uses the GPU.";
-    case 709:
-        return "The context was destroyed or reset: keep it for as long as kernels are called.";
-    case 222: return "The file was made by a newer toolkit: install a newer driver.";
-    case 400: return "The stream does not exist, or belongs to another device.";
-    case 701: return "The kernel takes more registers or threads than a block may have here.";
-    case 900:
-    case 906: return "This cannot be done while a stream is captured: call preload() before.";
-    case 912: return "The cluster does not fit this GPU.";
-    default: return NULL;
-    }
-}
+/* Remedies of results; reasons and remedies of results of cuInit. As in runtime/device/devices.py. */
+static const struct {
+    short result;
+    const char *hint, *start_reason, *start_hint;
+} known_results[] = {
+    {1, "An argument is out of the driver's range.", NULL, NULL},
+    {2, "Free GPU memory, or use smaller arrays.", NULL, NULL},
+    {3, NULL, "it is shutting down, or this process was forked after it was opened", in_a_fork},
+    {100, NULL, "it finds no GPU", "Run nvidia-smi; in a container, start it with --gpus all."},
+    {101, NULL, "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
+     "Set CUDA_VISIBLE_DEVICES to numbers that nvidia-smi lists, or unset it."},
+    {201, "Make a device current in this thread, or pass a stream of a device.", NULL, NULL},
+    {209, "The cubin is for another GPU: compile for this one.", NULL, NULL},
+    {222, "The file was made by a newer toolkit: install a newer driver.", NULL, NULL},
+    {400, "The stream does not exist, or belongs to another device.", NULL, NULL},
+    {701, "The kernel takes more registers or threads than a block may have here.", NULL, NULL},
+    {708, "Set its flags before anything uses the GPU.", NULL, NULL},
+    {709, "The context was destroyed or reset: keep it for as long as kernels are called.", NULL,
+     NULL},
+    {802, NULL, "the GPUs are not ready yet", "Start nvidia-fabricmanager, or wait for it."},
+    {803, NULL, "its library does not match the kernel module that is loaded",
+     "Restart the machine, or load the kernel module of the installed driver."},
+    {804, NULL, "a library for forward compatibility does not support this GPU",
+     "Remove the package cuda-compat, or install a newer driver."},
+    {900, "This cannot be done while a stream is captured: call preload() before.", NULL, NULL},
+    {906, "This cannot be done while a stream is captured: call preload() before.", NULL, NULL},
+    {912, "The cluster does not fit this GPU.", NULL, NULL},
+    {999, NULL, "it does not say why", "Run nvidia-smi; restarting the machine often helps."},
+    {0, NULL, NULL, NULL},
+};
 
-static const char *init_reason(int result)
+/* The index of a result, or of the last entry. */
+static int find_result(int result)
 {
-    switch (result) {
-    case 3: return ": it is shutting down, or this process was forked after it was opened";
-    case 100: return ": it finds no GPU";
-    case 101: return ": CUDA_VISIBLE_DEVICES names a GPU that does not exist";
-    case 802: return ": the GPUs are not ready yet";
-    case 803: return ": its library does not match the kernel module that is loaded";
-    case 804: return ": a library for forward compatibility does not support this GPU";
-    case 999: return ": it does not say why";
-    default: return "";
-    }
-}
-
-static const char *init_hint(int result)
-{
-    switch (result) {
-    case 3: return in_a_fork;
-    case 100: return "Run nvidia-smi; in a container, start it with --gpus all.";
-    case 101: return "Set CUDA_VISIBLE_DEVICES to numbers that nvidia-smi lists, or unset it.";
-    case 802: return "Start nvidia-fabricmanager, or wait for it.";
-    case 803: return "Restart the machine, or load the kernel module of the installed driver.";
-    case 804: return "Remove the package cuda-compat, or install a newer driver.";
-    case 999: return "Run nvidia-smi; restarting the machine often helps.";
-    default: return NULL;
-    }
+    int found = 0;
+    while (known_results[found].result && known_results[found].result != result)
+        found++;
+    return found;
 }
 
 static const char *text_of(int (*ask)(int, const char **), int result)
@@ -144,14 +135,18 @@ static int refuse(int result, const char *function, const char *what, const char
                   const char *hint)
 {
     int status = result == CUDA_OUT_OF_MEMORY ? PALLASC_ERROR_OUT_OF_MEMORY : PALLASC_ERROR_DRIVER;
-    return fail_with_result(status, result, hint, "%s: %s answers %s (%d), %s%s.", what, function,
+    return fail_with_result(status, result, hint, "%s: %s answers %s (%d), %s%s%s.", what, function,
                             text_of(driver.cuGetErrorName, result), result,
-                            text_of(driver.cuGetErrorString, result), reason);
+                            text_of(driver.cuGetErrorString, result), reason ? ": " : "",
+                            reason ? reason : "");
 }
 
 int answer(int result, const char *function, const char *what)
 {
-    return result ? refuse(result, function, what, "", hint_of(result)) : PALLASC_OK;
+    if (!result)
+        return PALLASC_OK;
+    const char *hint = is_sticky(result) ? earlier : known_results[find_result(result)].hint;
+    return refuse(result, function, what, NULL, hint);
 }
 
 int no_function(const char *function, const char *what)
@@ -211,8 +206,9 @@ static int start(void)
 #undef NEEDED
     int result = init(0);
     if (result)
-        return refuse(result, "cuInit", "the NVIDIA driver does not start", init_reason(result),
-                      init_hint(result));
+        return refuse(result, "cuInit", "the NVIDIA driver does not start",
+                      known_results[find_result(result)].start_reason,
+                      known_results[find_result(result)].start_hint);
     return PALLASC_OK;
 }
 
@@ -282,6 +278,16 @@ int get_device(int ordinal, struct device **device)
     return PALLASC_OK;
 }
 
+int use_device(int ordinal, struct device **device)
+{
+    lock_process();
+    int status = open_driver();
+    if (!status)
+        status = get_device(ordinal, device);
+    unlock_process();
+    return status;
+}
+
 int enter_context(struct entered *entered, cuda_context context, int ordinal)
 {
     cuda_context current = NULL;
@@ -298,6 +304,12 @@ int enter_context(struct entered *entered, cuda_context context, int ordinal)
 int enter_device(struct entered *entered, const struct device *device)
 {
     return enter_context(entered, device->context, device->ordinal);
+}
+
+int enter_quietly(struct entered *entered, const struct device *device)
+{
+    int status = enter_device(entered, device);
+    return status ? status : leave_captures_alone(entered);
 }
 
 int leave_captures_alone(struct entered *entered)
@@ -325,8 +337,8 @@ int own_stream(struct device *device)
     char what[400];
     struct entered entered;
     snprintf(what, sizeof what, "a stream of %s cannot be made", device->label);
-    int status = enter_device(&entered, device);
-    if (!status && !(status = leave_captures_alone(&entered)))
+    int status = enter_quietly(&entered, device);
+    if (!status)
         status = CALL(what, cuStreamCreate, &device->stream, STREAM_NON_BLOCKING);
     leave(&entered);
     return status;

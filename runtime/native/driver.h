@@ -35,6 +35,9 @@ int open_driver(void);
 int get_device(int ordinal, struct device **device);
 int own_stream(struct device *device);
 
+/* Opens the driver and finds a device; call it without the lock. */
+int use_device(int ordinal, struct device **device);
+
 /* The version as text: "13.2". */
 const char *version_text(char text[16], int version);
 
@@ -51,6 +54,7 @@ struct entered {
 int enter_device(struct entered *entered, const struct device *device);
 int enter_context(struct entered *entered, cuda_context context, int ordinal);
 int leave_captures_alone(struct entered *entered);
+int enter_quietly(struct entered *entered, const struct device *device); /* both */
 void leave(struct entered *entered);
 
 #endif

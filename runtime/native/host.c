@@ -48,18 +48,6 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + BUFFER_ALIGNMENT - 1) / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
 }
 
-static int take_device(int ordinal, struct device **device)
-{
-    lock_process();
-    int status = open_driver();
-    if (!status)
-        status = get_device(ordinal, device);
-    if (!status)
-        status = own_stream(*device);
-    unlock_process();
-    return status;
-}
-
 static int check_packing(const pallasc_plan *plan)
 {
     pallasc_array array;
@@ -154,12 +142,17 @@ int host_launch(pallasc_plan *plan, int ordinal, void *const *buffers)
     struct entered entered;
     int status = check_packing(plan);
     if (!status)
-        status = take_device(ordinal, &device);
+        status = use_device(ordinal, &device);
+    if (status)
+        return status;
+    lock_process();
+    status = own_stream(device);
+    unlock_process();
     if (status)
         return status;
     pthread_mutex_lock(&turn);
-    status = enter_device(&entered, device);
-    if (!status && !(status = leave_captures_alone(&entered)))
+    status = enter_quietly(&entered, device);
+    if (!status)
         status = launch_in(&arenas[ordinal], plan, device, buffers);
     leave(&entered);
     pthread_mutex_unlock(&turn);

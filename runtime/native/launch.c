@@ -47,6 +47,13 @@ static int misaligned(const pallasc_plan *plan, const struct array *array, uint6
                 (unsigned long long)array->alignment);
 }
 
+static int without_memory(const pallasc_plan *plan, const struct array *array)
+{
+    return fail(PALLASC_ERROR_ARGUMENT, "Pass an array that has memory.",
+                "%s: %s has %llu bytes, and its address is 0.", name_of(plan), array->path,
+                (unsigned long long)array->bytes);
+}
+
 static int overlapping(const pallasc_plan *plan, const struct array *written,
                        const struct array *other, int is_result)
 {
@@ -64,8 +71,12 @@ static int check_alignment(const struct call *call)
     for (uint32_t i = 0; i < plan->count[FLAT_ARRAYS]; i++) {
         const struct array *array = &plan->passed[i];
         uint64_t address = (uint64_t)(uintptr_t)call->buffers[i];
-        if ((array->mask ? address & array->mask : address % array->alignment) && array->bytes)
+        if (!array->bytes)
+            continue;
+        if (array->mask ? address & array->mask : address % array->alignment)
             return misaligned(plan, array, address);
+        if (!address)
+            return without_memory(plan, array);
     }
     return PALLASC_OK;
 }

@@ -25,15 +25,6 @@ static const char *broken(const struct answer *answer, const char *format, ...)
     return answer->text;
 }
 
-/* 32-bit numbers formatted as a tuple. */
-static const char *tuple(char text[256], const uint32_t *numbers, unsigned count)
-{
-    uint64_t wide[MOST_RANK];
-    for (unsigned i = 0; i < count; i++)
-        wide[i] = numbers[i];
-    return numbers_text(text, 256, "()", wide, count);
-}
-
 static const char *modes(const struct flat_map *m, const struct answer *answer)
 {
     if (m->type >= TYPES)
@@ -67,7 +58,7 @@ static const char *array_rules(const struct flat_map *m, const struct answer *an
     for (unsigned i = 0; i < rank; i++)
         if (!m->element_strides[i] || m->element_strides[i] > 8)
             return broken(answer, "element strides %s are not all within 1 to 8",
-                          tuple(text, m->element_strides, rank));
+                          sizes_text(text, sizeof text, "()", m->element_strides, rank));
     return NULL;
 }
 
@@ -76,7 +67,7 @@ static const char *box_rules(const struct flat_map *m, const struct answer *answ
     char text[256];
     for (unsigned i = 0; i < m->rank; i++)
         if (!m->box[i] || m->box[i] > 256)
-            return broken(answer, "box %s is not within 1 to 256", tuple(text, m->box, m->rank));
+            return broken(answer, "box %s is not within 1 to 256", sizes_text(text, sizeof text, "()", m->box, m->rank));
     unsigned inner = m->box[0] * element_bytes[m->type], swizzle = swizzle_bytes[m->swizzle];
     if (inner % 16)
         return broken(answer, "the inner box of %u bytes is not a multiple of 16 bytes", inner);

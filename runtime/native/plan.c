@@ -590,13 +590,14 @@ static int check_parameter(pallasc_plan *plan, const struct flat_launch *launch,
 static int check_sizes(const pallasc_plan *plan, const struct flat_launch *launch)
 {
     const struct flat_kernel *kernel = &plan->kernels[launch->kernel];
-    uint64_t sum = 0, passed[64], known[64];
+    uint64_t sum = 0;
+    uint32_t passed[MOST_SHOWN];
     int same = launch->parameter_count == kernel->size_count;
     for (uint32_t i = 0; i < launch->parameter_count; i++) {
         uint32_t size = plan->parameters[launch->parameters + i].size;
         sum += size;
         same = same && size == plan->sizes[kernel->sizes + i];
-        if (i < 64)
+        if (i < MOST_SHOWN)
             passed[i] = size;
     }
     if (sum > FLAT_MOST_PARAMETER_BYTES)
@@ -604,17 +605,13 @@ static int check_sizes(const pallasc_plan *plan, const struct flat_launch *launc
                        kernel_name(plan, launch));
     if (same)
         return PALLASC_OK;
-    size_t passed_count = launch->parameter_count, known_count = kernel->size_count;
-    passed_count = passed_count < 64 ? passed_count : 64;
-    known_count = known_count < 64 ? known_count : 64;
-    for (size_t i = 0; i < known_count; i++)
-        known[i] = plan->sizes[kernel->sizes + i];
     char texts[2][512];
     return fail(PALLASC_ERROR_CORRUPT, NULL,
                 "the plan passes parameters of %s bytes to %s, and its cubin says %s",
-                numbers_text(texts[0], sizeof texts[0], "[]", passed, passed_count),
+                sizes_text(texts[0], sizeof texts[0], "[]", passed, launch->parameter_count),
                 kernel_name(plan, launch),
-                numbers_text(texts[1], sizeof texts[1], "[]", known, known_count));
+                sizes_text(texts[1], sizeof texts[1], "[]", plan->sizes + kernel->sizes,
+                           kernel->size_count));
 }
 
 static int check_shape(const struct flat_launch *launch)

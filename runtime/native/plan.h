@@ -108,5 +108,9 @@ int has_parameters(const void *data, size_t size, const char *kernel, const uint
 /* text.c: numbers formatted like a Python tuple or list, truncated if there is no room. */
 const char *numbers_text(char *text, size_t capacity, const char *brackets, const uint64_t *numbers,
                          size_t count);
+/* The same for numbers of 32 bits, of which the first 64 are shown. */
+enum { MOST_SHOWN = 64 };
+const char *sizes_text(char *text, size_t capacity, const char *brackets, const uint32_t *sizes,
+                       size_t count);
 
 #endif

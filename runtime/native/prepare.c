@@ -205,8 +205,8 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
                             cuda_kernel kernel)
 {
     const struct flat_kernel *own = &plan->kernels[launch->kernel];
-    char what[WHAT_BYTES], passed_text[512], told_text[512];
-    uint64_t told[64], passed[64];
+    char what[WHAT_BYTES], texts[2][512];
+    uint32_t told[MOST_SHOWN];
     size_t offset, size, count = 0;
     int same = 1;
     if (driver.version < PARAMETER_QUERIES)
@@ -221,19 +221,17 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
         if (result)
             return answer(result, "cuKernelGetParamInfo", what);
         same = same && count < own->size_count && size == plan->sizes[own->sizes + count];
-        if (count < 64)
-            told[count] = size;
+        if (count < MOST_SHOWN)
+            told[count] = (uint32_t)size;
     }
     if (same && count == own->size_count)
         return PALLASC_OK;
-    size_t shown = own->size_count < 64 ? own->size_count : 64;
-    for (size_t i = 0; i < shown; i++)
-        passed[i] = plan->sizes[own->sizes + i];
     return fail(PALLASC_ERROR_CORRUPT, NULL,
                 "%s: the plan passes parameters of %s bytes to %s, and the driver says %s",
-                name_of(plan), numbers_text(passed_text, sizeof passed_text, "[]", passed, shown),
-                kernel_name(plan, launch),
-                numbers_text(told_text, sizeof told_text, "[]", told, count < 64 ? count : 64));
+                name_of(plan),
+                sizes_text(texts[0], sizeof texts[0], "[]", plan->sizes + own->sizes,
+                           own->size_count),
+                kernel_name(plan, launch), sizes_text(texts[1], sizeof texts[1], "[]", told, count));
 }
 
 static int raise_attribute(cuda_kernel kernel, const struct device *device, int attribute,
@@ -348,8 +346,8 @@ static int ready_function(const pallasc_plan *plan, const struct flat_launch *la
     if (status)
         return status;
     struct entered entered;
-    status = enter_device(&entered, device);
-    if (!status && !(status = leave_captures_alone(&entered)))
+    status = enter_quietly(&entered, device);
+    if (!status)
         status = load_function(plan, launch, kernel, device, function);
     leave(&entered);
     return status;
@@ -392,8 +390,8 @@ static int get_constant(const pallasc_plan *plan, uint32_t number, struct device
     if (!entry)
         return fail_host_memory();
     struct entered entered;
-    status = enter_device(&entered, device);
-    if (!status && !(status = leave_captures_alone(&entered)))
+    status = enter_quietly(&entered, device);
+    if (!status)
         status = copy_constant(plan, number, device, address);
     leave(&entered);
     if (status) {

@@ -137,8 +137,7 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     program *self = PyObject_New(program, program_type);
     if (!self)
         return NULL;
-    Py_INCREF(owner);
-    self->owner = owner;
+    self->owner = Py_NewRef(owner);
     self->launch = (launch_function)(uintptr_t)launch;
     self->plan = (const void *)(uintptr_t)plan;
     self->device = device;
@@ -173,6 +172,10 @@ typedef struct leaf {
     int number; /* of the input or of the result */
 } leaf;
 
+/* Functions of Python that a route calls: they return a program, check a stream before its first
+ * use, order a launch after uses of its arrays, and raise the library's error. */
+enum { READY, ADMIT, ORDER, REFUSE, ROUTE_CALLS };
+
 typedef struct route {
     struct route *next;
     int input_count, result_count, leaf_count;
@@ -188,11 +191,25 @@ typedef struct route {
     PyObject *new_results[MOST_ARRAYS]; /* arguments of the allocation function */
     PyObject *new_workspace;           /* the same, NULL if the kernel needs none */
     PyObject *all_new;                 /* a tuple of everything a call allocates */
-    PyObject *ready, *admit, *order, *refuse;
+    PyObject *calls[ROUTE_CALLS];
     _Atomic(program *) programs[MOST_DEVICES];
 } route;
 
 enum { FRONT_CALL = 0, FRONT_INTO = 1, FRONT_OPERATOR = 2 };
+
+/* Functions of Python that a front calls; see `Access` in runtime/matching/arrays.py. */
+enum {
+    FALLBACK,
+    DESCRIBE,
+    DESCRIBE_IN_ORDER,
+    MARK_WRITTEN,
+    NEW_HERE,
+    NEW_IN,
+    STREAM_HANDLE,
+    IS_PLAIN,
+    STREAM_OF,
+    FRONT_CALLS
+};
 
 typedef struct front {
     PyObject_HEAD
@@ -200,11 +217,10 @@ typedef struct front {
     int slot_count, kind_count;
     PyObject *names[MOST_ARRAYS]; /* interned; NULL for parameters without a name */
     PyObject *kinds[MOST_KINDS];
-    PyObject *missing, *capsule, *describe, *describe_in_order, *mark_written, *empty, *new_in, *stream_handle,
-        *is_plain, *stream_of;
+    PyObject *missing, *capsule;
+    PyObject *calls[FRONT_CALLS]; /* NULL for those that are None */
     const exchange_api *api; /* NULL if `describe` inspects the arrays */
     int (*current_stream)(int32_t device, void **stream); /* NULL to use the API's function */
-    PyObject *fallback;
     _Atomic(route *) first;
     _Atomic(route *) last; /* the route of the last call */
 } front;
@@ -217,10 +233,8 @@ static void route_free(route *self)
         Py_XDECREF(self->new_results[n]);
     Py_XDECREF(self->new_workspace);
     Py_XDECREF(self->all_new);
-    Py_XDECREF(self->ready);
-    Py_XDECREF(self->admit);
-    Py_XDECREF(self->order);
-    Py_XDECREF(self->refuse);
+    for (int n = 0; n < ROUTE_CALLS; n++)
+        Py_XDECREF(self->calls[n]);
     for (int n = 0; n < MOST_DEVICES; n++)
         Py_XDECREF((PyObject *)atomic_load(&self->programs[n]));
     free(self->words);
@@ -231,20 +245,11 @@ static int front_traverse(PyObject *object, visitproc visit, void *arg)
 {
     front *self = (front *)object;
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->describe);
-    Py_VISIT(self->describe_in_order);
-    Py_VISIT(self->mark_written);
-    Py_VISIT(self->empty);
-    Py_VISIT(self->new_in);
-    Py_VISIT(self->stream_handle);
-    Py_VISIT(self->is_plain);
-    Py_VISIT(self->stream_of);
-    Py_VISIT(self->fallback);
+    for (int n = 0; n < FRONT_CALLS; n++)
+        Py_VISIT(self->calls[n]);
     for (route *own = atomic_load(&self->first); own; own = own->next) {
-        Py_VISIT(own->ready);
-        Py_VISIT(own->admit);
-        Py_VISIT(own->order);
-        Py_VISIT(own->refuse);
+        for (int n = 0; n < ROUTE_CALLS; n++)
+            Py_VISIT(own->calls[n]);
     }
     return 0;
 }
@@ -259,15 +264,8 @@ static int front_clear(PyObject *object)
         route_free(own);
         own = next;
     }
-    Py_CLEAR(self->fallback);
-    Py_CLEAR(self->describe);
-    Py_CLEAR(self->describe_in_order);
-    Py_CLEAR(self->mark_written);
-    Py_CLEAR(self->empty);
-    Py_CLEAR(self->new_in);
-    Py_CLEAR(self->stream_handle);
-    Py_CLEAR(self->is_plain);
-    Py_CLEAR(self->stream_of);
+    for (int n = 0; n < FRONT_CALLS; n++)
+        Py_CLEAR(self->calls[n]);
     return 0;
 }
 
@@ -294,6 +292,13 @@ static void forget_error(void)
 {
     if (PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
+}
+
+/* The same, and returns false. */
+static bool failed(void)
+{
+    forget_error();
+    return false;
 }
 
 /* An array, as far as it has been inspected: through the exchange API, or described by Python. */
@@ -332,20 +337,16 @@ static bool describe(const call *own, PyObject *array, seen *out)
 {
     const front *self = own->self;
     out->described = PyObject_CallFunctionObjArgs(
-        own->stream ? self->describe : self->describe_in_order, array, NULL);
-    if (!out->described) {
-        forget_error();
-        return false;
-    }
+        own->stream ? self->calls[DESCRIBE] : self->calls[DESCRIBE_IN_ORDER], array, NULL);
+    if (!out->described)
+        return failed();
     if (!PyTuple_Check(out->described) || PyTuple_Size(out->described) != FIELDS ||
         field(out, DEVICE) == Py_None)
         return false;
     out->device = (int)PyLong_AsLong(field(out, DEVICE));
     out->address = PyLong_AsUnsignedLongLong(field(out, POINTER));
-    if (PyErr_Occurred()) {
-        forget_error();
-        return false;
-    }
+    if (PyErr_Occurred())
+        return failed();
     return true;
 }
 
@@ -362,10 +363,8 @@ static bool view(const call *own, PyObject *array, seen *out)
         return false;
     if (!self->api)
         return describe(own, array, out);
-    if (self->api->view(array, &out->tensor)) {
-        forget_error();
-        return false;
-    }
+    if (self->api->view(array, &out->tensor))
+        return failed();
     out->device = out->tensor.device_id;
     out->address = (uint64_t)(uintptr_t)out->tensor.data + out->tensor.byte_offset;
     return out->tensor.device_type == DLPACK_CUDA;
@@ -601,11 +600,9 @@ static program *program_on(route *way, int device)
     if (device < 0 || device >= MOST_DEVICES || way->is_slow_on[device])
         return NULL;
     program *own = atomic_load_explicit(&way->programs[device], memory_order_acquire);
-    if (own) {
-        Py_INCREF((PyObject *)own);
-        return own;
-    }
-    PyObject *made = PyObject_CallFunction(way->ready, "i", device);
+    if (own)
+        return (program *)Py_NewRef((PyObject *)own);
+    PyObject *made = PyObject_CallFunction(way->calls[READY], "i", device);
     if (!made) {
         forget_error();
         return NULL;
@@ -618,68 +615,46 @@ static program *program_on(route *way, int device)
     program *none = NULL;
     if (!atomic_compare_exchange_strong(&way->programs[device], &none, (program *)made)) {
         Py_DECREF(made); /* another thread was faster */
-        Py_INCREF((PyObject *)none);
-        return none;
+        return (program *)Py_NewRef((PyObject *)none);
     }
-    Py_INCREF(made);
-    return (program *)made;
+    return (program *)Py_NewRef(made);
+}
+
+/* Reads a stream's handle, a new reference, and drops it; NULL: there was an error. */
+static bool read_handle(PyObject *handle, void **stream)
+{
+    if (handle) {
+        *stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(handle);
+        Py_DECREF(handle);
+    }
+    return PyErr_Occurred() ? failed() : true;
 }
 
 /* The handle of a given stream. */
 static bool given_stream(const front *self, PyObject *given, void **stream)
 {
-    PyObject *handle = NULL;
-    if (PyLong_CheckExact(given)) {
-        handle = given;
-        Py_INCREF(handle);
-    } else {
-        handle = PyObject_GetAttr(given, name_cuda_stream);
-        if (handle && !PyLong_CheckExact(handle)) {
-            Py_DECREF(handle);
-            handle = NULL;
-        }
-        if (!handle) {
-            forget_error();
-            if (PyErr_Occurred())
-                return false;
-            handle = PyObject_CallFunctionObjArgs(self->stream_handle, given, NULL);
-        }
-    }
-    if (!handle) {
+    PyObject *handle = PyLong_CheckExact(given) ? Py_NewRef(given)
+                                                : PyObject_GetAttr(given, name_cuda_stream);
+    if (!handle || !PyLong_CheckExact(handle)) {
+        Py_XDECREF(handle);
         forget_error();
-        return false;
+        if (PyErr_Occurred())
+            return false;
+        handle = PyObject_CallFunctionObjArgs(self->calls[STREAM_HANDLE], given, NULL);
     }
-    *stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(handle);
-    Py_DECREF(handle);
-    if (PyErr_Occurred()) {
-        forget_error();
-        return false;
-    }
-    return true;
+    return read_handle(handle, stream);
 }
 
 /* The framework's current stream; false if it does not report one. */
 static bool current_stream(const front *self, int device, void **stream)
 {
+    PyObject *ask = self->calls[STREAM_OF];
     *stream = NULL;
-    if (!self->current_stream && !self->api) {
-        PyObject *handle = self->stream_of ? PyObject_CallFunction(self->stream_of, "i", device)
-                                           : PyLong_FromLong(0);
-        if (handle) {
-            *stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(handle);
-            Py_DECREF(handle);
-        }
-        if (PyErr_Occurred()) {
-            forget_error();
-            return false;
-        }
-        return true;
-    }
+    if (!self->current_stream && !self->api)
+        return !ask || read_handle(PyObject_CallFunction(ask, "i", device), stream);
     if (self->current_stream ? self->current_stream(device, stream)
-                             : self->api->current_stream(DLPACK_CUDA, device, stream)) {
-        forget_error();
-        return false;
-    }
+                             : self->api->current_stream(DLPACK_CUDA, device, stream))
+        return failed();
     return true;
 }
 
@@ -691,12 +666,10 @@ static bool find_stream(call *own, route *way, program *ready, int device, void 
         return false;
     if ((uintptr_t)*stream <= DEFAULT_STREAMS || knows_stream(ready, *stream))
         return true;
-    PyObject *done = PyObject_CallFunction(way->admit, "iK", device,
+    PyObject *done = PyObject_CallFunction(way->calls[ADMIT], "iK", device,
                                            (unsigned long long)(uintptr_t)*stream);
-    if (!done) {
-        forget_error();
-        return false;
-    }
+    if (!done)
+        return failed();
     Py_DECREF(done);
     add_stream(ready, *stream);
     return true;
@@ -709,11 +682,9 @@ static bool are_plain(const call *own, const route *way)
     for (int n = 0; n < count; n++) {
         if (!(way->arrays[n].asks & ASK_PLAIN))
             continue;
-        PyObject *found = PyObject_CallFunctionObjArgs(own->self->is_plain, own->arrays[n], NULL);
-        if (!found) {
-            forget_error();
-            return false;
-        }
+        PyObject *found = PyObject_CallFunctionObjArgs(own->self->calls[IS_PLAIN], own->arrays[n], NULL);
+        if (!found)
+            return failed();
         bool is_plain = found == Py_True;
         Py_DECREF(found);
         if (!is_plain)
@@ -725,11 +696,9 @@ static bool are_plain(const call *own, const route *way)
 /* Allocates one array on the current device. */
 static bool allocate(call *own, int number, PyObject *arguments, int device)
 {
-    own->arrays[number] = PyObject_CallObject(own->self->empty, arguments);
-    if (!own->arrays[number]) {
-        forget_error();
-        return false;
-    }
+    own->arrays[number] = PyObject_CallObject(own->self->calls[NEW_HERE], arguments);
+    if (!own->arrays[number])
+        return failed();
     return place_array(own, number, device);
 }
 
@@ -737,7 +706,7 @@ static bool allocate(call *own, int number, PyObject *arguments, int device)
  * returns the number of arrays afterwards. */
 static int allocate_in(call *own, const route *way, void *stream, int device, int first)
 {
-    PyObject *made = PyObject_CallFunction(own->self->new_in, "KiO",
+    PyObject *made = PyObject_CallFunction(own->self->calls[NEW_IN], "KiO",
                                            (unsigned long long)(uintptr_t)stream, device,
                                            way->all_new);
     int count = (int)PyTuple_Size(way->all_new), end = first;
@@ -766,7 +735,7 @@ static int allocate_all(call *own, const route *way, void *stream, int device, i
     if (last > first &&
         (is_elsewhere || (own->stream && !(current_stream(own->self, device, &current) &&
                                            current == stream)))) {
-        if (!own->self->new_in) {
+        if (!own->self->calls[NEW_IN]) {
             *is_placed = false;
             return end;
         }
@@ -789,7 +758,7 @@ static int mark_written(const call *own, const route *way)
 {
     const front *self = own->self;
     int given = self->what == FRONT_INTO ? way->result_count : 0;
-    if (!self->mark_written || !(way->updated_count + given))
+    if (!self->calls[MARK_WRITTEN] || !(way->updated_count + given))
         return 0;
     PyObject *written = PyTuple_New(way->updated_count + given);
     if (!written)
@@ -798,10 +767,9 @@ static int mark_written(const call *own, const route *way)
     for (int n = 0; n < way->input_count + given; n++) {
         if (n < way->input_count && !way->is_updated[n])
             continue;
-        Py_INCREF(own->arrays[n]);
-        PyTuple_SetItem(written, place++, own->arrays[n]);
+        PyTuple_SetItem(written, place++, Py_NewRef(own->arrays[n]));
     }
-    PyObject *done = PyObject_CallFunctionObjArgs(self->mark_written, written, NULL);
+    PyObject *done = PyObject_CallFunctionObjArgs(self->calls[MARK_WRITTEN], written, NULL);
     Py_DECREF(written);
     Py_XDECREF(done);
     return done ? 0 : -1;
@@ -812,22 +780,17 @@ static PyObject *leaf_array(const call *own, const route *way, int n)
     const leaf *where = &way->leaves[n];
     PyObject *array = own->arrays[where->is_result ? way->input_count + where->number
                                                    : where->number];
-    Py_INCREF(array);
-    return array;
+    return Py_NewRef(array);
 }
 
 static PyObject *returned(const call *own, const route *way)
 {
-    if (own->self->what == FRONT_INTO && own->out) {
-        Py_INCREF(own->out);
-        return own->out;
-    }
+    if (own->self->what == FRONT_INTO && own->out)
+        return Py_NewRef(own->out);
     if (way->returns == RETURN_LEAF)
         return leaf_array(own, way, 0);
-    if (way->returns == RETURN_NONE) {
-        Py_INCREF(Py_None);
-        return Py_None;
-    }
+    if (way->returns == RETURN_NONE)
+        return Py_NewRef(Py_None);
     bool is_list = way->returns == RETURN_LIST;
     PyObject *made = is_list ? PyList_New(way->leaf_count) : PyTuple_New(way->leaf_count);
     for (int n = 0; made && n < way->leaf_count; n++) {
@@ -846,11 +809,12 @@ static const seen *seen_of(const call *own, const route *way, int number)
     return number < way->input_count ? own->inputs[number] : &own->placed[number];
 }
 
-/* Returns whether all described arrays may be used: written ones are writable, and no producer used
- * another stream than the default stream that the launch then takes, too. */
-static bool may_use(const call *own, const route *way)
+/* Returns whether arrays from `first` to before `end`, if described, may be used: written ones are
+ * writable, and no producer used another stream than the default stream that the launch then takes,
+ * too. */
+static bool may_use(const call *own, const route *way, int first, int end)
 {
-    for (int n = 0; n < way->input_count + way->result_count; n++) {
+    for (int n = first; n < end; n++) {
         const seen *array = seen_of(own, way, n);
         bool is_written = n >= way->input_count || way->is_updated[n];
         if (!array->described)
@@ -862,7 +826,7 @@ static bool may_use(const call *own, const route *way)
         long long producer = PyLong_AsLongLong(field(array, STREAM));
         if (PyErr_Occurred())
             forget_error();
-        if (own->stream || own->self->stream_of || producer < 0 || producer > 1)
+        if (own->stream || own->self->calls[STREAM_OF] || producer < 0 || producer > 1)
             return false;
     }
     return true;
@@ -892,7 +856,7 @@ static int order(const call *own, const route *way, int device, void *stream, Py
     }
     if (!uses)
         return 0;
-    *after = PyObject_CallFunction(way->order, "iKOO", device,
+    *after = PyObject_CallFunction(way->calls[ORDER], "iKOO", device,
                                    (unsigned long long)(uintptr_t)stream, uses,
                                    own->stream ? Py_True : Py_False);
     Py_DECREF(uses);
@@ -926,9 +890,13 @@ static PyObject *enqueue(call *own, route *way, program *ready, void *stream)
         is_noted = !mark_written(own, way);
     if (!status)
         return is_noted ? returned(own, way) : NULL;
-    PyErr_Clear();
+    if (!is_noted) {
+        forget_error(); /* the launch's failure is reported, unless an interrupt ends the program */
+        if (PyErr_Occurred())
+            return NULL;
+    }
     /* `refuse` raises the exception for the failure, which the library keeps for each thread. */
-    return PyObject_CallFunction(way->refuse, "i", status);
+    return PyObject_CallFunction(way->calls[REFUSE], "i", status);
 }
 
 /* Outcome of a call: done, with a result or an exception; or nothing was done. */
@@ -949,16 +917,16 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
         return NOT_DONE;
     if (!allocates && !take_results(own, way, device))
         return NOT_DONE;
-    if (way->any_plain && !are_plain(own, way))
+    int results = way->input_count + way->result_count;
+    int first_new = allocates ? way->input_count : results;
+    if (!may_use(own, way, 0, first_new) || (way->any_plain && !are_plain(own, way)))
         return NOT_DONE;
     if (!find_stream(own, way, ready, device, &stream))
         return NOT_DONE;
-    int results = way->input_count + way->result_count;
-    int first_new = allocates ? way->input_count : results;
     bool is_placed;
     int end = allocate_all(own, way, stream, device, first_new, is_elsewhere, &is_placed);
     int status = NOT_DONE;
-    if (is_placed && may_use(own, way)) {
+    if (is_placed && may_use(own, way, first_new, results)) {
         status = DONE;
         *result = enqueue(own, way, ready, stream);
     }
@@ -972,7 +940,7 @@ static int launch(call *own, PyObject **result)
     front *self = own->self;
     bool allocates = self->what != FRONT_INTO;
     route *way = choose(own);
-    if (!way || (own->stream && !self->new_in && (allocates || way->new_workspace)))
+    if (!way || (own->stream && !self->calls[NEW_IN] && (allocates || way->new_workspace)))
         return NOT_DONE;
     int device = device_of_inputs(own, way);
     program *ready = program_on(way, device);
@@ -987,17 +955,15 @@ static PyObject *fall_back(front *self, PyObject *const *args, Py_ssize_t count,
 {
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     PyObject *passed = PyTuple_New(count), *keywords = named ? PyDict_New() : NULL, *done = NULL;
-    PyObject *fallback = self->fallback;
     if (!passed || (named && !keywords))
         goto end;
     for (Py_ssize_t n = 0; n < count; n++) {
-        Py_INCREF(args[n]);
-        PyTuple_SetItem(passed, n, args[n]);
+        PyTuple_SetItem(passed, n, Py_NewRef(args[n]));
     }
     for (Py_ssize_t n = 0; n < named; n++)
         if (PyDict_SetItem(keywords, PyTuple_GetItem(names, n), args[count + n]))
             goto end;
-    done = PyObject_Call(fallback, passed, keywords);
+    done = PyObject_Call(self->calls[FALLBACK], passed, keywords);
 end:
     Py_XDECREF(passed);
     Py_XDECREF(keywords);
@@ -1053,28 +1019,22 @@ static const exchange_api *find_api(PyObject *capsule)
 
 static PyObject *optional(PyObject *value)
 {
-    if (value == Py_None)
-        return NULL;
-    Py_INCREF(value);
-    return value;
+    return value == Py_None ? NULL : Py_NewRef(value);
 }
 
-/* front(what, names, missing, fallback, kinds, capsule, describe, describe_in_order, mark_written,
- * new_here, new_in, stream_handle, is_plain, stream, stream_address): returns a builtin method
- * whose __self__ is the front. */
+/* front(what, names, missing, kinds, capsule, calls, stream_address): returns a builtin method whose
+ * __self__ is the front. */
 static PyObject *make_front(PyObject *module, PyObject *args)
 {
     int what;
-    PyObject *names, *missing, *fallback, *kinds, *capsule, *describes, *in_order, *mark, *empty, *new_in,
-        *handle, *plain, *stream_of;
+    PyObject *names, *missing, *kinds, *capsule, *calls;
     unsigned long long current;
     (void)module;
-    if (!PyArg_ParseTuple(args, "iO!OOO!OOOOOOOOOK:front", &what, &PyTuple_Type, &names, &missing,
-                          &fallback, &PyTuple_Type, &kinds, &capsule, &describes, &in_order, &mark, &empty,
-                          &new_in, &handle, &plain, &stream_of, &current))
+    if (!PyArg_ParseTuple(args, "iO!OO!OO!K:front", &what, &PyTuple_Type, &names, &missing,
+                          &PyTuple_Type, &kinds, &capsule, &PyTuple_Type, &calls, &current))
         return NULL;
     if (what < FRONT_CALL || what > FRONT_OPERATOR || PyTuple_Size(names) > MOST_ARRAYS ||
-        PyTuple_Size(kinds) > MOST_KINDS) {
+        PyTuple_Size(kinds) > MOST_KINDS || PyTuple_Size(calls) != FRONT_CALLS) {
         PyErr_SetString(PyExc_ValueError, "a front with too many parameters");
         return NULL;
     }
@@ -1096,15 +1056,8 @@ static PyObject *make_front(PyObject *module, PyObject *args)
     self->current_stream = (int (*)(int32_t, void **))(uintptr_t)current;
     self->missing = optional(missing);
     self->capsule = optional(capsule);
-    self->describe = optional(describes);
-    self->describe_in_order = optional(in_order);
-    self->mark_written = optional(mark);
-    self->empty = optional(empty);
-    self->new_in = optional(new_in);
-    self->stream_handle = optional(handle);
-    self->is_plain = optional(plain);
-    self->stream_of = optional(stream_of);
-    self->fallback = optional(fallback);
+    for (int n = 0; n < FRONT_CALLS; n++)
+        self->calls[n] = optional(PyTuple_GetItem(calls, n));
     PyObject *made = PyCFunction_NewEx(&entrances[what], (PyObject *)self, NULL);
     Py_DECREF(self);
     return made;
@@ -1116,12 +1069,10 @@ static PyObject *all_new(const route *made, int what)
     int results = what == FRONT_INTO ? 0 : made->result_count;
     PyObject *all = PyTuple_New(results + (made->new_workspace != NULL));
     for (int n = 0; all && n < results; n++) {
-        Py_INCREF(made->new_results[n]);
-        PyTuple_SetItem(all, n, made->new_results[n]);
+        PyTuple_SetItem(all, n, Py_NewRef(made->new_results[n]));
     }
     if (all && made->new_workspace) {
-        Py_INCREF(made->new_workspace);
-        PyTuple_SetItem(all, results, made->new_workspace);
+        PyTuple_SetItem(all, results, Py_NewRef(made->new_workspace));
     }
     return all;
 }
@@ -1209,27 +1160,26 @@ static bool read_structure(route *made, const front *self, PyObject *slots, PyOb
     return !PyErr_Occurred() && (made->returns != RETURN_LEAF || made->leaf_count == 1);
 }
 
-/* add(inputs, arrays, dtypes, slots, updated, returns, leaves, new_results, new_workspace, ready,
- * admit, order, refuse) */
+/* add(inputs, arrays, dtypes, slots, updated, returns, leaves, new_results, new_workspace, calls) */
 static PyObject *front_add(PyObject *object, PyObject *args)
 {
     front *self = (front *)object;
     const char *words;
     Py_ssize_t word_bytes;
     int inputs, returns;
-    PyObject *dtypes, *slots, *updated, *leaves, *results, *workspace, *ready, *admit, *orders,
-        *refuse;
-    if (!PyArg_ParseTuple(args, "iy#O!O!O!iO!O!OOOOO:add", &inputs, &words, &word_bytes,
+    PyObject *dtypes, *slots, *updated, *leaves, *results, *workspace, *calls;
+    if (!PyArg_ParseTuple(args, "iy#O!O!O!iO!O!OO!:add", &inputs, &words, &word_bytes,
                           &PyTuple_Type, &dtypes, &PyTuple_Type, &slots, &PyTuple_Type, &updated,
                           &returns, &PyTuple_Type, &leaves, &PyTuple_Type, &results, &workspace,
-                          &ready, &admit, &orders, &refuse))
+                          &PyTuple_Type, &calls))
         return NULL;
     Py_ssize_t arrays = inputs + PyTuple_Size(results);
     route *made = calloc(1, sizeof *made);
     if (!made)
         return PyErr_NoMemory();
-    bool is_good = inputs > 0 && arrays < MOST_ARRAYS && arrays == PyTuple_Size(dtypes) && returns >= RETURN_LEAF &&
-                   returns <= RETURN_NONE;
+    bool is_good = inputs > 0 && arrays < MOST_ARRAYS && arrays == PyTuple_Size(dtypes) &&
+                   returns >= RETURN_LEAF && returns <= RETURN_NONE &&
+                   PyTuple_Size(calls) == ROUTE_CALLS;
     if (is_good) {
         made->input_count = inputs;
         made->result_count = (int)PyTuple_Size(results);
@@ -1237,10 +1187,8 @@ static PyObject *front_add(PyObject *object, PyObject *args)
         for (int n = 0; n < made->result_count; n++)
             made->new_results[n] = optional(PyTuple_GetItem(results, n));
         made->new_workspace = optional(workspace);
-        made->ready = optional(ready);
-        made->admit = optional(admit);
-        made->order = optional(orders);
-        made->refuse = optional(refuse);
+        for (int n = 0; n < ROUTE_CALLS; n++)
+            made->calls[n] = optional(PyTuple_GetItem(calls, n));
         made->all_new = all_new(made, self->what);
         is_good = made->all_new &&
                   read_arrays(made, (const int64_t *)(const void *)words,
@@ -1256,8 +1204,7 @@ static PyObject *front_add(PyObject *object, PyObject *args)
     /* The caller holds a lock, so nothing else adds to this front at the same time. */
     made->next = atomic_load(&self->first);
     atomic_store_explicit(&self->first, made, memory_order_release);
-    Py_INCREF(Py_None);
-    return Py_None;
+    return Py_NewRef(Py_None);
 }
 
 /* forget(): drop the programs, in the child of a fork. */
@@ -1267,8 +1214,7 @@ static PyObject *front_forget(PyObject *object, PyObject *unused)
     for (route *own = atomic_load(&((front *)object)->first); own; own = own->next)
         for (int n = 0; n < MOST_DEVICES; n++)
             Py_XDECREF((PyObject *)atomic_exchange(&own->programs[n], NULL));
-    Py_INCREF(Py_None);
-    return Py_None;
+    return Py_NewRef(Py_None);
 }
 
 static PyMethodDef front_methods[] = {

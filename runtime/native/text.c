@@ -17,6 +17,16 @@ const char *numbers_text(char *text, size_t capacity, const char *brackets, cons
     return text;
 }
 
+const char *sizes_text(char *text, size_t capacity, const char *brackets, const uint32_t *sizes,
+                       size_t count)
+{
+    uint64_t wide[MOST_SHOWN];
+    size_t shown = count < MOST_SHOWN ? count : MOST_SHOWN;
+    for (size_t i = 0; i < shown; i++)
+        wide[i] = sizes[i];
+    return numbers_text(text, capacity, brackets, wide, shown);
+}
+
 size_t character(const unsigned char *at, size_t room)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

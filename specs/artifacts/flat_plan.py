@@ -20,27 +20,25 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
 from pallasc.specs.artifacts.plan import (
     DTYPES,
+    FLAT_VERSION,
     INTERLEAVES,
     MAP_BYTES,
     PROMOTIONS,
+    STEP_KINDS,
     SWIZZLES,
     Binding,
     Buffer,
     Bytes,
-    Copy,
-    Fill,
     Launch,
     Parameter,
     Pointer,
     Step,
     TensorMap,
     broken_rule,
+    kind_of,
 )
 from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import Signature
-
-FLAT_VERSION = 1
-"""Version of the format."""
 
 _MAGIC = b"PALLASC\n"
 _NONE = 0xFFFFFFFF
@@ -68,7 +66,8 @@ _ROWS = {
 """The tables in order, with the fields of an entry."""
 
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
-_FILL, _COPY, _LAUNCHES = 0, 1, 2
+_STEP_NUMBERS = {name: number for number, name in enumerate(STEP_KINDS)}
+_STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "size", "value"
 _POINTER, _VALUE, _ZEROS = 0, 1, 2
 _INPUT, _RESULT, _UPDATED = 1, 2, 4
 
@@ -260,22 +259,19 @@ class _Writer:
         )
 
     def _add_step(self, step: Step) -> None:
-        steps = self._tables["steps"]
         if isinstance(step, Launch):
-            steps.add(_LAUNCHES, self._add_launch(step), 0, 0, 0, 0, 0, 0)
-        elif not step.size:
+            values = {"target": self._add_launch(step)}
+        elif step.size:
+            values = step.flat_fields()
+        else:
             return  # the runtime skips it as well
-        elif isinstance(step, Fill):
-            self._check_target(step.buffer)
-            steps.add(_FILL, step.buffer, 0, step.width, step.offset, 0, step.size, step.value)
-        elif isinstance(step, Copy):
-            self._check_target(step.target)
-            places = step.target_offset, step.source_offset
-            steps.add(_COPY, step.target, step.source, 0, *places, step.size, 0)
-
-    def _check_target(self, buffer: int) -> None:
-        if self._plan.buffers[buffer].role == "constant":
-            raise CorruptError(f"a step writes to constant {buffer}, which all plans share")
+        for access in step.accesses():
+            if access.writes and self._plan.buffers[access.buffer].role == "constant":
+                raise CorruptError(
+                    f"a step writes to constant {access.buffer}, which all plans share"
+                )
+        row = (values.get(name, 0) for name in _STEP_FIELDS)
+        self._tables["steps"].add(_STEP_NUMBERS[kind_of(step)], *row)
 
     def _add_launch(self, launch: Launch) -> int:
         cluster = launch.cluster or (0, 0, 0)

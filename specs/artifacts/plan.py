@@ -24,8 +24,8 @@ channels and 1024 pixels.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, TypedDict
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
@@ -101,6 +101,25 @@ class Binding:
         return (math.prod(self.shape) * bits + 7) // 8
 
 
+class Access(NamedTuple):
+    """Bytes of a buffer that a step uses; `writes` is None if only the kernel knows."""
+
+    buffer: int
+    offset: int
+    size: int
+    writes: bool | None
+
+
+class StepMemory(Protocol):
+    """The memory of all buffers, on the host."""
+
+    def read(self, buffer: int, offset: int, size: int) -> bytes:
+        """Return bytes of a buffer."""
+
+    def write(self, buffer: int, offset: int, data: bytes) -> None:
+        """Write bytes into a buffer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fill:
     """Set `size` bytes of a buffer to copies of a `width`-byte little-endian `value`."""
@@ -110,6 +129,45 @@ class Fill:
     size: int
     value: int = 0
     width: Literal[1, 4] = 1
+
+    def accesses(self) -> Iterator[Access]:
+        """Yield the bytes that it uses."""
+        yield Access(self.buffer, self.offset, self.size, True)
+
+    def broken_rule(self) -> str | None:
+        """Return the rule that it breaks, None if it breaks none."""
+        if self.size % self.width or self.value >> 8 * self.width:
+            return f"fills {self.size} bytes with {self.value:#x}"
+        return None
+
+    def title(self) -> str:
+        """Return a short text for pictures."""
+        return f"fill {self.size:,} bytes with {self.value:#x}"
+
+    def __str__(self) -> str:
+        value = f"{self.value:#0{2 + 2 * self.width}x}"
+        return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
+
+    def run(self, memory: StepMemory) -> None:
+        """Run it on the host."""
+        value = self.value.to_bytes(self.width, "little")
+        memory.write(self.buffer, self.offset, value * (self.size // self.width))
+
+    def driver_call(self, addresses: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+        """Return the driver function that runs it, and its arguments before the stream."""
+        function = "cuMemsetD8Async" if self.width == 1 else "cuMemsetD32Async"
+        target = addresses[self.buffer] + self.offset
+        return function, (target, self.value, self.size // self.width)
+
+    def flat_fields(self) -> dict[str, int]:
+        """Return its fields of `struct flat_step`; the others are 0."""
+        return {
+            "target": self.buffer,
+            "width": self.width,
+            "target_offset": self.offset,
+            "size": self.size,
+            "value": self.value,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +179,44 @@ class Copy:
     target: int
     target_offset: int
     size: int
+
+    def accesses(self) -> Iterator[Access]:
+        """Yield the bytes that it uses."""
+        yield Access(self.source, self.source_offset, self.size, False)
+        yield Access(self.target, self.target_offset, self.size, True)
+
+    def broken_rule(self) -> str | None:
+        """Return None: it cannot break a rule."""
+        return None
+
+    def title(self) -> str:
+        """Return a short text for pictures."""
+        return f"copy {self.size:,} bytes"
+
+    def __str__(self) -> str:
+        source = place_text(self.source, self.source_offset)
+        target = place_text(self.target, self.target_offset)
+        return f"copy {self.size} bytes of {source} to {target}"
+
+    def run(self, memory: StepMemory) -> None:
+        """Run it on the host."""
+        data = memory.read(self.source, self.source_offset, self.size)
+        memory.write(self.target, self.target_offset, data)
+
+    def driver_call(self, addresses: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+        """Return the driver function that runs it, and its arguments before the stream."""
+        target = addresses[self.target] + self.target_offset
+        source = addresses[self.source] + self.source_offset
+        return "cuMemcpyDtoDAsync", (target, source, self.size)
+
+    def flat_fields(self) -> dict[str, int]:
+        """Return its fields of `struct flat_step`; the others are 0."""
+        return asdict(self)
+
+
+def place_text(buffer: int, offset: int) -> str:
+    """Return a place in a buffer as text."""
+    return f"buffer {buffer}+{offset}" if offset else f"buffer {buffer}"
 
 
 class Im2col(TypedDict):
@@ -249,6 +345,17 @@ class Launch:
     label: str = ""
     peer_table: PeerTable | None = None
 
+    def accesses(self) -> Iterator[Access]:
+        """Yield the bytes that its parameters and its table of peers name."""
+        for parameter in self.parameters:
+            if isinstance(parameter, Pointer):
+                yield Access(parameter.buffer, parameter.offset, parameter.size, None)
+            elif isinstance(parameter, Bytes):
+                for _, tensor_map in parameter.tensor_maps:
+                    yield Access(tensor_map.buffer, tensor_map.offset, 0, None)
+        for buffer, offset in self.peer_table.arrays if self.peer_table else ():
+            yield Access(buffer, offset, 0, None)
+
     def check_parameters(self, sizes: Sequence[int], source: str) -> None:
         """Check that the parameters have the sizes that the kernel expects according to `source`.
 
@@ -264,6 +371,41 @@ class Launch:
 
 
 Step = Fill | Copy | Launch
+
+
+class StepKind(NamedTuple):
+    """A kind of step, and who executes it.
+
+    Attributes:
+        step: its class, which describes it to everything else: flat plans, texts, pictures, and
+            for all but launches also execution through cuda-python and on the host.
+        plural: its name for several.
+        driver: the driver functions that the C library and cuda-python call.
+        emulator: how `pallasc.emulate` executes it.
+    """
+
+    step: type[Step]
+    plural: str
+    driver: tuple[str, ...]
+    emulator: str
+
+
+STEP_KINDS = {
+    "fill": StepKind(
+        Fill, "fills", ("cuMemsetD8Async", "cuMemsetD32Async"), "writes its buffer on the host"
+    ),
+    "copy": StepKind(Copy, "copies", ("cuMemcpyDtoDAsync",), "copies on the host"),
+    "launch": StepKind(Launch, "launches", ("cuLaunchKernelEx",), "runs the PTX of the kernel"),
+}
+"""All kinds of steps by name; the order is that of their numbers in flat plans."""
+
+FLAT_VERSION = 1
+"""Version of flat plans. A new kind of step raises it, here and in `runtime/native/flat_plan.h`."""
+
+
+def kind_of(step: Step) -> str:
+    """Return the name of a step's kind."""
+    return next(name for name, kind in STEP_KINDS.items() if kind.step is type(step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,20 +543,8 @@ def _references(plan: LaunchPlan) -> Iterator[tuple[str, int, int, int]]:
     for array in (*plan.inputs, *plan.outputs):
         yield f"array {array.path}", array.buffer, 0, array.size_bytes
     for index, step in enumerate(plan.steps):
-        what = f"step {index}"
-        if isinstance(step, Fill):
-            yield what, step.buffer, step.offset, step.size
-        elif isinstance(step, Copy):
-            yield what, step.source, step.source_offset, step.size
-            yield what, step.target, step.target_offset, step.size
-        else:
-            for parameter in step.parameters:
-                if isinstance(parameter, Pointer):
-                    yield what, parameter.buffer, parameter.offset, parameter.size
-                elif isinstance(parameter, Bytes):
-                    yield from ((what, m.buffer, m.offset, 0) for _, m in parameter.tensor_maps)
-            for buffer, offset in step.peer_table.arrays if step.peer_table else ():
-                yield what, buffer, offset, 0
+        for buffer, offset, size, _ in step.accesses():
+            yield f"step {index}", buffer, offset, size
     for profile in plan.profiles:
         yield "a profile", profile.buffer, 0, 0
 
@@ -424,10 +554,10 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
         if buffer.size < 0 or (buffer.role == "constant") != (buffer.digest is not None):
             yield f"{buffer.role} buffer {index} of {buffer.size} bytes has digest {buffer.digest}"
     for index, step in enumerate(plan.steps):
-        if isinstance(step, Fill) and (step.size % step.width or step.value >> 8 * step.width):
-            yield f"step {index} fills {step.size} bytes with {step.value:#x}"
         if isinstance(step, Launch):
             yield from _broken_launch(step, index, plan.device_count)
+        elif (broken := step.broken_rule()) is not None:
+            yield f"step {index} {broken}"
     yield from _broken_signature(plan)
     for profile in plan.profiles:
         yield from _broken_profile(profile, plan)

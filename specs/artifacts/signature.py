@@ -98,15 +98,24 @@ class Signature:
         return (*self.inputs, *self.results)
 
     def check_addresses(self, name: str, pointers: Sequence[int]) -> None:
-        """Check alignment and overlap of the arrays.
+        """Check addresses, alignment, and overlap of the arrays.
 
         Raises:
-            ArgumentError: an array is misaligned or overlaps another one.
+            ArgumentError: an array has no address, is misaligned, or overlaps another one.
         """
         sizes = self.sizes_bytes
-        for pointer, alignment, size in zip(pointers, self.alignments, sizes, strict=True):
+        rows = zip(self.passed, pointers, self.alignments, sizes, strict=True)
+        for binding, pointer, alignment, size in rows:
             if pointer % alignment and size:
-                raise self._misaligned(name, pointers)
+                raise ArgumentError(
+                    f"{name}: {misaligned_text(binding.path, pointer, alignment)}.",
+                    hint="A view does that: pass a copy, or a view that starts at such a multiple.",
+                )
+            if not pointer and size:
+                raise ArgumentError(
+                    f"{name}: {binding.path} has {size} bytes, and its address is 0.",
+                    hint="Pass an array that has memory.",
+                )
         first_result = len(self.inputs)
         for number in (*self.updated, *range(first_result, len(sizes))):
             start, size = pointers[number], sizes[number]
@@ -119,14 +128,6 @@ class Signature:
                     raise _overlapping(
                         name, self.passed[number], self.passed[other], number >= first_result
                     )
-
-    def _misaligned(self, name: str, pointers: Sequence[int]) -> ArgumentError:
-        rows = zip(self.passed, self.alignments, pointers, self.sizes_bytes, strict=True)
-        binding, alignment, pointer, _ = next(row for row in rows if row[2] % row[1] and row[3])
-        return ArgumentError(
-            f"{name}: {misaligned_text(binding.path, pointer, alignment)}.",
-            hint="A view does that: pass a copy, or a view that starts at such a multiple.",
-        )
 
 
 def misaligned_text(path: str, address: int, alignment: int) -> str:

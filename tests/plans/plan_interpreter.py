@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan
+from pallasc.specs.artifacts.plan import Launch, LaunchPlan
 
 PATTERN = 0xC7
 """Every byte that nothing has written: as numbers, large ones."""
@@ -67,12 +67,8 @@ def run_plan(
     """
     memory = Memory(plan, inputs, blobs)
     for step in plan.steps:
-        if isinstance(step, Fill):
-            pattern = step.value.to_bytes(step.width, "little")
-            memory.write(step.buffer, step.offset, pattern * (step.size // step.width))
-        elif isinstance(step, Copy):
-            data = memory.read(step.source, step.source_offset, step.size)
-            memory.write(step.target, step.target_offset, data)
-        else:
+        if isinstance(step, Launch):
             kernel(memory, step)
+        else:
+            step.run(memory)
     return [memory.buffers[binding.buffer].tobytes() for binding in plan.outputs]

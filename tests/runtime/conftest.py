@@ -22,6 +22,7 @@ import foreign  # noqa: F401  (as bundle_files)
 import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
 import native_build  # noqa: F401  (as bundle_files)
+import native_calls  # noqa: F401  (as bundle_files)
 import native_comparison  # noqa: F401  (as bundle_files)
 import native_plans  # noqa: F401  (as bundle_files)
 import orders  # noqa: F401  (as bundle_files)
@@ -32,9 +33,9 @@ import standin_torch as torch_control
 import tuned_bundles  # noqa: F401  (as bundle_files)
 import tuned_jobs  # noqa: F401  (as bundle_files)
 
-from pallasc.runtime.calls import native_path, program
+from pallasc.runtime.calls import launch, native_path
 from pallasc.runtime.kernel import Kernel
-from pallasc.runtime.native.extension import extension
+from pallasc.runtime.native.library import extension
 
 sys.path.pop(0)
 
@@ -121,7 +122,7 @@ def native() -> Any:
 def python_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let launches go through cuda-python even where the C library is there."""
     monkeypatch.setattr(native_path, "extension", lambda: None)
-    monkeypatch.setattr(program, "_library", lambda: None)
+    monkeypatch.setattr(launch, "_library", lambda: None)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from pallasc.runtime.matching.dlpack_types import dlpack_code
+from pallasc.runtime.matching.arrays import dlpack_code
 from pallasc.specs.arrays import parse_dtype, strides_of
 
 

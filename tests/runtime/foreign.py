@@ -11,7 +11,7 @@ import made
 import numpy as np
 import pytest
 
-from pallasc.runtime.adapters.capsules import CUDA, make_capsule
+from pallasc.runtime.adapters.device_arrays import CUDA, make_capsule
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
 from pallasc.runtime.matching import arrays
 from pallasc.specs.arrays import strides_of

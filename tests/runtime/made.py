@@ -17,7 +17,7 @@ from exchange import exchange
 
 from pallasc.errors import ArgumentError, ToolError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
-from pallasc.runtime.device import process_state
+from pallasc.runtime.device.devices import state
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays
 from pallasc.runtime.matching.arrays import Access, Adapter, ArrayView
@@ -328,7 +328,7 @@ def install() -> Framework:
 
 def forget() -> None:
     """Make the runtime as it is in a new process."""
-    process_state.start_anew(is_forked=False)
+    state.reset(is_forked=False)
     if open_library.cache_info().currsize:
         with suppress(ToolError):  # older than its sources: nothing was loaded by it
             open_library().forget()

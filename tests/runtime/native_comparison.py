@@ -17,16 +17,18 @@ from typing import Any
 
 import made
 import standin as control
+from native_calls import open_found
 from standin_records import MAP_BYTES, decode_map
 
 from pallasc.runtime.calls.plain import PlainSteps
 from pallasc.runtime.device.devices import get_device
-from pallasc.runtime.device.memory import lay_out
+from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import device_refusal
 from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
+from pallasc.specs.artifacts.signature import Signature
 
 OFFSETS = (0, 256, 4096, 0)
 """Where arrays and workspace begin, launch by launch; the last set is the first again."""
@@ -128,13 +130,13 @@ def asked_by_c(
     library.forget()
     name = Candidate("made", {}, artifact).id
     find = None if inside else artifact.blob
-    plan = library.open(flat_plan(artifact, name=name, inside=inside), find)
+    plan = open_found(library, flat_plan(artifact, name=name, inside=inside), find)
     reader = Reader(driver)
     plan.prepare(0)
     asked = reader.read()
     first = next(n for n, call in enumerate(asked) if call[0] == "cuDevicePrimaryCtxRetain") + 1
     log = Log(ready=asked[first:])
-    sizes = [*(array.size_bytes for array in plan.buffers), plan.workspace_bytes]
+    sizes = [*Signature.of(artifact.plan).sizes_bytes, lay_out(artifact.plan)[1]]
     for *pointers, workspace in memory().sets(driver, sizes):
         plan.launch(pointers, workspace=workspace if sizes[-1] else 0)
         add_launch(log, reader.read())

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.capsules import _exported, read_capsule
-from pallasc.runtime.adapters.cuda_arrays import read_typestr
-from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.adapters.device_arrays import DeviceArray, _exported, read_capsule
+from pallasc.runtime.adapters.foreign_arrays import read_typestr
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
 from pallasc.runtime.matching.arrays import find_adapter, is_row_major
 from pallasc.specs.arrays import DTYPES

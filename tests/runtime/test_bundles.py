@@ -14,11 +14,9 @@ from bundle_files import write_bundle
 
 import pallasc
 from pallasc.errors import ArgumentError, CorruptError, SpecError
-from pallasc.runtime.bundles import Bundles
 from pallasc.runtime.device.devices import active, get_device
-from pallasc.runtime.discovery import BundleFile
 from pallasc.runtime.matching.candidates import Origin
-from pallasc.runtime.opening import Kernels
+from pallasc.runtime.opening import BundleFile, Bundles, Kernels
 from pallasc.specs.bundle.reader import OpenFile
 from pallasc.specs.bundle.signature import Policy
 

@@ -11,7 +11,7 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.calls import match
+from pallasc.runtime.matching.tuned import Selector
 
 TEXT = "f32[4, 64]"
 
@@ -34,7 +34,7 @@ def test_later_calls_choose_no_variant_again(
     kernel = made.kernel(made.artifact(step, outputs=[TEXT, "b", TEXT]))
     a, b, c, d = (foreign.CudaArray(framework.tensor(TEXT)) for _ in range(4))
     kernel(a, b)
-    monkeypatch.setattr(match, "select", None)
+    monkeypatch.setattr(Selector, "select", None)
     first, updated, last = kernel(a, b)
     assert updated is b
     assert kernel.into(a, b, out=(c, b, d)) == (c, b, d)

@@ -12,6 +12,7 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.device.streams import Order
 from pallasc.runtime.opening import Kernels
 
 pytestmark = pytest.mark.usefixtures("native")
@@ -88,6 +89,36 @@ def test_a_producers_stream_is_left_to_python(
     adds.into(a, b, out=out)
     assert slow == ["made"]
     assert runtime.launches[-1].stream == 0
+
+
+def test_an_array_that_may_not_be_used_costs_no_allocation_before_python(
+    framework: Any, runtime: Any, adds: Any, slow: list[str]
+) -> None:
+    a, b = (_made(framework, "__cuda_array_interface__") for _ in range(2))
+    for _ in range(2):
+        adds(a, b)
+    a.told["stream"] = made.stream()
+    slow.clear()
+    before = runtime.count("cuMemAlloc_v2")
+    adds(a, b)
+    assert slow == ["made"]
+    assert runtime.count("cuMemAlloc_v2") == before + 1
+
+
+def test_an_interrupt_while_a_failed_launch_is_noted_ends_the_call(
+    framework: Any, runtime: Any, adds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, out = (DeviceArray((4, 64), "f32") for _ in range(3))
+    for _ in range(2):
+        adds.into(a, b, out=out)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Order, "after", interrupt)
+    runtime.fault("cuLaunchKernelEx", 1)
+    with pytest.raises(KeyboardInterrupt):
+        adds.into(a, b, out=out)
 
 
 def test_device_arrays_wait_for_their_uses_in_other_streams(

@@ -9,7 +9,6 @@ import pytest
 import standin as control
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.availability import device_ordinal
 from pallasc.runtime.device.devices import (
     active,
     current_device,
@@ -17,6 +16,7 @@ from pallasc.runtime.device.devices import (
     get_device,
     outside_captures,
 )
+from pallasc.runtime.kernel import device_ordinal
 
 
 def test_a_device_has_its_figures(runtime: Any) -> None:

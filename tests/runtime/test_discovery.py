@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import ArgumentError, SpecError, ToolError
-from pallasc.runtime.discovery import PATH, find_bundles
+from pallasc.runtime.opening import PATH, find_bundles
 
 
 class Site:
@@ -77,7 +77,7 @@ def test_a_package_inside_another_is_found(site: Site) -> None:
 def test_a_package_can_ask_while_it_is_imported(site: Site, fresh_process: object) -> None:
     folder = site.package("mylib", "a.pallasc")
     (folder / "__init__.py").write_text(
-        "from pallasc.runtime.discovery import find_bundles\nfound = find_bundles(__name__)\n"
+        "from pallasc.runtime.opening import find_bundles\nfound = find_bundles(__name__)\n"
     )
     done = fresh_process(  # type: ignore[operator]
         f"import sys; sys.path.insert(0, {str(site.folder)!r})\n"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.errors import DriverError, OutOfMemoryError
-from pallasc.runtime.device.answers import STICKY
-from pallasc.runtime.device.devices import open_driver
+from pallasc.runtime.device.devices import STICKY, open_driver
 
 _OPEN = """
 from pallasc.errors import PallascError
@@ -158,12 +157,12 @@ def test_a_fork_while_another_thread_loads_does_not_hang(fresh_process: Any) -> 
     code = """
 import os, signal, threading
 import made
-from pallasc.runtime.device import process_state
+from pallasc.runtime.device.devices import state
 framework = made.install()
 kernel = made.kernel(made.add())
 a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
 kernel(a, b)
-held = process_state.now.lock
+held = state.lock
 inside, go = threading.Event(), threading.Event()
 def hold():
     with held:

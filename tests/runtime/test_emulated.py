@@ -30,6 +30,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.emulator.machine.memory import Fault
 from pallasc.errors import DriverError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
+from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.native.library import open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.bundle.manifest import Item
@@ -184,9 +185,9 @@ def test_a_launch_by_c_gives_the_right_numbers(
         framework.tensor(f"{b.dtype}{list(b.shape)}", values=array)
         for b, array in zip(variant.artifact.plan.inputs, arrays, strict=True)
     ]
-    (result,) = plan.outputs
+    (result,) = variant.artifact.plan.outputs
     out = framework.tensor(f"{result.dtype}{list(result.shape)}")
-    workspace = framework.tensor(f"u8[{plan.workspace_bytes}]")
+    workspace = framework.tensor(f"u8[{lay_out(variant.artifact.plan)[1]}]")
     plan.launch([array.pointer for array in (*tensors, out)], workspace=workspace.pointer)
     gpu.driver.check()
     check(out.numpy(), REFERENCES[name](*arrays))

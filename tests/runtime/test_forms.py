@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError, SelectionError
-from pallasc.runtime.adapters.torch_operator import _Operator
+from pallasc.runtime.adapters.torch_arrays import _Operator
 from pallasc.runtime.opening import Kernels, open_bundle
 from pallasc.specs.artifacts.signature import Arguments
 from pallasc.specs.bundle.manifest import Item

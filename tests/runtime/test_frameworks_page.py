@@ -43,7 +43,7 @@ def toybox(framework: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     exec(compile(source[1], str(PAGE), "exec"), adapter.__dict__)
     monkeypatch.setitem(sys.modules, "toybox", module)
     monkeypatch.setitem(sys.modules, adapter.__name__, adapter)
-    monkeypatch.setitem(arrays.MODULES, "toybox", "toybox_arrays")
+    monkeypatch.setitem(arrays.MODULES, "toybox", "toybox_arrays.ToyboxAdapter")
     monkeypatch.setattr(arrays, "_by_type", {})
     arrays._adapter.cache_clear()
     return module

@@ -15,8 +15,8 @@ import native_build
 import pytest
 import standin as control
 
-from pallasc.runtime.adapters.jax_callback import _load
-from pallasc.runtime.device import process_state
+from pallasc.runtime.adapters.jax_arrays import _load
+from pallasc.runtime.device.devices import state
 
 HERE = Path(__file__).parent
 
@@ -144,4 +144,4 @@ def test_the_warm_up_loads_on_every_local_device(
     _load(kernel, [("f32", (4, 64))] * 2)
     (candidate,) = kernel.variants
     # There is no code for the second one, which the callback will say.
-    assert set(process_state.now.programs[candidate.artifact]) == {0, 2}
+    assert set(state.programs[candidate.artifact]) == {0, 2}

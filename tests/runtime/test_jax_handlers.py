@@ -16,8 +16,7 @@ import pytest
 import pallasc
 from pallasc.errors import CorruptError, SelectionError, ToolError, UnsupportedError
 from pallasc.runtime.adapters import jax_handlers
-from pallasc.runtime.matching import known
-from pallasc.runtime.matching.candidates import Origin
+from pallasc.runtime.matching.candidates import Origin, find_blob
 from pallasc.runtime.native.library import FOLDER
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.bundle.bundle import open_bundle
@@ -90,17 +89,17 @@ def test_blobs_are_found_in_open_kernels_only() -> None:
     digest = artifact.kernels[0].cubin
     variant = "found_here@h100-sxm"
     opened = Kernels([("found_here", {}, artifact)])
-    assert known.find_blob("found_here", variant, digest) == artifact.blob(digest)
-    assert known.find_blob("found_here", variant, "0" * 64) is None
-    assert known.find_blob("found_here", "found_here@b200", digest) is None
-    assert known.find_blob("elsewhere", variant, digest) is None
+    assert find_blob("found_here", variant, digest) == artifact.blob(digest)
+    assert find_blob("found_here", variant, "0" * 64) is None
+    assert find_blob("found_here", "found_here@b200", digest) is None
+    assert find_blob("elsewhere", variant, digest) is None
     single = opened["found_here"]
     del opened
     gc.collect()
-    assert known.find_blob("found_here", variant, digest) == artifact.blob(digest)
+    assert find_blob("found_here", variant, digest) == artifact.blob(digest)
     del single
     gc.collect()
-    assert known.find_blob("found_here", variant, digest) is None
+    assert find_blob("found_here", variant, digest) is None
 
 
 def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) ->
     file = tmp_path / "kernels.pallasc"
     file.write_bytes(build_bundle([Item("damaged_here", {}, artifact)], keep_debug=True))
     opened = pallasc.open_bundle(file)
-    assert known.find_blob(*names, digest) == artifact.blob(digest)
+    assert find_blob(*names, digest) == artifact.blob(digest)
     with open_bundle(file) as bundle:
         (entry,) = bundle.entries()
         extents = [bundle.reader.row(n).extent for n in entry.blobs if n is not None]
@@ -117,7 +116,7 @@ def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) ->
     data[extents[0].at + extents[0].size // 2] ^= 255
     file.write_bytes(data)
     with pytest.raises(CorruptError) as caught:
-        known.find_blob(*names, digest)
+        find_blob(*names, digest)
     assert caught.value.message.startswith(f"{file} is damaged: ")
     passed = ctypes.c_void_p(), ctypes.c_size_t()
     asked = [name.encode() for name in (*names, digest)]
@@ -126,7 +125,7 @@ def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) ->
     told = ctypes.string_at(passed[0].value or 0, passed[1].value)
     assert told.decode() == caught.value.message
     other = Kernels([("damaged_here", {}, artifact)])
-    assert known.find_blob(*names, digest) == artifact.blob(digest)
+    assert find_blob(*names, digest) == artifact.blob(digest)
     del opened, other
 
 

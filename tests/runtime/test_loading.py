@@ -8,9 +8,8 @@ import made
 import pytest
 
 from pallasc.errors import CorruptError, DeviceError
-from pallasc.runtime.calls.plain import check_cubin, ready_function
+from pallasc.runtime.calls.plain import check_cubin, launch_config, ready_function
 from pallasc.runtime.device.devices import active, get_device, open_driver
-from pallasc.runtime.device.parameters import launch_config
 from pallasc.specs.artifacts.cubin import Cubin
 
 

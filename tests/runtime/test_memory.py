@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import made
 import pytest
 
-from pallasc.errors import DriverError
-from pallasc.runtime.device import memory, process_state
-from pallasc.runtime.device.devices import Device, get_device
-from pallasc.runtime.device.memory import temporary, upload
+from pallasc.errors import DeviceError, DriverError
+from pallasc.runtime.device.devices import Device, active, get_device
+from pallasc.runtime.device.streams import temporary, upload
 
 
 def _without_pools(device: Device) -> Device:
@@ -27,53 +25,31 @@ def test_temporary_memory_is_freed_after_an_error(runtime: Any) -> None:
     assert runtime.live() == before
 
 
-def test_without_pools_a_stream_has_a_workspace_that_grows(runtime: Any) -> None:
-    device = _without_pools(get_device(0))
-    found = []
-    for size in (1000, 500, 5000, 5000):
-        with temporary(device, size, 0, "memory") as address:
+def test_without_pools_memory_is_freed_when_the_stream_is_done(runtime: Any) -> None:
+    device, before = _without_pools(get_device(0)), runtime.live()
+    for stream in (0, made.stream()):
+        with temporary(device, 1000, stream, "memory") as address:
             start, length, _ = runtime.allocation(address)
-            assert start == address
-            assert length >= size
-            found.append(address)
-    assert found[0] == found[1]
-    assert found[2] == found[3]
-    with temporary(device, 10, made.stream(), "memory") as address:
-        assert address not in found
+            assert (start, length >= 1000) == (address, True)
+            waited = runtime.count("cuStreamSynchronize")
+        assert runtime.count("cuStreamSynchronize") == waited + 1
     assert runtime.count("cuMemAllocAsync") == 0
+    assert runtime.live() == before
 
 
-def test_a_workspace_that_cannot_grow_stays_as_it_was(runtime: Any) -> None:
-    device = _without_pools(get_device(0))
-    with temporary(device, 100, 0, "memory") as before:
-        pass
-    runtime.fault("cuMemAlloc_v2", 2)
-    with (
-        pytest.raises(Exception, match="memory: cuMemAlloc answers"),
-        temporary(device, 5000, 0, "memory"),
-    ):
-        pass
-    with temporary(device, 100, 0, "memory") as after:
-        assert after == before
-
-
-def test_without_pools_one_thread_at_a_time_has_the_workspace(runtime: Any) -> None:
-    device = _without_pools(get_device(0))
-    uses: list[str] = []
-
-    def use() -> None:
-        with temporary(device, 100, 0, "memory"):
-            uses.append("second")
-
-    other = threading.Thread(target=use)
-    with temporary(device, 100, 0, "memory"):
-        other.start()
-        turn = process_state.now.turns[memory._key(device, 0)]
-        assert turn.acquire(blocking=False)  # its own thread has it again
-        turn.release()
-        uses.append("first")
-    other.join()
-    assert uses == ["first", "second"]
+def test_without_pools_a_capture_is_refused_and_goes_on(runtime: Any) -> None:
+    device, stream = _without_pools(get_device(0)), made.stream()
+    with active(device) as driver:
+        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+        with (
+            pytest.raises(
+                DeviceError, match=r"has no memory pools, and stream .* is being captured"
+            ),
+            temporary(device, 100, stream, "memory"),
+        ):
+            pass
+        driver.call("cuStreamEndCapture", stream, what="a capture")
 
 
 def test_artifacts_share_their_constants(runtime: Any, framework: Any) -> None:
@@ -106,43 +82,3 @@ def test_temporaries_come_from_the_framework_where_it_has_a_pool(
     made.kernel(artifact)(a, b)
     assert runtime.count("cuMemAllocAsync") == 1
     assert runtime.count("cuMemFreeAsync") == 1
-
-
-def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_its_workspace(runtime: Any) -> None:
-    from pallasc.runtime.device.devices import active
-
-    runtime.configure(asynchronous=1, reuse_streams=1)
-    device = _without_pools(get_device(0))
-    first = made.stream()
-    with temporary(device, 100, first, "memory"):
-        pass
-    with temporary(device, 100, first, "memory"):
-        pass
-    assert runtime.count("cuStreamWaitEvent") == 0
-    with active(device) as driver:
-        driver.call("cuStreamDestroy", first, what="a stream")
-    assert made.stream() == first
-    with temporary(device, 100, first, "memory"):
-        assert [call.stream for call in runtime.calls("cuStreamWaitEvent")] == [first]
-
-
-def test_a_graph_has_a_workspace_of_its_own(runtime: Any) -> None:
-    from pallasc.runtime.device.devices import active
-
-    device, stream = _without_pools(get_device(0)), made.stream()
-    found = []
-    with temporary(device, 100, stream, "memory") as address:
-        found.append(address)
-    for _ in range(2):
-        with active(device) as driver:
-            mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-            driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
-            for _ in range(2):
-                with temporary(device, 100, stream, "memory") as address:
-                    found.append(address)
-            driver.call("cuStreamEndCapture", stream, what="a capture")
-    assert found[1] == found[2]
-    assert found[3] == found[4]
-    assert len(set(found)) == 3
-    with temporary(device, 100, stream, "memory") as address:
-        assert address == found[0]

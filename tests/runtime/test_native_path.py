@@ -20,7 +20,7 @@ from pallasc.runtime.calls import native_path
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays
-from pallasc.runtime.native import extension as loading
+from pallasc.runtime.native import library as loading
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.runtime.calls.program import Program, load_program
+from pallasc.runtime.calls.launch import Program, load_program
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer

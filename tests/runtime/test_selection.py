@@ -76,7 +76,7 @@ def test_what_several_devices_run_together_is_refused_in_one_sentence() -> None:
     plan = made_for_four.artifact.plan
     made_for_four.artifact.__dict__["plan"] = replace(plan, mesh=(("x", 2), ("y", 2)))
     reason = "it runs on 4 devices together, which this runtime cannot launch"
-    assert refusal(made_for_four, _device(), None, {}) == reason
+    assert refusal(made_for_four, _device(), None, None) == reason
     with pytest.raises(SelectionError, match=reason):
         select([made_for_four], _device())
     with pytest.raises(SelectionError, match=reason):
@@ -123,7 +123,7 @@ def test_the_exact_architecture_goes_before_the_family_and_that_before_older_one
 
 @pytest.mark.parametrize(("driver", "fits"), [(12080, False), (12090, False), (13000, True)])
 def test_an_older_driver_is_refused(driver: int, fits: bool) -> None:
-    assert (refusal(_candidate(), _device(driver=driver), None, {}) is None) == fits
+    assert (refusal(_candidate(), _device(driver=driver), None, None) is None) == fits
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_blocks_that_all_ran_at_a_time_must_do_so_here(
 ) -> None:
     step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
     candidate = Candidate("sum", {}, made.artifact(step, code=b"none"))
-    assert (refusal(candidate, _device(sm_count=sms), None, {}) is None) == fits
+    assert (refusal(candidate, _device(sm_count=sms), None, None) is None) == fits
 
 
 @pytest.mark.parametrize(
@@ -169,16 +169,6 @@ def test_blocks_of_a_multiprocessor_are_counted(
     launch: Launch = replace(whole.plan.launches[0], block=(block, 1, 1), dynamic_smem_bytes=smem)
     kernel = replace(kernel, registers=registers)
     assert blocks_per_sm(launch, kernel, whole.target) == blocks
-
-
-def test_parameters_pick_by_value_and_type() -> None:
-    candidates = [_candidate(params={"n": value}) for value in (1, True, "1")]
-    for candidate, value in zip(candidates, (1, True, "1"), strict=True):
-        assert select(candidates, _device(), params={"n": value}) is candidate
-    with pytest.raises(SelectionError, match=r"its n is 1, not 1\.0"):
-        select(candidates, _device(), params={"n": 1.0})
-    with pytest.raises(SelectionError, match="it has no parameter m"):
-        select(candidates, _device(), params={"m": 1})
 
 
 def test_each_point_has_one_fitting_candidate() -> None:

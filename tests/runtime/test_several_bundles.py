@@ -14,7 +14,7 @@ from bundle_files import add_artifact, write_bundle
 
 import pallasc
 from pallasc.errors import SelectionError, ToolError
-from pallasc.runtime.discovery import PATH
+from pallasc.runtime.opening import PATH
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.user_files import replace_file

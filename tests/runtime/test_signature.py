@@ -27,18 +27,19 @@ def test_outputs_know_where_they_come_from() -> None:
 @pytest.mark.parametrize(
     ("pointers", "message"),
     [
-        ((0, 1024, 2048), None),
-        ((0, 0, 1024), None),
+        ((4096, 1024, 2048), None),
+        ((4096, 4096, 1024), None),
+        ((1024, 0, 2048), "b has 1024 bytes, and its address is 0."),
         (
             (16, 1024, 2048),
             "a starts at 0x10, misaligned by 16 bytes: the kernel requires multiples of 256",
         ),
         (
-            (0, 1024, 2049),
+            (4096, 1024, 2049),
             "out starts at 0x801, misaligned by 1 bytes: the kernel requires multiples of 256",
         ),
-        ((0, 2048, 768), "the memory for out overlaps a"),
-        ((0, 2048, 1280), "the memory for out overlaps b"),
+        ((1024, 4096, 1792), "the memory for out overlaps a"),
+        ((8192, 2048, 1280), "the memory for out overlaps b"),
         ((2048, 4096, 2048), "the memory for out overlaps a"),
     ],
 )

@@ -8,7 +8,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.torch_operator import _Operator
+from pallasc.runtime.adapters.torch_arrays import _Operator
 from pallasc.runtime.opening import Kernels
 
 

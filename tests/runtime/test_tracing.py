@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import CodeType, SimpleNamespace
 from typing import Any
 
 import made
 import pytest
 
-from pallasc.runtime.calls.tracing import TRACED, skip_frames
+from pallasc.runtime.calls.native_path import TRACED, make_operator, skip_frames
 from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.matching.arrays import Access
 
 METHODS = (
     *("__call__", "available", "choice", "defvjp", "defvmap", "into", "variant"),
@@ -46,12 +48,55 @@ class _Frames:
 def test_a_torch_that_is_loaded_skips_the_frames_of_kernels(
     runtime: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames = _Frames()
-    torch = SimpleNamespace(_C=SimpleNamespace(_dynamo=SimpleNamespace(eval_frame=frames)))
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    frames = _load_torch(monkeypatch)
     made.kernel(made.add())
     names = {code.co_name for code in frames.told}
     assert names == {*METHODS, "unchecked", "by_digest"}
+
+
+def _load_torch(monkeypatch: pytest.MonkeyPatch) -> _Frames:
+    frames = _Frames()
+    torch = SimpleNamespace(_C=SimpleNamespace(_dynamo=SimpleNamespace(eval_frame=frames)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return frames
+
+
+def _view(array: Any) -> Any: ...
+def _view_in_order(array: Any) -> Any: ...
+def _new_here(*_: Any) -> Any: ...
+def _is_plain(array: Any) -> bool: ...
+def _fallback(*_: Any) -> Any: ...
+
+
+class _Framework:
+    def new_in(self, *_: Any) -> Any: ...
+    def mark_written(self, arrays: Any) -> None: ...
+    def stream(self, device: int) -> int: ...
+
+
+@pytest.mark.usefixtures("native")
+def test_a_torch_that_is_loaded_skips_everything_that_a_front_calls(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames, own = _load_torch(monkeypatch), _Framework()
+    access = Access(
+        kinds=(_Framework,),
+        describe=_view,
+        describe_in_order=_view_in_order,
+        dtypes={},
+        new_here=partial(_new_here, 1),
+        new_in=own.new_in,
+        mark_written=own.mark_written,
+        is_plain=_is_plain,
+        stream=own.stream,
+    )
+    make_operator(access, 2, _fallback)
+    names = {code.co_name for code in frames.told}
+    assert names == {
+        *("_view", "_view_in_order", "_new_here", "_is_plain", "_fallback"),
+        *("new_in", "mark_written", "stream"),
+        *("_make_program", "_admit", "_order", "after", "_refuse", "stream_handle"),
+    }
 
 
 @pytest.mark.parametrize("torch", [None, SimpleNamespace(), SimpleNamespace(_C=None)])

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from tuned_jobs import point_id
 
 from pallasc.errors import DeviceError, SpecError
-from pallasc.runtime.device.conditions import Conditions, ask_nvml, pci_address
 from pallasc.runtime.device.devices import Device, look_at_device
+from pallasc.runtime.timing import Conditions, ask_nvml, pci_address
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.tuning import measure
 from pallasc.tuning.contest import Rules

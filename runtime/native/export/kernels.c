@@ -79,16 +79,6 @@ static int no_variant(const struct kernel *kernel, const pallasc_tensor *tensors
 
 /* ---- GPUs ---- */
 
-static int find_device(int ordinal, struct device **device)
-{
-    lock_process();
-    int status = open_driver();
-    if (!status)
-        status = get_device(ordinal, device);
-    unlock_process();
-    return status;
-}
-
 static int is_model(const struct variant *variant, const struct device *device)
 {
     for (const char *const *model = variant->models; *model; model++) {
@@ -149,7 +139,7 @@ static int choose_once(struct kernel *kernel, int ordinal, const pallasc_tensor 
                        size_t count, pallasc_plan **plan)
 {
     struct device *device = NULL;
-    int refused = PALLASC_OK, status = find_device(ordinal, &device);
+    int refused = PALLASC_OK, status = use_device(ordinal, &device);
     if (status)
         return status;
     for (;;) {

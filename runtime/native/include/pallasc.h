@@ -70,8 +70,8 @@ PALLASC_API int pallasc_prepare(pallasc_plan *plan, int device);
  *     use until this one is done; NULL if that is 0.
  * stream: a CUstream of the device's primary context; NULL is the default stream.
  *
- * Before anything is enqueued, addresses are checked: alignment, and that no result overlaps
- * another array. It may be captured into a graph. */
+ * Before anything is enqueued, addresses are checked: only an array without bytes may be at 0, all
+ * are aligned, and no result overlaps another array. It may be captured into a graph. */
 PALLASC_API int pallasc_launch(const pallasc_plan *plan, int device, void *const *buffers,
                                size_t count, void *workspace, void *stream);
 

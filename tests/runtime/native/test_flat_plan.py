@@ -9,6 +9,7 @@ from typing import Any
 import flat
 import made
 import pytest
+from native_calls import open_found
 from native_plans import PAIR, PLANS, WINDOW, matrices
 
 from pallasc.errors import CorruptError, NotCachedError, UnsupportedError
@@ -146,7 +147,7 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
 def test_what_is_written_opens(name: str, native: Library) -> None:
     artifact = PLANS[name]()
     native.open(flat_plan(artifact, name=name))
-    native.open(flat_plan(artifact, name=name, inside=False), artifact.blob)
+    open_found(native, flat_plan(artifact, name=name, inside=False), artifact.blob)
 
 
 def test_blobs_are_asked_for_by_digest(native: Library) -> None:
@@ -156,7 +157,7 @@ def test_blobs_are_asked_for_by_digest(native: Library) -> None:
         asked.append(key)
         return artifact.blob(key)
 
-    native.open(flat_plan(artifact, name="made", inside=False), find)
+    open_found(native, flat_plan(artifact, name="made", inside=False), find)
     assert asked == [digest(b"x" * 24), digest(made.cubin())]
 
 
@@ -173,7 +174,7 @@ def test_a_blob_that_is_missing_or_another_is_told(
     find: Callable[[str], bytes | None] | None, kind: Any, words: str, native: Library
 ) -> None:
     with pytest.raises(kind) as caught:
-        native.open(flat_plan(_everything(), name="made", inside=False), find)
+        open_found(native, flat_plan(_everything(), name="made", inside=False), find)
     assert type(caught.value) is kind
     assert caught.value.message.startswith("made: ")
     assert caught.value.message.endswith(words)
@@ -432,7 +433,7 @@ def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
         row = digest_of + (0).to_bytes(8, "little") + len(other).to_bytes(8, "little")
         changed = flat.sealed(data[:offset] + row + data[offset + len(row) :])
         with pytest.raises(CorruptError, match=f"made: {words}"):
-            native.open(changed, lambda key, other=other: other)
+            open_found(native, changed, lambda key, other=other: other)
 
 
 # Field of `maps`, its value, and what the driver's rules say in Python's words.

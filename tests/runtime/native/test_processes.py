@@ -19,7 +19,7 @@ import standin as control
 from native_plans import PAIR, PLANS, matrices
 
 from pallasc.errors import ArgumentError, DeviceError
-from pallasc.runtime.device import answers
+from pallasc.runtime.device import devices
 from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.flat_plan import flat_plan
 
@@ -139,14 +139,14 @@ def test_the_child_of_a_fork_is_told(
         "made is not prepared on GPU 0.",
         "  Call pallasc_prepare for this device before.",
         "this process was forked from one that uses the GPU; CUDA does not work in it.",
-        f"  {answers.INIT_HINTS[3]}",
+        f"  {devices.INIT_HINTS[3]}",
     ]
 
 
 def test_without_a_driver_it_opens_plans_and_says_what_is_missing(
     native_file: Path, plan_file: Path, tmp_path: Path
 ) -> None:
-    code = _PLAN + "print(plan.name)\nprint(said(plan.prepare, 0))\n"
+    code = _PLAN + "print(said(plan.prepare, 0))\n"
     # A file of that name that is no library hides a driver that the machine may have.
     (tmp_path / "libcuda.so.1").write_text("nothing")
     done = subprocess.run(
@@ -157,9 +157,8 @@ def test_without_a_driver_it_opens_plans_and_says_what_is_missing(
         check=True,
     )
     assert done.stdout.splitlines() == [
-        "made",
         "no NVIDIA driver here: libcuda.so.1 cannot be loaded.",
-        f"  {answers.INSTALL}",
+        f"  {devices.INSTALL}",
     ]
 
 

@@ -12,11 +12,12 @@ import made
 import native_comparison
 import pytest
 import standin as control
+from native_calls import NO_STEP, launch_from
 from native_plans import PAIR, matrices
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError, PallascError
 from pallasc.runtime.calls.plain import PlainSteps
-from pallasc.runtime.device import answers
+from pallasc.runtime.device import devices
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import arch_refusal, device_refusal
@@ -46,7 +47,7 @@ def _by_c(native: Library, artifact: Artifact, addresses: Callable[[int], list[i
     native.forget()
     plan = _open(native, artifact)
     plan.prepare(0)
-    plan.launch(addresses(len(plan.buffers)))
+    plan.launch(addresses(len(Candidate("made", {}, artifact).signature.passed)))
 
 
 def _at(*offsets: int) -> list[int]:
@@ -104,7 +105,7 @@ def _configure(**options: int) -> Setup:
 FAILURES: dict[str, tuple[Callable[[], Artifact], Setup]] = {
     **{
         f"cuInit answers {code}": (_add, _configure(init_code=code))
-        for code in (*sorted(answers.INIT_REASONS), 1)
+        for code in (*sorted(devices.INIT_REASONS), 1)
     },
     "an old driver": (_add, _configure(driver_version=11080)),
     "a driver older than the cubin": (
@@ -133,7 +134,7 @@ FAILURES: dict[str, tuple[Callable[[], Artifact], Setup]] = {
     "a map is refused": (_mapped, _fault("cuTensorMapEncodeTiled", 1, nth=2)),
     **{
         f"a launch answers {code}": (_add, _fault("cuLaunchKernelEx", code))
-        for code in (*sorted(answers.HINTS), 4)
+        for code in (*sorted(devices.HINTS), 4)
     },
     "the first step": (_steps, _fault("cuMemsetD8Async", 1)),
     "the second step": (_steps, _fault("cuLaunchKernelEx", 701)),
@@ -178,6 +179,18 @@ def test_wrong_addresses_are_refused_in_the_same_words(
     c = _said(lambda: _by_c(native, artifact, lambda _: _at(*addresses)))
     assert c == python
     assert c[0] is ArgumentError
+    assert runtime.launches == []
+
+
+def test_an_address_of_zero_is_refused_in_the_same_words(
+    native: Library, runtime: control.Standin
+) -> None:
+    addresses = _at(1 << 20, 2 << 20)
+    python = _said(lambda: _by_python(_add(), lambda _: [*addresses, 0]))
+    runtime.reset()
+    c = _said(lambda: _by_c(native, _add(), lambda _: [*addresses, 0]))
+    assert c == python
+    assert c[:2] == (ArgumentError, "made@h100-sxm: out has 1024 bytes, and its address is 0.")
     assert runtime.launches == []
 
 
@@ -264,8 +277,10 @@ def test_counts_workspace_and_first_step_are_checked(
     for workspace in (0, 1 << 20 | 128):
         with pytest.raises(ArgumentError, match="needs 256 bytes of workspace"):
             plan.launch(_apart(3), workspace=workspace)
+    plan = _open(native, _add())
+    plan.prepare(0)
     with pytest.raises(ArgumentError, match="has 1 steps, and there is no step 1"):
-        plan.launch(_apart(3), workspace=1 << 23, first_step=1)
+        launch_from(native, plan, _apart(3), 1)
 
 
 def test_a_launch_goes_on_at_the_step_that_failed(
@@ -276,17 +291,17 @@ def test_a_launch_goes_on_at_the_step_that_failed(
     plan.prepare(0)
     runtime.configure(check_pointers=0)
     with pytest.raises(ArgumentError) as before:
-        plan.launch(_at(8, 16, 24))
-    assert before.value.step is None  # type: ignore[attr-defined]
+        launch_from(native, plan, _at(8, 16, 24), 0)
+    assert before.value.__notes__ == [str(NO_STEP)]
     runtime.fault("cuLaunchKernelEx", 2)
     with pytest.raises(OutOfMemoryError) as caught:
-        plan.launch(_apart(3))
-    assert caught.value.step == 1  # type: ignore[attr-defined]
+        launch_from(native, plan, _apart(3), 0)
+    assert caught.value.__notes__ == ["1"]
     runtime.fault("cuMemcpyDtoDAsync_v2", 1)
     with pytest.raises(DriverError):
-        plan.launch(_apart(3), first_step=1)
+        launch_from(native, plan, _apart(3), 1)
     runtime.clear_faults()
     runtime.clear_log()
-    plan.launch(_apart(3), first_step=2)
+    assert launch_from(native, plan, _apart(3), 2) == NO_STEP
     names = [call.name for call in runtime.calls() if "Ctx" not in call.name]
     assert names == ["cuMemcpyDtoDAsync_v2"]

@@ -17,7 +17,7 @@ import numpy as np
 import standin
 
 from pallasc.errors import PallascError
-from pallasc.runtime.adapters import jax_callback
+from pallasc.runtime.adapters import jax_arrays
 from pallasc.runtime.opening import Kernels
 
 
@@ -108,7 +108,7 @@ def on_the_device(driver: Any, kernel: Any) -> list[Any]:
     before = driver.count("cuMemAllocAsync")
     context = types.SimpleNamespace(stream=0)
     taken = kernel.variants[0].arrays
-    jax_callback._launch(kernel, context, taken, buffers[:2], buffers[2:3], buffers[3])
+    jax_arrays._launch(kernel, context, taken, buffers[:2], buffers[2:3], buffers[3])
     launch = driver.launches[-1]
     passed = [launch.pointer(n) for n in range(4)]
     right = [tensors[n].pointer for n in (0, 1, 3, 2)]

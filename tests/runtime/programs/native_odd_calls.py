@@ -207,11 +207,13 @@ class Case:
         if self.is_described:
             capsule = self.one(0.1, None, "x")
         describe = self.callback(self.describe)
-        made = native.front(
-            self.what, names, missing, self.fallback, kinds, capsule, describe, describe, written,
-            self.callback(self.new_here), new_in, self.callback(lambda stream: 5), plain,
-            self.callback(lambda device: now["stream_now"].value or 0), 0,
+        calls = (
+            self.fallback, describe, describe, written, self.callback(self.new_here), new_in,
+            self.callback(lambda stream: 5), plain,
+            self.callback(lambda device: now["stream_now"].value or 0),
         )  # fmt: skip
+        calls = self.one(0.01, calls, (), calls[1:])
+        made = native.front(self.what, names, missing, kinds, capsule, calls, 0)
         self.kept_front, self.can_ask_plain = made.__self__, plain is not None
         self.add_route()
         return made
@@ -230,12 +232,15 @@ class Case:
         returns = self.one(0.02, self.any.randrange(3), 3, 9, -1)
         results = (("result",),) * self.one(0.02, 1, 0, 30, 31)
         self.returns = returns
+        calls = (
+            self.callback(self.ready), self.callback(lambda device, stream: None),
+            self.callback(lambda *order: lambda: None), self.callback(raising(Fault)),
+        )  # fmt: skip
         self.kept_front.add(
             2, words, self.one(0.02, ("f32",) * 3, (), ("f32", "f32", 7)),
             slots, updated, returns, leaves, results,
             ("workspace",) if self.has_workspace else None,
-            self.callback(self.ready), self.callback(lambda device, stream: None),
-            self.callback(lambda *order: lambda: None), self.callback(raising(Fault)),
+            self.one(0.01, calls, (), calls * 2),
         )  # fmt: skip
 
     def changed(self, data):

@@ -11,7 +11,7 @@ import torch
 from standin import Standin
 from torch_calls import message
 
-from pallasc.runtime.calls.tracing import TRACED, skip_frames
+from pallasc.runtime.calls.native_path import TRACED, skip_frames
 from pallasc.runtime.opening import Kernels
 
 

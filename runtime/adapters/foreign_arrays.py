@@ -1,4 +1,4 @@
-"""Arrays with `__cuda_array_interface__`, from Numba and other libraries.
+"""Arrays of any other library, through `__cuda_array_interface__` or `__dlpack__`.
 
 The interface, version 3: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """
@@ -11,11 +11,87 @@ from functools import cache, lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError, DriverError
-from pallasc.runtime.adapters.device_arrays import CudaArrayInterface, OwnMemory
-from pallasc.runtime.adapters.dlpack import DlpackAdapter
+from pallasc.runtime.adapters.device_arrays import (
+    CPU,
+    CUDA,
+    CUDA_MANAGED,
+    CudaArrayInterface,
+    OwnMemory,
+    read_capsule,
+)
 from pallasc.runtime.device.devices import device_of, open_driver
 from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, ArrayView, is_row_major
 from pallasc.specs.spelling import an
+
+# ---- DLPack
+
+_NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
+
+# From this version on, a capsule states whether its array is writable.
+_VERSION = (1, 0)
+
+
+class DlpackAdapter(OwnMemory):
+    """Arrays with `__dlpack__`; results are pallasc device arrays."""
+
+    name = "an array with __dlpack__"
+
+    def __init__(self) -> None:
+        self._unversioned: set[type] = set()
+
+    def view(self, array: Any) -> ArrayView:
+        """Return a view of an array through DLPack, without asking the producer to synchronize.
+
+        Raises:
+            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
+        """
+        return self._view(array, None)
+
+    def view_in_order(self, array: Any) -> ArrayView:
+        """Return a view of an array through DLPack; the default stream waits for its producer.
+
+        Raises:
+            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
+        """
+        return self._view(array, _DEFAULT_STREAM)
+
+    def _view(self, array: Any, stream: int | None) -> ArrayView:
+        try:
+            kind, ordinal = array.__dlpack_device__()
+            where = int(kind), int(ordinal)
+        except FOREIGN_ERRORS as error:
+            raise ArgumentError(f"__dlpack_device__() failed: {_text(error)}.") from error
+        if where[0] not in (CPU, CUDA, CUDA_MANAGED):
+            raise ArgumentError(f"an array lies on a DLPack device of kind {where[0]}, no GPU.")
+        if where[0] == CPU:
+            return read_capsule(self._export(array), None)
+        capsule = self._export(array, stream=stream or _NO_SYNCHRONISATION)
+        return read_capsule(capsule, where[1], stream)
+
+    def _export(self, array: Any, **options: Any) -> Any:
+        """Return a capsule, a versioned one if the producer supports it."""
+        try:
+            if type(array) not in self._unversioned:
+                try:
+                    return array.__dlpack__(max_version=_VERSION, **options)
+                except TypeError:
+                    capsule = array.__dlpack__(**options)
+                    self._unversioned.add(type(array))
+                    return capsule
+            return array.__dlpack__(**options)
+        except FOREIGN_ERRORS as error:
+            raise ArgumentError(
+                f"__dlpack__() failed: {_text(error)}.",
+                hint="DLPack takes neither sparse arrays nor arrays that require gradients.",
+            ) from error
+
+
+def _text(error: Exception) -> str:
+    """Return an error's class and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+
+
+# ---- __cuda_array_interface__
 
 _KINDS = {"b": "bool", "i": "i", "u": "u", "f": "f", "c": "c"}
 _FIELDS = ("data", "typestr", "shape")
@@ -163,8 +239,3 @@ def read_typestr(typestr: str) -> tuple[str, int]:
             hint="Pass bf16 and fp8 through DLPack or as arrays of torch or cupy.",
         )
     return sys.intern("bool" if kind == "bool" else f"{kind}{8 * int(size)}"), int(size)
-
-
-def make_adapter() -> CudaArrayAdapter:
-    """Return the adapter."""
-    return CudaArrayAdapter()
