@@ -144,7 +144,8 @@ def _toolchain(run: Run) -> Setup | RememberedToolchain | None:
     if run.warm is not None:
         run.setup = run.warm.setup()
     elif options.ptxas is not None or is_compiler_installed():
-        run.setup = prepare(options.ptxas)
+        base = os.environ if options.environment is None else options.environment
+        run.setup = prepare(options.ptxas, base=base)
     if run.setup is not None:
         return run.setup
     from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains

@@ -219,8 +219,9 @@ def _error(variant: Variant, failed: Failed, run: Run) -> PallascError:
 def reproduction(variant: Variant, run: Run) -> str:
     """Return a command that builds only this variant, with the same limits and tools."""
     options = run.options
-    words = ["pallasc", "build", variant.location.file, "-k", variant.id, "--jobs", "1"]
-    words += ["--target", variant.target.name]
+    command = "warm" if variant.program else "build"
+    words = ["pallasc", command, variant.location.file, "-k", variant.id, "--jobs", "1"]
+    words += [] if variant.program else ["--target", variant.target.name]
     if options.timeout_s is not None:
         words += ["--timeout", f"{options.timeout_s:g}"]
     if options.memory_bytes is not None:

@@ -199,7 +199,8 @@ class Run:
         from pallasc.compiler.workers.diagnostics import NO_KERNEL, check_diagnostics
 
         kernels = result.artifact.kernels if result.artifact else ()
-        own = () if any(kernel.origin == "mosaic" for kernel in kernels) else (NO_KERNEL,)
+        is_whole = result.variant.program is not None
+        own = () if is_whole or any(k.origin == "mosaic" for k in kernels) else (NO_KERNEL,)
         diagnostics = (*result.diagnostics, *own, *diagnostics_of(result))
         return check_diagnostics(diagnostics, self.options.fail_on_warning, result.variant.base_dir)
 

@@ -61,7 +61,7 @@ class Requests:
         """
         kernel = (
             variant.entry, variant.base_dir, variant.files, variant.env, variant.mesh,
-            variant.target,
+            variant.target, variant.program and id(variant.program),
         )  # fmt: skip
         shared = self._shared.get(kernel)
         if shared is None:
@@ -127,6 +127,7 @@ def _shared_fields(variant: Variant, digests: FileDigests) -> dict[str, str]:
         "architecture": canonical_text(variant.target.facts()),
         "target name": variant.target.name,
         **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
+        **({"program": canonical_text(variant.program.request())} if variant.program else {}),
         **{f"data {name}": value for name, value in data.items()},
         **(declared_fields(variant.env) if variant.env else {}),
     }

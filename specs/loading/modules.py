@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pallasc.errors import Location, SpecError, message_of
 
 _PREFIX = "_pallasc_spec_"
-_DECLARING = ("declare", "kernel")
+_DECLARING = ("declare", "kernel", "program")
 
 
 class _UncachedLoader(SourceFileLoader):

@@ -320,6 +320,54 @@ KERNEL_FIELDS = (
 )
 """Every field of a kernel, in the order of the reference."""
 
+_MACHINES = ListOf(Text("a path"), "paths")
+
+
+class AxesKind:
+    """The axes that divide a dimension: a name, a list of names, or null."""
+
+    def read(self, value: object, at: Place) -> str | tuple[str, ...] | None:
+        """Return the names."""
+        axis = Text("the name of an axis", IDENTIFIER)
+        if isinstance(value, list):
+            return ListOf(axis, "axes").read(value, at)
+        return None if value is None else axis.read(value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        name: Schema = {"type": "string", "pattern": f"^{IDENTIFIER}$"}
+        return {"anyOf": [name, {"type": "null"}, {"type": "array", "items": name, "minItems": 1}]}
+
+
+MACHINES_FIELD = Field("machines", _MACHINES, "Files of pallasc machine, one for each machine.")
+_OWN_FIELDS = (
+    MACHINES_FIELD,
+    Field(
+        "donate",
+        ListOf(Text("the name of an argument", IDENTIFIER), "arguments"),
+        "Arguments whose memory the results may take, if the function is not jitted.",
+    ),
+    Field(
+        "shardings",
+        MapOf(
+            Text("the path of an argument", rf"{IDENTIFIER}(\.\w+)*|[0-9]+(\.\w+)*"),
+            ListOf(AxesKind(), "axes", 0, repeats=True),
+            "arguments",
+        ),
+        "The axes of the mesh that divide each dimension of an argument; null for none.",
+    ),
+)
+_PROGRAM_NAMES = (
+    "name", "entry", "args", "static", "matrix", "include", "exclude", "files", "env", "mesh",
+)  # fmt: skip
+PROGRAM_FIELDS = (
+    *(field for field in KERNEL_FIELDS if field.name in _PROGRAM_NAMES),
+    *_OWN_FIELDS,
+)
+"""Every field of a program, in the order of the reference."""
+
+PROGRAM = Record(PROGRAM_FIELDS)
+
 PARTIAL_KERNEL = Record(tuple(field._replace(required=False) for field in KERNEL_FIELDS))
 """A kernel whose missing fields may be in the defaults."""
 
@@ -363,12 +411,22 @@ class Kernels:
         return {"type": "array", "items": named, "minItems": 1}
 
 
+class ProgramList(Kernels):
+    """The list of programs; each is read later."""
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "array", "items": PROGRAM.schema(), "minItems": 1}
+
+
 FILE_FIELDS = (
     Field("schema", VersionKind(), f"Write schema: {SCHEMA_VERSION}.", required=True),
     Field("targets", TARGETS_KIND, "Targets of every kernel that names none."),
     Field("defaults", DEFAULTS, "Fields of every kernel that does not give them."),
     Field("models", MODELS_KIND, "Models of GPU that are not built in."),
-    Field("kernels", Kernels(), "A list of kernels, each beginning with '- name: …'.", True),
+    Field("kernels", Kernels(), "A list of kernels, each beginning with '- name: …'."),
+    Field("programs", ProgramList(), "A list of programs, each beginning with '- name: …'."),
+    Field(*MACHINES_FIELD[:2], "Machines of every program that names none."),
 )
 FILE = Record(FILE_FIELDS)
 

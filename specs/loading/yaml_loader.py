@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
 from pallasc.specs.loading.modules import python_kind
+from pallasc.specs.loading.programs import divide_program
 from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
@@ -48,7 +49,9 @@ from pallasc.specs.templates import Value
 from pallasc.specs.user_files import check_regular
 
 YAML_SUFFIXES = (".yaml", ".yml")
-_IS_YAML_SPEC = re.compile(rb"^(kernels|schema)[ \t]*:.*^(kernels|schema)[ \t]*:", re.M | re.S)
+_IS_YAML_SPEC = re.compile(
+    rb"^(kernels|programs|schema)[ \t]*:.*^(kernels|programs|schema)[ \t]*:", re.M | re.S
+)
 _MOST_FOLDERS = 1000
 _MOST_BYTES = 8 << 20
 _MOST_NAMED = 5
@@ -146,10 +149,18 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     fields: dict[str, Any] = FILE.read(document.data, at)
     models = _models(fields.get("models", {}), at.child("models"))
     file = _spec_file(fields, at, models, base_dir)
+    if not ("kernels" in fields or "programs" in fields):
+        raise at.error(
+            "field 'kernels' is missing.", "Add a list of kernels, or of programs: - name: …"
+        )
     specs = []
-    for index, kernel in enumerate(fields["kernels"]):
+    for index, kernel in enumerate(fields.get("kernels", ())):
         place = at.child("kernels").child(index)
         specs.append(declare(kernel, kernel_place(place, kernel.get("name"), place.label), file))
+    for index, program in enumerate(fields.get("programs", ())):
+        place = at.child("programs").child(index)
+        place = kernel_place(place, program.get("name"), place.label)
+        specs.append(declare_program(program, place, base_dir, fields.get("machines", ())))
     return specs
 
 
@@ -403,6 +414,19 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         models=dict(file.models),
         locations=locations,
     )
+
+
+def declare_program(
+    fields: Mapping[str, object], at: Place, base_dir: str, machines: Sequence[str] = ()
+) -> Spec:
+    """Check the fields of one program and return its spec; `machines` are the file's own.
+
+    Raises:
+        SpecError: a field is wrong or missing, or refers to something that does not exist.
+    """
+    divided = divide_program(fields, at, base_dir, machines)
+    spec = declare(divided.fields, at, SpecFile(base_dir, models=divided.models))
+    return replace(spec, program=divided.own)
 
 
 def _check_names(
