@@ -101,7 +101,9 @@ def command(
       entries   list, each with: program, key, status (hit or miss), reason
     """
     from pallasc.cli.output.build_text import print_end
+    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.reports import Outputs
+    from pallasc.compiler.programs.build import build_programs
 
     if print_env:
         echo(_variables(cache_dir or Path("DIR")), nl=False)
@@ -115,16 +117,12 @@ def command(
     with outputs.reporting_errors():
         how = replace(how, frozen=frozen)
         store = open_store(store_root)
-        from pallasc.cli.output.progress import Reading, store_progress
-
         with store_progress(store, quiet=quiet) as progress:
             reader = Reading(progress, keep_going=how.keep_going).reader(store, how, frozen=frozen)
             reader = replace(reader, programs=True)
             variants: Sequence[Variant] = reader.select(specs, (), expression).variants
             share = take_share(shard, variants, None, progress.mention)
             variants = share.variants if share else variants
-            from pallasc.compiler.programs.build import build_programs
-
             report = build_programs(variants, store=store, options=how, on_event=progress)
         print_end(report, store, progress.screen, quiet=quiet)
         outputs.write_build(report, None, share)

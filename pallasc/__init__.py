@@ -58,10 +58,10 @@ __all__ = [
     "emulate",
     "jax_export_checks",
     "kernel",
-    "program",
     "load",
     "open_artifact",
     "open_bundle",
+    "program",
     "register_jax_handlers",
 ]
 
@@ -73,7 +73,9 @@ _MODULE_OF = {
     **dict.fromkeys(
         ("jax_export_checks", "register_jax_handlers"), "pallasc.runtime.adapters.jax_handlers"
     ),
-    **dict.fromkeys(("Call", "Ref", "declare", "kernel", "program"), "pallasc.specs.loading.decorator"),
+    **dict.fromkeys(
+        ("Call", "Ref", "declare", "kernel", "program"), "pallasc.specs.loading.decorator"
+    ),
     **dict.fromkeys(("Kernels", "load", "open_artifact", "open_bundle"), "pallasc.runtime.opening"),
     **dict.fromkeys(
         (

@@ -13,12 +13,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler.toolchain.identity import PROGRAMS, own_digest
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, declared_fields
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
-from pallasc.specs.spec import Variant, plain_args
+from pallasc.specs.spec import Program, Variant, plain_args
 
 MANIFEST_SCHEMA = 4
 """The schema of the manifests that request keys lead to: see `manifest`."""
@@ -127,10 +128,15 @@ def _shared_fields(variant: Variant, digests: FileDigests) -> dict[str, str]:
         "architecture": canonical_text(variant.target.facts()),
         "target name": variant.target.name,
         **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
-        **({"program": canonical_text(variant.program.request())} if variant.program else {}),
+        **(_program_fields(variant.program, digests) if variant.program else {}),
         **{f"data {name}": value for name, value in data.items()},
         **(declared_fields(variant.env) if variant.env else {}),
     }
+
+
+def _program_fields(program: Program, digests: FileDigests) -> dict[str, str]:
+    code = own_digest(digests.digest, PROGRAMS)
+    return {"program": canonical_text(program.request()), "program code": code}
 
 
 def _toolchain_fields(context: Context) -> dict[str, str]:

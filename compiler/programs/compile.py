@@ -11,16 +11,15 @@ The artifact's record has the usual fields with an empty plan and no kernels, an
 from __future__ import annotations
 
 import inspect
-import json
 import math
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 
+from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.lowering.compile import Tools, prepare_call
 from pallasc.compiler.lowering.constructs import jaxprs_of
 from pallasc.compiler.lowering.diagnose import (
@@ -41,8 +40,9 @@ from pallasc.compiler.programs.jax_cache import (
     program_key,
 )
 from pallasc.compiler.programs.lines import module_lines
+from pallasc.compiler.toolchain.identity import PROGRAMS, own_digest
 from pallasc.compiler.toolchain.toolchain import check_folder
-from pallasc.errors import CompileError, Location, SpecError, UnsupportedError
+from pallasc.errors import Location, SpecError, UnsupportedError
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA
 from pallasc.specs.artifacts.plan import LaunchPlan, plan_to_json
 from pallasc.specs.canonical import digest
@@ -110,6 +110,14 @@ def _text(stage: Any, *, locations: bool = False) -> str:
     return str(operation.get_asm(enable_debug_info=True, use_local_scope=True))
 
 
+@cache
+def _traced_again() -> Any:
+    """Return a context in which JAX reuses nothing that it lowered with another value."""
+    import jax
+
+    return jax.make_user_context(False)
+
+
 def _lowered(work: ProgramJob, devices: Sequence[Any], *, locations: bool) -> Any:
     import jax
 
@@ -121,6 +129,7 @@ def _lowered(work: ProgramJob, devices: Sequence[Any], *, locations: bool) -> An
         job.within(),
         on_machine(devices, tracing=True),
         source_locations(enabled=locations),
+        _traced_again()(locations),
         adapted(job.target),
     ):
         mesh = jax_mesh(job.mesh, devices[:count]) if job.mesh else None
@@ -158,9 +167,7 @@ def _arguments(work: ProgramJob, mesh: Any) -> tuple[list[Any], dict[str, Any]]:
     return [*bound.args], dict(bound.kwargs)
 
 
-def _sharded(
-    value: Any, path: str, shardings: Mapping[str, tuple[Axes, ...]], mesh: Any
-) -> Any:
+def _sharded(value: Any, path: str, shardings: Mapping[str, tuple[Axes, ...]], mesh: Any) -> Any:
     """Return the abstract value of an argument, with the shardings of its arrays."""
     import jax
 
@@ -206,6 +213,7 @@ def program_fields(work: ProgramJob, lowered: LoweredProgram, tools: Tools) -> d
     return {
         "artifact": str(ARTIFACT_SCHEMA),
         "program": lowered.key,
+        "program code": own_digest(FileDigests().digest, PROGRAMS),
         "lines": digest(lowered.lines),
         "compression": work.program.machine.compression,
         **({"tuned": work.program.tuned} if work.program.tuned else {}),

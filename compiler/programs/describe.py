@@ -55,8 +55,11 @@ def describe_machine(environ: Mapping[str, str] = os.environ) -> Machine:
     topology = topologies.TopologyDescription(devices).serialize()
     content, key_name = compression()
     facts = _facts(topology)
+    versions = jax_versions()
     return Machine(
-        **jax_versions(),
+        jax=versions["jax"],
+        jaxlib=versions["jaxlib"],
+        plugin=versions["plugin"],
         platform_version=devices[0].client.platform_version,
         driver=facts["driver"],
         gpu=devices[0].device_kind,

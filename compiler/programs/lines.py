@@ -10,8 +10,8 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Mapping
 from hashlib import sha256
+from typing import Any
 
 from pallasc.errors import CorruptError
 
@@ -57,16 +57,16 @@ def first_change(recorded: bytes, now: bytes) -> str:
     before, after = _read(recorded), _read(now)
     lines, others = after["lines"], before["lines"]
     for index, (text, place) in enumerate(lines):
-        if index >= len(others) or others[index][0] != text:
-            if place >= 0:
-                return str(after["places"][place])
+        is_new = index >= len(others) or others[index][0] != text
+        if is_new and place >= 0:
+            return str(after["places"][place])
     return ""
 
 
-def _read(data: bytes) -> Mapping[str, list]:
+def _read(data: bytes) -> dict[str, list[Any]]:
     try:
         text = zlib.decompressobj().decompress(data, _LARGEST_BYTES)
-        read = json.loads(text)
+        read: dict[str, list[Any]] = json.loads(text)
         for digest, place in read["lines"]:
             if type(digest) is not str or not -1 <= place < len(read["places"]):
                 raise ValueError("a wrong line")

@@ -165,7 +165,11 @@ def program(
         donate: arguments whose memory the results may take, if the function is not jitted.
         mesh: axes and sizes of the devices that run it together.
         shardings: the axes that divide each dimension, by argument.
-        matrix, include, exclude, files, env: as for `kernel`.
+        matrix: values of each parameter.
+        include: additional points, each with every parameter.
+        exclude: partial points; the points they match are dropped.
+        files: data files that the program reads while it is traced.
+        env: names of environment variables that the program can see.
 
     Raises:
         SpecError: a field is wrong; raised by the decoration, and only while the file is being
