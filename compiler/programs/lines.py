@@ -16,7 +16,9 @@ from typing import Any
 from pallasc.errors import CorruptError
 
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
-_HIDDEN = re.compile(r"/(jax|jaxlib)/|/site-packages/|/lib/python3[^/]*/[^/]+$")
+_HIDDEN = re.compile(
+    r"/(jax|jaxlib|compiler/programs)/|/site-packages/|/lib/python3[^/]*/[^/]+$"
+)
 _DIGITS = 12
 _LARGEST_BYTES = 1 << 28
 
