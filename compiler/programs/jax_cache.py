@@ -15,10 +15,11 @@ JAX has no public function for any of this. Each was tried with JAX 0.11.2 and 0
 Topologies are public: `jax.experimental.topologies`. JAX 0.10 cannot read a serialized one.
 
 Locations. Keys contain the source locations in Mosaic kernels. `JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0`
-removes all but the line that calls the kernel. No setting of JAX removes that one, but
-`jax.extend.source_info_util.register_exclusion` (public) does: `START_MODULE` calls it. JAX itself
-imports that module from `jax_plugins`, the package of its plugins, if `PYTHONPATH` has it. For JAX
-0.11, it also gives all kernels one name for their dumps, which is in keys (see `jax_versions`).
+removes all but the line that calls the kernel, or that of a kernel that ships with JAX. No setting
+removes that one, so `START_MODULE` replaces `jax._src.source_info_util.user_frame`, as `warm` does
+here (`jax_versions.source_locations`). JAX itself imports that module from `jax_plugins`, the
+package of its plugins, if `PYTHONPATH` has it. For JAX 0.11, it also gives all kernels one name for
+their dumps, which is in keys (see `jax_versions`).
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ START_MODULE = '''\
 
 def initialize():
     import jax
-    from jax.extend import source_info_util
+    from jax._src import source_info_util
 
-    source_info_util.register_exclusion("")
+    source_info_util.user_frame = lambda traceback: None
     if jax.__version_info__[:2] == (0, 11):
         _name_dumps_alike()
 

@@ -11,13 +11,15 @@ import os
 import re
 import zlib
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from pallasc.errors import CorruptError
 
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
+_COMPILER = re.escape(str(Path(__file__).parents[1]))
 _HIDDEN = re.compile(
-    r"/(jax|jaxlib|compiler/programs)/|/site-packages/|/lib/python3[^/]*/[^/]+$"
+    rf"{_COMPILER}/|/site-packages/(jax|jaxlib|numpy)/|/lib/python3[^/]*/[^/]+$|^<"
 )
 _DIGITS = 12
 _LARGEST_BYTES = 1 << 28
@@ -57,10 +59,11 @@ def first_change(recorded: bytes, now: bytes) -> str:
         CorruptError: the recorded lines are damaged.
     """
     before, after = _read(recorded), _read(now)
-    lines, others = after["lines"], before["lines"]
-    for index, (text, place) in enumerate(lines):
-        is_new = index >= len(others) or others[index][0] != text
-        if is_new and place >= 0:
+    is_changed = False
+    for index, (text, place) in enumerate(after["lines"]):
+        others = before["lines"]
+        is_changed = is_changed or index >= len(others) or others[index][0] != text
+        if is_changed and place >= 0:  # a constant has no place, and precedes its use
             return str(after["places"][place])
     return ""
 

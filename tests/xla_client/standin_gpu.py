@@ -11,14 +11,17 @@ GPU although there is no device file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +36,7 @@ _LIBRARIES = {
     "libnccl.so.2": ("nccl.c",),
 }
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer="
-"""XLA times candidates on the device otherwise, and builds CUDA graphs, which the stand-in lacks."""
+"""Otherwise XLA times candidates on the device, and builds CUDA graphs, which it lacks here."""
 
 
 @functools.cache
@@ -59,10 +62,8 @@ def libraries() -> Path:
                     link.append(f"-Wl,--version-script={script}")
                 output = ["-o", str(made / name), f"-I{DRIVER}"]
                 subprocess.run(["cc", *_FLAGS, *own, *shared, *output, *link], check=True)
-            try:
+            with contextlib.suppress(OSError):  # another process was faster
                 os.replace(made, folder)
-            except OSError:  # another process was faster
-                pass
     return folder
 
 
@@ -131,3 +132,39 @@ def started_with(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, places)),
     }
+
+
+DEVICES = {"one": "9.0", "two": "9.0,9.0"}
+"""The machines of the programs, and their GPUs."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Programs with their specs, and the store that they are compiled into."""
+
+    path: Path
+    store: Path
+
+    def pallasc(
+        self, *arguments: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of pallasc in the folder."""
+        words = [sys.executable, "-P", "-m", "pallasc", *arguments]
+        return subprocess.run(
+            words, cwd=self.path, env=variables, capture_output=True, text=True, check=False
+        )
+
+    def warm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `pallasc warm` with the folder's store."""
+        return self.pallasc("warm", *arguments, "--store", str(self.store))
+
+    def start(self, name: str, *, cache: str = "cache", nvml_driver: str = "580.82.07") -> Start:
+        """Start a program with a cache folder."""
+        devices = DEVICES["two" if name == "two_devices" else "one"]
+        variables = environment(devices=devices, nvml_driver=nvml_driver)
+        return start(self.path / f"{name}.py", started_with(self.path / cache, variables))
+
+    def copy(self, place: Path) -> Folder:
+        """Return a copy of the programs and the cache at another place."""
+        shutil.copytree(self.path, place)
+        return Folder(place, self.store)
