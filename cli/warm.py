@@ -103,7 +103,7 @@ def command(
     from pallasc.cli.output.build_text import print_end
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.reports import Outputs
-    from pallasc.compiler.programs.build import build_programs
+    from pallasc.compiler.builds.programs import build_programs
 
     if print_env:
         echo(_variables(cache_dir or Path("DIR")), nl=False)
@@ -187,7 +187,7 @@ def _lowered_now(
     """Return key and lines of each program as it lowers now, or why it does not."""
     from pallasc.cli.output.exits import error_line
     from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.compiler.programs.build import build_programs
+    from pallasc.compiler.builds.programs import build_programs
     from pallasc.compiler.programs.cache_folder import program_output
 
     store = open_store(store_root)
