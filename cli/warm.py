@@ -14,6 +14,7 @@ from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.selection import open_store, shard_option, take_share
 from pallasc.cli.output.text import count, echo, json_text
+from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options
@@ -29,7 +30,7 @@ class WarmCommand(Command):
     groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Select": ("expression", "shard"),
         "Fill": ("cache_dir", "print_env", "verify_dir", "machine_file"),
-        "Compile": ("jobs", "timeout_s", "memory_bytes", "executor", "keep_going"),
+        "Compile": ("jobs", "timeout_s", "memory_bytes", "results_file", "executor", "keep_going"),
         "Cache": ("store_root", "remote", "remote_write", "frozen"),
         "Output": ("explain", "quiet", "as_json", "junit", "annotations"),
     }
@@ -50,6 +51,11 @@ _folder = click.Path(path_type=Path, file_okay=False)
 @options.file_option(
     "--machine", "With --verify: the machine to compare with.", parameter="machine_file"
 )
+@options.file_option(
+    "--autotune-results",
+    "Results of XLA's autotuning, from pallasc machine --autotune.",
+    parameter="results_file",
+)
 @options.executor_option
 @click.option(
     "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
@@ -69,6 +75,7 @@ def command(
     cache_dir: Path | None,
     verify_dir: Path | None,
     machine_file: Path | None,
+    results_file: Path | None,
     annotations: str | None,
     junit: Path | None,
     print_env: bool,
@@ -123,12 +130,28 @@ def command(
             variants: Sequence[Variant] = reader.select(specs, (), expression).variants
             share = take_share(shard, variants, None, progress.mention)
             variants = share.variants if share else variants
-            report = build_programs(variants, store=store, options=how, on_event=progress)
+            report = build_programs(
+                variants, store=store, options=how, on_event=progress, tuned=_results(results_file)
+            )
         print_end(report, store, progress.screen, quiet=quiet)
         outputs.write_build(report, None, share)
         if cache_dir is not None:
             _fill(cache_dir, report, quiet=quiet)
     return report.exit_code
+
+
+def _results(path: Path | None) -> bytes:
+    """Return the content of a file with autotuning results, empty without one.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    if path is None:
+        return b""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"--autotune-results {path}: {error.strerror}.") from error
 
 
 def _fill(folder: Path, report: Report, *, quiet: bool) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec, array_tree
-from pallasc.specs.canonical import variant_id
+from pallasc.specs.canonical import digest, variant_id
 from pallasc.specs.gpus import Target
 from pallasc.specs.machine import Machine
 from pallasc.specs.spelling import show
@@ -120,19 +120,19 @@ class Program(Struct, frozen=True):
         donate: names of the arguments whose memory the program may reuse.
         shardings: the axes that divide each dimension, by the path of an argument.
         only_lower: True to find the key of the program without compiling it.
-        tuned: digest of the recorded autotuning results, "" without them.
+        tuned: recorded autotuning results of XLA; empty for XLA's default algorithms.
     """
 
     machine: Machine
     donate: tuple[str, ...] = ()
     shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
     only_lower: bool = False
-    tuned: str = ""
+    tuned: bytes = b""
 
     def request(self) -> dict[str, object]:
         """Return everything that affects compilation as plain data."""
         own: dict[str, object] = msgspec.to_builtins(self)
-        return {**own, "machine": self.machine.digest}
+        return {**own, "machine": self.machine.digest, "tuned": digest(self.tuned)}
 
 
 class Programs(Struct, frozen=True):

@@ -24,6 +24,7 @@ def build_programs(
     options: Options,
     on_event: OnEvent = lambda event: None,
     only_lower: bool = False,
+    tuned: bytes = b"",
 ) -> Report:
     """Build programs, and compile those that are not in the store.
 
@@ -33,6 +34,7 @@ def build_programs(
         options: options of the build; its environment comes from the machines.
         on_event: as for `build`.
         only_lower: find the keys of the programs, and compile nothing.
+        tuned: recorded autotuning results of XLA.
 
     Raises:
         ToolError: a machine has other versions of JAX than are installed here; and as for `build`.
@@ -44,14 +46,14 @@ def build_programs(
         if program is None:
             continue
         _check_versions(program.machine, variant)
-        if only_lower:
-            changed[index] = replace(variant, program=replace(program, only_lower=True))
+        own = replace(program, only_lower=only_lower, tuned=tuned)
+        changed[index] = replace(variant, program=own)
         groups.setdefault(tuple(sorted(program.machine.environment.items())), []).append(index)
     results: dict[int, VariantResult] = {}
     reports = []
     for environment, indices in groups.items():
-        own = replace(options, environment=_environment(dict(environment)))
-        report = build([changed[i] for i in indices], store=store, options=own, on_event=on_event)
+        how = replace(options, environment=_environment(dict(environment)))
+        report = build([changed[i] for i in indices], store=store, options=how, on_event=on_event)
         reports.append(report)
         results.update(zip(indices, report.results, strict=True))
         if report.interrupted or (report.exit_code and not options.keep_going):

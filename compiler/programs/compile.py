@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pallasc.cache.stat_digest import FileDigests
@@ -216,7 +218,7 @@ def program_fields(work: ProgramJob, lowered: LoweredProgram, tools: Tools) -> d
         "program code": own_digest(FileDigests().digest, PROGRAMS),
         "lines": digest(lowered.lines),
         "compression": work.program.machine.compression,
-        **({"tuned": work.program.tuned} if work.program.tuned else {}),
+        "tuned": digest(work.program.tuned),
         **({"only": "lowered"} if work.program.only_lower else {}),
         **{f"tool {label}": value for label, value in tools.identity.items()},
         **{f"variable {name}": value for name, value in tools.variables.items()},
@@ -238,7 +240,7 @@ def compile_program(
     if not program.only_lower:
         with captured_output() as output:
             try:
-                executable = _executable(lowered.call, tools)
+                executable = _executable(lowered.call, tools, program.tuned)
             except Exception as error:
                 raise explain_compilation(error, job.function, output()) from error
         content = entry_bytes(executable, program.machine)
@@ -262,14 +264,21 @@ def compile_program(
     return record, blobs
 
 
-def _executable(call: Any, tools: Tools) -> bytes:
-    """Compile with the toolchain's assembler; its options are not in the key."""
+def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
+    """Compile with the toolchain's assembler and recorded results; these options are in no key."""
     options = deepcopy(call.options)
     own = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
     if tools.toolkit is not None:
         own["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
-    options.env_option_overrides = [*options.env_option_overrides, *own.items()]
-    compiled = call.backend.compile(
-        call.module, executable_devices=call.executable_devices, compile_options=options
-    )
-    return bytes(compiled.serialize())
+    with tempfile.TemporaryDirectory(prefix="pallasc-autotune-") as folder:
+        if tuned:
+            # XLA reads text or binary, as the suffix says.
+            kind = "textproto" if tuned.isascii() else "pb"
+            results = Path(folder, f"{digest(tuned)}.{kind}")
+            results.write_bytes(tuned)
+            own["xla_gpu_load_autotune_results_from"] = str(results)
+        options.env_option_overrides = [*options.env_option_overrides, *own.items()]
+        compiled = call.backend.compile(
+            call.module, executable_devices=call.executable_devices, compile_options=options
+        )
+        return bytes(compiled.serialize())
