@@ -264,8 +264,8 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
         raise SpecError(
             "no kernel is declared in this file.",
             location=Location(collection.shown),
-            hint="Decorate a function with @pallasc.kernel(args=…) or @pallasc.program(args=…), or "
-            "call pallasc.declare(entry=…, args=…).",
+            hint="Decorate a function with @pallasc.kernel(args=…), or call "
+            "pallasc.declare(entry=…, args=…).",
         )
     return collection.specs
 

@@ -449,6 +449,7 @@ def json_schema() -> Schema:
         "title": "pallasc spec",
         "description": "Kernels that pallasc compiles ahead of time.",
         **FILE.schema(),
+        "anyOf": [{"required": ["kernels"]}, {"required": ["programs"]}],
         "$defs": {"array": _array(), "static": _static(), "value": _value()},
     }
 

@@ -151,7 +151,7 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     file = _spec_file(fields, at, models, base_dir)
     if not ("kernels" in fields or "programs" in fields):
         raise at.error(
-            "field 'kernels' is missing.", "Add a list of kernels, or of programs: - name: …"
+            "field 'kernels' is missing.", next(f.doc for f in FILE_FIELDS if f.name == "kernels")
         )
     specs = []
     for index, kernel in enumerate(fields.get("kernels", ())):
