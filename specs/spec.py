@@ -136,9 +136,17 @@ class Program(Struct, frozen=True):
 
 
 class Programs(Struct, frozen=True):
-    """The part of a spec that only programs have; `machines` are by name."""
+    """The part of a spec that only programs have.
+
+    Attributes:
+        machines: machines by name.
+        files: their files, relative to the spec's folder.
+        donate: as in `Program`.
+        shardings: as in `Program`.
+    """
 
     machines: dict[str, Machine]
+    files: tuple[str, ...]
     donate: tuple[str, ...] = ()
     shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
 

@@ -127,9 +127,11 @@ def _collect(request: Collect) -> Reply:
         except PallascError as error:
             return Failed.because_of(error, listener.diagnostics(), missed_of([name], folder, ()))
         diagnostics = listener.diagnostics()
-    for table in dict.fromkeys(spec.table for spec in specs if spec.table):
+    tables = [spec.table for spec in specs if spec.table]
+    machines = [file for spec in specs if spec.program for file in spec.program.files]
+    for read_file in dict.fromkeys([*tables, *machines]):
         # pallasc itself has read it for this file.
-        recorders.record_of(name).look(FILE, str(Path(folder, table)))
+        recorders.record_of(name).look(FILE, str(Path(folder, read_file)))
     read = None
     try:
         read = find_sources([name], folder, entry_files=[file.name])

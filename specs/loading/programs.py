@@ -54,7 +54,7 @@ def divide_program(
         raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
                        "file where the GPU is, with pallasc machine.")  # fmt: skip
     place = at.child("machines")
-    own = Programs({}, values.get("donate", ()), values.get("shardings", {}))
+    own = Programs({}, named, values.get("donate", ()), values.get("shardings", {}))
     models: dict[str, Target] = {}
     for index, file in enumerate(named):
         where = place.child(index) if "machines" in values else at
