@@ -97,11 +97,14 @@ def lower_program(work: ProgramJob) -> LoweredProgram:
         call = prepare_call(stage, {})
         if call.host_callbacks:
             raise _callback_error(definition(work.job.function))
-        located = _lowered(work, devices, locations=True)
+        located = None
+        if work.program.only_lower:  # a comparison shows only the places of now
+            located = _lowered(work, devices, locations=True)
     except (Exception, SystemExit) as error:
         raise explain(error, work.job.function) from error
     module = str(call.module.operation.attributes["sym_name"]).strip('"')
-    lines = module_lines(_text(stage), _text(located, locations=True), work.base_dir)
+    places = "" if located is None else _text(located, locations=True)
+    lines = module_lines(_text(stage), places, work.base_dir)
     return LoweredProgram(call, program_key(call, work.program.machine), module, lines)
 
 

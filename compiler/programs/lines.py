@@ -30,7 +30,7 @@ def module_lines(plain: str, located: str, base_dir: str) -> bytes:
 
     Args:
         plain: its text without locations.
-        located: its text with locations inside the lines, lowered again.
+        located: its text with locations inside the lines, lowered again; "" for no places.
         base_dir: folder to which paths are relative.
     """
     places: dict[str, int] = {}

@@ -95,13 +95,23 @@ def environment(
 
 
 class Start(NamedTuple):
-    """What happened at the start of a program: modules by how JAX got them, output, seconds."""
+    """What happened at the start of a program.
+
+    Attributes:
+        requests: modules that JAX looked up in its cache.
+        hits: modules found there.
+        compiled: the others.
+        output: standard output and standard error.
+        seconds: duration of the process, without starting Python.
+        compile_s: time that JAX took to trace, lower, and compile.
+    """
 
     requests: int
     hits: int
     compiled: int
     output: str
     seconds: float
+    compile_s: float
 
 
 def start(program: Path, variables: Mapping[str, str], *, timeout_s: float = 300) -> Start:
@@ -118,7 +128,9 @@ def start(program: Path, variables: Mapping[str, str], *, timeout_s: float = 300
         assert done.returncode == 0, done.stderr[-3000:]
         data = json.loads(counts.read())
     output = done.stdout + done.stderr
-    return Start(data["requests"], data["hits"], data["compiled"], output, data["seconds"])
+    return Start(
+        data["requests"], data["hits"], data["compiled"], output, data["seconds"], data["compile_s"]
+    )
 
 
 def started_with(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
