@@ -1,7 +1,7 @@
-"""`pallasc warm` against compiling in the program itself, and starts with an empty and a full cache.
+"""`pallasc warm` against compiling in the program, and starts with an empty and a full cache.
 
-Ten programs: those of `tests/xla_client/programs` in two sizes each. They start on XLA's CUDA client
-with the stand-in driver, which takes no time. Goals: with a full cache, a program compiles 0
+Ten modules: the programs of `tests/xla_client/programs` in two sizes each. They start on XLA's CUDA
+client with the stand-in driver, which takes no time. Goals: with a full cache, a program compiles 0
 modules; `warm` takes at most 1.1 times as long as JAX itself, in the sum of all programs.
 """
 
