@@ -31,7 +31,7 @@ def command(autotune: Path | None, program: tuple[str, ...]) -> None:
 
     Examples:
       pallasc machine > h100.json
-      pallasc machine --autotune h100.textproto -- python train.py --steps 1 > h100.json
+      pallasc machine --autotune h100.textproto python train.py > h100.json
     """
     from pallasc.cli.output.text import echo_bytes
 
