@@ -14,7 +14,7 @@ from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.selection import open_store, shard_option, take_share
 from pallasc.cli.output.text import count, echo, json_text
-from pallasc.errors import SpecError
+from pallasc.errors import SpecError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options
@@ -101,9 +101,7 @@ def command(
       pallasc warm --verify jax-cache
       pallasc warm programs.yaml --verify jax-cache --machine h100.json
 
-    --json prints the object of pallasc build, with one more field:
-      filled    number of files that were written into DIR, or null
-    With --verify it prints:
+    --json prints the object of pallasc build, see there. With --verify it prints:
       schema    1
       entries   list, each with: program, key, status (hit or miss), reason
     """
@@ -134,9 +132,9 @@ def command(
                 variants, store=store, options=how, on_event=progress, tuned=_results(results_file)
             )
         print_end(report, store, progress.screen, quiet=quiet)
-        outputs.write_build(report, None, share)
         if cache_dir is not None:
             _fill(cache_dir, report, quiet=quiet)
+        outputs.write_build(report, None, share)
     return report.exit_code
 
 
@@ -189,7 +187,12 @@ def _verify(
     from pallasc.specs.machine import read_machine
 
     read_index(folder)  # which is quicker than starting JAX
-    now = _lowered_now(specs, expression, store_root, how, quiet=quiet) if specs else {}
+    now: dict[str, tuple[str, bytes] | str] = {}
+    try:
+        now = _lowered_now(specs, expression, store_root, how) if specs else {}
+    except ToolError as error:  # such as another JAX, which is also the reason of each miss
+        if not quiet:
+            echo(f"The programs were not lowered: {error.message}", err=True)
     if machine_file is not None:
         here = read_machine(machine_file)
     else:
@@ -204,8 +207,6 @@ def _lowered_now(
     expression: str | None,
     store_root: Path | None,
     how: Options,
-    *,
-    quiet: bool,
 ) -> dict[str, tuple[str, bytes] | str]:
     """Return key and lines of each program as it lowers now, or why it does not."""
     from pallasc.cli.output.exits import error_line

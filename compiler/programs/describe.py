@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
 from pallasc.compiler.programs.jax_cache import compression, fingerprint
-from pallasc.errors import ToolError
+from pallasc.errors import ToolError, summary_of
 from pallasc.specs.machine import Machine, counted_flags, counted_settings
 
 _PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")
@@ -33,19 +35,39 @@ def jax_versions() -> dict[str, str]:
     }
 
 
+@contextmanager
+def _plugin_errors() -> Iterator[list[BaseException]]:
+    """Collect the errors of JAX's plugins, which JAX logs with their tracebacks."""
+    causes: list[BaseException] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            causes.append(record.exc_info[1])
+        return record.levelno < logging.ERROR
+
+    logger = logging.getLogger("jax._src.xla_bridge")
+    logger.addFilter(collect)
+    try:
+        yield causes
+    finally:
+        logger.removeFilter(collect)
+
+
 def describe_machine(environ: Mapping[str, str] = os.environ) -> Machine:
     """Return the description of this machine; starts JAX on its GPUs.
 
     Raises:
         ToolError: JAX is missing, finds no GPU, or cannot describe it.
     """
+    causes: list[BaseException] = []
     try:
         import jax
         from jax.experimental import topologies
 
-        devices: Any = jax.devices("cuda")
+        with _plugin_errors() as causes:
+            devices: Any = jax.devices("cuda")
     except (ImportError, RuntimeError) as error:
-        summary = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        summary = summary_of(next(iter(causes), error))
         raise ToolError(
             f"JAX finds no GPU here: {summary}.",
             hint="Run this where the GPU is, with the environment of your program.",
