@@ -27,6 +27,8 @@ COMMANDS = (
     "run",
     "bench",
     "tune",
+    "warm",
+    "machine",
     "lock",
     "bundle",
     "cache",

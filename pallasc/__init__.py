@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pallasc.runtime.kernel import Kernel
     from pallasc.runtime.opening import Kernels, load, open_artifact, open_bundle
     from pallasc.specs.artifacts.artifact import Artifact
-    from pallasc.specs.loading.decorator import Call, Ref, declare, kernel
+    from pallasc.specs.loading.decorator import Call, Ref, declare, kernel, program
 
     __version__: str
 
@@ -61,6 +61,7 @@ __all__ = [
     "load",
     "open_artifact",
     "open_bundle",
+    "program",
     "register_jax_handlers",
 ]
 
@@ -72,7 +73,9 @@ _MODULE_OF = {
     **dict.fromkeys(
         ("jax_export_checks", "register_jax_handlers"), "pallasc.runtime.adapters.jax_handlers"
     ),
-    **dict.fromkeys(("Call", "Ref", "declare", "kernel"), "pallasc.specs.loading.decorator"),
+    **dict.fromkeys(
+        ("Call", "Ref", "declare", "kernel", "program"), "pallasc.specs.loading.decorator"
+    ),
     **dict.fromkeys(("Kernels", "load", "open_artifact", "open_bundle"), "pallasc.runtime.opening"),
     **dict.fromkeys(
         (

@@ -239,7 +239,7 @@ def _is_dynamic(call: ast.Call) -> bool:
 
 
 _PREFIX = "_pallasc_spec_"
-_DECLARING = ("declare", "kernel")
+_DECLARING = ("declare", "kernel", "program")
 
 
 class _UncachedLoader(SourceFileLoader):

@@ -16,8 +16,9 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec, array_tree
-from pallasc.specs.canonical import variant_id
+from pallasc.specs.canonical import digest, variant_id
 from pallasc.specs.gpus import Target
+from pallasc.specs.machine import Machine
 from pallasc.specs.spelling import show
 from pallasc.specs.templates import Scalar, Value
 
@@ -107,6 +108,53 @@ class Check(Struct, frozen=True):
     names_args: bool = False
 
 
+Axes = str | tuple[str, ...] | None
+"""The axes of a mesh that divide one dimension of an array."""
+
+
+class Program(Struct, frozen=True):
+    """What makes a variant a program: XLA compiles the whole function for one machine.
+
+    Attributes:
+        machine: the machine.
+        donate: names of the arguments whose memory the program may reuse.
+        shardings: the axes that divide each dimension, by the path of an argument.
+        only_lower: True to find the key of the program without compiling it.
+        tuned: recorded autotuning results of XLA; empty for XLA's default algorithms.
+    """
+
+    machine: Machine
+    donate: tuple[str, ...] = ()
+    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
+    only_lower: bool = False
+    tuned: bytes = b""
+
+    def request(self) -> dict[str, object]:
+        """Return everything that affects compilation as plain data."""
+        own: dict[str, object] = msgspec.to_builtins(self)
+        return {**own, "machine": self.machine.digest, "tuned": digest(self.tuned)}
+
+
+class Programs(Struct, frozen=True):
+    """The part of a spec that only programs have.
+
+    Attributes:
+        machines: machines by name.
+        files: their files, relative to the spec's folder.
+        donate: as in `Program`.
+        shardings: as in `Program`.
+    """
+
+    machines: dict[str, Machine]
+    files: tuple[str, ...]
+    donate: tuple[str, ...] = ()
+    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
+
+    def on(self, machine: str) -> Program:
+        """Return the program for one of the machines."""
+        return Program(self.machines[machine], self.donate, self.shardings)
+
+
 class Spec(Struct, frozen=True, eq=False):
     """A kernel as declared by its author; its templates are checked but not filled in.
 
@@ -132,6 +180,7 @@ class Spec(Struct, frozen=True, eq=False):
         check: values of parameters that `pallasc check` uses instead, plus `$args`, `$seed`,
             `$tolerance`.
         vmap: kernel that does the same for a batch, for `jax.vmap`; None if there is none.
+        program: the fields of a program; None for a kernel.
         location: position of the declaration.
         base_dir: absolute folder of the spec file; not part of any key.
         locations: positions of the fields, by dotted path (`args.a`, `exclude.0`).
@@ -159,6 +208,7 @@ class Spec(Struct, frozen=True, eq=False):
     check: dict[str, Value] = field(default_factory=dict)
     vmap: str | None = None
     tune: Tune | None = None
+    program: Programs | None = None
     locations: Mapping[str, Location] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
@@ -199,6 +249,7 @@ class Variant(Struct, frozen=True, eq=False):
         env: as in `Spec`, sorted.
         check: the variant to check instead, None to check this one.
         vmap: as in `Spec`.
+        program: the fields of a program; None for a kernel.
         tuning: its data from a table; None if nothing is tuned, and in workers.
         locations: as in `Spec`; empty in workers.
     """
@@ -219,6 +270,7 @@ class Variant(Struct, frozen=True, eq=False):
     env: tuple[str, ...] = ()
     check: Check | None = None
     vmap: str | None = None
+    program: Program | None = None
     tuning: Tuning | None = None
     locations: Mapping[str, Location] = field(default_factory=dict)
 
@@ -266,6 +318,7 @@ class Variant(Struct, frozen=True, eq=False):
             "target": dict(sorted(self.target.figures().items())),
             **({"mesh": [list(axis) for axis in self.mesh]} if self.mesh else {}),
             **({"env": list(self.env)} if self.env else {}),
+            **({"program": self.program.request()} if self.program else {}),
         }
 
     def arrays(self) -> Iterator[tuple[str, ArraySpec]]:

@@ -315,8 +315,8 @@ SHELL: dict[str, Check] = {
 
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
 # runs it), the stand-in driver (test_docs_page.py, test_jax_page.py, native/test_page.py of
-# tests/runtime), a kernel around it (tests/checks/test_blocks.py), or Tokamax
-# (tests/specs/test_tokamax.py).
+# tests/runtime), a kernel around it (tests/checks/test_blocks.py), Tokamax
+# (tests/specs/test_tokamax.py), or a machine file (tests/xla_client/test_page.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
@@ -325,6 +325,7 @@ ELSEWHERE = {
     "docs/native.md": ("console", "python"),
     "docs/check.md": ("python",),
     "docs/tokamax.md": ("console",),
+    "docs/warm.md": ("sh", "yaml", "dockerfile"),
 }
 
 

@@ -50,7 +50,9 @@ def _facts(outcome: Outcome) -> list[str]:
         return []
     facts = []
     if outcome.status == "compiled":
-        facts = [f"{outcome.seconds:.2f} s", count(artifact.cubin_bytes, "byte")]
+        facts = [f"{outcome.seconds:.2f} s"]
+        if artifact.kernels:
+            facts.append(count(artifact.cubin_bytes, "byte"))
         registers = max((kernel.registers for kernel in artifact.kernels), default=0)
         facts += [f"{registers} registers"] if registers else []
     if spills := artifact.spill_bytes:

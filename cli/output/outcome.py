@@ -113,7 +113,7 @@ class Outcome(NamedTuple):
     @property
     def holds_no_kernel(self) -> bool:
         """True if the variant was compiled but contains no Mosaic GPU kernel."""
-        return self.artifact is not None and _holds_no_kernel(self.artifact)
+        return self.result is not None and _holds_no_kernel(self.result)
 
 
 @cache
@@ -189,7 +189,7 @@ def built(result: VariantResult) -> Outcome:
     """Return the outcome of a variant in a build."""
     variant, status = result.variant, result.status
     notes: tuple[str, ...] = ()
-    if result.artifact is not None and _holds_no_kernel(result.artifact):
+    if _holds_no_kernel(result):
         notes += ("no Mosaic kernel",)
     if result.diagnostics:
         number = sum(warning.count for warning in result.diagnostics)
@@ -215,8 +215,10 @@ def has_remarks(result: VariantResult) -> bool:
     return not kernels or any(kernel.origin != "mosaic" for kernel in kernels)
 
 
-def _holds_no_kernel(artifact: Artifact) -> bool:
-    return all(kernel.origin != "mosaic" for kernel in artifact.kernels)
+def _holds_no_kernel(result: VariantResult) -> bool:
+    if result.artifact is None or result.variant.program is not None:
+        return False
+    return all(kernel.origin != "mosaic" for kernel in result.artifact.kernels)
 
 
 def xla_kernels(artifact: Artifact) -> tuple[str, ...]:

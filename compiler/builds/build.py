@@ -265,7 +265,8 @@ class _Build(Struct, eq=False):
         if self.warm is not None:
             self.setup = self.warm.setup()
         elif options.ptxas is not None or is_compiler_installed():
-            self.setup = prepare(options.ptxas)
+            base = os.environ if options.environment is None else options.environment
+            self.setup = prepare(options.ptxas, base=base)
         if self.setup is not None:
             return self.setup
         from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
@@ -658,8 +659,9 @@ class _Build(Struct, eq=False):
     def _reproduction(self, variant: Variant) -> str:
         """Return a command that builds only this variant, with the same limits and tools."""
         options = self.options
-        words = ["pallasc", "build", variant.location.file, "-k", variant.id, "--jobs", "1"]
-        words += ["--target", variant.target.name]
+        command = "warm" if variant.program else "build"
+        words = ["pallasc", command, variant.location.file, "-k", variant.id, "--jobs", "1"]
+        words += [] if variant.program else ["--target", variant.target.name]
         if options.timeout_s is not None:
             words += ["--timeout", f"{options.timeout_s:g}"]
         if options.memory_bytes is not None:

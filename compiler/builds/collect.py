@@ -102,6 +102,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are still read; None raises the error.
         workers: processes that execute files, None for a new one per file.
+        programs: whether to read the programs of the files instead of their kernels.
         remembered: keys of the manifests in which the store remembers the files that were read.
     """
 
@@ -113,6 +114,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
     workers: Pool | None = None
+    programs: bool = False
     remembered: list[str] = field(default_factory=list)
     _missed: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
@@ -124,7 +126,11 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             NotCachedError: one would have to be executed, and `frozen` forbids it.
         """
         try:
-            return load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
+            specs = load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
+            wanted = [spec for spec in specs if (spec.program is not None) == self.programs]
+            if specs and not wanted:
+                raise _only_others(specs[0])
+            return wanted
         finally:
             for note in hidden_notes(self._missed):
                 self.store.tell(note)
@@ -299,6 +305,20 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             memory_bytes=(find_capacity().memory_bytes(1) if memory is None else memory) or None,
             tick_s=None if self.on_tick is None else _TICK_S,
         )
+
+
+def _only_others(spec: Spec) -> SpecError:
+    if spec.program is None:
+        return SpecError(
+            "these specs declare kernels and no program.",
+            location=spec.location,
+            hint="Declare programs under 'programs:'; pallasc build compiles kernels.",
+        )
+    return SpecError(
+        "these specs declare programs and no kernel.",
+        location=spec.location,
+        hint="pallasc warm compiles programs.",
+    )
 
 
 def _literal_env(path: str) -> set[str]:

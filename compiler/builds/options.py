@@ -48,6 +48,7 @@ class Options(Struct, frozen=True, kw_only=True):
         executor: the scheduler of the cluster that compiles misses, as parsed by `scheduler_url`;
             None compiles locally.
         alone: whether each variant is compiled in a new process.
+        environment: variables of the compiler, instead of those of this process; None for those.
     """
 
     jobs: int | None = None
@@ -66,6 +67,7 @@ class Options(Struct, frozen=True, kw_only=True):
     remote: RemoteSettings | None = None
     executor: str | None = None
     alone: bool = False
+    environment: Mapping[str, str] | None = None
 
     @property
     def compiles(self) -> bool:

@@ -199,7 +199,8 @@ def fatal_warning(result: VariantResult, patterns: Iterable[re.Pattern[str]]) ->
 
     kernels = result.artifact.kernels if result.artifact else ()
     found = [*result.diagnostics]
-    if all(kernel.origin != "mosaic" for kernel in kernels):
+    is_program = result.variant.program is not None
+    if not is_program and all(kernel.origin != "mosaic" for kernel in kernels):
         text = "it holds no Pallas Mosaic GPU kernel"
         found.append(Diagnostic("compile", "pallasc", "", text))
     kernel = result.variant.name

@@ -24,6 +24,7 @@ from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, Manifest, set_na
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.sources import CurrentSources, SourceChange
+from pallasc.compiler.toolchain.identity import PROGRAMS, own_digest
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, declared_fields
 from pallasc.errors import CorruptError, PallascError
@@ -31,7 +32,7 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
-from pallasc.specs.spec import Variant, plain_args
+from pallasc.specs.spec import Program, Variant, plain_args
 
 # ---- request keys
 
@@ -76,7 +77,7 @@ class Requests:
         """
         kernel = (
             variant.entry, variant.base_dir, variant.files, variant.env, variant.mesh,
-            variant.target,
+            variant.target, variant.program and id(variant.program),
         )  # fmt: skip
         shared = self._shared.get(kernel)
         if shared is None:
@@ -142,9 +143,15 @@ def _shared_fields(variant: Variant, digests: FileDigests) -> dict[str, str]:
         "architecture": canonical_text(variant.target.facts()),
         "target name": variant.target.name,
         **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
+        **(_program_fields(variant.program, digests) if variant.program else {}),
         **{f"data {name}": value for name, value in data.items()},
         **(declared_fields(variant.env) if variant.env else {}),
     }
+
+
+def _program_fields(program: Program, digests: FileDigests) -> dict[str, str]:
+    code = own_digest(digests.digest, PROGRAMS)
+    return {"program": canonical_text(program.request()), "program code": code}
 
 
 def _toolchain_fields(context: Context) -> dict[str, str]:

@@ -290,7 +290,7 @@ def compile_lowered(
         options["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
     if ptx_folder is not None:
         options |= {"xla_dump_to": str(ptx_folder), "xla_dump_emitter_re": "ptx"}
-    call = _prepare(lowered.stage, options)
+    call = prepare_call(lowered.stage, options)
     ranks = math.prod(size for _, size in job.mesh)
     if tools.process is not None:
         serialized = tools.process.compile(call, job.target, ranks)
@@ -305,7 +305,7 @@ def compile_lowered(
     return translate(parse_executable(serialized), ranks=ranks, regions=lowered.regions)
 
 
-def _prepare(stage: Any, options: dict[str, str]) -> _Call:
+def prepare_call(stage: Any, options: dict[str, str]) -> _Call:
     """Return XLA's call for the result of `jax.jit(…).trace(…).lower(…)`."""
     from jax._src import compiler
 

@@ -50,6 +50,9 @@ Digest = Callable[[Path | str], str]
 COMPILING = ("compiler.lowering",)
 """The modules from a callable to a checked artifact."""
 
+PROGRAMS = ("compiler.programs.compile",)
+"""The modules that compile whole programs."""
+
 COLLECTING = ("specs.loading.decorator", "specs.spec")
 """The modules from a Python spec to its specs in the store."""
 

@@ -12,8 +12,8 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from pallasc.compiler.inputs.sources import FILE, name_of
 from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
-from pallasc.compiler.lowering.lower import Job, Lowered
+from pallasc.compiler.lowering.lower import Job
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import (
@@ -110,9 +110,11 @@ def _collect(request: messages.Collect) -> Reply:
         except PallascError as error:
             return Failed.because_of(error, listener.diagnostics(), missed_of([name], folder, ()))
         diagnostics = listener.diagnostics()
-    for table in dict.fromkeys(spec.table for spec in specs if spec.table):
+    tables = [spec.table for spec in specs if spec.table]
+    machines = [file for spec in specs if spec.program for file in spec.program.files]
+    for read_file in dict.fromkeys([*tables, *machines]):
         # pallasc itself has read it for this file.
-        recorders.record_of(name).look(FILE, str(Path(folder, table)))
+        recorders.record_of(name).look(FILE, str(Path(folder, read_file)))
     read = None
     try:
         read = find_sources([name], folder, entry_files=[file.name])
@@ -305,7 +307,7 @@ class Session:
 
     def _job(self, variant: Variant) -> Job:
         within = partial(self.before.working_in, variant.base_dir)
-        with within():
+        with within(), _importing(variant):
             return dataclasses.replace(_job(variant), within=within)
 
     def _compiled(self, request: Compile) -> Compiled:
@@ -317,12 +319,12 @@ class Session:
         self.listener.next_stage()
         restored = before.restore_variables()
         with printed_text() as printed:
-            lowered = lower_job(job)
+            fields, compiled = _lowered(variant, job, self.tools)
         restored += before.restore_variables()
-        fields = action_fields(job, lowered, self.tools) | before.changed_settings()
+        fields |= before.changed_settings()
         key = labelled_key(fields)
         with store.single_flight(key):
-            made = self._stored(key, request) or self._compile(key, request, job, lowered)
+            made = self._stored(key, request) or self._compile(key, request, compiled)
         made = replace(made, seconds=time.monotonic() - started, printed=pack(printed.getvalue()))
         try:
             read = entry_sources(variant, named_entries(variant))
@@ -336,9 +338,9 @@ class Session:
             warnings |= {f"{variant.name} {text}": f"{variant.name} {text}"}
         return replace(made, not_stored=store.not_stored, warnings=warnings)
 
-    def _compile(self, key: str, request: Compile, job: Job, lowered: Lowered) -> Compiled:
+    def _compile(self, key: str, request: Compile, compiled: _Compilation) -> Compiled:
         self.listener.next_stage("compile")
-        record, blobs = compile_job(job, lowered, self.tools)
+        record, blobs = compiled()
         diagnostics = self._diagnostics(request.variant)
         store_for_action(self.store, key, diagnostics)
         doubt = request.trusted_records is not None
@@ -410,6 +412,32 @@ class Session:
             if manifest.action == made.action and self.store.believes(name, manifest):
                 return max(made.seconds, manifest.cost_s)
         return made.seconds
+
+
+_Compilation = Callable[[], tuple[dict[str, object], dict[str, bytes]]]
+"""Compiles what was lowered; returns the artifact's record and blobs."""
+
+
+def _lowered(variant: Variant, job: Job, tools: Tools) -> tuple[dict[str, str], _Compilation]:
+    """Lower a kernel or a program; return the fields of its action key, and the compilation."""
+    if variant.program is None:
+        lowered = lower_job(job)
+        return action_fields(job, lowered, tools), lambda: compile_job(job, lowered, tools)
+    from pallasc.compiler.programs import compile as programs
+
+    work = programs.ProgramJob(job, variant.program, variant.base_dir)
+    program = programs.lower_program(work)
+    fields = programs.program_fields(work, program, tools)
+    return fields, lambda: programs.compile_program(work, program, tools)
+
+
+def _importing(variant: Variant) -> AbstractContextManager[None]:
+    """Return the context in which a variant's modules are imported."""
+    if variant.program is None:
+        return nullcontext()
+    from pallasc.compiler.programs.compile import importing
+
+    return importing(variant.program)
 
 
 def _job(variant: Variant) -> Job:

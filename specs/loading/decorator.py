@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from pallasc.errors import Location, SpecError
 from pallasc.specs.entries import load_module, module_name
 from pallasc.specs.fields import Place
-from pallasc.specs.loading.yaml_loader import SpecFile, kernel_place
+from pallasc.specs.loading.yaml_loader import SpecFile, declare_program, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
 from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates
 from pallasc.specs.spec import Spec
@@ -137,6 +137,60 @@ def kernel(
     return register
 
 
+def program(
+    *,
+    args: Mapping[str, object] | Sequence[object],
+    machines: Sequence[str],
+    entry: str | Callable[..., Any] | None = None,
+    name: str | None = None,
+    static: Mapping[str, object] | None = None,
+    donate: Sequence[str] | None = None,
+    mesh: Mapping[str, int | str] | None = None,
+    shardings: Mapping[str, Sequence[object]] | None = None,
+    matrix: Mapping[str, Sequence[object]] | None = None,
+    include: Sequence[Mapping[str, object]] | None = None,
+    exclude: Sequence[Mapping[str, object]] | None = None,
+    files: Sequence[str] | None = None,
+    env: Sequence[str] | None = None,
+) -> Callable[[Function], Function]:
+    """Declare the decorated function as a program for `pallasc warm`; fields as in YAML.
+
+    Args:
+        args: arrays in their notation, by name or by position.
+        machines: files of `pallasc machine`.
+        entry: a function in another file; it is declared by the call alone.
+        name: the program's name, by default the name of the function.
+        static: static keyword arguments.
+        donate: arguments whose memory the results may take, if the function is not jitted.
+        mesh: axes and sizes of the devices that run it together.
+        shardings: the axes that divide each dimension, by argument.
+        matrix: values of each parameter.
+        include: additional points, each with every parameter.
+        exclude: partial points; the points they match are dropped.
+        files: data files that the program reads while it is traced.
+        env: names of environment variables that the program can see.
+
+    Raises:
+        SpecError: a field is wrong; raised by the decoration, and only while the file is being
+            collected.
+    """
+    # Nothing else is bound yet, so the locals are the arguments.
+    fields = {key: value for key, value in locals().items() if value is not None}
+    function = fields.pop("entry", None)
+    found = _collected(sys._getframe(1))
+
+    def register(function: Function | str) -> Any:
+        if found is not None:
+            collection, place = found
+            made = _declare(function, fields, place, collection.file, is_program=True)
+            collection.specs.append(made)
+        return function
+
+    if function is not None:
+        register(function)
+    return register
+
+
 def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
     """Declare a function in another file as a kernel.
 
@@ -219,7 +273,12 @@ def _how_to_call(cause: BaseException | None) -> str | None:
 
 
 def _declare(
-    function: str | Callable[..., Any], fields: dict[str, object], location: Location, file: Path
+    function: str | Callable[..., Any],
+    fields: dict[str, object],
+    location: Location,
+    file: Path,
+    *,
+    is_program: bool = False,
 ) -> Spec:
     # All fields have the location of the decorator's call.
     at = Place(lambda path, at_key: location, base_dir=str(file.parent))
@@ -230,7 +289,10 @@ def _declare(
         name = _complete(name, at)
     at = kernel_place(at, name, entry)
     plain = {key: _plain(value, at.child(key), file) for key, value in fields.items()}
-    return checked_spec({**plain, "name": name, "entry": entry}, at, SpecFile(str(file.parent)))
+    plain |= {"name": name, "entry": entry}
+    if is_program:
+        return declare_program(plain, at, str(file.parent))
+    return checked_spec(plain, at, SpecFile(str(file.parent)))
 
 
 def spec_of(

@@ -587,6 +587,7 @@ class Filling:
                 files=self._files,
                 env=self._env,
                 vmap=spec.vmap,
+                program=None if spec.program is None else spec.program.on(target.name),
                 location=spec.location,
                 base_dir=spec.base_dir,
                 locations=spec.locations,

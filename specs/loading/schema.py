@@ -237,6 +237,43 @@ KERNEL_FIELDS = (
 )
 """Every field of a kernel, in the order of the reference."""
 
+_AXIS = text("the name of an axis", IDENTIFIER)
+_AXES = ByType({list: ListOf(_AXIS, "axes"), type(None): Leaf(None, "null"), str: _AXIS})
+"""The axes that divide a dimension: a name, a list of names, or null."""
+
+MACHINES_FIELD = Field(
+    "machines",
+    ListOf(text("a path"), "paths"),
+    "Files of pallasc machine, one for each machine.",
+)
+_OWN_FIELDS = (
+    MACHINES_FIELD,
+    Field(
+        "donate",
+        ListOf(text("the name of an argument", IDENTIFIER), "arguments"),
+        "Arguments whose memory the results may take, if the function is not jitted.",
+    ),
+    Field(
+        "shardings",
+        MapOf(
+            text("the path of an argument", rf"{IDENTIFIER}(\.\w+)*|[0-9]+(\.\w+)*"),
+            ListOf(_AXES, "axes", 0, repeats=True),
+            "arguments",
+        ),
+        "The axes of the mesh that divide each dimension of an argument; null for none.",
+    ),
+)
+_PROGRAM_NAMES = (
+    "name", "entry", "args", "static", "matrix", "include", "exclude", "files", "env", "mesh",
+)  # fmt: skip
+PROGRAM_FIELDS = (
+    *(field for field in KERNEL_FIELDS if field.name in _PROGRAM_NAMES),
+    *_OWN_FIELDS,
+)
+"""Every field of a program, in the order of the reference."""
+
+PROGRAM = Record(PROGRAM_FIELDS)
+
 PARTIAL_KERNEL = Record(tuple(field._replace(required=False) for field in KERNEL_FIELDS))
 """A kernel whose missing fields may be in the defaults."""
 
@@ -274,6 +311,14 @@ class KernelKind:
         return {**PARTIAL_KERNEL.schema(), "required": ["name"]}
 
 
+class ProgramKind(KernelKind):
+    """A program, which is read later."""
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return PROGRAM.schema()
+
+
 _VERSION = Leaf(
     Literal[1],
     f"schema {SCHEMA_VERSION}, which this pallasc reads",
@@ -288,8 +333,13 @@ FILE_FIELDS = (
         "kernels",
         ListOf(KernelKind(), "kernels", repeats=True),
         "A list of kernels, each beginning with '- name: …'.",
-        True,
     ),
+    Field(
+        "programs",
+        ListOf(ProgramKind(), "programs", repeats=True),
+        "A list of programs, each beginning with '- name: …'.",
+    ),
+    Field(*MACHINES_FIELD[:2], "Machines of every program that names none."),
 )
 FILE = Record(FILE_FIELDS)
 
@@ -312,6 +362,7 @@ def json_schema() -> Schema:
         "title": "pallasc spec",
         "description": "Kernels that pallasc compiles ahead of time.",
         **FILE.schema(),
+        "anyOf": [{"required": ["kernels"]}, {"required": ["programs"]}],
         "$defs": {"array": _array(), "static": _static(), "value": _value()},
     }
 

@@ -46,7 +46,9 @@ from pallasc.specs.templates import Value
 from pallasc.specs.user_files import check_regular
 
 YAML_SUFFIXES = (".yaml", ".yml")
-_IS_YAML_SPEC = re.compile(rb"^(kernels|schema)[ \t]*:.*^(kernels|schema)[ \t]*:", re.M | re.S)
+_IS_YAML_SPEC = re.compile(
+    rb"^(kernels|programs|schema)[ \t]*:.*^(kernels|programs|schema)[ \t]*:", re.M | re.S
+)
 _MOST_BYTES = 8 << 20
 OnSkip = Callable[[str], None]
 """Called with a sentence about folders with specs that are not read."""
@@ -142,10 +144,18 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     fields: dict[str, Any] = FILE.read(document.data, at)
     models = _models(fields.get("models", {}), at.child("models"))
     file = _spec_file(fields, at, models, base_dir)
+    if not ("kernels" in fields or "programs" in fields):
+        raise at.error(
+            "field 'kernels' is missing.", next(f.doc for f in FILE_FIELDS if f.name == "kernels")
+        )
     specs = []
-    for index, kernel in enumerate(fields["kernels"]):
+    for index, kernel in enumerate(fields.get("kernels", ())):
         place = at.child("kernels").child(index)
         specs.append(declare(kernel, kernel_place(place, kernel.get("name"), place.label), file))
+    for index, program in enumerate(fields.get("programs", ())):
+        place = at.child("programs").child(index)
+        place = kernel_place(place, program.get("name"), place.label)
+        specs.append(declare_program(program, place, base_dir, fields.get("machines", ())))
     return specs
 
 
@@ -362,6 +372,21 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         models=dict(file.models),
         locations=locations,
     )
+
+
+def declare_program(
+    fields: Mapping[str, object], at: Place, base_dir: str, machines: Sequence[str] = ()
+) -> Spec:
+    """Check the fields of one program and return its spec; `machines` are the file's own.
+
+    Raises:
+        SpecError: a field is wrong or missing, or refers to something that does not exist.
+    """
+    from pallasc.specs.loading.programs import divide_program  # most files have no programs
+
+    divided = divide_program(fields, at, base_dir, machines)
+    spec = declare(divided.fields, at, SpecFile(base_dir, models=divided.models))
+    return replace(spec, program=divided.own)
 
 
 def _check_names(

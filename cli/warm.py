@@ -1,0 +1,243 @@
+"""`pallasc warm`: compile whole programs into JAX's persistent compilation cache."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import click
+from msgspec.structs import replace
+
+from pallasc.cli.arguments import options
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.variants import open_store, shard_option, take_share
+from pallasc.cli.output.text import count, echo, json_text
+from pallasc.errors import SpecError, ToolError
+
+if TYPE_CHECKING:
+    from pallasc.compiler.builds.collect import Shard
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.programs.cache_folder import Verdict
+    from pallasc.specs.spec import Variant
+
+
+class WarmCommand(Command):
+    """`pallasc warm` with its options in groups."""
+
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Select": ("expression", "shard"),
+        "Fill": ("cache_dir", "print_env", "verify_dir", "machine_file"),
+        "Compile": ("jobs", "timeout_s", "memory_bytes", "results_file", "executor", "keep_going"),
+        "Cache": ("store_root", "remote", "remote_write", "frozen"),
+        "Output": ("explain", "quiet", "as_json", "junit", "annotations"),
+    }
+
+
+_folder = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command("warm", cls=WarmCommand, short_help="Compile programs into JAX's cache.")
+@options.specs_argument(required=False)
+@options.expression_option('Select programs that match EXPR, such as "step and b=8".')
+@shard_option
+@click.option("--cache-dir", type=_folder, metavar="DIR", help="Fill this folder for JAX.")
+@click.option("--print-env", is_flag=True, help="Print the variables to start programs with.")
+@click.option(
+    "--verify", "verify_dir", type=_folder, metavar="DIR", help="List hits and misses of a folder."
+)
+@options.file_option(
+    "--machine", "With --verify: the machine to compare with.", parameter="machine_file"
+)
+@options.file_option(
+    "--autotune-results",
+    "Results of XLA's autotuning, from pallasc machine --autotune.",
+    parameter="results_file",
+)
+@options.executor_option
+@click.option(
+    "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
+)
+@click.option("--frozen", is_flag=True, help="Compile nothing; fail if an artifact is missing.")
+@click.option("--explain", is_flag=True, help="Explain each miss of the store, field by field.")
+@options.quiet_option
+@options.json_option("the report")
+@options.junit_option
+@options.annotations_option("problems")
+@options.build_options()
+def command(
+    specs: tuple[str, ...],
+    expression: str | None,
+    store_root: Path | None,
+    shard: Shard | None,
+    cache_dir: Path | None,
+    verify_dir: Path | None,
+    machine_file: Path | None,
+    results_file: Path | None,
+    annotations: str | None,
+    junit: Path | None,
+    print_env: bool,
+    as_json: bool,
+    quiet: bool,
+    frozen: bool,
+    how: Options,
+) -> int:
+    """Compile the programs of SPECS without a GPU, so that JAX finds them and compiles nothing.
+
+    SPECS declare programs: whole JAX functions, each for machines that pallasc machine describes.
+    DIR is filled as JAX itself would fill it, and an unmodified program that starts with the
+    variables of --print-env loads its executables from there. Unchanged programs are hits of
+    pallasc's store. Without --cache-dir, only the store is filled.
+
+    --verify lists each entry of a folder as hit or miss, with the reason: on the machine itself, or
+    for the machine of a file. With SPECS, it also lowers the programs and shows where a changed one
+    differs.
+
+    Examples:
+      pallasc warm programs.yaml --cache-dir jax-cache
+      pallasc warm --print-env --cache-dir jax-cache
+      pallasc warm --verify jax-cache
+      pallasc warm programs.yaml --verify jax-cache --machine h100.json
+
+    --json prints the object of pallasc build, see there. With --verify it prints:
+      schema    1
+      entries   list, each with: program, key, status (hit or miss), reason
+    """
+    from pallasc.cli.output.build_text import print_end
+    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.cli.output.reports import Outputs
+    from pallasc.compiler.builds.programs import build_programs
+
+    if print_env:
+        echo(_variables(cache_dir or Path("DIR")), nl=False)
+        return 0
+    if verify_dir is not None:
+        verdicts = _verify(specs, expression, verify_dir, machine_file, store_root, how, quiet)
+        return _show(verdicts, as_json=as_json, quiet=quiet)
+    if not specs:
+        raise click.UsageError("Missing argument 'SPECS...'.")
+    outputs = Outputs(as_json, junit, annotations)
+    with outputs.reporting_errors():
+        how = replace(how, frozen=frozen)
+        store = open_store(store_root)
+        with store_progress(store, quiet=quiet) as progress:
+            reader = Reading(progress, keep_going=how.keep_going).reader(store, how, frozen=frozen)
+            reader = replace(reader, programs=True)
+            variants: Sequence[Variant] = reader.select(specs, (), expression).variants
+            share = take_share(shard, variants, None, progress.mention)
+            variants = share.variants if share else variants
+            report = build_programs(
+                variants, store=store, options=how, on_event=progress, tuned=_results(results_file)
+            )
+        print_end(report, store, progress.screen, quiet=quiet)
+        if cache_dir is not None:
+            _fill(cache_dir, report, quiet=quiet)
+        outputs.write_build(report, None, share)
+    return report.exit_code
+
+
+def _results(path: Path | None) -> bytes:
+    """Return the content of a file with autotuning results, empty without one.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    if path is None:
+        return b""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"--autotune-results {path}: {error.strerror}.") from error
+
+
+def _fill(folder: Path, report: Report, *, quiet: bool) -> None:
+    from pallasc.compiler.programs.cache_folder import fill
+
+    made = [(result.variant, result.artifact) for result in report.results]
+    ready = [(variant, artifact) for variant, artifact in made if artifact is not None]
+    written = fill(folder, ready)
+    if not quiet:
+        more = f", {count(written, 'file')} written" if written else ", nothing changed"
+        echo(f"{folder}: {count(len(ready), 'program')}{more}", err=True)
+
+
+def _variables(folder: Path) -> str:
+    """Return shell commands that set the variables of a program's start."""
+    from pallasc.compiler.programs.jax_cache import START_FOLDER, START_SETTINGS
+
+    place = shlex.quote(str(folder.absolute() if folder != Path("DIR") else folder))
+    lines = [f"export JAX_COMPILATION_CACHE_DIR={place}"]
+    lines += [f"export {name}={value}" for name, value in START_SETTINGS.items()]
+    lines.append(f'export PYTHONPATH={place}/{START_FOLDER}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+    return "\n".join(lines) + "\n"
+
+
+def _verify(
+    specs: tuple[str, ...],
+    expression: str | None,
+    folder: Path,
+    machine_file: Path | None,
+    store_root: Path | None,
+    how: Options,
+    quiet: bool,
+) -> list[Verdict]:
+    from pallasc.compiler.programs.cache_folder import read_index, verify
+    from pallasc.specs.machine import read_machine
+
+    read_index(folder)  # which is quicker than starting JAX
+    now: dict[str, tuple[str, bytes] | str] = {}
+    try:
+        now = _lowered_now(specs, expression, store_root, how) if specs else {}
+    except ToolError as error:  # such as another JAX, which is also the reason of each miss
+        if not quiet:
+            echo(f"The programs were not lowered: {error.message}", err=True)
+    if machine_file is not None:
+        here = read_machine(machine_file)
+    else:
+        from pallasc.compiler.programs.describe import describe_machine
+
+        here = describe_machine()
+    return verify(folder, here, now)
+
+
+def _lowered_now(
+    specs: tuple[str, ...],
+    expression: str | None,
+    store_root: Path | None,
+    how: Options,
+) -> dict[str, tuple[str, bytes] | str]:
+    """Return key and lines of each program as it lowers now, or why it does not."""
+    from pallasc.cli.output.exits import error_line
+    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.compiler.builds.programs import build_programs
+    from pallasc.compiler.programs.cache_folder import program_output
+
+    store = open_store(store_root)
+    with store_progress(store, hits=False, quiet=True) as progress:
+        reader = replace(Reading(progress, keep_going=True).reader(store, how), programs=True)
+        variants = reader.select(specs, (), expression).variants
+        report = build_programs(
+            variants, store=store, options=how, on_event=progress, only_lower=True
+        )
+    now: dict[str, tuple[str, bytes] | str] = {}
+    for result in report.results:
+        if result.artifact is None:
+            now[result.variant.id] = error_line(result.error) if result.error else result.status
+        else:
+            output = program_output(result.artifact)
+            now[result.variant.id] = output.key, result.artifact.blob(output.lines)
+    return now
+
+
+def _show(verdicts: Sequence[Verdict], *, as_json: bool, quiet: bool) -> int:
+    from msgspec import to_builtins
+
+    if as_json:
+        echo(json_text({"entries": to_builtins(verdicts)}))
+    else:
+        for each in verdicts:
+            if not (quiet and each.status == "hit"):
+                echo(f"{each.status:<4}  {each.program}{each.reason and f'  {each.reason}'}")
+    return 3 if any(each.status == "miss" for each in verdicts) else 0

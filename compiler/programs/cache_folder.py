@@ -1,0 +1,247 @@
+"""A folder for JAX's persistent cache, filled with compiled programs, and its index.
+
+Next to JAX's entries, the folder has:
+
+* `pallasc-warm.json`, schema 1: `machines` by digest; and `entries` by key, with `program` (id),
+  `module`, `machine` (digest), `sha256` of the entry's file, and `lines`
+* `pallasc/<sha256>.lines`: the lines of a module (`compiler.programs.lines`)
+* `python/jax_plugins/pallasc_warm.py`: the module that JAX imports at start (`jax_cache`)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from pallasc.compiler.programs.jax_cache import (
+    KEY,
+    START_FILE,
+    START_FOLDER,
+    START_MODULE,
+    entry_name,
+)
+from pallasc.compiler.programs.lines import first_change
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.machine import Machine, machine_differences
+from pallasc.specs.spec import Variant
+
+INDEX = "pallasc-warm.json"
+_SCHEMA = 1
+_LINES = "pallasc"
+_SHA256 = re.compile("[0-9a-f]{64}")
+_LARGEST_INDEX_BYTES = 1 << 28
+
+
+class IndexEntry(Struct, frozen=True):
+    """An entry of the cache; see this module."""
+
+    program: str
+    module: str
+    machine: str
+    sha256: str
+    lines: str
+
+
+class Index(Struct):
+    """The index of a cache folder."""
+
+    schema: int = _SCHEMA
+    machines: dict[str, Machine] = field(default_factory=dict)
+    entries: dict[str, IndexEntry] = field(default_factory=dict)
+
+
+class ProgramOutput(Struct, frozen=True):
+    """The field `program` of an artifact's record; see `compiler.programs.compile`."""
+
+    key: str
+    module: str
+    entry: str
+    lines: str
+
+
+def program_output(artifact: Artifact) -> ProgramOutput:
+    """Return what an artifact has of a program.
+
+    Raises:
+        CorruptError: it has none, or it is malformed.
+    """
+    try:
+        output = msgspec.convert(artifact.record.get("program"), ProgramOutput)
+    except msgspec.ValidationError as error:
+        raise CorruptError(f"the artifact has no program: {error}") from error
+    if not KEY.fullmatch(output.key):
+        raise CorruptError(f"the artifact's program has the key {output.key[:80]!r}")
+    return output
+
+
+def read_index(folder: Path) -> Index:
+    """Return the index of a folder.
+
+    Raises:
+        CorruptError: it is damaged.
+        SpecError: there is none, or it cannot be read.
+    """
+    path = folder / INDEX
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SpecError(
+            f"{folder} was not filled by pallasc warm: {path.name}: {error.strerror}.",
+            hint="Fill it with: pallasc warm SPECS --cache-dir DIR",
+        ) from error
+    try:
+        if len(data) > _LARGEST_INDEX_BYTES:
+            raise ValueError("it is too large")
+        index = msgspec.json.decode(data, type=Index)
+        if index.schema != _SCHEMA:
+            raise ValueError(f"schema {index.schema}, and this pallasc reads {_SCHEMA}")
+        for key, entry in index.entries.items():
+            digests = (entry.sha256, entry.lines)
+            is_whole = KEY.fullmatch(key) and entry.machine in index.machines
+            if not is_whole or not all(map(_SHA256.fullmatch, digests)):
+                raise ValueError(f"the entry {key[:80]!r}")
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(
+            f"{path} is damaged: {error}.", hint="Fill the folder again with pallasc warm."
+        ) from error
+    return index
+
+
+def fill(folder: Path, made: Iterable[tuple[Variant, Artifact]]) -> int:
+    """Write compiled programs into a cache folder; return the number of files that changed.
+
+    Args:
+        folder: the folder, which may have entries of other programs.
+        made: programs and their artifacts.
+
+    Raises:
+        CorruptError: an artifact is damaged.
+        SpecError: the folder cannot be written.
+    """
+    try:
+        index = read_index(folder)
+    except (CorruptError, SpecError):
+        index = Index()
+    changed = 0
+    try:
+        (folder / _LINES).mkdir(parents=True, exist_ok=True)
+        changed += _write(folder / START_FOLDER / START_FILE, START_MODULE.encode())
+        for variant, artifact in made:
+            output = program_output(artifact)
+            assert variant.program is not None  # noqa: S101
+            machine = variant.program.machine
+            entry = IndexEntry(
+                variant.id, output.module, machine.digest, output.entry, output.lines
+            )
+            for old in [k for k, e in index.entries.items() if _replaces(k, e, output.key, entry)]:
+                del index.entries[old]
+                (folder / entry_name(old)).unlink(missing_ok=True)
+            changed += _write(
+                folder / entry_name(output.key), artifact.blob(output.entry), output.entry
+            )
+            _write(_lines_file(folder, output.lines), artifact.blob(output.lines), output.lines)
+            index.entries[output.key] = entry
+            index.machines[machine.digest] = machine
+        used = {entry.machine for entry in index.entries.values()}
+        index.machines = {key: index.machines[key] for key in sorted(used)}
+        index.entries = dict(sorted(index.entries.items()))
+        _write(folder / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
+    except OSError as error:
+        raise SpecError(
+            f"{folder} cannot be filled: {error.strerror}.", hint="Give another --cache-dir."
+        ) from error
+    return changed
+
+
+def _replaces(key: str, old: IndexEntry, new_key: str, new: IndexEntry) -> bool:
+    return key != new_key and (old.program, old.machine) == (new.program, new.machine)
+
+
+def _lines_file(folder: Path, digest: str) -> Path:
+    return folder / _LINES / f"{digest}.lines"
+
+
+def _write(path: Path, data: bytes, digest: str = "") -> int:
+    """Write a file atomically unless it has this content; return 1 if it was written."""
+    digest = digest or hashlib.sha256(data).hexdigest()
+    if _digest_of(path) == digest:
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".pallasc-", delete=False) as file:
+        file.write(data)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+    return 1
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+class Verdict(Struct, frozen=True):
+    """Whether an entry is a hit on a machine, and if not, why."""
+
+    program: str
+    key: str
+    status: Literal["hit", "miss"]
+    reason: str = ""
+
+
+Now = tuple[str, bytes] | str
+"""The key of a program now and the lines of its module; or why it has none."""
+
+
+def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]:
+    """Return a verdict for each entry of a folder, by program.
+
+    Args:
+        folder: the folder.
+        here: the machine that will start the programs.
+        now: programs as they lower now, by id. Others are compared by machine and content only.
+
+    Raises:
+        CorruptError: the index is damaged.
+        SpecError: there is none.
+    """
+    index = read_index(folder)
+    verdicts = []
+    for key, entry in sorted(index.entries.items(), key=lambda item: (item[1].program, item[0])):
+        reason = _why_missed(folder, key, entry, index.machines[entry.machine], here)
+        if not reason and entry.program in now:
+            reason = _why_changed(folder, key, entry, now[entry.program])
+        verdicts.append(Verdict(entry.program, key, "miss" if reason else "hit", reason))
+    return verdicts
+
+
+def _why_missed(folder: Path, key: str, entry: IndexEntry, machine: Machine, here: Machine) -> str:
+    if found := machine_differences(here, machine):
+        return "; ".join(found)
+    file = folder / entry_name(key)
+    if not file.is_file():
+        return f"{file.name} is missing"
+    return "" if _digest_of(file) == entry.sha256 else f"{file.name} is damaged"
+
+
+def _why_changed(folder: Path, key: str, entry: IndexEntry, now: Now) -> str:
+    if isinstance(now, str):
+        return now
+    if now[0] == key:
+        return ""
+    try:
+        place = first_change(_lines_file(folder, entry.lines).read_bytes(), now[1])
+    except (OSError, CorruptError):
+        return "module changed"
+    return f"module changed at {place}" if place else "module or settings changed"

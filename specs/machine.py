@@ -1,0 +1,157 @@
+"""The description of a machine with GPUs: everything there that enters JAX's compilation keys.
+
+`pallasc machine` writes it as JSON, schema 1. It has no host names and no paths:
+
+* `jax`, `jaxlib`, `plugin`: versions of JAX's packages
+* `platform_version`: the plugin's text for keys, such as `cuda 13020`
+* `driver`, `gpu`, `gpus`, `capability`, `memory_bytes`, `cpu`: for people; `topology` has them too
+* `compression`, `compression_in_key`: how JAX compresses cache entries, and the name in keys
+* `flags`: the XLA flags that count, sorted; `settings`: the `JAX_*` variables that count
+* `topology`: JAX's serialized topology, base64; `fingerprint`: its digest in keys
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from pallasc.errors import SpecError
+from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
+
+MACHINE_SCHEMA = 1
+_LARGEST_BYTES = 1 << 20
+
+_NOT_IN_KEYS = (
+    "--xla_dump_", "--xla_gpu_cuda_data_dir", "--xla_gpu_per_fusion_autotune_cache_dir",
+    "--xla_gpu_experimental_autotune_cache_mode", "--xla_force_host_platform_device_count",
+)  # fmt: skip
+_SETTINGS = re.compile(
+    r"JAX_(?!COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE|RAISE_PERSISTENT|PLATFORM"
+    r"|SKIP_CUDA|LOG|DUMP|DEBUG_LOG|EXPLAIN|TRACEBACK|INCLUDE_FULL_TRACEBACKS|HLO_SOURCE|CUDA_VIS"
+    r"|COORDINATOR|PROCESS_ID|NUM_PROCESSES|LOCAL_DEVICE|MOCK|TRACER_ERROR|CHECK_TRACER)\w+"
+)
+"""Variables that can change a module or its options; others name places, logs, or processes."""
+
+
+class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine with GPUs, as its JAX describes it; see this module."""
+
+    schema: int = MACHINE_SCHEMA
+    jax: str
+    jaxlib: str
+    plugin: str
+    platform_version: str
+    driver: str
+    gpu: str
+    gpus: int
+    capability: str
+    memory_bytes: int
+    cpu: str
+    compression: Literal["zstd", "zlib"]
+    compression_in_key: Literal["zstandard", "zlib"]
+    flags: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    fingerprint: str
+    topology: bytes
+
+    def to_json(self) -> bytes:
+        """Return the file's content."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical content."""
+        return digest(canonical_json(msgspec.to_builtins(self)))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a process here has the flags and settings of that machine."""
+        return {**self.settings, **({"XLA_FLAGS": " ".join(self.flags)} if self.flags else {})}
+
+    def target(self, name: str) -> Target:
+        """Return the model of the GPU, under the name of the machine.
+
+        Raises:
+            SpecError: pallasc does not compile for this GPU.
+        """
+        known = (model for model in MODELS.values() if model.description == self.gpu)
+        arch = "sm_" + self.capability.replace(".", "")
+        archs = (name for name in DEFAULT_MODELS if name.rstrip("a") == arch)
+        model = next(known, None) or resolve_target(next(archs, arch))
+        return replace(model, name=name)
+
+
+def counted_flags(text: str) -> tuple[str, ...]:
+    """Return the XLA flags in the text of `XLA_FLAGS` that enter keys, sorted."""
+    return tuple(sorted(flag for flag in text.split() if not flag.startswith(_NOT_IN_KEYS)))
+
+
+def counted_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the `JAX_*` variables that can change a compilation."""
+    return {name: environ[name] for name in sorted(environ) if _SETTINGS.fullmatch(name)}
+
+
+def read_machine(path: str | Path) -> Machine:
+    """Return the machine that a file describes.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such a description.
+    """
+    try:
+        data = Path(path).read_bytes()
+        if len(data) > _LARGEST_BYTES:
+            raise ValueError("it is too large")
+        plain = msgspec.json.decode(data)
+        schema = plain.get("schema") if isinstance(plain, dict) else None
+        if schema != MACHINE_SCHEMA:
+            raise ValueError(f"it has schema {schema!r}, and this pallasc reads {MACHINE_SCHEMA}")
+        return msgspec.convert(plain, Machine)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(
+            f"{path} is not a machine file: {reason}.",
+            hint="Write one where the GPU is: pallasc machine > machine.json",
+        ) from error
+
+
+_COMPARED = {
+    "driver": "driver",
+    "gpu": "GPU",
+    "gpus": "number of GPUs",
+    "memory_bytes": "GPU memory in bytes",
+    "cpu": "CPU",
+    "jax": "jax",
+    "jaxlib": "jaxlib",
+    "plugin": "CUDA plugin",
+    "platform_version": "platform version",
+    "compression_in_key": "compression",
+}
+
+
+def machine_differences(here: Machine, recorded: Machine) -> list[str]:
+    """Return the differences between two machines that make each entry of one miss on the other."""
+    found = [
+        f"{label} {getattr(here, name)} here, {getattr(recorded, name)} recorded"
+        for name, label in _COMPARED.items()
+        if getattr(here, name) != getattr(recorded, name)
+    ]
+    found += _set_differences("XLA flags", here.flags, recorded.flags)
+    settings = [[f"{k}={v}" for k, v in each.settings.items()] for each in (here, recorded)]
+    found += _set_differences("settings", *settings)
+    if not found and here.fingerprint != recorded.fingerprint:
+        found.append("the topology differs, for example in CUDA or cuDNN versions")
+    return found
+
+
+def _set_differences(label: str, here: Iterable[str], recorded: Iterable[str]) -> list[str]:
+    if sorted(here) == sorted(recorded):
+        return []
+    shown = [" ".join(sorted(each)) or "none" for each in (here, recorded)]
+    return [f"{label} {shown[0]} here, {shown[1]} recorded"]

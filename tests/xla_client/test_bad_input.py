@@ -1,0 +1,152 @@
+"""Mistakes and damage: clear errors, and never an executable that a machine cannot run."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import standin_gpu
+from standin_gpu import Folder
+
+PROGRAM = """\
+schema: 1
+machines: [one.json]
+programs:
+  - {name: program, entry: "app.py:program", args: {x: "f32[8]"}}
+"""
+
+
+def written(
+    filled: Folder, place: Path, source: str, spec: str = PROGRAM, **changed: Any
+) -> Folder:
+    """Return a folder with one program; `changed` are fields of its machine file."""
+    place.mkdir()
+    machine = json.loads((filled.path / "one.json").read_text())
+    (place / "one.json").write_text(json.dumps({**machine, **changed}))
+    (place / "app.py").write_text(f"import jax\nimport jax.numpy as jnp\n\n\n{source}")
+    (place / "programs.yaml").write_text(spec)
+    return Folder(place, filled.store)
+
+
+IDENTITY = "@jax.jit\ndef program(x):\n    return x + 1\n"
+CASES = {
+    "a machine of another JAX": (
+        IDENTITY, {"jax": "0.1.2"}, "its machine file was written with jax 0.1.2", 4,
+    ),
+    "a machine file of another schema": (IDENTITY, {"schema": 2}, "it has schema 2", 2),
+    "a machine file without a GPU": (IDENTITY, {"gpu": None}, "one.json is not a machine file", 2),
+    "a changed topology": (
+        IDENTITY, {"fingerprint": "0" * 16}, "is not the one that was recorded", 4,
+    ),
+    "a program that raises": (
+        "@jax.jit\ndef program(x):\n    raise ValueError('no batch')\n", {},
+        "app.py:7: ValueError: no batch", 1,
+    ),
+    "a module that raises": ("1 / 0\n", {}, "app.py", 2),
+    "a host callback": (
+        "@jax.jit\ndef program(x):\n    jax.debug.print('{}', x)\n    return x\n", {},
+        "app.py:7: the program calls Python while it runs", 1,
+    ),
+    "a pure callback in a loop": (
+        "@jax.jit\ndef program(x):\n    def body(i, x):\n"
+        "        return jax.pure_callback(lambda a: a, x, x)\n"
+        "    return jax.lax.fori_loop(0, 3, body, x)\n", {},
+        "the program calls Python while it runs", 1,
+    ),
+    "a wrong argument": (
+        "@jax.jit\ndef program(y):\n    return y\n", {}, "the arguments do not fit", 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_mistakes_have_clear_errors(filled: Folder, tmp_path: Path, case: str) -> None:
+    source, changed, message, _ = CASES[case]
+    folder = written(filled, tmp_path / "case", source, **changed)
+    done = folder.warm("programs.yaml", "--cache-dir", "cache")
+    assert done.returncode in (1, 2, 4), done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+SPECS = {
+    "machines: [one.json]\n": ("", "field 'machines' is missing"),
+    'args: {x: "f32[8]"}': ('args: {x: "f32[8]"}, donate: [y]', "there is no argument 'y'"),
+    'x: "f32[8]"}': ('x: "f32[8]"}, shardings: {x: [data]}', "the mesh has no axis 'data'"),
+    "one.json": ("two.json", "two.json"),
+    "name: program": ("nam: program", "nam"),
+}
+
+
+@pytest.mark.parametrize("before", SPECS)
+def test_mistakes_in_specs_are_located(filled: Folder, tmp_path: Path, before: str) -> None:
+    after, message = SPECS[before]
+    spec = PROGRAM.replace(before, after, 1)
+    done = written(filled, tmp_path / "case", IDENTITY, spec).warm("programs.yaml")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "programs.yaml:" in done.stderr
+
+
+def test_each_command_names_the_other(filled: Folder, tmp_path: Path) -> None:
+    folder = written(filled, tmp_path / "case", IDENTITY)
+    built = folder.pallasc("build", "programs.yaml", "--store", str(filled.store))
+    assert built.returncode == 2
+    assert "pallasc warm compiles programs" in built.stderr
+
+
+def test_a_cut_entry_is_reported_and_compiled_again(filled: Folder, tmp_path: Path) -> None:
+    copied = filled.copy(tmp_path / "there")
+    for entry in (copied.path / "cache").glob("jit_sample-*-cache"):
+        entry.write_bytes(entry.read_bytes()[:-100])
+    told = copied.pallasc("warm", "--verify", "cache", "--machine", "one.json")
+    assert "is damaged" in next(row for row in told.stdout.splitlines() if "sample@one" in row)
+    assert copied.start("sampler").hits == 0
+    copied.warm("programs.yaml", "--cache-dir", "cache", "--frozen")
+    assert copied.start("sampler").compiled == 0
+
+
+def test_mutated_folders_give_no_wrong_verdict(filled: Folder, tmp_path: Path) -> None:
+    """Each of 100 changes of a folder is found, or leaves all entries as they were."""
+    import contextlib
+
+    from pallasc.compiler.programs.cache_folder import verify
+    from pallasc.errors import PallascError
+    from pallasc.specs.machine import read_machine
+
+    machine = read_machine(filled.path / "one.json")
+    pristine = {p.name: p.read_bytes() for p in (filled.path / "cache").glob("*-cache")}
+    rng = random.Random(7)
+    for number in range(100):
+        folder = tmp_path / str(number)
+        shutil.copytree(filled.path / "cache", folder)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        changed = rng.choice(files)
+        data = bytearray(changed.read_bytes())
+        match rng.randrange(4):
+            case 0:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[rng.randrange(len(data)) :]
+            case 2:
+                changed = rng.choice(files)
+            case _:
+                changed = folder / f"jit_other-{number:064x}-cache"
+        changed.write_bytes(data)
+        with contextlib.suppress(PallascError):
+            for verdict in verify(folder, machine, {}):
+                name = f"{verdict.key}-cache"
+                if verdict.status == "hit":
+                    assert (folder / name).read_bytes() == pristine[name]
+        shutil.rmtree(folder)
+
+
+def test_no_gpu_means_no_machine_file(filled: Folder) -> None:
+    done = filled.pallasc("machine", variables=standin_gpu.environment(devices=""))
+    assert done.returncode == 4
+    assert "JAX finds no GPU here" in done.stderr
+    assert "Traceback" not in done.stderr
