@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -19,7 +20,10 @@ from pallasc.compiler.toolchain.setup import Context, declared_fields
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
-from pallasc.specs.spec import Program, Variant, plain_args
+from pallasc.specs.spec import Variant, plain_args
+
+if TYPE_CHECKING:
+    from pallasc.specs.program import Program
 
 MANIFEST_SCHEMA = 4
 """The schema of the manifests that request keys lead to: see `manifest`."""

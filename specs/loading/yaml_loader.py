@@ -31,7 +31,6 @@ from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
 from pallasc.specs.loading.modules import python_kind
-from pallasc.specs.loading.programs import divide_program
 from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
@@ -424,6 +423,8 @@ def declare_program(
     Raises:
         SpecError: a field is wrong or missing, or refers to something that does not exist.
     """
+    from pallasc.specs.loading.programs import divide_program  # most files have no programs
+
     divided = divide_program(fields, at, base_dir, machines)
     spec = declare(divided.fields, at, SpecFile(base_dir, models=divided.models))
     return replace(spec, program=divided.own)
