@@ -16,13 +16,13 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec, array_tree
-from pallasc.specs.canonical import digest, variant_id
+from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import Target
-from pallasc.specs.machine import Machine
 from pallasc.specs.spelling import show
 from pallasc.specs.templates import Scalar, Value
 
 if TYPE_CHECKING:
+    from pallasc.specs.program import Program, Programs
     from pallasc.specs.tuning import Tune, Tuning
 
     ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     Args = dict[str, ArgTree] | list[ArgTree]
     """All arguments: by name, or by position."""
 else:
-    ArgTree = Args = Tune = Tuning = Any  # for msgspec, which has no recursive types
+    ArgTree = Args = Any  # for msgspec, which has no recursive types
+    Program = Programs = Tune = Tuning = Any  # most specs need none of these modules
 
 MOST_DEVICES = 256
 """Maximum number of devices in a mesh."""
@@ -106,53 +107,6 @@ class Check(Struct, frozen=True):
     tolerance: Tolerance | None
     seed: int | None = None
     names_args: bool = False
-
-
-Axes = str | tuple[str, ...] | None
-"""The axes of a mesh that divide one dimension of an array."""
-
-
-class Program(Struct, frozen=True):
-    """What makes a variant a program: XLA compiles the whole function for one machine.
-
-    Attributes:
-        machine: the machine.
-        donate: names of the arguments whose memory the program may reuse.
-        shardings: the axes that divide each dimension, by the path of an argument.
-        only_lower: True to find the key of the program without compiling it.
-        tuned: recorded autotuning results of XLA; empty for XLA's default algorithms.
-    """
-
-    machine: Machine
-    donate: tuple[str, ...] = ()
-    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
-    only_lower: bool = False
-    tuned: bytes = b""
-
-    def request(self) -> dict[str, object]:
-        """Return everything that affects compilation as plain data."""
-        own: dict[str, object] = msgspec.to_builtins(self)
-        return {**own, "machine": self.machine.digest, "tuned": digest(self.tuned)}
-
-
-class Programs(Struct, frozen=True):
-    """The part of a spec that only programs have.
-
-    Attributes:
-        machines: machines by name.
-        files: their files, relative to the spec's folder.
-        donate: as in `Program`.
-        shardings: as in `Program`.
-    """
-
-    machines: dict[str, Machine]
-    files: tuple[str, ...]
-    donate: tuple[str, ...] = ()
-    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
-
-    def on(self, machine: str) -> Program:
-        """Return the program for one of the machines."""
-        return Program(self.machines[machine], self.donate, self.shardings)
 
 
 class Spec(Struct, frozen=True, eq=False):
@@ -412,6 +366,10 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
         ValueError: the data is malformed.
     """
     spec = msgspec.convert(data, Spec)
+    if spec.program is not None:
+        from pallasc.specs.program import Programs
+
+        return replace(spec, program=msgspec.convert(spec.program, Programs))
     if spec.tune is None:
         return spec
     from pallasc.specs.tuning import Tune
@@ -439,4 +397,9 @@ def variant_from_json(data: Mapping[str, Any]) -> Variant:
     check = data["check"]
     if check is not None:
         check = {**check, "args": array_tree(check["args"])}
-    return msgspec.convert({**data, "args": array_tree(data["args"]), "check": check}, Variant)
+    variant = msgspec.convert({**data, "args": array_tree(data["args"]), "check": check}, Variant)
+    if variant.program is None:
+        return variant
+    from pallasc.specs.program import Program
+
+    return replace(variant, program=msgspec.convert(variant.program, Program))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -32,7 +32,10 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
-from pallasc.specs.spec import Program, Variant, plain_args
+from pallasc.specs.spec import Variant, plain_args
+
+if TYPE_CHECKING:
+    from pallasc.specs.program import Program
 
 # ---- request keys
 

@@ -12,7 +12,7 @@ from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.schema import PROGRAM, PROGRAM_FIELDS
 from pallasc.specs.machine import read_machine
-from pallasc.specs.spec import Programs
+from pallasc.specs.program import Programs
 
 _OWN = ("machines", "donate", "shardings")
 
