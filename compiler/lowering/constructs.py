@@ -284,6 +284,9 @@ _KNOWN = {
         "Operands of wgmma must be in shared memory: plgpu.copy_gmem_to_smem(x_gmem, x_smem, "
         "barrier), then plgpu.barrier_wait(barrier)."
     ),
+    r"exceeds available shared memory: smem_bytes=": (
+        "Use smaller blocks, fewer pipeline stages (max_concurrent_steps), or smaller scratch_types."
+    ),
     r"Failed to infer a possible set of layouts": (
         "Both sides of an operation need one layout: leave out layout_casts that are not needed, "
         "or cast both sides alike. Cast the operand of a reduction of one axis to a tiled layout, "
