@@ -1,6 +1,6 @@
 """`pallasc warm` against compiling in the program, and starts with an empty and a full cache.
 
-Ten modules: the programs of `tests/xla_client/programs` in two sizes each. They start on XLA's CUDA
+Ten programs: those of `tests/xla_client/programs` in two sizes each. They start on XLA's CUDA
 client with the stand-in driver, which takes no time. Goals: with a full cache, a program compiles 0
 modules; `warm` takes at most 1.1 times as long as JAX itself, in the sum of all programs.
 """
@@ -23,6 +23,7 @@ SIZES = {
     "training": ("SIZE = 256", "SIZE = 512", "f32[256]", "f32[512]"),
     "sampler": ("(64, 64)", "(64, 96)", "", ""),
     "two_devices": ("(8, 128)", "(8, 256)", "f32[8, 128]", "f32[8, 256]"),
+    "settings": ("(8", "(16", "f64[8]", "f64[16]"),
     "attention": ("(1, 256, 2, 64)", "(1, 512, 2, 64)", "[1, 256, 2, 64]", "[1, 512, 2, 64]"),
 }
 """For each program, a text and what replaces it in the second size; then the same in the spec."""

@@ -213,12 +213,18 @@ def _callback_error(place: Location | None) -> UnsupportedError:
     )
 
 
+@cache
+def _code() -> str:
+    """Return the digest of pallasc's modules that compile programs."""
+    return own_digest(FileDigests().digest, PROGRAMS)
+
+
 def program_fields(work: ProgramJob, lowered: LoweredProgram, tools: Tools) -> dict[str, str]:
     """Return the labeled fields of an action key; JAX's key covers module, options, and machine."""
     return {
         "artifact": str(ARTIFACT_SCHEMA),
         "program": lowered.key,
-        "program code": own_digest(FileDigests().digest, PROGRAMS),
+        "program code": _code(),
         "lines": digest(lowered.lines),
         "compression": work.program.machine.compression,
         "tuned": digest(work.program.tuned),
