@@ -285,7 +285,8 @@ _KNOWN = {
         "barrier), then plgpu.barrier_wait(barrier)."
     ),
     r"exceeds available shared memory: smem_bytes=": (
-        "Use smaller blocks, fewer pipeline stages (max_concurrent_steps), or smaller scratch_types."
+        "Use smaller blocks, fewer pipeline stages (max_concurrent_steps), or smaller "
+        "scratch_types."
     ),
     r"Failed to infer a possible set of layouts": (
         "Both sides of an operation need one layout: leave out layout_casts that are not needed, "

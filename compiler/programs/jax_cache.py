@@ -5,7 +5,8 @@ JAX has no public function for any of this. Each was tried with JAX 0.11.2 and 0
 * `jax._src.compiler.compile_or_get_cached` receives the module, the options, and the devices of a
   compilation (`lowering.compile.prepare_call`);
 * `jax._src.cache_key.get` computes the key, with a stand-in for the client of the machine;
-* `jax._src.compilation_cache.combine_executable_and_time` and `compress_executable` make an entry;
+* `jax._src.compilation_cache.combine_executable_and_time` makes an entry; `zstandard` and `zstd`
+  of that module, or zlib, compress it;
 * `jax._src.lru_cache` names the file of an entry `<key>-cache`;
 * `jax._src.xla_bridge` answers questions about devices, while a program is imported and traced;
 * `jax._src.config.remove_custom_partitioning_ptr_from_cache_key` is an argument of keys;
@@ -115,7 +116,13 @@ def entry_bytes(executable: bytes, machine: Machine) -> bytes:
             "the machine's JAX compresses with zstandard, which is not installed here.",
             hint="Install it: pip install zstandard",
         )
-    return compilation_cache.compress_executable(plain)
+    # With a checksum, which JAX leaves out: a damaged entry must not become another executable.
+    found: Any = compilation_cache
+    if found.zstandard is not None:
+        return bytes(found.zstandard.ZstdCompressor(write_checksum=True).compress(plain))
+    return bytes(
+        found.zstd.compress(plain, options={found.zstd.CompressionParameter.checksum_flag: 1})
+    )
 
 
 def compression() -> tuple[str, str]:

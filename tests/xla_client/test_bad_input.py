@@ -145,6 +145,26 @@ def test_mutated_folders_give_no_wrong_verdict(filled: Folder, tmp_path: Path) -
         shutil.rmtree(folder)
 
 
+def test_jax_never_reads_another_executable_from_a_damaged_entry(filled: Folder) -> None:
+    """Each of 200 flipped bits is an error of JAX, after which it compiles, or changes nothing."""
+    from jax._src import compilation_cache
+
+    rng = random.Random(3)
+    entry = next((filled.path / "cache").glob("jit_sample-*-cache")).read_bytes()
+    whole = compilation_cache.decompress_executable(entry)
+    found = 0
+    for _ in range(200):
+        data = bytearray(entry)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        try:
+            assert compilation_cache.decompress_executable(bytes(data)) == whole
+        except AssertionError:
+            raise
+        except Exception:
+            found += 1
+    assert found > 190
+
+
 def test_no_gpu_means_no_machine_file(filled: Folder) -> None:
     done = filled.pallasc("machine", variables=standin_gpu.environment(devices=""))
     assert done.returncode == 4
