@@ -81,6 +81,32 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+# Files with few tests that take long, the longest first. xdist begins with the files that have the
+# most tests, so that one process would run these at the end, and the other would wait.
+_LONG = (
+    "test_docs.py", "building/test_order.py", "xla_client/", "checks/test_command.py",
+    "coverage/test_coverage.py", "cluster/", "cache/remote/test_hostile.py", "building/test_api.py",
+    "building/test_supervision.py", "runtime/test_gpu_script.py", "compiler/test_assemblers.py",
+    "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
+)  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files that take long to the front."""
+    folder = f"{Path(__file__).parent}{os.sep}"
+
+    def position(item: pytest.Item) -> int:
+        name = str(item.path).removeprefix(folder)
+        return next((n for n, long in enumerate(_LONG) if name.startswith(long)), len(_LONG))
+
+    items.sort(key=position)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
         pytest.skip(reason)
