@@ -66,11 +66,9 @@ class BuildCommand(Command):
 )
 @click.option("--dry-run", is_flag=True, help="List what would be compiled, without compiling it.")
 @click.option("--watch", is_flag=True, help="Recompile after each file change, until Ctrl-C.")
-@options.count_option("--reproduce", "Compile N variants twice more, and compare the results.")
+@options.count_option("--reproduce", "Compile N variants twice more and compare.")
 @options.frozen_options
-@options.file_option(
-    "--baseline", 'Lock file or bundle for relative budgets, e.g. registers: "+8".'
-)
+@options.file_option("--baseline", 'Lock or bundle for budgets such as registers: "+8".')
 @click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
 @options.fail_on_warning_option
 @options.quiet_option

@@ -219,7 +219,7 @@ frozen_options = together(
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
 
-junit_option = file_option("--junit", "Write the report as JUnit XML; - for standard output.")
+junit_option = file_option("--junit", "Write the report as JUnit XML; - for stdout.")
 
 
 def annotations_option(what: str) -> Callable[[F], F]:
@@ -305,7 +305,7 @@ fail_on_warning_option = click.option(
     multiple=True,
     callback=_patterns,
     metavar="PATTERN",
-    help="Fail variants with a warning that matches this regular expression; repeatable.",
+    help="Fail on warnings that match this regex.",
 )
 
 
@@ -416,8 +416,8 @@ _remote_options = together(
     click.option(
         "--remote",
         metavar="URL",
-        help='Fetch missing artifacts from this remote store; "none" disables it. Default: '
-        "$PALLASC_REMOTE, or remote in [tool.pallasc].",
+        help='Read this remote store; "none" disables it. Default: '
+        "$PALLASC_REMOTE, or pyproject.toml.",
     ),
     click.option(
         "--remote-write/--no-remote-write",

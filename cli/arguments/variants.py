@@ -413,7 +413,7 @@ shard_option = click.option(
     "--shard",
     callback=read_by(_shard),
     metavar="K/N",
-    help="Run shard K of N, e.g. 3/8; N jobs with the same lock file cover each variant once.",
+    help="Run shard K of N, e.g. 3/8. Needs the same lock in all N.",
 )
 
 

@@ -72,6 +72,10 @@ def test_every_option_says_what_it_does(command: str) -> None:
     assert [option.name for option in options if not option.help] == []
 
 
+def test_the_help_of_build_fits_on_60_lines(run: RunCommand) -> None:
+    assert len(run("build", "--help").out.splitlines()) <= 60
+
+
 def test_help_lists_the_commands_in_the_order_of_their_use(run: RunCommand) -> None:
     listed = run("--help").out.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in listed] == list(COMMANDS)
