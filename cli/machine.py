@@ -23,7 +23,8 @@ def command(autotune: Path | None, program: tuple[str, ...]) -> None:
 
     Run it once where the GPU is, in the environment of your program: with the same packages, and
     the same XLA_FLAGS and JAX_* variables. It has versions, the driver, the GPUs, and everything
-    else that JAX's compilation keys depend on, but no host names and no paths.
+    else that JAX's compilation keys depend on. It has no host names, and only the paths that are in
+    these variables.
 
     Without a device, XLA compiles with its default algorithms. --autotune runs your program once
     without JAX's cache, and writes the algorithms that XLA measured to a file, for pallasc warm
@@ -31,7 +32,7 @@ def command(autotune: Path | None, program: tuple[str, ...]) -> None:
 
     Examples:
       pallasc machine > h100.json
-      pallasc machine --autotune h100.textproto python train.py > h100.json
+      pallasc machine --autotune h100.textproto -- python train.py > h100.json
     """
     from pallasc.cli.output.text import echo_bytes
 
@@ -52,7 +53,12 @@ def _autotune(results: Path, program: tuple[str, ...]) -> None:
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} {_DUMP}={results.absolute()}".strip()
     own = {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    results.unlink(missing_ok=True)
+    try:
+        results.unlink(missing_ok=True)
+        results.touch()
+        results.unlink()
+    except OSError as error:
+        raise ToolError(f"{results} cannot be written: {error.strerror}.") from error
     try:
         done = subprocess.run(program, env={**os.environ, **own}, stdout=2, check=False)
     except OSError as error:
@@ -64,3 +70,6 @@ def _autotune(results: Path, program: tuple[str, ...]) -> None:
             "XLA wrote no autotuning results.",
             hint="Name a file that ends in .textproto, and a program that compiles on the GPU.",
         )
+    if not results.stat().st_size:
+        text = f"warning: {results} is empty: XLA had nothing to measure, or autotuning is off"
+        click.echo(text, err=True)

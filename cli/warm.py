@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -110,7 +111,11 @@ def command(
     from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.programs import build_programs
 
+    if machine_file is not None and verify_dir is None:
+        raise click.UsageError("--machine needs --verify DIR.")
     if print_env:
+        if specs:
+            raise click.UsageError("--print-env compiles nothing: leave SPECS out.")
         echo(_variables(cache_dir or Path("DIR")), nl=False)
         return 0
     if verify_dir is not None:
@@ -132,7 +137,7 @@ def command(
                 variants, store=store, options=how, on_event=progress, tuned=_results(results_file)
             )
         print_end(report, store, progress.screen, quiet=quiet)
-        if cache_dir is not None:
+        if cache_dir is not None and any(result.artifact for result in report.results):
             _fill(cache_dir, report, quiet=quiet)
         outputs.write_build(report, None, share)
     return report.exit_code
@@ -191,15 +196,33 @@ def _verify(
     try:
         now = _lowered_now(specs, expression, store_root, how) if specs else {}
     except ToolError as error:  # such as another JAX, which is also the reason of each miss
-        if not quiet:
-            echo(f"The programs were not lowered: {error.message}", err=True)
+        echo(f"warning: the programs were not lowered, so edits are not found: {error.message}",
+             err=True)  # fmt: skip
     if machine_file is not None:
         here = read_machine(machine_file)
     else:
         from pallasc.compiler.programs.describe import describe_machine
 
         here = describe_machine()
+        _warn_of_start(folder)
     return verify(folder, here, now)
+
+
+def _warn_of_start(folder: Path) -> None:
+    """Print a warning if this process lacks a variable of `--print-env`, on which keys depend."""
+    from pallasc.compiler.programs.jax_cache import START_FOLDER, START_SETTINGS
+
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    start = (folder / START_FOLDER).resolve()
+    missing = [name for name, value in START_SETTINGS.items() if os.environ.get(name) != value]
+    if start not in {Path(path).resolve() for path in paths if path}:
+        missing.append("PYTHONPATH")
+    if missing:
+        echo(
+            f"warning: {' and '.join(missing)} not set here as --print-env prints: programs that "
+            "start like this miss.",
+            err=True,
+        )
 
 
 def _lowered_now(

@@ -1,6 +1,7 @@
 """The description of a machine with GPUs: everything there that enters JAX's compilation keys.
 
-`pallasc machine` writes it as JSON, schema 1. It has no host names and no paths:
+`pallasc machine` writes it as JSON, schema 1. It has no host names, and no paths but
+those that the user has set in flags and variables:
 
 * `jax`, `jaxlib`, `plugin`: versions of JAX's packages
 * `platform_version`: the plugin's text for keys, such as `cuda 13020`
@@ -28,10 +29,17 @@ from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 MACHINE_SCHEMA = 1
 _LARGEST_BYTES = 1 << 20
 
-_NOT_IN_KEYS = (
-    "--xla_dump_", "--xla_gpu_cuda_data_dir", "--xla_gpu_per_fusion_autotune_cache_dir",
-    "--xla_gpu_experimental_autotune_cache_mode", "--xla_force_host_platform_device_count",
-)  # fmt: skip
+_NOT_IN_KEYS = {
+    "--xla_dump_compress_protos", "--xla_dump_disable_metadata", "--xla_dump_fusion_visualization",
+    "--xla_dump_hlo_as_dot", "--xla_dump_hlo_as_html", "--xla_dump_hlo_as_long_text",
+    "--xla_dump_hlo_as_proto", "--xla_dump_hlo_as_text", "--xla_dump_hlo_as_url",
+    "--xla_dump_hlo_module_re", "--xla_dump_hlo_pass_re", "--xla_dump_hlo_pipeline_re",
+    "--xla_dump_hlo_snapshots", "--xla_dump_include_timestamp", "--xla_dump_max_hlo_modules",
+    "--xla_dump_module_metadata", "--xla_dump_to", "--xla_force_host_platform_device_count",
+    "--xla_gpu_cuda_data_dir", "--xla_gpu_experimental_autotune_cache_mode",
+    "--xla_gpu_per_fusion_autotune_cache_dir",
+}  # fmt: skip
+"""Flags for GPUs that `jax._src.cache_key` leaves out, in JAX 0.11 and 0.12."""
 _SETTINGS = re.compile(
     r"JAX_(?!COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE|RAISE_PERSISTENT|PLATFORM"
     r"|SKIP_CUDA|LOG|DUMP|DEBUG_LOG|EXPLAIN|TRACEBACK|INCLUDE_FULL_TRACEBACKS|HLO_SOURCE|CUDA_VIS"
@@ -90,7 +98,8 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def counted_flags(text: str) -> tuple[str, ...]:
     """Return the XLA flags in the text of `XLA_FLAGS` that enter keys, sorted."""
-    return tuple(sorted(flag for flag in text.split() if not flag.startswith(_NOT_IN_KEYS)))
+    flags = (flag for flag in text.split() if flag.partition("=")[0] not in _NOT_IN_KEYS)
+    return tuple(sorted(flags))
 
 
 def counted_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Next to JAX's entries, the folder has:
 
 * `pallasc-warm.json`, schema 1: `machines` by digest; and `entries` by key, with `program` (id),
-  `module`, `machine` (digest), `sha256` of the entry's file, and `lines`
+  `function`, `module`, `machine` (digest), `sha256` of the entry's file, and `lines`
 * `pallasc/<sha256>.lines`: the lines of a module (`compiler.programs.lines`)
 * `python/jax_plugins/pallasc_warm.py`: the module that JAX imports at start (`jax_cache`)
 """
@@ -45,6 +45,7 @@ class IndexEntry(Struct, frozen=True):
     """An entry of the cache; see this module."""
 
     program: str
+    function: str
     module: str
     machine: str
     sha256: str
@@ -135,14 +136,21 @@ def fill(folder: Path, made: Iterable[tuple[Variant, Artifact]]) -> int:
     try:
         (folder / _LINES).mkdir(parents=True, exist_ok=True)
         changed += _write(folder / START_FOLDER / START_FILE, START_MODULE.encode())
-        for variant, artifact in made:
-            output = program_output(artifact)
+        outputs = [(variant, artifact, program_output(artifact)) for variant, artifact in made]
+        keys = {output.key for _, _, output in outputs}
+        for variant, artifact, output in outputs:
             assert variant.program is not None  # noqa: S101
             machine = variant.program.machine
             entry = IndexEntry(
-                variant.id, output.module, machine.digest, output.entry, output.lines
+                variant.id,
+                str(variant.entry),
+                output.module,
+                machine.digest,
+                output.entry,
+                output.lines,
             )
-            for old in [k for k, e in index.entries.items() if _replaces(k, e, output.key, entry)]:
+            replaced = [key for key, old in index.entries.items() if _is_same(old, entry)]
+            for old in {*replaced} - keys:
                 del index.entries[old]
                 (folder / entry_name(old)).unlink(missing_ok=True)
             changed += _write(
@@ -162,8 +170,10 @@ def fill(folder: Path, made: Iterable[tuple[Variant, Artifact]]) -> int:
     return changed
 
 
-def _replaces(key: str, old: IndexEntry, new_key: str, new: IndexEntry) -> bool:
-    return key != new_key and (old.program, old.machine) == (new.program, new.machine)
+def _is_same(old: IndexEntry, new: IndexEntry) -> bool:
+    """Return True if two entries are of one program and machine."""
+    parts = (old.program, old.function, old.machine)
+    return parts == (new.program, new.function, new.machine)
 
 
 def _lines_file(folder: Path, digest: str) -> Path:
@@ -205,7 +215,7 @@ Now = tuple[str, bytes] | str
 
 
 def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]:
-    """Return a verdict for each entry of a folder, by program.
+    """Return a verdict for each entry of a folder, by program, and for programs without one.
 
     Args:
         folder: the folder.
@@ -223,6 +233,11 @@ def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]
         if not reason and entry.program in now:
             reason = _why_changed(folder, key, entry, now[entry.program])
         verdicts.append(Verdict(entry.program, key, "miss" if reason else "hit", reason))
+    known = {entry.program for entry in index.entries.values()}
+    for program, found in now.items():
+        if program not in known:
+            reason = found if isinstance(found, str) else "not in the folder"
+            verdicts.append(Verdict(program, "", "miss", reason))
     return verdicts
 
 

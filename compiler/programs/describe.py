@@ -69,7 +69,7 @@ def describe_machine(environ: Mapping[str, str] = os.environ) -> Machine:
     except (ImportError, RuntimeError) as error:
         summary = summary_of(next(iter(causes), error))
         raise ToolError(
-            f"JAX finds no GPU here: {summary}.",
+            f"JAX finds no GPU here: {summary.rstrip('.?')}.",
             hint="Run this where the GPU is, with the environment of your program.",
         ) from error
     if not hasattr(topologies.TopologyDescription, "serialize"):

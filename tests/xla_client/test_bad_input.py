@@ -110,6 +110,38 @@ def test_a_cut_entry_is_reported_and_compiled_again(filled: Folder, tmp_path: Pa
     assert copied.start("sampler").compiled == 0
 
 
+def test_programs_of_two_specs_with_one_name_share_a_folder(filled: Folder, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for name in ("one", "two"):
+        source = IDENTITY.replace("x + 1", f"x + {len(name)}.{name == 'two':d}")
+        folder = written(filled, tmp_path / name, source.replace("def program", f"def {name}"),
+                         PROGRAM.replace("app.py:program", f"app.py:{name}"))  # fmt: skip
+        assert folder.warm("programs.yaml", "--cache-dir", str(cache)).returncode == 0
+    assert len([*cache.glob("*-cache")]) == 2
+    folder.path.joinpath("programs.yaml").write_text(PROGRAM.replace("name: program", "name: new"))
+    folder.path.joinpath("app.py").write_text(f"import jax\n{IDENTITY}")
+    told = folder.warm("programs.yaml", "--verify", str(cache), "--machine", "one.json")
+    assert told.returncode == 3
+    assert "miss  new@one  not in the folder" in told.stdout
+
+
+def test_verify_on_the_machine_names_missing_variables_of_the_start(filled: Folder) -> None:
+    told = filled.pallasc("warm", "--verify", "cache", variables=standin_gpu.environment())
+    assert "JAX_TRACEBACK_IN_LOCATIONS_LIMIT and PYTHONPATH not set here" in told.stderr
+
+
+def test_flags_count_as_in_the_keys_of_jax() -> None:
+    from jax._src import cache_key
+
+    from pallasc.specs.machine import counted_flags
+
+    left_out = cache_key.xla_flags_to_exclude_from_cache_key
+    flags = [flag for flag in left_out if "_tpu_" not in flag]
+    assert counted_flags(" ".join(f"{flag}=1" for flag in flags)) == ()
+    counted = "--xla_dump_enable_mlir_pretty_form=false"
+    assert counted_flags(f"--xla_dump_to=/tmp {counted}") == (counted,)
+
+
 def test_mutated_folders_give_no_wrong_verdict(filled: Folder, tmp_path: Path) -> None:
     """Each of 100 changes of a folder is found, or leaves all entries as they were."""
     import contextlib
