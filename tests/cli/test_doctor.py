@@ -110,7 +110,7 @@ def test_an_environment_that_only_runs_kernels_has_the_runtime_and_nothing_of_a_
 def test_doctor_says_what_can_be_run_where_nothing_of_a_compiler_is_installed(
     run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallasc.compiler.toolchain.toolchain.toolchain", lambda ptxas: RUNTIME)
+    monkeypatch.setattr("pallasc.compiler.toolchain.toolchain.inventory", lambda ptxas: RUNTIME)
     for found, said in (
         ({(9, 0), (8, 0)}, "The GPUs here run kernels for sm_80, sm_90a.\n"),
         (set(), "No GPU found: launching needs a GPU and NVIDIA's driver.\n"),
