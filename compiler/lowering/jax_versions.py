@@ -92,6 +92,18 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
         yield
 
 
+def without_locations() -> contextlib.AbstractContextManager[None]:
+    """Lower without source locations for execution by JAX itself, where Python's frames suffice.
+
+    JAX cannot lower code from a file whose name is not UTF-8.
+    """
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    functions: Any = mlir
+    return patched(functions, {"source_info_to_location": lambda *_: ir.Location.unknown()})
+
+
 @contextlib.contextmanager
 def lines_of_rules() -> Iterator[None]:
     """Give operations that a backward rule traces the lines of the rule, while the context lasts.
