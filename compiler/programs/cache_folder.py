@@ -5,11 +5,13 @@ Next to JAX's entries, the folder has:
 * `pallasc-warm.json`, schema 1: `machines` by digest; and `entries` by key, with `program` (id),
   `function`, `module`, `machine` (digest), `sha256` of the entry's file, and `lines`
 * `pallasc/<sha256>.lines`: the lines of a module (`compiler.programs.lines`)
+* `pallasc/lock`: empty; held while the folder is filled
 * `python/jax_plugins/pallasc_warm.py`: the module that JAX imports at start (`jax_cache`)
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -129,44 +131,50 @@ def fill(folder: Path, made: Iterable[tuple[Variant, Artifact]]) -> int:
         SpecError: the folder cannot be written.
     """
     try:
-        index = read_index(folder)
-    except (CorruptError, SpecError):
-        index = Index()
-    changed = 0
-    try:
         (folder / _LINES).mkdir(parents=True, exist_ok=True)
-        changed += _write(folder / START_FOLDER / START_FILE, START_MODULE.encode())
-        outputs = [(variant, artifact, program_output(artifact)) for variant, artifact in made]
-        keys = {output.key for _, _, output in outputs}
-        for variant, artifact, output in outputs:
-            assert variant.program is not None  # noqa: S101
-            machine = variant.program.machine
-            entry = IndexEntry(
-                variant.id,
-                str(variant.entry),
-                output.module,
-                machine.digest,
-                output.entry,
-                output.lines,
-            )
-            replaced = [key for key, old in index.entries.items() if _is_same(old, entry)]
-            for old in {*replaced} - keys:
-                del index.entries[old]
-                (folder / entry_name(old)).unlink(missing_ok=True)
-            changed += _write(
-                folder / entry_name(output.key), artifact.blob(output.entry), output.entry
-            )
-            _write(_lines_file(folder, output.lines), artifact.blob(output.lines), output.lines)
-            index.entries[output.key] = entry
-            index.machines[machine.digest] = machine
-        used = {entry.machine for entry in index.entries.values()}
-        index.machines = {key: index.machines[key] for key in sorted(used)}
-        index.entries = dict(sorted(index.entries.items()))
-        _write(folder / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
+        with (folder / _LINES / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other processes add to the index, too
+            return _fill(folder, made)
     except OSError as error:
         raise SpecError(
             f"{folder} cannot be filled: {error.strerror}.", hint="Give another --cache-dir."
         ) from error
+
+
+def _fill(folder: Path, made: Iterable[tuple[Variant, Artifact]]) -> int:
+    try:
+        index = read_index(folder)
+    except (CorruptError, SpecError):
+        index = Index()
+    changed = 0
+    changed += _write(folder / START_FOLDER / START_FILE, START_MODULE.encode())
+    outputs = [(variant, artifact, program_output(artifact)) for variant, artifact in made]
+    keys = {output.key for _, _, output in outputs}
+    for variant, artifact, output in outputs:
+        assert variant.program is not None  # noqa: S101
+        machine = variant.program.machine
+        entry = IndexEntry(
+            variant.id,
+            str(variant.entry),
+            output.module,
+            machine.digest,
+            output.entry,
+            output.lines,
+        )
+        replaced = [key for key, old in index.entries.items() if _is_same(old, entry)]
+        for old in {*replaced} - keys:
+            del index.entries[old]
+            (folder / entry_name(old)).unlink(missing_ok=True)
+        changed += _write(
+            folder / entry_name(output.key), artifact.blob(output.entry), output.entry
+        )
+        _write(_lines_file(folder, output.lines), artifact.blob(output.lines), output.lines)
+        index.entries[output.key] = entry
+        index.machines[machine.digest] = machine
+    used = {entry.machine for entry in index.entries.values()}
+    index.machines = {key: index.machines[key] for key in sorted(used)}
+    index.entries = dict(sorted(index.entries.items()))
+    _write(folder / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
     return changed
 
 

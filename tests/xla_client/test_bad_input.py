@@ -125,6 +125,27 @@ def test_programs_of_two_specs_with_one_name_share_a_folder(filled: Folder, tmp_
     assert "miss  new@one  not in the folder" in told.stdout
 
 
+def test_two_specs_fill_a_folder_at_the_same_time(filled: Folder, tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from pallasc.compiler.programs.cache_folder import read_index
+
+    folders = [
+        written(
+            filled, tmp_path / name, IDENTITY, PROGRAM.replace("name: program", f"name: {name}")
+        )
+        for name in ("a", "b", "c")
+    ]
+    for number, folder in enumerate(folders):
+        source = folder.path / "app.py"
+        source.write_text(source.read_text().replace("x + 1", f"x + {number + 2}"))
+        assert folder.warm("programs.yaml").returncode == 0
+    cache = str(tmp_path / "cache")
+    with ThreadPoolExecutor() as threads:
+        [*threads.map(lambda f: f.warm("programs.yaml", "--cache-dir", cache), folders)]
+    assert len(read_index(Path(cache)).entries) == 3
+
+
 def test_verify_on_the_machine_names_missing_variables_of_the_start(filled: Folder) -> None:
     told = filled.pallasc("warm", "--verify", "cache", variables=standin_gpu.environment())
     assert "JAX_TRACEBACK_IN_LOCATIONS_LIMIT and PYTHONPATH not set here" in told.stderr
@@ -156,7 +177,7 @@ def test_mutated_folders_give_no_wrong_verdict(filled: Folder, tmp_path: Path) -
     for number in range(100):
         folder = tmp_path / str(number)
         shutil.copytree(filled.path / "cache", folder)
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
         changed = rng.choice(files)
         data = bytearray(changed.read_bytes())
         match rng.randrange(4):
