@@ -10,6 +10,7 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import file_option
+from pallasc.cli.output.text import echo, echo_bytes
 from pallasc.errors import ToolError
 
 _DUMP = "--xla_gpu_dump_autotune_results_to"
@@ -34,8 +35,6 @@ def command(autotune: Path | None, program: tuple[str, ...]) -> None:
       pallasc machine > h100.json
       pallasc machine --autotune h100.textproto -- python train.py > h100.json
     """
-    from pallasc.cli.output.text import echo_bytes
-
     if (autotune is None) != (not program):
         raise click.UsageError("--autotune needs a program: --autotune FILE -- python train.py")
     if autotune is not None:
@@ -72,4 +71,4 @@ def _autotune(results: Path, program: tuple[str, ...]) -> None:
         )
     if not results.stat().st_size:
         text = f"warning: {results} is empty: XLA had nothing to measure, or autotuning is off"
-        click.echo(text, err=True)
+        echo(text, err=True)

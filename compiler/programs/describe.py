@@ -74,7 +74,8 @@ def describe_machine(environ: Mapping[str, str] = os.environ) -> Machine:
         ) from error
     if not hasattr(topologies.TopologyDescription, "serialize"):
         raise ToolError("this JAX cannot write its topology.", hint="Use JAX 0.11 or newer.")
-    topology = topologies.TopologyDescription(devices).serialize()
+    described: Any = topologies.TopologyDescription(devices)
+    topology: bytes = described.serialize()
     content, key_name = compression()
     facts = _facts(topology)
     versions = jax_versions()
