@@ -73,7 +73,7 @@ class Timing:
 
     @property
     def ratio(self) -> float:
-        """How many times plain JAX's time pallasc takes."""
+        """The time of pallasc, divided by that of plain JAX."""
         return self.ours_s / self.plain_s
 
 

@@ -48,7 +48,7 @@ def add(x, y, *, block_size):
     return kernel(x.reshape(-1), y.reshape(-1)).reshape(x.shape)
 '''
 HELPER = '''\
-"""How many blocks an array has."""
+"""Return the number of blocks of an array."""
 
 
 def blocks_of(x, block_size):

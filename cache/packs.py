@@ -285,7 +285,7 @@ class Pack:
         if place is None:
             return None
         if place.frame >= len(self.frames):
-            raise CorruptError(f"{area} {name} lies in frame {place.frame}, which does not exist")
+            raise CorruptError(f"{area} {name} is in frame {place.frame}, which does not exist")
         data = self.content(place.frame)[place.offset : place.offset + place.size]
         if len(data) != place.size:
             raise CorruptError(f"{area} {name} lies outside of frame {place.frame}")

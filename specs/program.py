@@ -1,4 +1,4 @@
-"""What whole programs have in addition to kernels, in a spec and in a variant."""
+"""Fields of whole programs that kernels do not have, in a spec and in a variant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Axes = str | tuple[str, ...] | None
 
 
 class Program(Struct, frozen=True):
-    """What makes a variant a program: XLA compiles the whole function for one machine.
+    """The part of a variant that only programs have: XLA compiles the whole function.
 
     Attributes:
         machine: the machine.

@@ -37,7 +37,7 @@ Rounding = Literal["up", "down"]
 """The end of the bucket that a number is rounded to."""
 
 How = Literal["row", "bucket", "default"]
-"""How a variant is chosen: by the row of its key, by the row of its bucket, or by default."""
+"""The way a variant was chosen: by the row of its key, that of its bucket, or by default."""
 
 _LARGEST = 2**63 - 1
 

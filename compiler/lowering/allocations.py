@@ -78,7 +78,7 @@ def _check(allocation: Any, colors: Sequence[int]) -> None:
         raise CompileError(f"parameter {allocation.parameter_number} of the executable is a tuple")
     if allocation.color and allocation.color not in colors:
         raise CompileError(
-            f"allocation {allocation.index} lies in memory space {allocation.color}, "
+            f"allocation {allocation.index} is in memory space {allocation.color}, "
             "not in the device's own memory"
         )
 

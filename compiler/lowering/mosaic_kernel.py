@@ -123,7 +123,7 @@ def locate(address: int) -> tuple[int, int]:
     """Return the buffer index and byte offset of an address derived from a sentinel."""
     index, offset = divmod(address, _SPACING)
     if index == 0:
-        raise CompileError(f"the host function passes {address:#x}, which lies in no buffer")
+        raise CompileError(f"the host function passes {address:#x}, which is outside all buffers")
     return index - 1, offset
 
 
@@ -407,7 +407,7 @@ _ELEMENT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """How to read the traces of a profiled kernel (`ProfilerSpec` of JAX's mosaic/gpu).
+    """The layout of the traces of a profiled kernel (`ProfilerSpec` of JAX's mosaic/gpu).
 
     Attributes:
         kernel: the hash of the kernel, hexadecimal.

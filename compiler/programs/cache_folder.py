@@ -210,7 +210,7 @@ def _digest_of(path: Path) -> str:
 
 
 class Verdict(Struct, frozen=True):
-    """Whether an entry is a hit on a machine, and if not, why."""
+    """A hit or a miss on a machine, and the reason of a miss."""
 
     program: str
     key: str
@@ -241,11 +241,12 @@ def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]
         if not reason and entry.program in now:
             reason = _why_changed(folder, key, entry, now[entry.program])
         verdicts.append(Verdict(entry.program, key, "miss" if reason else "hit", reason))
-    known = {entry.program for entry in index.entries.values()}
-    for program, found in now.items():
-        if program not in known:
-            reason = found if isinstance(found, str) else "not in the folder"
-            verdicts.append(Verdict(program, "", "miss", reason))
+    reasons = {verdict.key: verdict.reason for verdict in verdicts}
+    for program in sorted({*now} - {verdict.program for verdict in verdicts}):
+        found = now[program]
+        key, reason = ("", found) if isinstance(found, str) else (found[0], "not in the folder")
+        reason = reasons.get(key, reason)  # equal programs have one entry
+        verdicts.append(Verdict(program, key, "miss" if reason else "hit", reason))
     return verdicts
 
 

@@ -156,7 +156,7 @@ def check_folder() -> None:
     """
     if IN_CURRENT_FOLDER.exists():
         raise ToolError(
-            f"XLA would assemble with {IN_CURRENT_FOLDER.absolute()}, because it lies in the "
+            f"XLA would assemble with {IN_CURRENT_FOLDER.absolute()}, because it is in the "
             "current folder.",
             hint="Start the build in another folder, or rename cuda_sdk_lib.",
         )

@@ -106,7 +106,7 @@ NewIn = Callable[[int, int, Sequence[NewArray]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the C extension inspects and allocates arrays of a framework.
+    """Functions with which the C extension inspects and allocates arrays of a framework.
 
     Attributes:
         kinds: the types of its arrays.

@@ -149,7 +149,7 @@ class Strip:
 
 
 class Prepared:
-    """How launches for arrays of some types are padded.
+    """The padding of launches for arrays of some types.
 
     Args:
         name: the kernel.

@@ -126,7 +126,7 @@ def library_file() -> Path:
     file = Path(chosen).absolute() if chosen else FOLDER / _FILE
     if not file.is_file():
         raise ToolError(
-            f"{_VARIABLE} names {file}, which is no file."
+            f"{_VARIABLE} names {file}, which is not a file."
             if chosen
             else "pallasc was installed without its C library.",
             hint=f"Unset {_VARIABLE}, or let it name a library."

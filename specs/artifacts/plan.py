@@ -600,7 +600,7 @@ def _broken_profile(profile: Profile, plan: LaunchPlan) -> Iterator[str]:
     buffer, count = plan.buffers[profile.buffer], len(plan.launches)
     words = f"{profile.traces} traces of {profile.words} words"
     if buffer.role != "temporary":
-        yield f"a profile lies in {buffer.role} buffer {profile.buffer}"
+        yield f"a profile is in {buffer.role} buffer {profile.buffer}"
     if not 0 <= profile.launch < count:
         yield f"a profile is of launch {profile.launch} of {count}"
     elif profile.words <= PROFILE_HEAD_WORDS or profile.traces < 1:

@@ -142,7 +142,7 @@ def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
     for binding in passed:
         buffer = plan.buffers[binding.buffer]
         if buffer.role not in ("input", "output"):
-            raise CorruptError(f"array {binding.path} lies in a {buffer.role} buffer")
+            raise CorruptError(f"array {binding.path} is in a {buffer.role} buffer")
         size_bytes = binding.size_bytes
         if buffer.size > size_bytes:
             raise CorruptError(

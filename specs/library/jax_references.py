@@ -1,4 +1,4 @@
-"""What JAX's kernels in `jax_kernels.yaml` must give, multiplied and added in float32."""
+"""References of JAX's kernels in `jax_kernels.yaml`, computed in float32."""
 
 from __future__ import annotations
 

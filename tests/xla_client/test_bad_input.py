@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import standin_gpu
 from standin_gpu import Folder
+
+from pallasc.compiler.programs.cache_folder import read_index
 
 PROGRAM = """\
 schema: 1
@@ -125,25 +129,30 @@ def test_programs_of_two_specs_with_one_name_share_a_folder(filled: Folder, tmp_
     assert "miss  new@one  not in the folder" in told.stdout
 
 
-def test_two_specs_fill_a_folder_at_the_same_time(filled: Folder, tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from pallasc.compiler.programs.cache_folder import read_index
-
-    folders = [
-        written(
-            filled, tmp_path / name, IDENTITY, PROGRAM.replace("name: program", f"name: {name}")
+def test_filling_a_folder_waits_for_another_process(filled: Folder, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    (cache / "pallasc").mkdir(parents=True)
+    with (cache / "pallasc" / "lock").open("w") as lock, ThreadPoolExecutor() as threads:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        filling = threads.submit(
+            filled.warm, "programs.yaml", "--frozen", "--cache-dir", str(cache)
         )
-        for name in ("a", "b", "c")
-    ]
-    for number, folder in enumerate(folders):
-        source = folder.path / "app.py"
-        source.write_text(source.read_text().replace("x + 1", f"x + {number + 2}"))
-        assert folder.warm("programs.yaml").returncode == 0
-    cache = str(tmp_path / "cache")
-    with ThreadPoolExecutor() as threads:
-        [*threads.map(lambda f: f.warm("programs.yaml", "--cache-dir", cache), folders)]
-    assert len(read_index(Path(cache)).entries) == 3
+        with pytest.raises(TimeoutError):
+            filling.result(timeout=8)
+        assert not (cache / "pallasc-warm.json").exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert filling.result().returncode == 0
+    assert len(read_index(cache).entries) == 8
+
+
+def test_two_programs_with_one_key_are_two_hits(filled: Folder, tmp_path: Path) -> None:
+    both = PROGRAM + PROGRAM.splitlines()[-1].replace("name: program", "name: again") + "\n"
+    folder = written(filled, tmp_path / "here", IDENTITY, both)
+    assert folder.warm("programs.yaml", "--cache-dir", "cache").returncode == 0
+    told = folder.warm("programs.yaml", "--verify", "cache", "--machine", "one.json", "--json")
+    entries = json.loads(told.stdout)["entries"]
+    found = {entry["program"]: entry["status"] for entry in entries}
+    assert found == {"program@one": "hit", "again@one": "hit"}
 
 
 def test_verify_on_the_machine_names_missing_variables_of_the_start(filled: Folder) -> None:

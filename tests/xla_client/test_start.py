@@ -9,7 +9,14 @@ import pytest
 import standin_gpu
 from standin_gpu import Folder
 
-PROGRAMS = {"training": 2, "sampler": 1, "two_devices": 1, "attention": 1, "settings": 1}
+PROGRAMS = {
+    "training": 2,
+    "sampler": 1,
+    "two_devices": 1,
+    "attention": 1,
+    "settings": 1,
+    "libraries": 2,
+}
 """The programs and the number of their modules."""
 
 
@@ -17,6 +24,12 @@ PROGRAMS = {"training": 2, "sampler": 1, "two_devices": 1, "attention": 1, "sett
 def test_a_program_compiles_nothing(filled: Folder, name: str) -> None:
     started = filled.start(name)
     assert (started.hits, started.compiled) == (PROGRAMS[name], 0), started.output
+
+
+def test_calls_of_libraries_are_in_the_cache(filled: Folder) -> None:
+    output = filled.start("libraries").output
+    assert "__cublas$" in output
+    assert "__cudnn$conv" in output
 
 
 def test_without_the_cache_a_program_compiles_all(filled: Folder, tmp_path: Path) -> None:
@@ -103,7 +116,7 @@ def test_an_unchanged_program_is_a_hit_of_the_store(filled: Folder, tmp_path: Pa
         "--cache-dir", str(tmp_path / "cache"), "--frozen", "--json",
     )  # fmt: skip
     report = json.loads(done.stdout)
-    assert report["totals"]["hit"] == len(report["variants"]) == 6, done.stderr
+    assert report["totals"]["hit"] == len(report["variants"]) == 8, done.stderr
     names = {path.name for path in (filled.path / "cache").glob("*-cache")}
     assert {path.name for path in (tmp_path / "cache").glob("*-cache")} == names
 
@@ -114,7 +127,7 @@ def test_a_shard_fills_its_part(filled: Folder, tmp_path: Path) -> None:
             "programs.yaml", "--shard", f"{number}/2", "--cache-dir", str(tmp_path), "--frozen"
         )
         assert done.returncode == 0, done.stderr
-    assert len([*tmp_path.glob("*-cache")]) == 6
+    assert len([*tmp_path.glob("*-cache")]) == 8
 
 
 def test_the_variables_of_a_start(filled: Folder) -> None:
