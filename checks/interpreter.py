@@ -344,7 +344,7 @@ def _failed(
     """Return the result of a kernel that the interpreter could not complete."""
     forget()
     cause = heard.failure or error
-    text = raised_text(cause)
+    text = raised_text(cause) or failed_line(cause)
     found = failure_finding(text, _place_of(cause) or place)
     if found is not None:
         return _noted(from_findings(NAME, (*races, found)), _ENDED)
@@ -352,7 +352,7 @@ def _failed(
         return _noted(from_findings(NAME, tuple(races)), _ENDED)
     if isinstance(cause, PallascError):
         raise cause
-    reason = text.partition("\n")[0].strip().rstrip(".") or failed_line(cause)
+    reason = text.partition("\n")[0].strip().rstrip(".")
     why = missing_part(reason) or f"{type(cause).__name__}: {reason}"
     return not_checked(NAME, f"JAX's interpreter cannot run it: {why}")
 
