@@ -470,7 +470,8 @@ class PlanRun:
         """Return the number of clusters that the artifact's GPU holds at once, and the reason."""
         target = self.artifact.target
         count, each = model_figure(target, "sm_count"), blocks_per_sm(step, resources, target)
-        reason = f"{target['name']}: {count} multiprocessors x {each} blocks"
+        blocks = "1 block" if each == 1 else f"{each} blocks"
+        reason = f"{target['name']}: {count} multiprocessors x {blocks}"
         return max(1, count * each // math.prod(step.cluster or (1,))), reason
 
     def ptx_of(self, step: Launch) -> str:
