@@ -56,7 +56,7 @@ _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"
 _RACES = "jax._src.pallas.mosaic.interpret.race_detection_state"
 _RANGES = "jax._src.pallas.mosaic.interpret.utils"
 _OUTSIDE = {"clip_range_to_shape": None, "is_range_out_of_bounds_for_shape": True}
-"""Functions of ranges, and what they return for a range that is out of bounds."""
+"""Functions of ranges, and their results for a range that is out of bounds."""
 _RACE = "RACE DETECTED"
 _MOST_RACES = 1000
 TMA_CLOCKS = 64
