@@ -408,9 +408,8 @@ class _Check:
         if origin is None:
             return replace(finding, location=_definition(subject.variant))
         writer = origin.writer
-        kernel = writer.kernel if writer is not None else origin.kernel
-        cubin, name = kernel or ("", "")
-        of_mosaic = kernel in subject.ptx
+        cubin, name = origin.kernel or ("", "")
+        of_mosaic = origin.kernel in subject.ptx
         origin_text = "; no kernel wrote it"
         if writer is not None:
             origin_text = f"; {writer.actor} wrote it in {name}"
@@ -441,8 +440,7 @@ def _places(origin: Origin) -> Iterator[Place]:
 def _fed(source: Source, cubin: str, kernel: str) -> Place:
     instruction = source.instruction
     early = " (in flight when its result was read)" if source.early else ""
-    reads = f", which reads {source.unwritten}" if source.unwritten else ""
-    text = f"the value comes from: {instruction.opcode}{early}{reads}"
+    text = f"the value comes from: {instruction.opcode}{early}{source.accesses}"
     return Place(text, ptx_line=instruction.line, kernel=kernel, cubin=cubin)
 
 

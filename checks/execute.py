@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from pallasc.checks.faults import running_kernel
 from pallasc.emulator.machine.block import Asynchronous, Observer
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Actor, EmulationTimeout, Region
 from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.program import PlanRun, Program
+from pallasc.emulator.program import PlanRun, Program, program
 from pallasc.emulator.ptx.syntax import Instruction, Kernel, Operand, register_numbers
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
 from pallasc.specs.arrays import parse_dtype
@@ -40,24 +39,40 @@ class Source(NamedTuple):
     Attributes:
         instruction: the instruction.
         early: True if it was not complete when its result was read.
-        unwritten: description of the shared-memory bytes that it reads before anything wrote them.
+        accesses: description of the shared-memory bytes that it accesses.
     """
 
     instruction: Instruction
     early: bool
-    unwritten: str = ""
+    accesses: str = ""
+
+
+class Writer(NamedTuple):
+    """An instruction that wrote an element."""
+
+    instruction: Instruction
+    actor: Actor
 
 
 class Sources(Observer):
-    """Records which instruction wrote the data that another one reads."""
+    """Records which instruction wrote the data that another one reads.
 
-    def __init__(self) -> None:
+    Args:
+        watched: returns a region, and the start and end of its watched bytes.
+
+    Attributes:
+        writer: the last instruction that wrote watched bytes.
+    """
+
+    def __init__(self, watched: Callable[[], tuple[Region, int, int]]) -> None:
+        self._watched, self.writer = watched, cast("Writer | None", None)
         self._written: dict[int, np.ndarray] = {}  # numbers of writes, by the identity of memory
         self._alive: list[Any] = []  # keeps those identities from being reused
         self._writes: list[tuple[Instruction, Asynchronous | None]] = []
         self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
         self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
         self._unwritten: dict[int, range] = {}  # granules of shared memory, by that identity
+        self._accessed: dict[int, range] = {}  # all granules of shared memory, the same way
 
     def behind(self, start: Instruction, kernels: Sequence[Kernel]) -> list[Source]:
         """Return the instructions that a written value comes from, nearest first.
@@ -82,10 +97,9 @@ class Sources(Observer):
                     early = source.early or (known is not None and known.early)
                     found[id(source.instruction)] = Source(source.instruction, early)
                     following.append(source.instruction)
-                loads = _loads(instruction)
-                if loads and id(instruction) not in found and instruction is not start:
-                    found[id(instruction)] = Source(instruction, early=False)
-                values = () if loads else _values(instruction)
+                if id(instruction) in self._fed:
+                    found.setdefault(id(instruction), Source(instruction, early=False))
+                values = () if _loads(instruction) else _values(instruction)
                 kernel = of[id(instruction)]
                 if id(kernel) not in definitions:
                     definitions[id(kernel)] = _definitions(kernel)
@@ -94,7 +108,7 @@ class Sources(Observer):
                     following += defined.get(number, ())
             left = following
         return [
-            source._replace(unwritten=self._unwritten_text(source.instruction))
+            source._replace(accesses=self._accesses_text(source.instruction))
             for source in found.values()
             if source.instruction is not start
         ]
@@ -130,7 +144,8 @@ class Sources(Observer):
         number = self._plain.get(id(instruction))
         if number is None:
             number = self._plain[id(instruction)] = self._number(instruction, None)
-        self._of(region, region.size >> _SHIFT)[_granules(offsets, size)] = number
+        self._write(instruction, region, offsets, size, number)
+        self._change(Writer(instruction, w.actor), region, offsets, size)
 
     atomic = write
 
@@ -147,11 +162,29 @@ class Sources(Observer):
         number = self._number(instruction, operation)
         for region, offsets, size in operation.writes:
             if isinstance(offsets, np.ndarray) or 0 <= offsets < region.size:
-                written = self._of(region, region.size >> _SHIFT)
-                written[_granules(offsets, size)] = number
+                self._write(instruction, region, offsets, size, number)
         for cells in operation.cells_written:
             memory, index = _cells(cells)
             self._of(memory, LANES * COLUMNS)[index] = number
+
+    def completed(self, operation: Asynchronous) -> None:
+        """Record the writes of an asynchronous operation."""
+        for region, offsets, size in operation.writes:
+            self._change(Writer(operation.instruction, operation.actor), region, offsets, size)
+
+    def _write(
+        self, instruction: Instruction, region: Region, offsets: Any, size: int, number: int
+    ) -> None:
+        index = _granules(offsets, size)
+        written = self._of(region, region.size >> _SHIFT)
+        written[index] = number
+        if region.base >= SHARED:
+            _extend(self._accessed, instruction, _numbers(index, len(written)))
+
+    def _change(self, writer: Writer, region: Region, offsets: Any, size: int) -> None:
+        watched, begin, end = self._watched()
+        if region is watched and np.any((offsets < end) & (offsets + size > begin)):
+            self.writer = writer
 
     def _number(self, instruction: Instruction, operation: Asynchronous | None) -> int:
         self._writes.append((instruction, operation))
@@ -168,12 +201,10 @@ class Sources(Observer):
         count = memory.size >> _SHIFT if size is None else size
         everything = self._of(memory, count)
         written = everything[index]
-        if isinstance(memory, Region) and memory.base >= SHARED and not written.all():
-            granules = np.arange(len(everything))[index][written == 0]
-            first, last = int(granules.min()), int(granules.max())
-            before = self._unwritten.get(id(reader), range(first, last + 1))
-            both = range(min(first, before.start), max(last + 1, before.stop))
-            self._unwritten[id(reader)] = both
+        if isinstance(memory, Region) and memory.base >= SHARED:
+            granules = _numbers(index, len(everything))
+            _extend(self._accessed, reader, granules)
+            _extend(self._unwritten, reader, granules[written == 0])
         fed = self._fed.setdefault(id(reader), {})
         for number in np.unique(written).tolist():
             if number:
@@ -183,12 +214,23 @@ class Sources(Observer):
                 if known is None or (early and not known.early):
                     fed[id(instruction)] = Source(instruction, early)
 
-    def _unwritten_text(self, reader: Instruction) -> str:
-        granules = self._unwritten.get(id(reader))
+    def _accesses_text(self, instruction: Instruction) -> str:
+        unwritten = self._unwritten.get(id(instruction))
+        granules = unwritten or self._accessed.get(id(instruction))
         if granules is None:
             return ""
         begin, end = granules.start << _SHIFT, granules.stop << _SHIFT
-        return f"bytes {begin:#x} to {end - 1:#x} of shared memory, never written"
+        text = f"bytes {begin:#x} to {end - 1:#x} of shared memory"
+        return f", which reads {text}, never written" if unwritten else f" at {text}"
+
+
+def _extend(ranges: dict[int, range], instruction: Instruction, granules: np.ndarray) -> None:
+    """Extend the range of an instruction to these granules."""
+    if granules.size:
+        first, last = int(granules.min()), int(granules.max())
+        before = ranges.get(id(instruction), range(first, last + 1))
+        both = range(min(first, before.start), max(last + 1, before.stop))
+        ranges[id(instruction)] = both
 
 
 def _at(w: Warp, place: int) -> Instruction:
@@ -203,6 +245,10 @@ def _granules(offsets: np.ndarray | int, size: int) -> slice | np.ndarray:
     count = -(-size >> _SHIFT)
     found: np.ndarray = (starts[:, None] + np.arange(count)).ravel() if count > 1 else starts
     return found
+
+
+def _numbers(index: slice | np.ndarray, count: int) -> np.ndarray:
+    return index if isinstance(index, np.ndarray) else np.arange(*index.indices(count))
 
 
 def _cells(cells: Any) -> tuple[Any, np.ndarray]:
@@ -256,9 +302,6 @@ POISONS = (0xFF, 0x00)
 
 They read as NaN and zero, True and False, -1 and 0: no element of any type is the same in both.
 """
-_OTHER_NAN = 0x7F
-
-_WRITES = ("st", "red", "atom", "multimem", "cp", "call")
 
 
 def policies(count: int, seed: int) -> list[Policy]:
@@ -304,22 +347,13 @@ class Element(NamedTuple):
         return number * bits // 8, -(-(number + 1) * bits // 8)
 
 
-class Writer(NamedTuple):
-    """An instruction that wrote an element. `kernel` is a cubin digest and a kernel name."""
-
-    kernel: tuple[str, str]
-    instruction: Instruction
-    actor: Actor
-
-
 class Origin(NamedTuple):
     """The origin of an element's value.
 
     Attributes:
-        writer: the last instruction that wrote the element, None if no kernel changed it.
+        writer: the last instruction that wrote the element, None if no kernel wrote it.
         sources: the instructions that the written value comes from.
-        kernel: the kernel of `others` and `unread`, as in `Writer`; None if the element was
-            written.
+        kernel: the cubin digest and name of the kernel of `writer`, `others`, and `unread`.
         others: if nothing wrote the element, the instructions that wrote other elements of its
             array.
         unread: if nothing wrote the array, the instructions that wrote memory that was never read.
@@ -375,48 +409,6 @@ def _noting(program: Program, left: dict[int, Instruction]) -> list[Step]:
     return code
 
 
-@dataclass(slots=True)
-class _Watching(Machine):
-    """A machine that records which instruction last changed the watched bytes."""
-
-    watched: Callable[[], bytes] = bytes
-    writer: Writer | None = field(default=None)
-    kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
-
-    def run(self, launches: Sequence[Launch]) -> None:
-        for launch in launches:
-            if isinstance(launch.program, Program):
-                kernel = launch.program.kernel
-                self.kernels[launch.cubin, kernel.name] = kernel
-                launch.program = self._looking(launch.program)
-        Machine.run(self, launches)
-
-    def finish(self, operation: Asynchronous) -> None:
-        before = self.watched()
-        Machine.finish(self, operation)
-        if self.watched() != before:
-            self.writer = Writer(running_kernel(self), operation.instruction, operation.actor)
-
-    def _looking(self, program: Program) -> Program:
-        instructions = program.kernel.instructions
-        code = [
-            self._step(step, each) if each.parts[0] in _WRITES else step
-            for step, each in zip(program.code, instructions, strict=False)
-        ]
-        return replace(program, code=(*code, *program.code[len(code) :]))
-
-    def _step(self, step: Step, instruction: Instruction) -> Step:
-        def looking(w: Warp, place: int) -> int:
-            before, writer = self.watched(), self.writer
-            following = step(w, place)
-            # A wait may have completed the operation that wrote the bytes.
-            if self.watched() != before and self.writer is writer:
-                self.writer = Writer(running_kernel(self), instruction, w.actor)
-            return following
-
-        return looking
-
-
 def find_origin(
     artifact: Artifact,
     texts: Mapping[str, str],
@@ -426,26 +418,28 @@ def find_origin(
     deadline_s: float | None = None,
 ) -> Origin | None:
     """Run a plan again to find the origin of an element; None if the time runs out first."""
-    sources = Sources()
-    machine = _Watching(policy, observer=sources, deadline=deadline_s)
-    # A different poison than in the first run, so that writing NaN or zeros counts as a change.
-    run = PlanRun(artifact, machine, texts, poison=_OTHER_NAN)
     begin, end = element.bytes()
 
-    def buffer() -> Region:
-        return run.buffers[element.device][element.output.buffer]
+    def watched() -> tuple[Region, int, int]:
+        return run.buffers[element.device][element.output.buffer], begin, end
 
-    machine.watched = lambda: buffer().data[begin:end].tobytes()
+    sources = Sources(watched)
+    run = PlanRun(artifact, Machine(policy, observer=sources, deadline=deadline_s), texts)
     try:
         run.run(inputs)
     except EmulationTimeout:
         return None
-    kernel_of = {id(each): key for key, k in machine.kernels.items() for each in k.instructions}
-    codes = list(machine.kernels.values())
-    if (writer := machine.writer) is not None:
-        made = sources.behind(writer.instruction, codes)
-        return Origin(writer, made, elsewhere=_elsewhere(made, writer.kernel, kernel_of))
-    others = sources.writers(buffer())
+    kernels = {
+        (step.cubin, step.kernel): program(run.ptx_of(step), step.kernel).kernel
+        for step in run.plan.launches
+    }
+    kernel_of = {id(each): key for key, k in kernels.items() for each in k.instructions}
+    codes = list(kernels.values())
+    if (writer := sources.writer) is not None:
+        made, own = sources.behind(writer.instruction, codes), kernel_of[id(writer.instruction)]
+        return Origin(writer, made, own, elsewhere=_elsewhere(made, own, kernel_of))
+    region, _, _ = watched()
+    others = sources.writers(region)
     unread = [] if others else sources.unread()
     first = next(iter([*others, *unread]), None)
     kernel = kernel_of.get(id(first))

@@ -401,6 +401,7 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     return Finding(
         rule=DEADLOCK.name,
         message=f"{_prospects(deadlock.message)}{never}",
+        hint=deadlock.hint or "",
         instruction=shown(instruction),
         kernel=kernel.name,
         cubin=first.block.launch.cubin,

@@ -54,6 +54,9 @@ from pallasc.specs.spec import Variant
 
 _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"
 _RACES = "jax._src.pallas.mosaic.interpret.race_detection_state"
+_RANGES = "jax._src.pallas.mosaic.interpret.utils"
+_OUTSIDE = {"clip_range_to_shape": None, "is_range_out_of_bounds_for_shape": True}
+"""Functions of ranges, and their results for a range that is out of bounds."""
 _RACE = "RACE DETECTED"
 _MOST_RACES = 1000
 TMA_CLOCKS = 64
@@ -117,6 +120,19 @@ def interpreting(heard: Heard) -> Iterator[None]:
                 jax.config.update("jax_pallas_enable_debug_checks", checks)
 
 
+def _from_zero(function: Callable[..., Any], outside: object) -> Callable[..., Any]:
+    """Return a function of ranges for which negative indices are out of bounds.
+
+    In JAX, they fail an assertion or count from the end of the array.
+    """
+
+    def checked(ranges: tuple[slice | int, ...], shape: tuple[int, ...]) -> Any:
+        starts = (each.start if isinstance(each, slice) else each for each in ranges)
+        return outside if min(starts, default=0) < 0 else function(ranges, shape)
+
+    return checked
+
+
 def forget() -> None:
     """Drop the interpreter's state of a kernel that failed."""
     importlib.import_module(
@@ -141,6 +157,8 @@ def _parameters(params: Any) -> Any:
 def _recording(heard: Heard) -> Iterator[None]:
     races: Any = importlib.import_module(_RACES)
     memory: Any = importlib.import_module(f"{_INTERPRETER}.shared_memory")
+    ranges: Any = importlib.import_module(_RANGES)
+    plain_ranges = {name: getattr(ranges, name) for name in _OUTSIDE}
     plain_handle, plain_fail = (
         logging.Logger.handle,
         getattr(memory.GPUSharedMemory, "set_failed", None),
@@ -159,6 +177,8 @@ def _recording(heard: Heard) -> Iterator[None]:
 
     logging.Logger.handle = handle  # type: ignore[method-assign]
     races.print = heard.add
+    for name, plain in plain_ranges.items():
+        setattr(ranges, name, _from_zero(plain, _OUTSIDE[name]))
     if plain_fail is not None:
         memory.GPUSharedMemory.set_failed = set_failed
     try:
@@ -166,6 +186,8 @@ def _recording(heard: Heard) -> Iterator[None]:
     finally:
         logging.Logger.handle = plain_handle  # type: ignore[method-assign]
         del races.print
+        for name, plain in plain_ranges.items():
+            setattr(ranges, name, plain)
         if plain_fail is not None:
             memory.GPUSharedMemory.set_failed = plain_fail
 
@@ -322,7 +344,7 @@ def _failed(
     """Return the result of a kernel that the interpreter could not complete."""
     forget()
     cause = heard.failure or error
-    text = raised_text(cause)
+    text = raised_text(cause) or failed_line(cause)
     found = failure_finding(text, _place_of(cause) or place)
     if found is not None:
         return _noted(from_findings(NAME, (*races, found)), _ENDED)
@@ -330,7 +352,7 @@ def _failed(
         return _noted(from_findings(NAME, tuple(races)), _ENDED)
     if isinstance(cause, PallascError):
         raise cause
-    reason = text.partition("\n")[0].strip().rstrip(".") or failed_line(cause)
+    reason = text.partition("\n")[0].strip().rstrip(".")
     why = missing_part(reason) or f"{type(cause).__name__}: {reason}"
     return not_checked(NAME, f"JAX's interpreter cannot run it: {why}")
 

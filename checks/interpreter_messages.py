@@ -39,13 +39,15 @@ _NUMBERS = re.compile(r"^(\d+), (\d+)")
 _ALLOCATION = re.compile(r"HostAllocationKey\([^)]*\)")
 _ADDRESS = re.compile(r"(?<=\bbarrier )\d{6,}")
 _UNIT = re.compile(r"Warpgroup\([^)]*\)|Warp\([^)]*\)")
-_SLICE = re.compile(r"slice\((\d+), (\d+), (\d+|None)\)")
+_SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (\d+|None)\)")
 _UNFINISHED = re.compile(r"^Not all (copy_smem_to_gmem) read-side .* finished on thread (.+)$")
 _RANGE = re.compile(r"\[(?:Access\(range=)?\(([^()]*?),?\)(?:, permutation=None\))?\]")
+_OPERAND = re.compile(r"^assert ([ab]) is not None$")
+"""JAX's check that it has read an operand of an MMA, which fails only out of bounds."""
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception): ", re.MULTILINE)
 
 _KNOWN: tuple[tuple[str, Rule], ...] = (
-    (r"^Out-of-bounds ", OUT_OF_BOUNDS),
+    (r"^Out-of-bounds |^assert [ab] is not None$", OUT_OF_BOUNDS),
     (r"^Not all copy_smem_to_gmem ", UNFINISHED_COPY),
     (r"^Reading .* through alias group", RACE),
     (r"^Barrier completed phase |^Barrier deallocated with ", BARRIER_MISUSE),
@@ -234,6 +236,7 @@ def _plain(text: str) -> str:
     text = _ADDRESS.sub("", text).replace("barrier  ", "barrier ").replace("barrier ,", "barrier,")
     text = _RANGE.sub(r"[\1]", _SLICE.sub(r"\1:\2", text))
     text = _UNIT.sub(lambda match: _thread(match[0]), text)
+    text = _OPERAND.sub(r"Out-of-bounds read of operand \1 of the MMA", text)
     text = " ".join(text.split()).rstrip(".")
     text = _UNFINISHED.sub(r"the kernel ends while \1 of \2 may still read shared memory", text)
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -41,7 +41,8 @@ _MOST_BETWEEN = 3
 
 _ABOUT_COUNTS = (BARRIER_MISUSE.name, DEADLOCK.name)
 _SHARED = re.compile(
-    r"bytes (?P<bytes>0x\w+) to 0x\w+ of shared memory(?: of block \([^)]*\))?"
+    r"(?P<at> at )?bytes (?P<bytes>0x\w+) to (?P<last>0x\w+) of shared memory"
+    r"(?: of block \([^)]*\))?"
     r"|mbarrier at shared address (?P<barrier>0x\w+)"
 )
 _DYNAMIC_MEMORY = 1024
@@ -174,14 +175,21 @@ def _with_arrays(text: str, table: LineTable | None) -> str:
     memory = table.memory if table else ()
     parts = [(part.offset, part) for part in memory if part.offset is not None and part.name]
 
-    def named(found: re.Match[str]) -> str:
-        at = int(found["bytes"] or found["barrier"], 16) - _DYNAMIC_MEMORY
+    def name(address: str) -> str:
+        at = int(address, 16) - _DYNAMIC_MEMORY
         begin, part = max((p for p in parts if p[0] <= at), default=(0, None), key=itemgetter(0))
         if part is None:
-            return found[0]
+            return ""
         past = "past the end of " if at >= begin + part.bytes else ""
         which = f"[{(at - begin) // 8}]" if part.what == "barrier" else f" {part.type}"
-        return f"{found[0]} ({past}{part.name}{which})"
+        return f"{past}{part.name}{which}"
+
+    def named(found: re.Match[str]) -> str:
+        first = name(found["bytes"] or found["barrier"])
+        if not first or not found["at"]:
+            return f"{found[0]} ({first})" if first else found[0]
+        last = name(found["last"])
+        return f" of {first}" if last == first else f" from {first} to {last}"
 
     return _SHARED.sub(named, text)
 

@@ -443,7 +443,7 @@ class PlanRun:
         code = program(ptx, step.kernel)
         running = (step.cubin, step.kernel)
         resources = next((k for k in self.artifact.kernels if (k.cubin, k.name) == running), None)
-        room = None if resources is None else self._room(step, resources)
+        room, capacity = (None, "") if resources is None else self._room(step, resources)
         registers = 0 if resources is None else _registers(resources, step, ptx)
         launches = []
         for device in range(len(self.buffers)):
@@ -459,17 +459,20 @@ class PlanRun:
                     device,
                     cubin=step.cubin,
                     room=room,
+                    capacity=capacity,
                     registers=registers,
                 )
             )
         self.machine.run(launches)
         self.machine.memory.unmap_parts()
 
-    def _room(self, step: Launch, resources: KernelResources) -> int:
-        """Return the number of clusters of a launch that the artifact's GPU holds at once."""
+    def _room(self, step: Launch, resources: KernelResources) -> tuple[int, str]:
+        """Return the number of clusters that the artifact's GPU holds at once, and the reason."""
         target = self.artifact.target
-        blocks = blocks_per_sm(step, resources, target) * model_figure(target, "sm_count")
-        return max(1, blocks // math.prod(step.cluster or (1,)))
+        count, each = model_figure(target, "sm_count"), blocks_per_sm(step, resources, target)
+        blocks = "1 block" if each == 1 else f"{each} blocks"
+        reason = f"{target['name']}: {count} multiprocessors x {blocks}"
+        return max(1, count * each // math.prod(step.cluster or (1,))), reason
 
     def ptx_of(self, step: Launch) -> str:
         """Return the PTX that a launch runs.

@@ -11,6 +11,7 @@ loop's code; no barrier object has it.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -126,6 +127,10 @@ def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
     return f"word {(offset - first) // width} of the kernel's semaphores"
 
 
+_SMALLER_GRID = (
+    "Blocks that wait for each other must all run at once. Launch no more than fit, and let each "
+    "of them loop over its part of the work."
+)
 _MOST_GROUPS = 8
 _MOST_NAMED = 3
 
@@ -133,10 +138,16 @@ _MOST_NAMED = 3
 class Deadlock(Fault):
     """No warp can make progress. `waiting` has each warp, its place and the reason of its wait."""
 
-    def __init__(self, message: str, waiting: Sequence[tuple[Warp, int, str]]) -> None:
-        first = waiting[0]
+    def __init__(
+        self, message: str, waiting: Sequence[tuple[Warp, int, str]], hint: str | None = None
+    ) -> None:
+        (first, place, _), *_ = waiting
         super().__init__(
-            "deadlock", message, instruction=_instruction(first[0], first[1]), actor=first[0].actor
+            "deadlock",
+            message,
+            instruction=_instruction(first, place),
+            actor=first.actor,
+            hint=hint,
         )
         self.waiting = tuple(waiting)
 
@@ -174,12 +185,28 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
             (place, reason), _Group(_instruction(warp, place), reason, split.waits)
         )
         group.warps.setdefault((warp.block.device, warp.block.index), []).append(warp.index)
-    lines = ["no warp can make progress:"]
+    waits_first = next(iter(groups.values())).waits
+    crowd = _crowd(clusters) if isinstance(waits_first, MemoryWait) else ""
+    lines = [f"{crowd}no warp can make progress:"]
     for group in list(groups.values())[:_MOST_GROUPS]:
         lines += _told(group, clusters)
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
-    return Deadlock("\n".join(lines), waiting or others)
+    return Deadlock("\n".join(lines), waiting or others, _SMALLER_GRID if crowd else None)
+
+
+def _crowd(clusters: Sequence[Cluster]) -> str:
+    """Return that blocks cannot start because the GPU is full, "" if all have started."""
+    launches = [cluster.launch for cluster in clusters]
+    launch: Launch | None = next((each for each in launches if each.left), None)
+    if launch is None:
+        return ""
+    blocks = math.prod(launch.cluster)
+    why = f" ({launch.capacity})" if launch.capacity else ""
+    return (
+        f"the grid has {launch.clusters() * blocks:,} blocks, but at most "
+        f"{launch.resident * blocks:,} run at once{why}, so {launch.left * blocks:,} never start: "
+    )
 
 
 def _is_parted(warp: Warp) -> bool:
@@ -360,8 +387,8 @@ class Policy:
 class Launch:
     """A kernel on a device: its program, sizes and parameters, and the digest of its cubin.
 
-    `room` is the number of clusters that the GPU holds at once, None if the model is unknown.
-    `registers` is the initial number per thread, 0 if unknown.
+    `room` is the number of clusters that the GPU holds at once, None if the model is unknown, and
+    `capacity` explains it. `registers` is the initial number per thread, 0 if unknown.
     """
 
     program: Any  # a `Program` of `emulator/program.py`, which imports this module
@@ -376,6 +403,7 @@ class Launch:
     cubin: str = ""
     order: Sequence[int] = ()  # of its clusters; () for grid order
     room: int | None = None
+    capacity: str = ""
     registers: int = 0
 
     @property
@@ -392,7 +420,12 @@ class Launch:
 
     def clusters(self) -> int:
         """Return the number of clusters in the grid."""
-        return self._per_dimension[0] * self._per_dimension[1] * self._per_dimension[2]
+        return math.prod(self._per_dimension)
+
+    @property
+    def left(self) -> int:
+        """The number of clusters that have not started."""
+        return self.clusters() - self.cancelled - self.started
 
     @property
     def _per_dimension(self) -> Dim3:
@@ -419,7 +452,7 @@ class Launch:
 
     def take(self) -> Dim3 | None:
         """Return the first block's index of the next cluster to start, or None."""
-        if self.started >= self.clusters() - self.cancelled:
+        if self.left <= 0:
             return None
         self.started += 1
         return self._first_block(self.started - 1)
