@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ def variants_of(place: Path, kernels: dict[str, str]) -> list[Variant]:
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def reports(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> list[Any]:
     """Return the reports of a first, a second and a third build; a file came before the third."""
     place = tmp_path_factory.mktemp("unseen")
+    shutil.copytree(warm_store.root, place / "store")
     variants, store = variants_of(place, KERNELS), Store(place / "store")
     found = [build(variants, store=store, options=Options(jobs=1)) for _ in range(2)]
     (place / "asks.py.debug").touch()

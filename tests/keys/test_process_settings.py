@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ SHARED = {
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def reports(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> list[Any]:
     """Return the reports of a first and a second build of all kernels, in one process each."""
     place = tmp_path_factory.mktemp("settings")
+    shutil.copytree(warm_store.root, place / "store")
     for name, text in {**SHARED, "common": COMMON}.items():
         (place / f"{name}.py").write_text(text)
     kernels = [{"name": n, "entry": f"{n}.py:run", "args": {"x": "f32[128, 128]"}} for n in SHARED]
