@@ -58,17 +58,11 @@ def is_gone(process: int) -> bool:
         os.close(descriptor)
 
 
-def test_nothing_that_a_worker_started_outlives_the_pool() -> None:
-    (answer,) = ask(LEAVES)
-    assert len(value(answer)) == 5
-    assert all(map(is_gone, value(answer)))
-
-
-def test_nothing_that_a_worker_started_outlives_the_worker() -> None:
-    left, dead, after = ask(LEAVES, "import os; os._exit(3)", "value = 1")
+def test_nothing_that_a_worker_started_outlives_the_worker_or_the_pool() -> None:
+    left, dead, after = ask(LEAVES, "import os; os._exit(3)", LEAVES)
     assert str(dead.error) == "the compiling process ended with exit code 3"
-    assert value(after) == 1
-    assert all(map(is_gone, value(left)))
+    assert len(value(after)) == 5
+    assert all(map(is_gone, value(left) + value(after)))
 
 
 def test_nothing_that_a_worker_started_outlives_it_when_it_kills_its_warden(tmp_path: Path) -> None:
@@ -133,16 +127,21 @@ def test_temporary_files_of_a_worker_have_a_folder_that_no_variable_shows() -> N
     assert not Path(python).exists()
 
 
-def test_a_worker_leaves_no_core_and_is_the_first_to_go_when_memory_runs_out() -> None:
+def test_a_worker_begins_with_limits_and_no_signal_blocked_or_descriptor_to_spare() -> None:
     text = (
-        "import resource\n"
+        "import os, resource, signal\n"
         "value = [resource.getrlimit(resource.RLIMIT_CORE)[0],\n"
-        "         resource.getrlimit(resource.RLIMIT_DATA)[0],\n"
-        "         int(open('/proc/self/oom_score_adj').read())]"
+        "         int(open('/proc/self/oom_score_adj').read()),\n"
+        "         list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),\n"
+        "         sorted(map(int, os.listdir('/proc/self/fd'))),\n"
+        "         resource.getrlimit(resource.RLIMIT_DATA)[0]]"
     )
-    assert value(ask(text)[0]) == [0, -1, 500]
-    core, data, score = value(ask(text, memory_bytes=1 << 30)[0])
-    assert (core, score) == (0, 500)
+    *usual, descriptors, data = value(ask(text)[0])
+    assert (usual, data) == ([0, 500, []], -1)
+    assert descriptors[:3] == [0, 1, 2]
+    assert len(descriptors) == 6  # one lists the folder, two are the pipes
+    *limited, _, data = value(ask(text, memory_bytes=1 << 30)[0])
+    assert limited == usual
     assert (1 << 30) + (512 << 20) < data < (1 << 40)
 
 
@@ -151,15 +150,3 @@ def test_a_copy_that_a_kernel_made_by_fork_does_not_answer() -> None:
     first, *later = ask(twice, "value = 2", "value = 3")
     assert value(first) == "both"
     assert list(map(value, later)) == [2, 3]
-
-
-def test_a_worker_begins_with_no_signal_blocked_or_descriptor_to_spare() -> None:
-    (answer,) = ask(
-        "import os, signal\n"
-        "value = [list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),\n"
-        "         sorted(map(int, os.listdir('/proc/self/fd')))]"
-    )
-    blocked, descriptors = value(answer)
-    assert blocked == []
-    assert descriptors[:3] == [0, 1, 2]
-    assert len(descriptors) == 6  # one lists the folder, two are the pipes
