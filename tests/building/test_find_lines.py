@@ -36,13 +36,13 @@ def found(make_project: Any) -> dict[str, Found]:
     project = make_project()
     project.write("kernel.py", HERE)
     project.write("changed.py", HERE)
-    two = {"a": "f16[256, 128]", "b": "f16[128, 128]"}
-    matmul = "pallasc.specs.library.hopper_matmul:matmul"
     project.spec(
-        {"name": "matmul", "entry": matmul, "args": two, "static": {"max_concurrent_steps": 2}},
+        {"name": "matmul", "entry": "pallasc.specs.library.hopper_matmul:matmul",
+         "args": {"a": "f16[256, 128]", "b": "f16[128, 128]"},
+         "static": {"max_concurrent_steps": 2}},
         {"name": "kernel", "entry": "kernel.py:run"},
         {"name": "changed", "entry": "changed.py:run"},
-    )
+    )  # fmt: skip
     results = project.build().results
     ptx = [{k.ptx: r.artifact.ptx(k.name) for k in r.artifact.kernels} for r in results]
     project.write("changed.py", HERE.replace("block_size=1024", "block_size=512"))
@@ -79,34 +79,24 @@ def test_a_stack_goes_from_the_kernels_body_through_its_calls(found: dict[str, F
     assert stack == (body, call, f"kernel.py:{inner}", f"kernel.py:{outer}")
 
 
-def test_the_frames_of_a_pipelines_body_end_where_the_pipeline_is_called(
+def test_a_pipeline_and_what_no_equation_made_have_the_lines_of_their_calls(
     found: dict[str, Found],
 ) -> None:
+    matmul = found["matmul"]
     call, body = place(MATMUL, "plgpu.emit_pipeline_warp"), place(MATMUL, "plgpu.wgmma_wait(0)")
     # JAX waits for its accumulators after the pipeline, too.
-    waits = stacks(found["matmul"], "wgmma.wait_group")
+    waits = stacks(matmul, "wgmma.wait_group")
     assert body in {stack[0] for stack in waits}
     assert all(call in stack[1:] for stack in waits)
-    assert {stack[0] for stack in stacks(found["matmul"], "fence.proxy.async")} == {
-        place(MATMUL, "plgpu.commit_smem()")
-    }
-
-
-def test_products_and_barriers_have_the_lines_that_made_them(found: dict[str, Found]) -> None:
-    products = stacks(found["matmul"], "wgmma.mma_async")
-    assert {stack[0] for stack in products} == {place(MATMUL, "plgpu.wgmma(acc")}
-    # No equation initialises barriers: theirs is the line that calls the kernel.
-    assert {stack[0] for stack in stacks(found["matmul"], "mbarrier.init")} == {
-        place(MATMUL, "return kernel(a, b)")
-    }
-
-
-def test_most_instructions_have_a_line(found: dict[str, Found]) -> None:
-    text, tables = found["matmul"]
-    (table,) = tables.values()
-    lines = [line for line in text.splitlines() if line.endswith(";") and line[0] not in ".$"]
+    for instruction, text in {
+        "fence.proxy.async": "plgpu.commit_smem()",
+        "wgmma.mma_async": "plgpu.wgmma(acc",
+        "mbarrier.init": "return kernel(a, b)",
+    }.items():
+        assert {stack[0] for stack in stacks(matmul, instruction)} == {place(MATMUL, text)}
+    (table,) = matmul[1].values()
+    lines = [line for line in matmul[0].splitlines() if line.endswith(";") and line[0] not in ".$"]
     assert sum(number > 0 for number in table.numbers) > 0.9 * len(lines)
-    assert all(table.place(number) for number, stack in enumerate(table.numbers, 1) if stack)
 
 
 def test_a_kernel_that_was_changed_since_has_no_lines_and_says_why(found: dict[str, Found]) -> None:

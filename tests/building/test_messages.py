@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from pallasc.compiler.workers.messages import (
     Request,
     decode,
     encode,
-    send,
 )
 from pallasc.errors import BudgetError, CompileError, Location, SpecError, UnsupportedError
 from pallasc.specs.loading.matrix import expand
@@ -195,38 +193,32 @@ def test_blobs_come_back_as_they_were(blobs: dict[str, bytes]) -> None:
 
 # ---- the channel
 
-LINES = [{"pid": 7}, {"ok": True, "value": ["\n", "é", 1.5, None]}, {"ok": False}]
-
-
-def written(*sending: dict[str, object]) -> bytes:
-    """Return the bytes that one worker sends."""
-    ends, answers = os.pipe()
-    for message in sending:
-        send(answers, message)
-    os.close(answers)
-    with os.fdopen(ends, "rb") as file:
-        return file.read()
+LINES: list[dict[str, object]] = [
+    {"pid": 7},
+    {"ok": True, "value": ["\n", "é", 1.5, None]},
+    {"ok": False},
+]
 
 
 def test_messages_come_back_in_order_however_they_are_cut() -> None:
-    data = written(*LINES)
+    data = b"".join(map(encode, LINES))
     for size in (1, 2, 7, 64, len(data)):
         received = Messages()
         parts = [data[at : at + size] for at in range(0, len(data), size)]
-        assert [m for part in parts for m in received.feed(part)] == LINES
+        assert [m for part in parts for m in received.feed(part)] == [*LINES]
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{", b"[" * 200_000, b'{"a": "\xff"}', b"rubbish", b""])
 def test_a_line_that_is_no_message_is_none(text: bytes) -> None:
     assert list(Messages().feed(text + b"\n")) == [None]
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises((ValueError, RecursionError)):
         decode(text)
 
 
 @pytest.mark.parametrize("stray", [b"\n", b'"', b"x\nx"])
 def test_a_message_that_was_garbled_is_noticed(stray: bytes) -> None:
     """A thread of a kernel may write into the middle of a long message."""
-    data = written({"ok": True, "value": "x" * 100}, {"ok": False})
+    data = encode({"ok": True, "value": "x" * 100}) + encode({"ok": False})
     *garbled, last = Messages().feed(data.replace(b"xxx", b"x" + stray + b"xx", 1))
     assert set(garbled) == {None}
     assert last == {"ok": False}

@@ -42,34 +42,27 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def test_descendants_are_found_at_any_depth() -> None:
+def test_descendants_are_found_at_any_depth_and_with_any_name(start: Start) -> None:
     table = {2: 1, 3: 1, 4: 2, 5: 4, 6: 9, 7: 5}
-    assert descendants(2, table) == [4, 5, 7]
-    assert descendants(3, table) == []
-    assert descendants(8, table) == []
-
-
-def test_a_child_with_any_name_is_found(start: Start) -> None:
+    assert [descendants(process, table) for process in (2, 3, 8)] == [[4, 5, 7], [], []]
     name = "import ctypes; ctypes.CDLL(None).prctl(15, b') R 1 (\\n', 0, 0, 0)"
     child = start(f"{name}\nprint('ready', flush=True); input()")
-    table = parents()
-    assert table[child] == os.getpid()
-    assert child in descendants(os.getpid(), table)
+    assert parents()[child] == os.getpid()
+    assert child in descendants(os.getpid(), parents())
 
 
 def test_memory_of_its_own_counts_and_that_of_files_does_not(start: Start) -> None:
-    idle = start("print('ready', flush=True); input()")
     maps = "import mmap, sys; f = open(sys.executable, 'rb')\n"
     maps += "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); bytes(m)\n"
-    reader = start(f"{maps}print('ready', flush=True); input()")
-    holder = start("x = b'x' * 100_000_000\nprint('ready', flush=True); input()")
     shared = "import mmap\nx = mmap.mmap(-1, 100_000_000); x.write(b'x' * 100_000_000)\n"
-    sharer = start(f"{shared}print('ready', flush=True); input()")
-    least = held_bytes(idle)
-    assert 0 < least < 30 * MB
-    assert held_bytes(reader) < least + 5 * MB
-    assert least + 99 * MB < held_bytes(holder) < least + 110 * MB
-    assert least + 99 * MB < held_bytes(sharer) < least + 220 * MB
+    codes = ("", maps, "x = b'x' * 100_000_000\n", shared)
+    idle, reader, holder, sharer = (
+        held_bytes(start(f"{code}print('ready', flush=True); input()")) for code in codes
+    )
+    assert 0 < idle < 30 * MB
+    assert reader < idle + 5 * MB
+    assert idle + 99 * MB < holder < idle + 110 * MB
+    assert idle + 99 * MB < sharer < idle + 220 * MB
 
 
 def test_what_a_fork_shares_counts_once(start: Start) -> None:
