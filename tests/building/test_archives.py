@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.toolchain.identity import package_digest
 
 FILES = {
     "zipped/__init__.py": "",
@@ -51,14 +46,3 @@ def test_a_kernel_in_an_archive_is_a_hit_until_one_of_its_modules_changes(
     (result,) = project.build().results
     assert result.status == "failed"
     assert "SyntaxError" in str(result.error)
-
-
-def test_a_package_in_an_archive_counts_with_the_whole_archive(tmp_path: Path) -> None:
-    archive, digests = tmp_path / "egg.egg", FileDigests()
-    found = set()
-    for text in ("ONE = 1\n", "ONE = 2\n"):
-        write_archive(archive, {"egg_package/__init__.py": "", "egg_package/part.py": text})
-        importlib.invalidate_caches()
-        found.add(package_digest("egg_package", digests.digest, [os.fspath(archive)]))
-    assert len(found) == 2
-    assert None not in found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallasc.cache.format import ARTIFACTS
-from pallasc.cache.manifests import NOT_SIGNED, set_name
+from pallasc.cache.manifests import NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.locked import Locked
@@ -142,18 +141,6 @@ def test_an_unsigned_set_of_another_branch_does_not_hide_a_signed_one(
     project.write("helper.py", "def scale(factor): return -factor\n")
     (result,) = project.build(store=signed(), frozen=True).results
     assert result.reason == "helper (helper.py) has changed"
-
-
-def test_a_manifest_under_the_name_of_another_set_is_ignored(branches: Branches) -> None:
-    project = branches.project
-    branches.check_out(0)
-    (result,) = project.build().results
-    found = dict(project.store.sets(result.request.key))
-    manifest = found[result.manifest_key]
-    shutil.rmtree(project.store.folder / "man")
-    project.store.put_manifest(set_name(result.request.key, "0" * 64), manifest)
-    assert not list(project.store.sets(result.request.key))
-    assert [r.status for r in project.build(compile=False).results] == ["missing"]
 
 
 def test_a_python_spec_is_not_executed_again_after_an_undone_edit(branches: Branches) -> None:

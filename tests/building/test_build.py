@@ -55,23 +55,6 @@ def test_two_architectures_are_built_at_once_and_each_request_once(project: Any)
     assert (len(again.hits), again.exit_code) == (8, 0)
 
 
-def test_a_package_beside_the_spec_is_an_entry_and_its_files_count(project: Any) -> None:
-    project.write("mypkg/const.py", "C = 2.0\n")
-    project.write("mypkg/sub/kern.py", "from ..const import C\n\ndef run(x): return x * C\n")
-    project.spec({"name": "scale", "entry": "mypkg.sub.kern:run"})
-    variants = project.variants()
-    assert [r.status for r in project.build().results] == ["compiled"]
-    files = project.manifests(variants)["scale"].files
-    assert sorted(files) == ["module:mypkg.const", "module:mypkg.sub.kern"]
-    assert [r.status for r in project.build().results] == ["hit"]
-    project.write("mypkg/const.py", "C = 3.0\n")
-    (again,) = project.build().results
-    assert (again.status, again.reason) == ("compiled", "mypkg.const (mypkg/const.py) has changed")
-    project.write("mypkg/__init__.py", "import jax; jax.config.update('jax_enable_x64', True)\n")
-    (again,) = project.build().results
-    assert again.reason == "mypkg was missing and can be imported now"
-
-
 def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
     project.write("bad.py", "def run(x): raise ValueError('bad')\n")
     kernels = [{"name": "bad", "entry": "bad.py:run"}, *write_kernels(project, good=41, fine=42)]

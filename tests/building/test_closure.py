@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.toolchain import modules
-from pallasc.compiler.toolchain.modules import Place, is_standard, locate_module
+from pallasc.compiler.toolchain.modules import is_standard, locate_module
 from pallasc.errors import SpecError
 from pallasc.specs.entries import check_entry, parse_entry
 
@@ -21,7 +20,6 @@ HELPER = "def scale(x):\n    return x * {factor}\n"
 
 FILES = {
     "top.py": "import help_top\ndef run(x): return help_top.scale(x)\n",
-    "lazy.py": "def run(x):\n    import help_lazy\n    return help_lazy.scale(x)\n",
     "dynamic.py": (
         "import importlib\ndef run(x): return importlib.import_module('help_dynamic').scale(x)\n"
     ),
@@ -37,8 +35,6 @@ FILES = {
         "def run(x): return module.scale(x)\n"
     ),
     "package.py": "from pkg.kernels import run\n",
-    "initial.py": "import pkg2\ndef run(x): return pkg2.scale(x)\n",
-    "submodule.py": "from pkg3 import sub\ndef run(x): return sub.scale(x)\n",
     "star.py": "from pkg4 import *\ndef run(x): return sub4.scale(x)\n",
     "space.py": "import shared_space.part\ndef run(x): return shared_space.part.scale(x)\n",
     "shadow.py": "import colorsys\ndef run(x): return colorsys.scale(x)\n",
@@ -64,30 +60,22 @@ FILES = {
     "pkg/near.py": HELPER.format(factor=11),
     "pkg/deep/__init__.py": "",
     "pkg/deep/far.py": HELPER.format(factor=12),
-    "pkg2/__init__.py": "from pkg2.made import scale\n",
-    "pkg2/made.py": HELPER.format(factor=13),
-    "pkg3/__init__.py": "",
-    "pkg3/sub.py": HELPER.format(factor=14),
-    "pkg3/unused.py": HELPER.format(factor=0),
     "pkg4/__init__.py": "__all__ = ['sub4']\n",
     "pkg4/sub4.py": HELPER.format(factor=15),
     "shared_space/part.py": HELPER.format(factor=16),
     "colorsys.py": HELPER.format(factor=20),
     **{
         f"help_{name}.py": HELPER.format(factor=factor)
-        for factor, name in enumerate(("top", "lazy", "dynamic", "other", "pkgutil"), start=2)
+        for factor, name in enumerate(("top", "dynamic", "other", "pkgutil"), start=2)
     },
 }
 
 EXPECTED = {
     "top": {"module:help_top"},
-    "lazy": {"module:help_lazy"},
     "dynamic": {"module:help_dynamic"},
     "by_pkgutil": {"module:help_pkgutil"},
     "hand": {"file:odd/help-hand.py"},
     "package": {f"module:pkg{m}" for m in ("", ".kernels", ".near", ".deep", ".deep.far")},
-    "initial": {"module:pkg2", "module:pkg2.made"},
-    "submodule": {"module:pkg3", "module:pkg3.sub"},
     "star": {"module:pkg4", "module:pkg4.sub4"},
     "space": {"module:shared_space.part"},
     "shadow": {"module:colorsys"},
@@ -195,18 +183,6 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_module_of_the_specs_folder_comes_before_an_installed_one(
-    top: Path, tmp_path: Path
-) -> None:
-    (top / "helper.py").write_text("")
-    place = Place(str(tmp_path), (str(tmp_path),))
-    assert place.locate("module:helper") == top / "helper.py"
-    (tmp_path / "helper.py").write_text("")
-    importlib.invalidate_caches()
-    assert place.locate("module:helper") == tmp_path / "helper.py"
-    assert place.locate("file:sub/helper.py") == tmp_path / "sub" / "helper.py"
-
-
 def test_a_module_is_located_without_importing_it(top: Path, tmp_path: Path) -> None:
     (top / "loud").mkdir()
     (top / "loud" / "__init__.py").write_text("raise SystemExit('imported')\n")
@@ -221,15 +197,6 @@ def test_a_module_is_located_without_importing_it(top: Path, tmp_path: Path) -> 
 def test_modules_of_python_itself_are_told_apart() -> None:
     names = ("os", "os.path", "__main__", "jax", "pallasc")
     assert [*map(is_standard, names)] == [True, True, True, False, False]
-
-
-def test_a_file_changed_after_the_start_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "helper.py"
-    path.write_text("")
-    changed_ns = path.stat().st_ctime_ns
-    read = Sources({"module:helper": path, "module:gone": tmp_path / "gone.py"})
-    assert read.changed_since(changed_ns) == ["module:helper", "module:gone"]
-    assert read.changed_since(changed_ns + 1) == ["module:gone"]
 
 
 def test_the_worker_does_not_see_the_folder_of_the_script(

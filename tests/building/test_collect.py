@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -115,18 +114,6 @@ def test_this_process_imports_nothing_of_what_the_file_imports(
         assert not {"jax", "jaxlib", "llvmlite", "google.protobuf"} & {*answer["loaded"]}
     assert answer["loaded"] == []
     assert counted() == 2, "to read it once, and to compile once"
-
-
-def test_a_store_that_cannot_be_written_only_costs_time(
-    project: Any, counted: Callable[[], int]
-) -> None:
-    path = project.write("spec.py", SPEC)
-    project.write("helper.py", "SIZES = [128]\n")
-    store = Store(path / "below-a-file")
-    for _ in range(2):
-        assert [s.name for s in SpecReader(store=store).specs([str(path)])] == ["scale"]
-    assert counted() == 2
-    assert not os.path.lexists(store.root)
 
 
 KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"

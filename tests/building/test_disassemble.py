@@ -38,10 +38,9 @@ def test_each_kernel_has_instructions_of_its_own(artifact: Any) -> None:
         assert sass(artifact.cubin(kernel.name), kernel="none") == whole
 
 
-@pytest.mark.parametrize("bad", [b"", b"no cubin at all", b"\x7fELF" + bytes(100)])
-def test_what_is_no_cubin_is_refused_without_naming_a_temporary_file(bad: bytes) -> None:
+def test_what_is_no_cubin_is_refused_without_naming_a_temporary_file() -> None:
     with pytest.raises(CorruptError, match="nvdisasm cannot read the cubin") as caught:
-        sass(bad)
+        sass(b"\x7fELF" + bytes(100))
     assert "/" not in caught.value.message
     assert caught.value.exit_code == 5
 

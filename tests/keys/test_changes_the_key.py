@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -207,24 +206,11 @@ def variable(name: str, value: str = "1") -> Change:
     return lambda world: world.setenv(name, value)
 
 
-def flags_file(world: Any) -> None:
-    world.add("flags.txt", "--xla_gpu_autotune_level=0\n")
-    world.setenv("XLA_FLAGS", world.root / "flags.txt")
-
-
-def library_in_front(world: Any) -> None:
-    world.add("libraries/libm.so.6", "another libm")
-    world.setenv("LD_LIBRARY_PATH", world.root / "libraries")
-
-
 add("both", {
     "XLA_FLAGS": variable("XLA_FLAGS", "--xla_gpu_autotune_level=0"),
-    "XLA_FLAGS in a file": flags_file,
     "an empty XLA_FLAGS": variable("XLA_FLAGS", ""),
     "JAX_ENABLE_X64": variable("JAX_ENABLE_X64"),
-    "a library in front of the system's": library_in_front,
     "a salt": variable("PALLASC_CACHE_SALT", "2026-03"),
-    "bytes that are no UTF-8": lambda w: w.setenv("XLA_FLAGS", os.fsdecode(b"--xla_\xff")),
 })  # fmt: skip
 
 

@@ -47,26 +47,6 @@ def parameter(world: Any) -> None:
     world.kernel["matrix"] = {"m": [8]}
 
 
-def parameter_of_a_table(world: Any) -> None:
-    rows = [{"m": m, "config": {"tile": 64}, "note": "any"} for m in (8, 16)]
-    world.add("specs/tuned/rows.json", json.dumps(rows))
-    table = {"path": "tuned/rows.json", "where": {"m": 8}, "select": {"m": "m", "c": "config"}}
-    world.kernel["args"]["x"] = "f32[{m}, 128]"
-    world.kernel["static"]["config"]["tile"] = "{c.tile}"
-    world.kernel["matrix"] = {"$file": table}
-
-
-def named_mapping(world: Any) -> None:
-    world.kernel["args"]["x"] = "f32[{tiles.m}, 128]"
-    world.kernel["matrix"] = {"tiles": [{"$name": "small", "m": 8}]}
-
-
-def template_of_an_entry_point(world: Any) -> None:
-    world.kernel["static"]["turn"] = {"$ref": "turns.py:{turn}"}
-    world.kernel["static"]["config"]["$call"] = "{file}.py:Config"
-    world.kernel["matrix"] = {"turn": ["same"], "file": ["made"]}
-
-
 def own_target(world: Any) -> None:
     world.kernel["targets"] = world.spec["targets"]
     world.spec["targets"] = ["a100-sxm"]
@@ -154,9 +134,6 @@ KEEPS: dict[str, Change] = {
     "spaces in an array": lambda w: w.kernel["args"].update(x="f32[8,128]"),
     "a path written the long way": field("files", ["./parts/../table.txt"]),
     "a parameter for a number": parameter,
-    "a row of a file for numbers": parameter_of_a_table,
-    "a field of a mapping for a number": named_mapping,
-    "templates for entry points": template_of_an_entry_point,
     "target of the kernel": own_target,
     "figures that a model has anyway": spelled_out,
     # What lies beside.
