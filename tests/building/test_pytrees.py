@@ -90,7 +90,7 @@ def test_a_spec_calls_for_a_node_and_the_module_of_the_call_is_a_source(
 
     project.spec(
         taking("node", **{"$call": "pytrees.py:QArray"}),
-        taking("made", **{"$call": "nodes:make"}),
+        {**taking("made", **{"$call": "nodes:make"}), "entry": "pytrees:dequantised"},
         {"name": "typed", "entry": "pytrees.py:typed", "args": [{"$tuple": ["f32[128, 128]"]}]},
         taking("unmade", **{"$call": "pytrees.py:QArray", "scale": 2.5}),
     )

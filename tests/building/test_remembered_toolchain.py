@@ -238,12 +238,7 @@ def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
             assert asked() == requirements, variables
             patch.setattr("pallasc.hooks.bundles.find_package", lambda name: name)
             assert [name for name in asked() if "sign" in name] == [], variables
-
-
-@pytest.mark.parametrize("asked", ["setuptools"], indirect=True)
-def test_a_bundle_that_must_be_signed_is_checked_with_what_signs(
-    built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # A bundle that was made before is only verified.
     monkeypatch.setattr("pallasc.hooks.bundles.find_package", lambda name: None)
     text = (built.folder / "pyproject.toml").read_text()
     built.write("pyproject.toml", text.replace('["spec.yaml", "twice.py"]', '"made.pallasc"'))
