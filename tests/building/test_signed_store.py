@@ -14,11 +14,9 @@ from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, set_name
 from pallasc.cache.store import Store
 from pallasc.cache.verify import verify
 from pallasc.compiler.builds.locked import Locked
-from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
-from pallasc.compiler.builds.reproduce import reproduce, with_reproduction
 from pallasc.compiler.inputs.lookup import Requests, artifact_of_action
-from pallasc.errors import CheckError, CorruptError
+from pallasc.errors import CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
 KERNEL = """\
@@ -141,23 +139,6 @@ def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(
     assert artifact_of_action(signed(store), action) is not None
     forge(store, other)
     assert artifact_of_action(signed(store), other) is None
-
-
-def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
-    first = kernels.build()
-    forge(kernels.store, first.results[0].action_key)
-    report = kernels.build()
-    stored = {result.variant.id: result.artifact for result in report.results}
-    variants = kernels.variants()
-    found = reproduce(variants, 2, store=kernels.store, stored=stored, options=Options(jobs=1))
-    double, triple = found.results
-    assert (double.outcome, triple.outcome) == ("different", "same")
-    assert double.first == double.second == first.results[0].artifact.digest
-    assert double.stored == report.results[0].artifact.digest
-    assert any("bytes differ from offset" in text for text in double.differences)
-    (failed,) = with_reproduction(report, found).failed
-    assert isinstance(failed.error, CheckError)
-    assert "other bytes than in the store" in failed.error.message
 
 
 def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: Any) -> None:

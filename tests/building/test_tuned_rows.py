@@ -97,11 +97,3 @@ def test_the_digest_of_a_table_is_of_the_tune_of_the_spec_too(
     assert first == digests(SPEC.replace("[64, 128]", "[128, 64]"))
     assert changed.keys() == first.keys() == {"k@h100-sxm", "k@b200"}
     assert all(changed[name] != first[name] for name in first)
-
-
-def test_the_digest_of_a_table_is_that_of_its_rows_for_a_target(tmp_path: Path) -> None:
-    first = tables_of(variants(tmp_path, row(512, "a"), row(512, "b", "b200")).values())
-    assert list(first) == ["k@h100-sxm", "k@b200"]
-    again = tables_of(variants(tmp_path, row(512, "c", "b200"), row(512, "a")).values())
-    assert again["k@h100-sxm"] == first["k@h100-sxm"]
-    assert again["k@b200"] != first["k@b200"]

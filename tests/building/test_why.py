@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +10,7 @@ from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import difference_lines
 from pallasc.compiler.inputs.lookup import Lookup
-from pallasc.compiler.inputs.manifest import Explainer, Explanation, Sources, make_manifest
-from pallasc.compiler.inputs.sources import CurrentSources
-from pallasc.compiler.toolchain.modules import Place
+from pallasc.compiler.inputs.manifest import Explainer, Explanation
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import version_of
 
@@ -79,38 +75,6 @@ def test_a_data_file_is_named_without_its_digests(built: Any) -> None:
         assert f"      {sentence}" in text.splitlines()
         assert ("stored:" in text) == (declared != ["table.txt"])  # of the field `files`
         assert not DIGEST.search(text)
-
-
-@pytest.mark.parametrize(
-    ("now", "clause"),
-    [
-        ("1.1", "gadget: 1.0 before, 1.1 here"),
-        ("1.0", "gadget: other content of the same version, 1.0"),
-        (None, "gadget: not here"),
-    ],
-)
-def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
-    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str | None, clause: str
-) -> None:
-    site = tmp_path / "site-packages"
-    monkeypatch.setattr("pallasc.compiler.toolchain.modules.site_folders", lambda: (f"{site}/",))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-
-    def install(version: str | None, text: str) -> None:
-        for place in sorted(site.rglob("*"), reverse=True):
-            place.rmdir() if place.is_dir() else place.unlink()
-        if version is not None:
-            (site / "gadget").mkdir(parents=True)
-            (site / "gadget/__init__.py").write_text(text)
-            (site / f"gadget-{version}.dist-info").mkdir()
-
-    install("1.0", "")
-    digests = project.context().digests
-    manifest = make_manifest("0" * 64, Sources(packages={"gadget"}, hidden=[]), digests)
-    sources = CurrentSources(Place(str(tmp_path), (str(tmp_path),)), digests)
-    assert sources.first_change(manifest) is None
-    install(now, "ONE = 1\n")
-    assert [change.sentence for change in sources.changes(manifest)] == [clause]
 
 
 def test_the_version_of_a_module_is_that_of_its_distribution() -> None:

@@ -238,12 +238,14 @@ def test_the_version_and_the_data_of_a_package_count(gallery: Gallery, place: An
     version, data = (gallery.manifests[name] for name in ("a version", "data of a package"))
     label = "site:thirdparty-1.0.dist-info/METADATA"
     assert set(version["opened"]) == {label}
-    assert place.ask(version).changed == ()
+    assert place.ask(version).changed == place.ask(data).changed == ()
+    place.add("site/thirdparty/data.txt", "2\n")
+    assert place.ask(data).changed == ("thirdparty: other content of the same version, 1.0",)
     place.add("site/thirdparty-1.0.dist-info/METADATA", "Name: thirdparty\nVersion: 1.0.1\n")
     assert place.ask(version).changed == (f"{label[5:]} was read and has changed",)
-    place.add("site/thirdparty/data.txt", "2\n")
-    (changed,) = place.ask(data).changed
-    assert changed.startswith("thirdparty: ")
+    assert place.ask(data).changed == ("thirdparty: 1.0 before, 1.0.1 here",)
+    shutil.rmtree(place.site / "thirdparty")
+    assert place.ask(data).changed == ("thirdparty: not here",)
 
 
 @pytest.mark.parametrize(
