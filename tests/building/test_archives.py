@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-import pallasc
-from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.toolchain.identity import package_digest
 
 FILES = {
     "zipped/__init__.py": "",
@@ -52,25 +46,3 @@ def test_a_kernel_in_an_archive_is_a_hit_until_one_of_its_modules_changes(
     (result,) = project.build().results
     assert result.status == "failed"
     assert "SyntaxError" in str(result.error)
-
-
-def test_a_function_from_an_archive_compiles_in_a_worker(
-    project: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = project.folder / "app.pyz"
-    write_archive(archive, {"in_app/__init__.py": "def run(x): return x * 2\n"})
-    monkeypatch.syspath_prepend(str(archive))
-    module = importlib.import_module("in_app")
-    artifact = pallasc.compile(module.run, "f32[8, 128]", isolated=True, store=project.store)
-    assert artifact.plan.inputs[0].shape == (8, 128)
-
-
-def test_a_package_in_an_archive_counts_with_the_whole_archive(tmp_path: Path) -> None:
-    archive, digests = tmp_path / "egg.egg", FileDigests()
-    found = set()
-    for text in ("ONE = 1\n", "ONE = 2\n"):
-        write_archive(archive, {"egg_package/__init__.py": "", "egg_package/part.py": text})
-        importlib.invalidate_caches()
-        found.add(package_digest("egg_package", digests.digest, [os.fspath(archive)]))
-    assert len(found) == 2
-    assert None not in found

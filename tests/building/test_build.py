@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import subprocess
 from collections import Counter
@@ -46,30 +47,12 @@ def test_two_architectures_are_built_at_once_and_each_request_once(project: Any)
     assert digests[:half] == digests[half:]
     assert len(set(digests)) == 4
     assert {r.artifact.target["arch"] for r in report.results} == {"sm_90a", "sm_100a"}
-    kinds = Counter(event.kind for event in project.events if isinstance(event, Event))
-    assert kinds == {"started": 4, "compiled": 4, "shared": 4}
     events = [event for event in project.events if isinstance(event, Event)]
+    assert Counter(e.kind for e in events) == {"started": 4, "compiled": 4, "shared": 4}
     assert [event.done for event in events if event.result] == list(range(1, 9))
     assert {event.total for event in project.events} == {8}
     again = project.build(jobs=2)
     assert (len(again.hits), again.exit_code) == (8, 0)
-
-
-def test_a_package_beside_the_spec_is_an_entry_and_its_files_count(project: Any) -> None:
-    project.write("mypkg/const.py", "C = 2.0\n")
-    project.write("mypkg/sub/kern.py", "from ..const import C\n\ndef run(x): return x * C\n")
-    project.spec({"name": "scale", "entry": "mypkg.sub.kern:run"})
-    variants = project.variants()
-    assert [r.status for r in project.build().results] == ["compiled"]
-    files = project.manifests(variants)["scale"].files
-    assert sorted(files) == ["module:mypkg.const", "module:mypkg.sub.kern"]
-    assert [r.status for r in project.build().results] == ["hit"]
-    project.write("mypkg/const.py", "C = 3.0\n")
-    (again,) = project.build().results
-    assert (again.status, again.reason) == ("compiled", "mypkg.const (mypkg/const.py) has changed")
-    project.write("mypkg/__init__.py", "import jax; jax.config.update('jax_enable_x64', True)\n")
-    (again,) = project.build().results
-    assert again.reason == "mypkg was missing and can be imported now"
 
 
 def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
@@ -104,29 +87,23 @@ def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) ->
     assert (stopped["large"].status, stopped["later"].status) == ("failed", "skipped")
 
 
-def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any, results: Any) -> None:
-    kernels = write_kernels(project, reads=46, other=47)
-    kernels[0]["files"] = ["table.txt"]
+def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any) -> None:
+    (kernel,) = write_kernels(project, reads=46)
     project.write("table.txt", "1\n")
-    project.spec(*kernels)
+    project.spec({**kernel, "files": ["table.txt"]})
     variants = project.variants()
     (project.folder / "table.txt").unlink()
-    found = results(building.build(variants, store=project.store, options=Options(jobs=1)))
-    assert (found["reads"].status, found["other"].status) == ("failed", "compiled")
-    assert "table.txt: cannot be hashed" in str(found["reads"].error)
-    assert found["reads"].error.location == found["reads"].variant.location
-
-
-def test_nothing_to_build_is_a_report_of_nothing(project: Any) -> None:
-    report = building.build([], store=project.store)
-    assert (report.results, report.exit_code, report.notes) == ((), 0, ())
+    (found,) = building.build(variants, store=project.store, options=Options(jobs=1)).results
+    assert found.status == "failed"
+    assert "table.txt: cannot be hashed" in str(found.error)
+    assert found.error.location == found.variant.location
+    empty = building.build([], store=project.store)
+    assert (empty.results, empty.exit_code, empty.notes) == ((), 0, ())
 
 
 def test_two_builds_at_once_compile_each_variant_once(
     project: Any, start_program: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    import json
-
     spec = project.spec(*write_kernels(project, a=51, b=52, c=53))
     builds = [start_program("build.py", project.store.root, 1, spec) for _ in range(2)]
     counts: Counter[str] = Counter()
@@ -147,75 +124,65 @@ def test_two_builds_at_once_compile_each_variant_once(
 
 
 @pytest.fixture
-def mount() -> Iterator[Callable[[Path, str], None]]:
-    """Return what mounts a small file system, where this process may."""
-    mounted = []
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Return what mounts a small file system and returns its folder, where this process may."""
+    place = tmp_path / "mounted"
+    place.mkdir()
 
-    def mount(place: Path, options: str) -> None:
+    def mount(options: str) -> Path:
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
-        mounted.append(place)
+        return place
 
     yield mount
-    for place in mounted:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    subprocess.run(["umount", "-l", str(place)], check=False, capture_output=True)
 
 
-def _check_uncached(project: Any, store: Store, note: str) -> None:
+def protect(place: Path) -> None:
+    """Let a mounted file system only be read from now on."""
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+
+
+def _check_uncached(project: Any, root: Path, note: str) -> None:
     project.spec(*write_kernels(project, a=61, b=62))
-    report = project.build(store=Store(store.root))
+    report = project.build(store=Store(root))
     assert [(r.status, str(r.error)) for r in report.results] == [("compiled", "None")] * 2
     assert all(r.artifact.cubin() and r.artifact.plan.steps for r in report.results)
     assert report.exit_code == 0
     (found,) = [text for text in report.notes if "nothing is stored" in text]
-    assert found.startswith(f"the store {store.root} cannot be written, so nothing is stored:")
+    assert found.startswith(f"the store {root} cannot be written, so nothing is stored:")
     assert note in found
-    again = project.build(store=Store(store.root), compile=False)
+    again = project.build(store=Store(root), compile=False)
     assert [result.status for result in again.results] == ["missing"] * 2
 
 
-def test_a_full_store_fails_no_build(
-    project: Any, mount: Callable[[Path, str], None], tmp_path: Path
-) -> None:
-    (tmp_path / "full").mkdir()
-    mount(tmp_path / "full", "size=24k")
-    with contextlib.suppress(OSError), (tmp_path / "full" / "filler").open("wb") as filler:
+def test_a_full_store_fails_no_build(project: Any, mounted: Callable[[str], Path]) -> None:
+    place = mounted("size=24k")
+    with contextlib.suppress(OSError), (place / "filler").open("wb") as filler:
         filler.write(bytes(1 << 20))
-    _check_uncached(project, Store(tmp_path / "full"), "No space left on device")
+    _check_uncached(project, place, "No space left on device")
 
 
-def test_a_read_only_store_fails_no_build(
-    project: Any, mount: Callable[[Path, str], None], warm_store: Store, tmp_path: Path
+def test_a_store_that_cannot_be_written_fails_no_build_unless_it_is_required(
+    project: Any, mounted: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    place = tmp_path / "fixed"
-    place.mkdir()
-    mount(place, "size=16m")
-    shutil.copytree(warm_store.folder, Store(place).folder)
-    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
-    _check_uncached(project, Store(place), "Read-only file system")
-
-
-def test_a_store_that_is_required_must_be_writable(
-    project: Any, mount: Callable[[Path, str], None], tmp_path: Path
-) -> None:
-    project.spec(*write_kernels(project, a=61))
     (tmp_path / "file").write_text("")
+    below = tmp_path / "file" / "store"
+    _check_uncached(project, below, "Not a directory")
     with pytest.raises(ToolError, match=r"the store /.*file/store cannot be written: .*Not a dir"):
-        project.build(require_store=True, store=Store(tmp_path / "file" / "store"))
+        project.build(require_store=True, store=Store(below))
     assert project.events == []  # nothing was compiled for nothing
 
-    place = tmp_path / "fixed"
-    place.mkdir()
-    mount(place, "size=16m")
-    store = Store(place)
-    shutil.copytree(project.store.folder, store.folder, dirs_exist_ok=True)
-    assert project.build(require_store=True, store=store).exit_code == 0
-    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    place = mounted("size=16m")
+    shutil.copytree(project.store.folder, Store(place).folder)
+    project.spec(*write_kernels(project, c=63))
+    assert project.build(require_store=True, store=Store(place)).exit_code == 0
+    protect(place)
     again = project.build(require_store=True, store=Store(place))
     assert [result.status for result in again.results] == ["hit"]  # reading is enough for that
-    project.spec(*write_kernels(project, a=62))
+    _check_uncached(project, place, "Read-only file system")
     with pytest.raises(ToolError, match="Read-only file system") as refused:
         project.build(require_store=True, store=Store(place))
     assert refused.value.exit_code == 4
@@ -223,19 +190,12 @@ def test_a_store_that_is_required_must_be_writable(
 
 
 def test_a_required_store_that_fills_up_fails_its_variants(
-    project: Any, mount: Callable[[Path, str], None], tmp_path: Path
+    project: Any, mounted: Callable[[str], Path]
 ) -> None:
-    (tmp_path / "full").mkdir()
-    mount(tmp_path / "full", "size=24k")
-    project.spec(*write_kernels(project, a=61, b=62, c=63))
-    report = project.build(require_store=True, store=Store(tmp_path / "full"))
+    project.spec(*write_kernels(project, a=61, b=62))
+    report = project.build(require_store=True, store=Store(mounted("size=24k")))
     assert report.exit_code == 4
     assert report.failed
     for result in report.failed:
         assert "could not keep it: " in str(result.error)
         assert "No space left on device" in str(result.error)
-
-
-def test_a_store_that_cannot_be_made_fails_no_build(project: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    _check_uncached(project, Store(tmp_path / "file" / "store"), "Not a directory")

@@ -1,4 +1,4 @@
-"""How many workers there may be, and what each may hold."""
+"""How many workers there may be, what each may hold, and which group is served next."""
 
 from __future__ import annotations
 
@@ -7,37 +7,44 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.workers.pool import Capacity, find_capacity
+from pallasc.compiler.workers.messages import Group
+from pallasc.compiler.workers.pool import Capacity, find_capacity, next_group
 
 GB = 1_000_000_000
 GIB = 1 << 30
 
 
+def test_there_are_as_many_jobs_as_cores_memory_and_tasks_allow() -> None:
+    roomy = Capacity(8, 100 * GB)
+    assert [roomy.jobs(tasks) for tasks in (100, 3, 0)] == [8, 3, 1]
+    assert [Capacity(8, free).jobs(100) for free in (2 * GB, 1)] == [2, 1]
+
+
+def test_a_worker_may_hold_its_share_and_never_less_than_2_gb() -> None:
+    assert [Capacity(64, 100 * GB).memory_bytes(jobs) for jobs in (10, 1)] == [9 * GB, 90 * GB]
+    assert Capacity(64, 4 * GB).memory_bytes(4) == Capacity(64, 0).memory_bytes(1) == 2 * GB
+
+
 @pytest.mark.parametrize(
-    ("cores", "free_bytes", "tasks", "jobs"),
+    ("waiting", "idle", "busy", "expected"),
     [
-        (8, 100 * GB, 100, 8),
-        (8, 100 * GB, 3, 3),
-        (8, 100 * GB, 0, 1),
-        (8, 2 * GB, 100, 2),
-        (8, 1, 100, 1),
-        (1, 100 * GB, 100, 1),
+        ({"a": 1, "b": 3}, "", "", "b"),
+        ({"a": 2, "b": 3}, "", "b", "a"),
+        ({"a": 1, "b": 3}, "a", "", "a"),
+        ({"a": 1, "b": 3}, "c", "", "b"),
+        ({"a": 1, "b": 9}, "", "b", "b"),
+        ({"a": 1}, "", "a", "a"),
     ],
 )
-def test_there_are_as_many_jobs_as_cores_memory_and_tasks_allow(
-    cores: int, free_bytes: int, tasks: int, jobs: int
+def test_the_group_that_is_most_behind_is_served_next(
+    waiting: dict[str, int], idle: str, busy: str, expected: str
 ) -> None:
-    assert Capacity(cores, free_bytes).jobs(tasks) == jobs
+    def group(name: str) -> Group:
+        return ("sm_90a", name, ())
 
-
-@pytest.mark.parametrize(
-    ("free_bytes", "jobs", "limit_bytes"),
-    [(100 * GB, 10, 9 * GB), (100 * GB, 1, 90 * GB), (4 * GB, 4, 2 * GB), (0, 1, 2 * GB)],
-)
-def test_a_worker_may_hold_its_share_and_never_less_than_2_gb(
-    free_bytes: int, jobs: int, limit_bytes: int
-) -> None:
-    assert Capacity(64, free_bytes).memory_bytes(jobs) == limit_bytes
+    counts = {group(name): count for name, count in waiting.items()}
+    assert next_group(counts, [*map(group, idle)], map(group, busy)) == group(expected)
+    assert next_group(counts, [None, *map(group, idle)], map(group, busy)) == group(expected)
 
 
 # ---- reading
@@ -76,38 +83,26 @@ def groups(root: Path, mounts: str, own: str, mounted: str, name: str) -> None:
     write(root, "proc/self/cgroup", own.format(name=name))
 
 
-def test_without_control_groups_all_of_the_machine_counts(root: Path) -> None:
+def test_without_control_groups_the_machine_and_the_affinity_of_this_process_count(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_capacity(root) == Capacity(16, 64 * GIB)
-
-
-def test_the_affinity_of_this_process_counts(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
     assert find_capacity(root).cores == 1
 
 
-@pytest.mark.parametrize(
-    ("quota", "cores"),
-    [
-        ("max 100000", 16),
-        ("200000 100000", 2),
-        ("150000 100000", 2),
-        ("10000 100000", 1),
-        ("9900000 100000", 16),
-        ("", 16),
-    ],
-)
-def test_a_quota_of_version_2_is_rounded_up(root: Path, quota: str, cores: int) -> None:
+def test_a_quota_is_rounded_up(root: Path) -> None:
     groups(root, V2, OWN_V2, "/", "/")
-    write(root, "sys/fs/cgroup/cpu.max", quota + "\n")
-    assert find_capacity(root) == Capacity(cores, 64 * GIB)
-
-
-@pytest.mark.parametrize(("quota", "cores"), [("-1", 16), ("250000", 3)])
-def test_a_quota_of_version_1_is_rounded_up(root: Path, quota: str, cores: int) -> None:
+    for quota, cores in {
+        "max 100000": 16, "150000 100000": 2, "10000 100000": 1, "9900000 100000": 16, "": 16
+    }.items():  # fmt: skip
+        write(root, "sys/fs/cgroup/cpu.max", f"{quota}\n")
+        assert find_capacity(root) == Capacity(cores, 64 * GIB)
     groups(root, V1, OWN_V1, "/", "/job")
-    write(root, "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", quota + "\n")
     write(root, "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n")
-    assert find_capacity(root) == Capacity(cores, 64 * GIB)
+    for quota, cores in {"-1": 16, "250000": 3}.items():
+        write(root, "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", f"{quota}\n")
+        assert find_capacity(root) == Capacity(cores, 64 * GIB)
 
 
 def test_memory_of_version_2_is_what_the_limit_leaves_and_files_count_as_free(root: Path) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.toolchain import modules
-from pallasc.compiler.toolchain.modules import Place, is_standard, locate_module
+from pallasc.compiler.toolchain.modules import is_standard, locate_module
 from pallasc.errors import SpecError
 from pallasc.specs.entries import check_entry, parse_entry
 
@@ -21,7 +20,6 @@ HELPER = "def scale(x):\n    return x * {factor}\n"
 
 FILES = {
     "top.py": "import help_top\ndef run(x): return help_top.scale(x)\n",
-    "lazy.py": "def run(x):\n    import help_lazy\n    return help_lazy.scale(x)\n",
     "dynamic.py": (
         "import importlib\ndef run(x): return importlib.import_module('help_dynamic').scale(x)\n"
     ),
@@ -37,8 +35,6 @@ FILES = {
         "def run(x): return module.scale(x)\n"
     ),
     "package.py": "from pkg.kernels import run\n",
-    "initial.py": "import pkg2\ndef run(x): return pkg2.scale(x)\n",
-    "submodule.py": "from pkg3 import sub\ndef run(x): return sub.scale(x)\n",
     "star.py": "from pkg4 import *\ndef run(x): return sub4.scale(x)\n",
     "space.py": "import shared_space.part\ndef run(x): return shared_space.part.scale(x)\n",
     "shadow.py": "import colorsys\ndef run(x): return colorsys.scale(x)\n",
@@ -64,30 +60,22 @@ FILES = {
     "pkg/near.py": HELPER.format(factor=11),
     "pkg/deep/__init__.py": "",
     "pkg/deep/far.py": HELPER.format(factor=12),
-    "pkg2/__init__.py": "from pkg2.made import scale\n",
-    "pkg2/made.py": HELPER.format(factor=13),
-    "pkg3/__init__.py": "",
-    "pkg3/sub.py": HELPER.format(factor=14),
-    "pkg3/unused.py": HELPER.format(factor=0),
     "pkg4/__init__.py": "__all__ = ['sub4']\n",
     "pkg4/sub4.py": HELPER.format(factor=15),
     "shared_space/part.py": HELPER.format(factor=16),
     "colorsys.py": HELPER.format(factor=20),
     **{
         f"help_{name}.py": HELPER.format(factor=factor)
-        for factor, name in enumerate(("top", "lazy", "dynamic", "other", "pkgutil"), start=2)
+        for factor, name in enumerate(("top", "dynamic", "other", "pkgutil"), start=2)
     },
 }
 
 EXPECTED = {
     "top": {"module:help_top"},
-    "lazy": {"module:help_lazy"},
     "dynamic": {"module:help_dynamic"},
     "by_pkgutil": {"module:help_pkgutil"},
     "hand": {"file:odd/help-hand.py"},
     "package": {f"module:pkg{m}" for m in ("", ".kernels", ".near", ".deep", ".deep.far")},
-    "initial": {"module:pkg2", "module:pkg2.made"},
-    "submodule": {"module:pkg3", "module:pkg3.sub"},
     "star": {"module:pkg4", "module:pkg4.sub4"},
     "space": {"module:shared_space.part"},
     "shadow": {"module:colorsys"},
@@ -113,16 +101,15 @@ sys.meta_path.append(Finder)
 
 
 class Editable:
-    """Finds a package as the finders of editable installs do."""
+    """Finds packages as the finders of editable installs do."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, **places: Path) -> None:
+        self.places = places
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != "edited_package":
-            return None
-        return importlib.util.spec_from_file_location(
-            name, self.place / "__init__.py", submodule_search_locations=[str(self.place)]
+        place = self.places.get(name)
+        return place and importlib.util.spec_from_file_location(
+            name, place / "__init__.py", submodule_search_locations=[str(place)]
         )
 
 
@@ -138,23 +125,18 @@ def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (customised / "sitecustomize.py").write_text(FINDER.format(place=str(place)))
     path = os.pathsep.join([str(customised), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable(place)])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable(edited_package=place)])
     return place
-
-
-def kernels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for name in EXPECTED:
-        found.append({"name": name.replace("/", "_"), "entry": f"{name}.py:run"})
-    static = next(kernel for kernel in found if kernel["name"] == "static")
-    static["static"] = {"config": {"$call": "made.py:make", "n": 3}}
-    return found
 
 
 def test_each_kernel_has_exactly_the_files_that_it_reaches(project: Any, edited: Path) -> None:
     for name, text in FILES.items():
         project.write(name, text)
-    project.spec(*kernels())
+    kernels: dict[str, dict[str, Any]] = {
+        name: {"name": name.replace("/", "_"), "entry": f"{name}.py:run"} for name in EXPECTED
+    }
+    kernels["static"]["static"] = {"config": {"$call": "made.py:make", "n": 3}}
+    project.spec(*kernels.values())
     report = project.build()
     assert [(r.variant.name, str(r.error)) for r in report.failed] == []
     variants = project.variants()
@@ -173,34 +155,23 @@ def test_each_kernel_has_exactly_the_files_that_it_reaches(project: Any, edited:
     assert again.compiled[0].reason.endswith("has changed")
 
 
-def test_folders_with_files_of_the_same_names_do_not_mix(project: Any, results: Any) -> None:
+def test_folders_with_files_of_the_same_names_do_not_mix_in_any_order(
+    project: Any, results: Any
+) -> None:
     for number, folder in enumerate(("one", "two"), start=2):
         project.write(f"{folder}/kernel.py", "import same\ndef run(x): return same.scale(x)\n")
         project.write(f"{folder}/same.py", HELPER.format(factor=number))
         project.spec({"name": folder, "entry": "kernel.py:run"}, name=f"{folder}/spec.yaml")
-    specs = ("one/spec.yaml", "two/spec.yaml")
-    report = project.build(*specs)
-    assert len(report.compiled) == 2
-    digests = {name: result.artifact.digest for name, result in results(report).items()}
-    assert digests["one"] != digests["two"]
-    again = project.build(*specs)
-    assert len(again.hits) == 2
-    assert {n: r.artifact.digest for n, r in results(again).items()} == digests
-
-
-def test_subfolders_of_one_spec_do_not_mix_either_in_any_order(project: Any, results: Any) -> None:
     digests = []
     for order in (("one", "two"), ("two", "one")):
-        for number, folder in enumerate(sorted(order), start=5):
-            project.write(f"{folder}/kernel.py", "import same\ndef run(x): return same.scale(x)\n")
-            project.write(f"{folder}/same.py", HELPER.format(factor=number))
-        kernels = [{"name": name, "entry": f"{name}/kernel.py:run"} for name in order]
-        project.spec(*kernels)
-        report = project.build(jobs=1)
+        project.spec(*({"name": name, "entry": f"{name}/kernel.py:run"} for name in order))
+        report = project.build()
         digests.append({n: r.artifact.digest for n, r in results(report).items()})
-    assert digests[0] == digests[1]
-    assert digests[0]["one"] != digests[0]["two"]
     assert len(report.hits) == 2
+    report = project.build("one/spec.yaml", "two/spec.yaml")
+    digests.append({n: r.artifact.digest for n, r in results(report).items()})
+    assert digests[0] == digests[1] == digests[2]
+    assert digests[0]["one"] != digests[0]["two"]
 
 
 @pytest.fixture
@@ -212,56 +183,20 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_module_of_the_specs_folder_comes_before_an_installed_one(
-    top: Path, tmp_path: Path
-) -> None:
-    (top / "helper.py").write_text("")
-    place = Place(str(tmp_path), (str(tmp_path),))
-    assert place.locate("module:helper") == top / "helper.py"
-    (tmp_path / "helper.py").write_text("")
-    importlib.invalidate_caches()
-    assert place.locate("module:helper") == tmp_path / "helper.py"
-    assert place.locate("file:sub/helper.py") == tmp_path / "sub" / "helper.py"
-
-
-def test_a_plain_folder_beside_the_spec_does_not_hide_a_package(top: Path, tmp_path: Path) -> None:
-    (top / "thing").mkdir()
-    (top / "thing" / "__init__.py").write_text("")
-    (top / "thing" / "part.py").write_text("")
-    (tmp_path / "thing").mkdir()
-    found = locate_module("thing.part", (str(tmp_path),))
-    assert found == top / "thing" / "part.py"
-
-
-@pytest.mark.parametrize("name", ["no_such_module", "os.path.deeper", "helper.missing"])
-def test_what_is_not_there_is_not_located(top: Path, name: str) -> None:
-    (top / "helper.py").write_text("")
-    assert locate_module(name, ()) is None
-
-
-def test_locating_imports_nothing(top: Path) -> None:
+def test_a_module_is_located_without_importing_it(top: Path, tmp_path: Path) -> None:
     (top / "loud").mkdir()
     (top / "loud" / "__init__.py").write_text("raise SystemExit('imported')\n")
     (top / "loud" / "part.py").write_text("raise SystemExit('imported')\n")
-    assert locate_module("loud.part", ()) == top / "loud" / "part.py"
+    (tmp_path / "loud").mkdir()  # a plain folder does not hide it
+    assert locate_module("loud.part", (str(tmp_path),)) == top / "loud" / "part.py"
     assert "loud" not in sys.modules
+    for name in ("no_such_module", "os.path.deeper", "loud.part.missing"):
+        assert locate_module(name, ()) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("os", True), ("os.path", True), ("__main__", True), ("jax", False), ("pallasc", False)],
-)
-def test_modules_of_python_itself_are_told_apart(name: str, expected: bool) -> None:
-    assert is_standard(name) is expected
-
-
-def test_a_file_changed_after_the_start_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "helper.py"
-    path.write_text("")
-    changed_ns = path.stat().st_ctime_ns
-    read = Sources({"module:helper": path, "module:gone": tmp_path / "gone.py"})
-    assert read.changed_since(changed_ns) == ["module:helper", "module:gone"]
-    assert read.changed_since(changed_ns + 1) == ["module:gone"]
+def test_modules_of_python_itself_are_told_apart() -> None:
+    names = ("os", "os.path", "__main__", "jax", "pallasc")
+    assert [*map(is_standard, names)] == [True, True, True, False, False]
 
 
 def test_the_worker_does_not_see_the_folder_of_the_script(
@@ -288,17 +223,7 @@ def test_a_submodule_that_only_an_editable_finder_knows_is_found(
         (place / "__init__.py").write_text("")
     (tmp_path / "elsewhere" / "kernels.py").write_text("def run(x): return x\n")
 
-    class Mapping:
-        @staticmethod
-        def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-            if name not in places:
-                return None
-            place = places[name]
-            return importlib.util.spec_from_file_location(
-                name, place / "__init__.py", submodule_search_locations=[str(place)]
-            )
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Mapping])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable(**places)])
     assert locate_module("mapped.inner.kernels", ()) == tmp_path / "elsewhere" / "kernels.py"
     check_entry(parse_entry("mapped.inner.kernels:run"), str(tmp_path))
     with pytest.raises(SpecError, match="has no 'walk'"):

@@ -1,13 +1,19 @@
-"""How the end of a worker is put into words."""
+"""The folder and the output of a worker, and how its end is put into words."""
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pallasc.compiler.workers import worker_process as failures
-from pallasc.errors import Location
+from pallasc.compiler.workers.worker_process import Log, make_folder
+from pallasc.errors import Location, ToolError
 
 STACK = """before
 Fatal Python error: Segmentation fault
@@ -25,7 +31,6 @@ after
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (0, "ended with exit code 0"),
         (7, "ended with exit code 7"),
         (-signal.SIGKILL, "was killed by SIGKILL (perhaps out of memory)"),
         (-signal.SIGSEGV, "was killed by SIGSEGV"),
@@ -40,7 +45,6 @@ def test_an_exit_code_is_put_into_words(code: int, words: str) -> None:
     ("output", "last"),
     [
         ("", ""),
-        ("all is well\n", ""),
         ("  ValueError: no\nERROR: no disk \nbye\n", ": ERROR: no disk"),
         ("terminate called after throwing an instance of 'std::bad_alloc'\n",
          ": terminate called after throwing an instance of 'std::bad_alloc'"),
@@ -57,3 +61,67 @@ def test_the_place_is_the_innermost_in_the_users_folders() -> None:
     assert failures.place_in_stack(output, ["/other", "/specs/"]) == Location("/specs/kernel.py", 4)
     assert failures.place_in_stack(output, ["/spec", ""]) is None
     assert failures.place_in_stack("", ["/specs"]) is None
+
+
+# ---- the end of what it writes
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """Return a log that is cut at 1 MB."""
+    log = Log(1_000_000)
+    yield log
+    log.close()
+
+
+def write(log: Log, data: bytes) -> None:
+    os.write(log.file.fileno(), data)
+
+
+def test_the_tail_is_what_came_after_the_mark_as_far_as_it_is_text(log: Log) -> None:
+    write(log, b"before\n")
+    log.mark()
+    assert log.tail(100) == ""
+    write(log, "sp\u00e4ter\n".encode())
+    assert (log.tail(100), log.tail(3)) == ("sp\u00e4ter\n", "er\n")
+    write(log, b"\xff\xfeok\n")
+    assert log.tail(5) == "\ufffd\ufffdok\n"
+
+
+def test_a_long_log_is_cut_to_its_end_and_goes_on_there(log: Log) -> None:
+    write(log, b"x" * 999_999)
+    log.cut()
+    assert log.size == 999_999
+    write(log, b"first\n" * 500_000)
+    write(log, b"last\n")
+    log.cut()
+    assert log.size < 300_000
+    text = log.tail(1 << 20)
+    assert re.match(r"\[3 MB of output are left out\]\n", text)
+    assert text.endswith("first\nlast\n")
+    write(log, b"later\n")
+    assert log.tail(11) == "last\nlater\n"
+
+
+# ---- its temporary files
+
+
+def test_each_worker_has_a_folder_that_nobody_else_may_enter_and_mosaic_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first, second = make_folder(), make_folder()
+    assert first != second
+    assert first.parent == second.parent == tmp_path
+    assert first.stat().st_mode & 0o777 == 0o700
+    for name in ("two words", "a,b", "a{b", "a}b"):
+        odd = tmp_path / name
+        odd.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(odd))
+        folder = make_folder()
+        assert folder.parent == Path("/tmp")
+        folder.rmdir()
+        assert list(odd.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ToolError, match="no folder for temporary files can be made"):
+        make_folder()

@@ -1,10 +1,9 @@
-"""The PTX of XLA's kernels, found by a worker that compiles once more."""
+"""PTX of XLA's kernels and the user's lines, found by a worker that compiles once more."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.compile import written_kernels
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.pool import Texts, find_ptx, without_ptx
+from pallasc.compiler.workers.pool import Texts, find_lines, find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.program import PlanRun
 from pallasc.errors import PallascError
@@ -27,14 +26,17 @@ def run(x):
     doubled = add(x * 2, x, block_size=1024)
     return doubled.reshape(64, 16).T + 1, doubled.sum()
 
+def doubled(x):
+    return add(x, x, block_size=1024)  # INNER
+
 def alone(x):
-    return add(x, x, block_size=1024)
+    return doubled(x)  # OUTER
 """
 
 
 @pytest.fixture(scope="module")
-def found(make_project: Any) -> dict[str, tuple[VariantResult, Texts | PallascError]]:
-    """Return what kernels were compiled to and the PTX; `changed` was changed in between."""
+def built(make_project: Any) -> tuple[Any, Sequence[VariantResult]]:
+    """Return a project, and what its kernels were compiled to."""
     project = make_project()
     project.write("around.py", AROUND)
     project.write("changed.py", AROUND)
@@ -44,11 +46,31 @@ def found(make_project: Any) -> dict[str, tuple[VariantResult, Texts | PallascEr
         {"name": "alone", "entry": "around.py:alone", "args": vector},
         {"name": "changed", "entry": "changed.py:run", "args": vector},
     )
-    results = project.build().results
+    return project, project.build().results
+
+
+@pytest.fixture(scope="module")
+def found(built: Any) -> dict[str, tuple[VariantResult, Texts | PallascError]]:
+    """Return what kernels were compiled to and the PTX; `changed` was changed in between."""
+    project, results = built
     project.write("changed.py", AROUND.replace("x * 2", "x * 3"))
     with prepare() as setup:
         texts = find_ptx([(r.variant, r.artifact) for r in results], setup, project.store)
     return {r.variant.name: (r, text) for r, text in zip(results, texts, strict=True)}
+
+
+def test_a_stack_goes_from_the_kernels_body_through_its_calls(built: Any) -> None:
+    project, results = built
+    ((kernel,), text) = results[1].artifact.kernels, results[1].artifact.ptx()
+    with prepare() as setup:
+        (tables,) = find_lines([(results[1].variant, {kernel.ptx: text})], setup, project.store)
+    numbers = [n for n, line in enumerate(text.splitlines(), 1) if "st.global" in line]
+    ((body, call, inner, outer),) = {tuple(tables[kernel.ptx].stack(n)) for n in numbers}
+    files = {frame.file: Path(frame.file).read_text().splitlines() for frame in (body, inner)}
+    shown = [files[frame.file][frame.line - 1] for frame in (body, call, inner, outer)]
+    assert "out_gmem[elements] =" in shown[0]
+    assert "return kernel(x" in shown[1]
+    assert [line[-7:] for line in shown[2:]] == ["# INNER", "# OUTER"]
 
 
 def test_each_kernel_of_xla_has_its_ptx(found: dict[str, Any]) -> None:
@@ -67,37 +89,6 @@ def test_kernels_that_share_a_name_or_a_cubin_are_told_apart() -> None:
     assert without_ptx(artifact) == {"a": ("k",), "b": ("k", "l")}
 
 
-def test_the_ptx_is_what_the_cubin_was_assembled_from(
-    found: dict[str, Any], tmp_path: Path
-) -> None:
-    """The code of the artifact's cubin is what the assembler makes of the text."""
-    result, texts = found["around"]
-    with prepare() as setup:
-        ptxas = setup.toolchain.ptxas
-    for cubin, text in texts.items():
-        source, made = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
-        source.write_text(text)
-        command = [ptxas, "-arch=sm_90a", "-O3", "-o", made, source]
-        subprocess.run(command, check=True, capture_output=True)
-        assert _code(made.read_bytes()) == _code(result.artifact.blob(cubin))
-
-
-def _code(cubin: bytes) -> dict[str, bytes]:
-    """Return the sections of a cubin with machine code by their names."""
-    word = np.frombuffer
-    start = int(word(cubin, np.uint64, 1, 40)[0])
-    size, count, names = (int(n) for n in word(cubin, np.uint16, 3, 58))
-    headers = [cubin[start + size * n :][:size] for n in range(count)]
-    places = [tuple(int(v) for v in word(header, np.uint64, 2, 24)) for header in headers]
-    labels = cubin[places[names][0] :]
-    found = {}
-    for header, (offset, length) in zip(headers, places, strict=True):
-        name = labels[int(word(header, np.uint32, 1)[0]) :].partition(b"\0")[0].decode()
-        if name.startswith(".text."):
-            found[name] = cubin[offset : offset + length]
-    return found
-
-
 def test_the_artifact_runs_with_it(found: dict[str, Any]) -> None:
     result, texts = found["around"]
     x = np.arange(1024, dtype=np.float32)
@@ -106,11 +97,10 @@ def test_the_artifact_runs_with_it(found: dict[str, Any]) -> None:
     assert total == 3 * x.sum()
 
 
-def test_nothing_is_compiled_for_mosaics_own_kernels(found: dict[str, Any]) -> None:
+def test_mosaics_kernels_need_none_and_what_was_changed_since_has_none(
+    found: dict[str, Any],
+) -> None:
     assert found["alone"][1] == {}
-
-
-def test_what_was_changed_since_has_none(found: dict[str, Any]) -> None:
     error = found["changed"][1]
     assert isinstance(error, PallascError)
     assert "is compiled to another cubin now" in str(error)

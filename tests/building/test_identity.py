@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,6 +27,8 @@ from pallasc.compiler.toolchain.identity import (
 )
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import toolchain_files
+from pallasc.compiler.workers.messages import Introduction
+from pallasc.errors import ToolError
 from pallasc.specs import variables
 
 
@@ -48,67 +50,52 @@ def tree(folder: Path) -> str:
     return tree_digest([folder], FileDigests().digest)
 
 
-def test_an_empty_folder_does_not_change_the_digest(package: Path) -> None:
-    before = tree(package)
+def test_links_are_followed_but_not_in_circles_and_empty_folders_do_not_count(
+    package: Path, tmp_path: Path
+) -> None:
+    plain = tree(package)
     (package / "empty").mkdir()
-    assert tree(package) == before
-
-
-def test_links_are_followed_but_not_in_circles(package: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "far.py").write_text("1\n")
-    (package / "linked").symlink_to(outside)
+    assert tree(package) == plain
+    (tmp_path / "outside").mkdir()
+    far = tmp_path / "outside" / "far.py"
+    far.write_text("1\n")
+    (package / "linked").symlink_to(tmp_path / "outside")
     (package / "round").symlink_to(package.parent)
     before = tree(package)
-    (outside / "far.py").write_text("2\n")
+    far.write_text("2\n")
     assert tree(package) != before
 
 
 def test_what_cannot_be_read_counts_by_its_name(package: Path) -> None:
-    before = tree(package)
+    found = [tree(package)]
     (package / "dangling").symlink_to(package / "nowhere")
-    with_link = tree(package)
-    assert with_link != before
-    server = socket.socket(socket.AF_UNIX)
-    with server:
+    found.append(tree(package))
+    with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(package / "s"))
-        assert tree(package) not in (before, with_link)
+        found.append(tree(package))
+    assert len({*found}) == 3
 
 
-def test_an_installed_package_is_found_by_name(
+def test_an_installed_package_or_module_is_found_by_name(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(package.parent)
-    digest = FileDigests().digest
-    before = package_digest("mypkg", digest)
+    site, digests = package.parent, FileDigests()
+    monkeypatch.syspath_prepend(site)
+    before = package_digest("mypkg", digests.digest)
     assert before == tree(package)
     (package / "inner" / "library" / "kernel.py").write_text("TWO = 3\n")
     assert package_digest("mypkg", FileDigests().digest) != before
-    assert package_digest("no_such_package", digest) is None
-
-
-def test_a_module_of_one_file_is_a_package_too(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (package.parent / "single.py").write_text("ONE = 1\n")
-    monkeypatch.syspath_prepend(package.parent)
-    digests = FileDigests()
-    assert package_digest("single", digests.digest) == digests.digest(package.parent / "single.py")
-
-
-def test_a_package_in_a_shared_namespace_has_a_digest_of_its_own(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("first", "second"):
-        (package.parent / "shared" / name).mkdir(parents=True)
-        (package.parent / "shared" / name / "__init__.py").write_text(f"# {name}\n")
-    monkeypatch.syspath_prepend(package.parent)
-    before = package_digest("shared.first", FileDigests().digest)
-    (package.parent / "shared" / "second" / "__init__.py").write_text("# changed\n")
-    assert package_digest("shared.first", FileDigests().digest) == before
-    (package.parent / "shared" / "first" / "__init__.py").write_text("# changed\n")
-    assert package_digest("shared.first", FileDigests().digest) != before
+    assert package_digest("no_such_package", digests.digest) is None
+    (site / "single.py").write_text("ONE = 1\n")
+    assert package_digest("single", digests.digest) == digests.digest(site / "single.py")
+    for name in ("first", "second"):  # of a shared namespace
+        (site / "shared" / name).mkdir(parents=True)
+        (site / "shared" / name / "__init__.py").write_text(f"# {name}\n")
+    shared = package_digest("shared.first", FileDigests().digest)
+    (site / "shared" / "second" / "__init__.py").write_text("# changed\n")
+    assert package_digest("shared.first", FileDigests().digest) == shared
+    (site / "shared" / "first" / "__init__.py").write_text("# changed\n")
+    assert package_digest("shared.first", FileDigests().digest) != shared
 
 
 def test_what_compiles_counts_and_no_other_module_of_pallasc(tmp_path: Path) -> None:
@@ -116,6 +103,8 @@ def test_what_compiles_counts_and_no_other_module_of_pallasc(tmp_path: Path) -> 
     for name in ("compiler", "specs"):
         shutil.copytree(here / name, tmp_path / name)
     before = own_digest(FileDigests().digest)
+    assert own_digest(FileDigests().digest, top=tmp_path) == before
+    shutil.copy(pallasc.errors.__file__, tmp_path)  # where a wheel has it
     assert own_digest(FileDigests().digest, top=tmp_path) == before
     for module in ("specs/library/elementwise.py", "compiler/workers/pool.py"):
         (tmp_path / module).write_text("")
@@ -125,15 +114,6 @@ def test_what_compiles_counts_and_no_other_module_of_pallasc(tmp_path: Path) -> 
     assert "specs.library.elementwise" in reached(COMPILING, tmp_path).values()
     (tmp_path / "specs" / "artifacts" / "plan.py").write_text("")
     assert own_digest(FileDigests().digest, top=tmp_path) != before
-
-
-def test_a_clone_and_an_install_have_one_identity(tmp_path: Path) -> None:
-    here = Path(identity.__file__).resolve().parents[2]
-    for name in ("compiler", "specs"):
-        shutil.copytree(here / name, tmp_path / name)
-    clone = own_digest(FileDigests().digest, top=tmp_path)
-    shutil.copy(pallasc.errors.__file__, tmp_path)  # where a wheel has it
-    assert own_digest(FileDigests().digest, top=tmp_path) == clone
 
 
 def test_what_workers_see_in_their_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +137,14 @@ def test_what_the_compiling_modules_import_is_what_python_says() -> None:
 
 def test_the_identity_names_everything_that_compiles(warm_store: Store) -> None:
     with prepare() as setup:
-        found = setup.context(warm_store).identity
+        context = setup.context(warm_store)
+        found = context.identity
         packages = {package.name for package in setup.toolchain.packages}
         tools = {label for label, _ in toolchain_files(setup.toolchain)}
     assert set(found) == packages | tools | {"python", "pallasc", "computed with", "traced with"}
     assert tools == {"libdevice", "nvlink", "plugin", "ptxas"}
     assert all(len(value) == 64 for label, value in found.items() if label != "python")
+    assert context.digests.hashed < 50, "the store remembers the digests of the toolchain"
 
 
 def test_another_assembler_is_another_identity(warm_store: Store, tmp_path: Path) -> None:
@@ -177,15 +159,67 @@ def test_another_assembler_is_another_identity(warm_store: Store, tmp_path: Path
     assert [label for label in now if now[label] != plain[label]] == ["ptxas"]
 
 
-def test_the_identity_is_had_without_importing_what_compiles(
-    run_program: Callable[..., Any], warm_store: Store
-) -> None:
-    answer = run_program("identify.py", warm_store.root)
-    assert answer["loaded"] == []
-    assert answer["hashed"] < 50, "the store did not remember the digests of the toolchain"
-    assert answer["identity"]["ptxas"]
-
-
 def test_recorded_packages_differ_from_absent_ones() -> None:
     assert recorded(["numpy"]) == recorded(["numpy"])
     assert len({recorded(["numpy"]), recorded(["no-such-dist"]), recorded([])}) == 3
+
+
+# ---- getting ready to compile
+
+
+def test_the_wheels_assembler_or_a_named_one_comes_first_on_the_workers_path(
+    tmp_path: Path,
+) -> None:
+    with prepare() as setup:
+        first = Path(setup.environment["PATH"].split(os.pathsep)[0])
+        assert (first / "ptxas").samefile(setup.toolchain.ptxas)
+        assert setup.environment["JAX_PLATFORMS"] == "cpu"
+        named = tmp_path / "my-ptxas"
+        shutil.copyfile(setup.toolchain.ptxas, named)
+    with prepare(named) as setup:
+        first = Path(setup.environment["PATH"].split(os.pathsep)[0])
+        assert (first / "ptxas").samefile(named)
+        assert (first / "nvlink").samefile(setup.toolchain.nvlink)
+    assert not first.exists()
+    with pytest.raises(ToolError, match="There is no assembler"):
+        prepare(tmp_path / "none")
+
+
+def test_what_jax_sets_itself_is_in_no_key(
+    warm_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+    with prepare() as setup:
+        before = setup.context(warm_store).variables
+    assert before["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
+    found = set_by_jax()
+    assert {"MOSAIC_GPU_CUDA_ROOT", "TPU_SKIP_MDS_QUERY"} <= found.keys()
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    with prepare() as setup:
+        assert setup.context(warm_store).variables == before
+
+
+def set_by_jax() -> dict[str, str]:
+    """Return the variables that JAX sets when it and Mosaic GPU are imported."""
+    program = (
+        "import json, os; before = dict(os.environ)\n"
+        "from jax.experimental.mosaic import gpu\n"
+        "print(json.dumps(dict(os.environ.items() - before.items())))"
+    )
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found: dict[str, str] = json.loads(ran.stdout)
+    return found
+
+
+def test_workers_are_told_all_that_they_need(warm_store: Store) -> None:
+    with prepare() as setup:
+        context = setup.context(warm_store)
+        told = Introduction.of(setup, context, warm_store)
+    assert told.identity == context.for_actions()
+    assert (told.ptxas.is_file(), told.store) == (True, warm_store.root)
+    assert Introduction.from_json(json.loads(json.dumps(told.to_json()))) == told

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.errors import SpecError
-from pallasc.specs.loading.yaml_loader import load_specs
 
 SETTINGS = """
 import os
@@ -63,41 +61,30 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def curious(project: Any) -> Any:
-    """Return a project with a kernel that looks at everything there is."""
-    project.write("settings.py", SETTINGS)
-    project.write("curious.py", CURIOUS)
-    project.write("text.txt", "written\n")
-    project.spec({"name": "curious", "entry": "curious.py:run"})
-    return project
-
-
-def go_elsewhere(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Give this process another environment, folder, path and arguments."""
-    for name, value in ELSEWHERE.items():
-        patch.setenv(name, value)
-    patch.setenv("PATH", os.pathsep.join([str(folder), os.environ["PATH"]]))
-    patch.chdir(folder)
-    patch.setattr(sys, "argv", ["other", "--flag"])
-
-
 def printed(result: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(unpack(result.printed))
     return found
 
 
 def test_in_another_environment_nothing_is_missed_and_kernels_see_the_same(
-    curious: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (first,) = curious.build().results
+    project.write("settings.py", SETTINGS)
+    project.write("curious.py", CURIOUS)
+    project.write("text.txt", "written\n")
+    project.spec({"name": "curious", "entry": "curious.py:run"})
+    (first,) = project.build().results
     assert first.status == "compiled", first.error
-    go_elsewhere(monkeypatch, tmp_path)
-    report = curious.build(frozen=True)
+    for name, value in ELSEWHERE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["other", "--flag"])
+    report = project.build(frozen=True)
     assert [result.status for result in report.results] == ["hit"]
     assert report.notes == ()
-    curious.store = Store(tmp_path / "another store")
-    (second,) = curious.build().results
+    project.store = Store(tmp_path / "another store")
+    (second,) = project.build().results
     assert second.status == "compiled", second.error
     assert printed(first) == printed(second)
     assert (first.action_key, first.artifact.digest) == (second.action_key, second.artifact.digest)
@@ -105,10 +92,7 @@ def test_in_another_environment_nothing_is_missed_and_kernels_see_the_same(
     assert seen["home"] == []
     assert seen["is home"] is True
     assert seen["user"] == ["pallasc"] * 3
-    assert seen["arguments"] == [
-        ["pallasc.compiler.workers.worker"],
-        ["pallasc.compiler.workers.worker"],
-    ]
+    assert seen["arguments"] == [["pallasc.compiler.workers.worker"]] * 2
     assert seen["folder"] == "."
     assert seen["terminal"] == [[80, 24], False, False]
     assert (seen["input"], seen["text"], seen["settings"]) == ("", "written\n", {})
@@ -132,25 +116,32 @@ def choosing(project: Any, **more: Any) -> None:
     project.spec({"name": "choosing", "entry": "choosing.py:run", **more})
 
 
-def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so(
+def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so_or_fails(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choosing(project)
     monkeypatch.setenv("KERNEL_TILE", "128")
-    first = project.build()
-    hit = project.build()
+    first, hit = project.build(), project.build()
+    pattern = re.compile("ASKS for kernel_tile", re.IGNORECASE)
+    (failed,) = project.build(fail_on_warning=[pattern]).results
     monkeypatch.delenv("KERNEL_TILE")
-    unset = project.build()
+    unset = project.build(fail_on_warning=[pattern])
     assert unset.notes == ()
     for report, status in ((first, "compiled"), (hit, "hit"), (unset, "hit")):
         (result,) = report.results
         assert (result.status, result.action_key) == (status, first.results[0].action_key)
-    for report in (first, hit):
-        assert report.notes == (
-            "choosing asks for KERNEL_TILE (choosing.py:4), which is set here but not let through. "
-            'To let it through, write env: ["KERNEL_TILE"] in the spec, or env = '
-            '["KERNEL_TILE"] under [tool.pallasc] in pyproject.toml.',
-        )
+    said = "choosing asks for KERNEL_TILE"
+    assert first.notes == hit.notes == (
+        f"{said} (choosing.py:4), which is set here but not let through. "
+        'To let it through, write env: ["KERNEL_TILE"] in the spec, or env = '
+        '["KERNEL_TILE"] under [tool.pallasc] in pyproject.toml.',
+    )  # fmt: skip
+    assert (failed.status, failed.error.exit_code) == ("failed", 1)
+    assert failed.error.message.startswith(
+        f"it compiles with a warning: choosing.py:4: pallasc: {said}, "
+        "which is set here but not let through"
+    )
+    assert str(failed.error.location) == f"{project.folder}/choosing.py:4"
 
 
 ASKING = {
@@ -182,62 +173,25 @@ def test_a_build_names_the_variable_without_which_a_kernel_fails(
     assert sorted(note.partition(". ")[0] for note in report.notes) == sorted(notes)
 
 
-def test_a_pattern_fails_a_variant_that_asks_for_a_variable_that_is_withheld(
-    project: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_variable_may_be_declared_for_one_kernel_for_all_and_by_the_project(
+    make_project: Any,
 ) -> None:
-    choosing(project)
-    project.write("plain.py", "def run(x):\n    return x\n")
-    entry = {"entry": "choosing.py:run"}
-    plain = {"name": "plain", "entry": "plain.py:run"}
-    project.spec({"name": "asking", **entry}, {"name": "same", **entry}, plain)
-    pattern = re.compile("ASKS for kernel_tile", re.IGNORECASE)
-    monkeypatch.setenv("KERNEL_TILE", "128")
-    for status in ("compiled", "hit"):
-        asking, same, plain = project.build(jobs=1, fail_on_warning=[pattern]).results
-        assert [result.status for result in (asking, same, plain)] == ["failed", "failed", status]
-        assert asking.error.message.startswith(
-            "it compiles with a warning: choosing.py:4: pallasc: asking asks for KERNEL_TILE, "
-            "which is set here but not let through"
-        )
-        assert "pallasc: same asks for KERNEL_TILE" in same.error.message
-        assert str(asking.error.location) == f"{project.folder}/choosing.py:4"
-        assert asking.error.exit_code == 1
-    monkeypatch.delenv("KERNEL_TILE")
-    assert project.build(fail_on_warning=[pattern]).exit_code == 0
-
-
-def in_kernel(project: Any) -> None:
-    choosing(project, env=["KERNEL_TILE"])
-
-
-def in_defaults(project: Any) -> None:
-    choosing(project)
-    spec = json.loads((project.folder / "spec.yaml").read_text())
-    project.spec(*spec["kernels"], defaults={"env": ["KERNEL_TILE"]})
-
-
-def in_project(project: Any) -> None:
-    choosing(project)
-    project.write(
-        "pyproject.toml", '[project]\nname = "a"\n\n[tool.pallasc]\nenv=["KERNEL_TILE"]\n'
-    )
-
-
-@pytest.mark.parametrize("declare", [in_defaults, in_project])
-def test_a_variable_may_be_declared_for_all_kernels(
-    project: Any, make_project: Any, declare: Callable[[Any], None]
-) -> None:
-    for_one = make_project()
-    in_kernel(for_one)
-    declare(project)
-    (expected,), (variant,) = for_one.variants(), project.variants()
-    assert variant.env == expected.env != ()
+    declared = {"env": ["KERNEL_TILE"]}
+    projects = [make_project() for _ in range(3)]
+    for project, more in zip(projects, (declared, {}, {}), strict=True):
+        choosing(project, **more)
+    kernel = {"name": "choosing", "entry": "choosing.py:run"}
+    projects[1].spec(kernel, defaults=declared)
+    projects[2].write("pyproject.toml", "[tool.pallasc]\nenv=['KERNEL_TILE']\n")
+    first, *others = ([variant.env for variant in project.variants()] for project in projects)
+    assert first != [()]
+    assert others == [first, first]
 
 
 def test_a_variable_that_is_declared_is_seen_and_counts(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_kernel(project)
+    choosing(project, env=["KERNEL_TILE"])
     keys = []
     for value in ("64", "128", "64"):
         monkeypatch.setenv("KERNEL_TILE", value)
@@ -254,26 +208,22 @@ def test_kernels_with_other_declarations_do_not_share_a_process(
 ) -> None:
     choosing(project)
     same = {"entry": "choosing.py:run"}
-    project.spec({"name": "first", **same}, {"name": "second", **same, "env": ["KERNEL_TILE"]},
-                 {"name": "third", **same})  # fmt: skip
+    declaring = {"name": "second", **same, "env": ["KERNEL_TILE"]}
+    project.spec({"name": "first", **same}, declaring, {"name": "third", **same})
     monkeypatch.setenv("KERNEL_TILE", "128")
-    first, second, third = project.build(jobs=1).results
+    first, second, third = project.build().results
     assert first.action_key == third.action_key != second.action_key
 
 
 def test_a_kernel_that_changes_path_does_not_choose_the_assembler(project: Any) -> None:
     project.write("tools/ptxas", "#!/bin/sh\nexit 1\n").chmod(0o755)
-    project.write("plain.py", "def run(x):\n    return x * 2\n")
     project.write(
         "changing.py",
-        "import os\nos.environ['PATH'] = os.path.abspath('tools')\nfrom plain import run\n",
+        "import os\nos.environ['PATH'] = os.path.abspath('tools')\ndef run(x): return x * 2\n",
     )
-    project.spec(
-        {"name": "plain", "entry": "plain.py:run"}, {"name": "changing", "entry": "changing.py:run"}
-    )
-    plain, changing = project.build(jobs=1).results
-    assert changing.error is None
-    assert changing.artifact.digest == plain.artifact.digest
+    project.spec({"name": "changing", "entry": "changing.py:run"})
+    (result,) = project.build().results
+    assert (result.status, result.error) == ("compiled", None)
 
 
 def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
@@ -311,22 +261,17 @@ def test_a_note_names_a_variable_once_for_all_kernels(monkeypatch: pytest.Monkey
     assert "[tool.pallasc]" not in cuda
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('env = ["PATH"]', "PATH has a value of its own in every compiling process."),
-        ('env = ["CUDA_HOME"]', "CUDA_HOME never reaches a compiling process"),
-        ('env = "TILE"', "expected a list of environment variables, got 'TILE'."),
-        ('env = ["a b"]', "expected the name of an environment variable, got 'a b'."),
-        ("env = [", "not valid TOML"),
-    ],
-)
-def test_what_a_project_cannot_declare(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(f"[tool.pallasc]\n{text}\n")
-    (tmp_path / "kernel.py").write_text("def run(x):\n    return x\n")
-    kernel = {"name": "a", "entry": "kernel.py:run", "args": ["f32[8]"], "targets": ["sm_90a"]}
-    (tmp_path / "a.yaml").write_text(json.dumps({"schema": 1, "kernels": [kernel]}))
-    with pytest.raises(SpecError) as caught:
-        load_specs([tmp_path / "a.yaml"])
-    assert said in str(caught.value)
-    assert str(caught.value).startswith(str(tmp_path / "pyproject.toml"))
+def test_what_a_project_cannot_declare(project: Any) -> None:
+    choosing(project)
+    for text, said in {
+        'env = ["PATH"]': "PATH has a value of its own in every compiling process.",
+        'env = ["CUDA_HOME"]': "CUDA_HOME never reaches a compiling process",
+        'env = "TILE"': "expected a list of environment variables, got 'TILE'.",
+        'env = ["a b"]': "expected the name of an environment variable, got 'a b'.",
+        "env = [": "not valid TOML",
+    }.items():
+        file = project.write("pyproject.toml", f"[tool.pallasc]\n{text}\n")
+        with pytest.raises(SpecError) as caught:
+            project.variants()
+        assert said in str(caught.value)
+        assert str(caught.value).startswith(str(file))

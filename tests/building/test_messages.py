@@ -1,4 +1,4 @@
-"""Messages between a build and its workers."""
+"""Messages between a build and its workers, and the channel that carries them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pallasc.compiler.inputs.manifest import Sources
+from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.messages import (
     Collect,
@@ -19,7 +20,10 @@ from pallasc.compiler.workers.messages import (
     Compile,
     Compiled,
     Failed,
+    Messages,
     Request,
+    decode,
+    encode,
 )
 from pallasc.errors import BudgetError, CompileError, Location, SpecError, UnsupportedError
 from pallasc.specs.loading.matrix import expand
@@ -54,14 +58,9 @@ COMPILED = Compiled(
     digest="1" * 64, missed={"HOME": "k.py:1"},
 )  # fmt: skip
 COMPILE = Compile(
-    variant=None,
-    request="r",
-    fields={"a": "b"},
-    data={},
-    env={"X": None},
-    trusted_records=None,
+    variant=None, request="r", fields={"a": "b"}, data={}, env={"X": None}, trusted_records=None,
     task=3,
-)  # type: ignore[arg-type]
+)  # type: ignore[arg-type]  # fmt: skip
 
 
 def carried(message: Any) -> Any:
@@ -99,13 +98,10 @@ def test_replies_come_back_as_they_were(specs: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("ok", 1), ("ok", "true"), ("action", "../x"), ("action", None), ("status", "hit!"),
-        ("status", []), ("seconds", -1), ("seconds", float("nan")), ("seconds", "1"),
-        ("seconds", float("inf")), ("seconds", True), ("warnings", "w"), ("warnings", [1]),
-        ("uncached", None), ("not_stored", 1), ("diagnostics", {}), ("diagnostics", [{}]),
-        ("diagnostics", [WARNING.to_json()] * (MOST + 1)), ("printed", 3), ("stored", "no"),
-        ("record", []), ("blobs", {"k": 1}), ("blobs", ["k"]), ("blobs", {"k": "=!"}),
-        ("tainted", 1), ("conflict", {}), ("digest", "1"), ("task", 4), ("task", "3"),
+        ("ok", 1), ("action", "../x"), ("action", None), ("status", "hit!"), ("seconds", -1),
+        ("seconds", float("nan")), ("seconds", float("inf")), ("seconds", True), ("warnings", [1]),
+        ("diagnostics", [{}]), ("diagnostics", [WARNING.to_json()] * (MOST + 1)), ("record", []),
+        ("blobs", {"k": 1}), ("blobs", {"k": "=!"}), ("digest", "1"), ("task", 4), ("task", "3"),
     ],
 )  # fmt: skip
 def test_a_reply_with_a_field_of_another_kind_is_refused(field: str, value: object) -> None:
@@ -119,12 +115,12 @@ def test_a_reply_without_a_field_is_refused(field: str) -> None:
         COMPILE.read_reply({k: v for k, v in carried(COMPILED).items() if k != field})
 
 
-@pytest.mark.parametrize("path", ["targets", "env", "location", "matrix"])
-def test_a_spec_with_a_field_of_another_kind_is_refused(specs: Any, path: str) -> None:
-    data = carried(Collected(specs=specs, uncached=""))
-    data["specs"][0][path] = 3
-    with pytest.raises(ValueError, match=r"."):
-        Collect(path="").read_reply(data)
+def test_a_spec_with_a_field_of_another_kind_is_refused(specs: Any) -> None:
+    for field in ("targets", "env", "location", "matrix"):
+        data = carried(Collected(specs=specs, uncached=""))
+        data["specs"][0][field] = 3
+        with pytest.raises(ValueError, match=r"."):
+            Collect(path="").read_reply(data)
 
 
 # ---- errors
@@ -140,7 +136,6 @@ def sent(error: CompileError | SpecError) -> Failed:
     "error",
     [
         SpecError("wrong", location=Location("a.yaml", 3, 4), hint="do this"),
-        CompileError("failed"),
         BudgetError("too much", location=Location("b.py")),
         UnsupportedError("cuBLAS", hint="x"),
     ],
@@ -149,20 +144,8 @@ def test_an_error_comes_back_as_it_was(error: CompileError) -> None:
     back = sent(error).error
     assert type(back) is type(error)
     assert str(back) == str(error)
-    assert (back.location, back.hint, back.exit_code) == (
-        error.location,
-        error.hint,
-        error.exit_code,
-    )
-
-
-def test_an_error_of_an_inner_class_comes_back_as_its_public_one() -> None:
-    class InnerError(UnsupportedError):
-        exit_code = 4
-
-    back = sent(InnerError("x")).error
-    assert type(back) is UnsupportedError
-    assert back.exit_code == 4
+    assert (back.location, back.hint) == (error.location, error.hint)
+    assert back.exit_code == error.exit_code
 
 
 def test_an_error_knows_whether_memory_ran_out() -> None:
@@ -175,13 +158,18 @@ def test_an_error_knows_whether_memory_ran_out() -> None:
     assert not sent(error).out_of_memory
 
 
-@pytest.mark.parametrize("kind", ["Location", "os", "NoSuchError"])
-def test_an_error_of_an_unknown_kind_is_a_compile_error(kind: str) -> None:
-    data = carried(Failed.because_of(SpecError("m")))
-    data["error"]["type"] = kind
-    reply = Request().read_reply(data)
-    assert isinstance(reply, Failed)
-    assert type(reply.error) is CompileError
+def test_an_error_of_an_inner_or_unknown_class_comes_back_as_a_public_one() -> None:
+    class InnerError(UnsupportedError):
+        exit_code = 4
+
+    back = sent(InnerError("x")).error
+    assert (type(back), back.exit_code) == (UnsupportedError, 4)
+    for kind in ("Location", "os", "NoSuchError"):
+        data = carried(Failed.because_of(SpecError("m")))
+        data["error"]["type"] = kind
+        reply = Request().read_reply(data)
+        assert isinstance(reply, Failed)
+        assert type(reply.error) is CompileError
 
 
 @pytest.mark.parametrize(
@@ -201,3 +189,64 @@ def test_an_error_of_another_form_is_refused(change: Any) -> None:
 @given(st.dictionaries(st.text(), st.binary()))
 def test_blobs_come_back_as_they_were(blobs: dict[str, bytes]) -> None:
     assert Compiled.from_json(carried(replace(COMPILED, blobs=blobs))).blobs == blobs
+
+
+# ---- the channel
+
+LINES: list[dict[str, object]] = [
+    {"pid": 7},
+    {"ok": True, "value": ["\n", "é", 1.5, None]},
+    {"ok": False},
+]
+
+
+def test_messages_come_back_in_order_however_they_are_cut() -> None:
+    data = b"".join(map(encode, LINES))
+    for size in (1, 2, 7, 64, len(data)):
+        received = Messages()
+        parts = [data[at : at + size] for at in range(0, len(data), size)]
+        assert [m for part in parts for m in received.feed(part)] == [*LINES]
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{", b"[" * 200_000, b'{"a": "\xff"}', b"rubbish", b""])
+def test_a_line_that_is_no_message_is_none(text: bytes) -> None:
+    assert list(Messages().feed(text + b"\n")) == [None]
+    with pytest.raises((ValueError, RecursionError)):
+        decode(text)
+
+
+@pytest.mark.parametrize("stray", [b"\n", b'"', b"x\nx"])
+def test_a_message_that_was_garbled_is_noticed(stray: bytes) -> None:
+    """A thread of a kernel may write into the middle of a long message."""
+    data = encode({"ok": True, "value": "x" * 100}) + encode({"ok": False})
+    *garbled, last = Messages().feed(data.replace(b"xxx", b"x" + stray + b"xx", 1))
+    assert set(garbled) == {None}
+    assert last == {"ok": False}
+
+
+def test_what_has_no_end_takes_no_more_room_than_a_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages, "_LONGEST_LINE_BYTES", 1000)
+    received = Messages()
+    found = []
+    for _ in range(50):
+        found += received.feed(b"x" * 100)
+        assert len(received._buffer) <= 1000
+    assert set(found) == {None}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(), values))
+def test_a_message_comes_back_as_it_was_on_one_line(message: dict[str, object]) -> None:
+    line = encode(message)
+    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
+    assert decode(line) == message
+    assert list(decode(line)) == list(message)

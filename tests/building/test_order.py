@@ -42,16 +42,9 @@ LEAKS = {
     # In JAX and what it needs.
     "patched_function": ["plain = jnp.arange\njnp.arange = lambda n: plain(n) + 1", "",
                          "jnp.arange.__name__"],
-    "added_attribute": ["if not hasattr(jnp, 'mine'): jnp.mine = 9", "",
-                        "getattr(jnp, 'mine', 2)"],
     "removed_attribute": ["del jnp.arccosh", "", "hasattr(jnp, 'arccosh')"],
-    "patched_late": ["", "jax.lax.add = jax.lax.sub", "jax.lax.add.__name__"],
     "class_of_jax": ["jax.ShapeDtypeStruct.mine = 9", "",
                      "getattr(jax.ShapeDtypeStruct, 'mine', 2)"],
-    "method_of_jax": ["jax.ShapeDtypeStruct.update = None", "",
-                      "jax.ShapeDtypeStruct.update is None"],
-    "defaults_of_jax": ["from jax import tree\ntree.leaves.__defaults__ = (lambda x: True,)", "",
-                        "jax.tree.leaves([1, 2])"],
     "keywords_of_jax": ["jnp.zeros_like.__kwdefaults__['device'] = 9", "",
                         "jnp.zeros_like.__kwdefaults__['device']"],
     "method_defaults_of_jax": ["", "plgpu = __import__('jax.experimental.pallas.mosaic_gpu', "
@@ -59,8 +52,6 @@ LEAKS = {
                                ".update(approx_math=True)",
                                "__import__('jax.experimental.pallas.mosaic_gpu', fromlist=['x'])"
                                ".CompilerParams().approx_math"],
-    "code_of_jax": ["jnp.exp.__wrapped__.__code__ = (lambda x, /: x).__code__", "",
-                    "float(jnp.exp.__wrapped__(1.0)) == 1.0"],
     "helper_of_pallasc": ["from pallasc.specs.library import elementwise\n"
                           "elementwise.add.__kwdefaults__['block_size'] = 512", "",
                           "__import__('pallasc.specs.library.elementwise', fromlist=['x'])"
@@ -68,11 +59,6 @@ LEAKS = {
     "buffers_of_numpy": ["np.setbufsize(16 * 1024)", "", "np.getbufsize()"],
     "setting_of_jax": ["jax.config.update('jax_enable_x64', True)", "",
                        "jax.config.jax_enable_x64"],
-    "context_of_jax": ["jax.default_matmul_precision('float32').__enter__()", "",
-                       "jax.config.jax_default_matmul_precision"],
-    "registry_of_jax": ["import types\njax.tree_util.register_pytree_node(types.SimpleNamespace, "
-                        "lambda x: ((), None), lambda a, c: None)", "",
-                        "len(jax.tree.leaves(__import__('types').SimpleNamespace()))"],
     "module_of_jax": ["from jax.experimental.pallas.ops.gpu import softmax\n"
                       "softmax.__dict__['_mine'] = 9", "",
                       "hasattr(__import__('jax.experimental.pallas.ops.gpu.softmax', "
@@ -82,27 +68,18 @@ LEAKS = {
     # In Python and numpy.
     "function_of_python": ["import math\nmath.sqrt = lambda x: 9", "",
                            "__import__('math').sqrt(4)"],
-    "class_of_python": ["import fractions\nfractions.Fraction.mine = 9", "",
-                        "hasattr(__import__('fractions').Fraction, 'mine')"],
-    "method_of_python": ["", "import fractions\nfractions.Fraction.limit_denominator = None",
-                         "__import__('fractions').Fraction.limit_denominator is None"],
-    "class_of_numpy": ["np.poly1d.mine = 9", "", "hasattr(np.poly1d, 'mine')"],
     "builtin": ["import builtins\nbuiltins.mine = 9", "",
                 "getattr(__import__('builtins'), 'mine', 2)"],
     "environment": ["os.environ['MINE'] = '9'", "", "os.environ.get('MINE')"],
     "folder": ["", "os.chdir('/')", "os.path.basename(os.getcwd())"],
-    "errors_of_numpy": ["np.seterr(all='raise')", "", "np.geterr()"],
     "printing_of_numpy": ["np.set_printoptions(precision=1)", "", "str(np.array([1 / 3]))"],
     "random_of_numpy": ["np.random.seed(0)", "", "int(np.random.get_state()[1][0]) == 0"],
-    "generator_of_numpy": ["np.random.set_bit_generator(np.random.PCG64(1))", "",
-                           "np.random.get_state(legacy=False)['bit_generator']"],
     "random": ["import random\nrandom.seed(0)", "",
                "round(__import__('random').random(), 6) == 0.844422"],
     "warnings": ["import warnings\nwarnings.simplefilter('error')", "",
                  "[each[0] for each in __import__('warnings').filters]"],
     "decimal": ["import decimal\ndecimal.getcontext().prec = 3", "",
                 "str(__import__('decimal').Decimal(1) / 3)"],
-    "garbage": ["import gc\ngc.disable()", "", "__import__('gc').isenabled()"],
     "logging": ["import logging\nlogging.disable(50)\nlogging.root.setLevel(10)", "",
                 "__import__('logging').root.level"],
     "signals": ["import signal\nsignal.signal(signal.SIGALRM, lambda *a: None)", "",
@@ -110,36 +87,24 @@ LEAKS = {
     "threads": ["import threading\nthreading.Thread(target=threading.Event().wait, "
                 "daemon=True).start()", "", "__import__('threading').active_count()"],
     "tracing": ["", "sys.setprofile(lambda *a: None)", "sys.getprofile() is None"],
-    "pickling": ["import copyreg\ncopyreg.dispatch_table[complex] = lambda c: c", "",
-                 "__import__('copyreg').dispatch_table[complex].__name__"],
     "umask": ["os.umask(0o777)", "", "os.umask(0)"],
-    "arguments": ["sys.argv.append('mine')", "", "'mine' in sys.argv"],
     # In an installed package that nothing else imports.
     "installed": ["import pluggy\npluggy._kept = {}", "", "hasattr(__import__('pluggy'), '_kept')"],
     # In the import system.
     "path": ["sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'elsewhere'))", "",
              "__import__('hidden').SCALE"],
-    "path_replaced": ["sys.path = [os.path.dirname(__file__) + '/elsewhere', *sys.path]", "",
-                      "__import__('hidden').SCALE"],
     "stub": [f"{STUB}\nsys.modules['hidden'] = stub", "", "__import__('hidden').SCALE"],
-    "stub_of_python": [f"{STUB}\nsys.modules['json'] = stub", "",
-                       "hasattr(__import__('json'), 'loads')"],
     "stub_of_jax": [f"{STUB}\nsys.modules['jax.missing'] = stub", "",
                     "hasattr(sys.modules.get('jax.missing'), 'SCALE')"],
     "loaded": ["import other", "", "'other' in sys.modules"],
-    "submodule": ["import package.part", "", "hasattr(__import__('package'), 'part')"],
     "finder": ["class Finder:\n    def find_spec(self, *a): return None\n"
                "sys.meta_path.insert(0, Finder())", "", "len(sys.meta_path)"],
     # In modules that both import.
     "value": ["helper.SCALE = 9", "", "helper.SCALE"],
     "dict": ["helper.DEFAULTS['scale'] = 9", "", "helper.DEFAULTS"],
-    "nested": ["", "helper.NESTED['inner']['scale'] = 9", "helper.NESTED"],
-    "list": ["", "helper.ITEMS.append(9)", "helper.ITEMS"],
     "set": ["", "helper.SEEN.add(9)", "helper.SEEN"],
     "class": ["helper.Holder.scale = 9", "", "helper.Holder().scale"],
     "object": ["helper.HELD.scale = 9", "", "helper.HELD.scale"],
-    "defaults": ["helper.chosen.__defaults__ = (9,)", "", "helper.chosen()"],
-    "iterator": ["", "next(helper.COUNT)", "next(helper.COUNT)"],
     "cache": ["next(helper.COUNT); helper.first()", "", "helper.first()"],
     "closure": ["", "helper.COUNTED()", "helper.COUNTED()"],
     "registry": ["@helper.register\ndef mine(): pass", "", "[*helper.REGISTRY]"],
@@ -160,10 +125,8 @@ def test_nothing_leaks_from_one_variant_into_the_next(
 
 
 BUILT = (
-    "patched_function", "added_attribute", "class_of_jax", "keywords_of_jax",
-    "method_defaults_of_jax", "helper_of_pallasc", "context_of_jax", "module_of_jax", "dialect",
-    "class_of_python", "method_of_python", "environment", "folder", "printing_of_numpy", "random",
-    "path", "stub", "value", "nested", "class", "object", "defaults", "cache", "registry",
+    "patched_function", "keywords_of_jax", "method_defaults_of_jax", "dialect", "environment",
+    "printing_of_numpy", "path", "stub", "value", "cache",
 )  # fmt: skip
 KERNEL = f"""
 {HEADER}
@@ -243,3 +206,7 @@ def test_variants_of_an_architecture_share_a_process(project: Any) -> None:
     built = project.build().results
     assert [result.error for result in built] == [None] * 6
     assert len({result.artifact.digest for result in built}) == 2
+    (old,) = {r.artifact.ptx() for r in built if r.artifact.target["arch"] == "sm_80"}
+    assert ".target sm_80" in old
+    assert "elect.sync" not in old, "an instruction of Hopper"
+    assert "fence.mbarrier_init" not in old

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.manifest import why_not_portable
@@ -117,51 +115,32 @@ def locked(
     return lock
 
 
-def test_two_machines_have_the_same_keys_and_artifacts(tmp_path: Path, warm_store: Store) -> None:
+def test_two_machines_have_the_same_keys_and_artifacts_and_name_no_folder(
+    tmp_path: Path, warm_store: Store
+) -> None:
     """Other folder, user, home, host, umask, locale, time zone, cores, hash seed, terminal."""
+    variables = {
+        "HOME": str(tmp_path / "nowhere"), "USER": "someone", "LOGNAME": "someone",
+        "LANG": "tr_TR.UTF-8", "LC_ALL": "C", "TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "77",
+        "TERM": "vt100", "COLUMNS": "20", "OMP_NUM_THREADS": "7", "CI": "true",
+    }  # fmt: skip
     first = locked(tmp_path / "first", warm_store)
-    other = locked(
-        tmp_path / "other" / "deep in it" / "é",
-        warm_store,
-        prefix=other_machine(),
-        umask=0o077,
-        HOME=str(tmp_path / "nowhere"),
-        USER="someone",
-        LOGNAME="someone",
-        LANG="tr_TR.UTF-8",
-        LC_ALL="C",
-        TZ="Asia/Kathmandu",
-        PYTHONHASHSEED="77",
-        TERM="vt100",
-        COLUMNS="20",
-        OMP_NUM_THREADS="7",
-        CI="true",
-        AWS_REGION="eu-north-1",
-    )
+    far = tmp_path / "other" / "deep in it" / "é"
+    other = locked(far, warm_store, prefix=other_machine(), umask=0o077, **variables)
     assert len(first.variants) == 2
     assert other.variants == first.variants
     assert other.toolchain == first.toolchain
 
-
-def test_what_a_kernel_sees_of_a_machine_is_no_reason_to_stay(
-    tmp_path: Path, warm_store: Store
-) -> None:
-    locked(tmp_path, warm_store)
-    store = Store(tmp_path / "store")
-    manifests = [
-        manifest
-        for path in store.folder.glob("man/*/*")
-        if (manifest := store.get_manifest(path.name)) is not None and manifest.variant
-    ]
-    assert len(manifests) == 2
-    assert {why_not_portable(manifest) for manifest in manifests} == {""}
+    store = Store(far / "store")
+    found = [store.get_manifest(path.name) for path in store.folder.glob("man/*/*")]
+    manifests = [manifest for manifest in found if manifest is not None and manifest.variant]
+    assert [why_not_portable(manifest) for manifest in manifests] == ["", ""]
     assert not any(str(tmp_path) in repr(manifest.to_json()) for manifest in manifests)
 
 
-@pytest.mark.parametrize(
-    ("manifest", "why"),
-    [
-        (Manifest(), ""),
+def test_what_depends_on_paths_of_a_machine_stays_there() -> None:
+    outside = "outside of the folder of its spec"
+    for manifest, why in (
         (Manifest(files={"file:kernel.py": "0", "file:../lib/a.py": "0", "module:x": "0"}), ""),
         (Manifest(opened={"file:tiles.json": "0", "site:x/y.json": "0", "is:site:x": "0"}), ""),
         (Manifest(opened={"is:/etc/hostname": "file", "is:/proc/self": "folder"}), ""),
@@ -169,23 +148,9 @@ def test_what_a_kernel_sees_of_a_machine_is_no_reason_to_stay(
             Manifest(files={"file:/home/me/kernel.py": "0"}),
             "its spec names /home/me/kernel.py by an absolute path",
         ),
-        (
-            Manifest(opened={"file:/etc/tiles.json": "0"}),
-            "it reads /etc/tiles.json, outside of the folder of its spec",
-        ),
-        (
-            Manifest(opened={"folder:a": "0", "folder:/data": None}),
-            "it reads /data, outside of the folder of its spec",
-        ),
-        (
-            Manifest(opened={"link:/data/now": "0"}),
-            "it reads /data/now, outside of the folder of its spec",
-        ),
-        (
-            Manifest(opened={"is:/data/now": None}),
-            "it tests for /data/now, outside of the folder of its spec",
-        ),
-    ],
-)
-def test_what_depends_on_paths_of_a_machine_stays_there(manifest: Manifest, why: str) -> None:
-    assert why_not_portable(manifest) == why
+        (Manifest(opened={"file:/etc/tiles": "0"}), f"it reads /etc/tiles, {outside}"),
+        (Manifest(opened={"folder:a": "0", "folder:/data": None}), f"it reads /data, {outside}"),
+        (Manifest(opened={"link:/data/now": "0"}), f"it reads /data/now, {outside}"),
+        (Manifest(opened={"is:/data/now": None}), f"it tests for /data/now, {outside}"),
+    ):
+        assert why_not_portable(manifest) == why

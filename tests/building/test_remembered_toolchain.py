@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
+from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
 from pallasc.compiler.inputs import manifest
 from pallasc.compiler.inputs.manifest import choose_remembered, remember
+from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain import toolchain as installed
-from pallasc.compiler.toolchain.identity import components
+from pallasc.compiler.toolchain.identity import components, own_digest, python_name
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.loading.lock import Lock
 
@@ -47,7 +50,7 @@ def built(compiled: Any, tmp_path: Path) -> Any:
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the packages that compile from what looks for them."""
-    found, located = installed.find_package, recalled_locate()
+    found, located = installed.find_package, modules.locate_module
 
     def find_package(name: str) -> Any:
         return None if name.startswith(COMPILER) else found(name)
@@ -61,12 +64,6 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"pallasc.compiler.{place}.locate_module", locate_module)
 
 
-def recalled_locate() -> Any:
-    from pallasc.compiler.toolchain.modules import locate_module
-
-    return locate_module
-
-
 BOTH = ("spec.yaml", "twice.py")
 
 
@@ -75,14 +72,13 @@ def test_what_the_store_has_is_found_and_what_is_not_checked_is_said(
     built: Any, nothing_installed: None, options: dict[str, bool]
 ) -> None:
     report = built.build(*BOTH, **options)
-    assert [result.status for result in report.results] == ["hit", "hit"], report
-    assert report.exit_code == 0
+    assert [result.status for result in report.results] == ["hit", "hit"]
     toolchain, packages = report.notes
-    assert toolchain.startswith(
+    assert re.match(
         "the toolchain was not checked, because no compiler is installed here; the store was "
-        "filled with jax 0."
+        r"filled with jax 0\..*, ptxas 1",
+        toolchain,
     )
-    assert ", ptxas 1" in toolchain
     assert packages == (
         "packages that kernels import but are not installed here were not checked: numpy"
     )
@@ -90,11 +86,11 @@ def test_what_the_store_has_is_found_and_what_is_not_checked_is_said(
 
 def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None:
     built.write("scale.py", "def run(x):\n    return x * 5\n")
-    frozen, missing, asked = (
-        built.build(**options).results[0] for options in ({"frozen": True}, {"compile": False}, {})
-    )
+    (frozen,) = built.build(frozen=True).results
+    (missing,) = built.build(compile=False, explain=True).results
+    (asked,) = built.build().results
     assert frozen.error.exit_code == 3
-    assert missing.status == "missing"
+    assert (missing.status, missing.explanation.reason) == ("missing", "scale.py has changed")
     assert asked.error.exit_code == 4
     assert str(asked.error).endswith(
         "scale@h100-sxm has to be compiled, and no compiler is installed here: "
@@ -117,19 +113,6 @@ def test_an_empty_store_lacks_what_a_build_asks_for_and_only_compiling_needs_a_c
     assert [(r.status, r.reason) for r in missing.results] == [("missing", why)]
     with pytest.raises(ToolError, match="No CUDA plugin for JAX is installed"):
         project.build()
-
-
-def test_why_is_told_without_a_compiler_where_the_store_says_enough(
-    built: Any, nothing_installed: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    specs = [str(built.folder / name) for name in BOTH]
-    asked = ["build", *specs, "--dry-run", "--explain", "--store"]
-    built.write("scale.py", "import numpy\n\n\ndef run(x):\n    return x * 5\n")
-    assert main([*asked, str(built.store.root)]) == 0
-    err = capfd.readouterr().err
-    assert "warning: the toolchain was not checked, because no compiler is" in err
-    assert "missing   scale@h100-sxm  scale.py has changed\n" in err
-    assert "hit       twice@h100-sxm" in err
 
 
 def test_a_lock_is_compared_without_a_compiler(
@@ -155,46 +138,35 @@ def test_a_lock_is_compared_without_a_compiler(
 
 def identity(name: str) -> dict[str, str]:
     """Return the identity of a toolchain of this Python and this pallasc."""
-    from pallasc.cache.stat_digest import FileDigests
-    from pallasc.compiler.toolchain.identity import own_digest, python_name
-
     own = own_digest(FileDigests().digest)
     return {"python": f"{python_name()}, starts with this", "pallasc": own, "jax": name * 64}
 
 
-def test_the_toolchain_of_the_lock_is_taken_or_none(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for name in ("1", "2"):
-        remember(store, identity(name), {"jax": f"0.{name}"})
-    assert choose_remembered(store).versions == {"jax": "0.2"}
-    locks = [Lock(components(identity(name), {}, {})) for name in ("1", "3")]
-    assert choose_remembered(store, locks[0]).versions == {"jax": "0.1"}
-    with pytest.raises(NotCachedError, match="not filled with the lock file's toolchain"):
-        choose_remembered(store, locks[1])
-
-
-def test_toolchains_are_remembered_once_each_the_newest_first(tmp_path: Path) -> None:
+def test_the_toolchain_of_the_lock_or_the_newest_is_taken(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for name in ("1", "2", "1", *"345678"):
         remember(store, identity(name), {"jax": f"0.{name}"})
-    assert [known.versions["jax"][2:] for known in manifest.remembered_toolchains(store)] == list(
-        "87654312"
-    )
+    known = [known.versions["jax"][2:] for known in manifest.remembered_toolchains(store)]
+    assert known == list("87654312")  # each once
+    assert choose_remembered(store).versions == {"jax": "0.8"}
+    locks = [Lock(components(identity(name), {}, {})) for name in ("1", "9")]
+    assert choose_remembered(store, locks[0]).versions == {"jax": "0.1"}
+    with pytest.raises(NotCachedError, match="not filled with the lock file's toolchain"):
+        choose_remembered(store, locks[1])
 
 
 def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     other = {**identity("1"), "python": "cpython 3.2.1", "pallasc": "0" * 64}
     remember(store, other, {"jax": "0.1", "pallasc": "0.0.1"})
-    with pytest.raises(NotCachedError) as caught:
+    with pytest.raises(NotCachedError, match=r"python: 3\.2\.1 before, 3\.") as caught:
         choose_remembered(store)
-    assert "python: 3.2.1 before, 3." in str(caught.value)
     assert "pallasc: 0.0.1 before, " in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "planted",
-    [None, 1, [None], [{}], [{"identity": {}, "versions": {}, "jax": ""}],
+    [None, [None], [{}], [{"identity": {}, "versions": {}, "jax": ""}],
      [{"identity": {"python": 1, "pallasc": "a"}, "versions": {}, "jax": ""}],
      [{"identity": [], "versions": {}, "jax": ""}]],
 )  # fmt: skip
@@ -207,22 +179,13 @@ def test_what_is_planted_in_its_place_is_nothing(tmp_path: Path, planted: Any) -
     assert manifest.remembered_toolchains(store) == []
 
 
-@pytest.fixture
-def executed(built: Any) -> Any:
-    """Have the store remember what the Python file declares, which goes by its place."""
-    built.variants("twice.py")
-    return built
-
-
 @pytest.fixture(params=["setuptools", "hatchling"])
 def asked(
-    executed: Any,
-    nothing_installed: None,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    built: Any, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Callable[[], list[str]]:
     """Return what tells what a backend wants to have installed for a wheel with `built` in it."""
-    built = executed
+    built.variants("twice.py")  # remembered by the place of the file
+    request.getfixturevalue("nothing_installed")
     built.write("mylib/__init__.py", "")
     hook = "[tool.hatch.build.hooks.pallasc]\n" if request.param == "hatchling" else ""
     settings = (
@@ -249,18 +212,13 @@ def test_a_wheel_asks_for_a_compiler_only_where_something_has_to_be_compiled(
     assert asked() == []
 
 
-KEY_FILE = "ed25519:" + base64.b64encode(bytes(32)).decode()
-
-
 WITH_KEYS: list[tuple[dict[str, str], list[str]]] = [
     ({"PALLASC_SIGN_KEY": "/release.key"}, ["pallasc[sign]"]),
     ({"PALLASC_STORE_KEY": "/store.key"}, ["pallasc[cuda12,sign]"]),
-    ({"PALLASC_STORE_KEY": "/store.key", "PALLASC_FROZEN": "1"}, ["pallasc[sign]"]),
     (
         {"PALLASC_REQUIRE_SIGNED_STORE": "1", "PALLASC_TRUSTED_KEYS": "trusted.pub"},
         ["pallasc[cuda12,sign]"],
     ),
-    ({"PALLASC_REQUIRE_SIGNED_STORE": "1"}, ["pallasc[cuda12]"]),
     ({"PALLASC_REQUIRE_SIGNATURE": "1"}, []),
 ]
 
@@ -280,12 +238,7 @@ def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
             assert asked() == requirements, variables
             patch.setattr("pallasc.hooks.bundles.find_package", lambda name: name)
             assert [name for name in asked() if "sign" in name] == [], variables
-
-
-@pytest.mark.parametrize("asked", ["setuptools"], indirect=True)
-def test_a_bundle_that_must_be_signed_is_checked_with_what_signs(
-    built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # A bundle that was made before is only verified.
     monkeypatch.setattr("pallasc.hooks.bundles.find_package", lambda name: None)
     text = (built.folder / "pyproject.toml").read_text()
     built.write("pyproject.toml", text.replace('["spec.yaml", "twice.py"]', '"made.pallasc"'))

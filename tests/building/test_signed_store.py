@@ -13,11 +13,10 @@ from pallasc.cache import format
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, set_name
 from pallasc.cache.store import Store
 from pallasc.cache.verify import verify
-from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.relock import update_lock
-from pallasc.compiler.builds.reproduce import reproduce, with_reproduction
 from pallasc.compiler.inputs.lookup import Requests, artifact_of_action
-from pallasc.errors import CheckError, CorruptError
+from pallasc.errors import CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
 KERNEL = """\
@@ -84,13 +83,6 @@ def signed_kernels(vouched: tuple[Any, Path], tmp_path: Path) -> Any:
     return vouched[0].copy(tmp_path)
 
 
-@pytest.fixture
-def unbuilt(compiled: Any, project: Any) -> Any:
-    """Return a project with the same two kernels and an empty store."""
-    shutil.copytree(compiled.folder, project.folder, dirs_exist_ok=True)
-    return project
-
-
 def signed(store: Store) -> Store:
     """Return the same store, of which only what is signed counts."""
     return Store(store.root, require_signed=True)
@@ -125,9 +117,10 @@ def test_a_forged_record_is_a_hit_unless_signatures_are_required(kernels: Any) -
     assert statuses(second) == ["hit", "hit"]
     assert second.results[0].artifact.cubin() == forged != honest
 
-    doubted = kernels.build(store=signed(kernels.store), compile=False)
+    doubted = kernels.build(store=signed(kernels.store), compile=False, explain=True)
     assert statuses(doubted) == ["missing", "missing"]
     assert {result.reason for result in doubted.results} == {NOT_SIGNED}
+    assert {result.explanation.reason for result in doubted.results} == {NOT_SIGNED}
     healed = kernels.build(store=signed(kernels.store))
     assert statuses(healed) == ["compiled", "compiled"]
     assert healed.results[0].artifact.cubin() == honest
@@ -146,30 +139,6 @@ def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(
     assert artifact_of_action(signed(store), action) is not None
     forge(store, other)
     assert artifact_of_action(signed(store), other) is None
-
-
-def test_an_entry_that_nobody_signed_is_explained_as_that(kernels: Any) -> None:
-    kernels.build()
-    store = signed(kernels.store)
-    found = kernels.build(store=store, compile=False, explain=True)
-    assert [result.explanation.reason for result in found.results] == [NOT_SIGNED, NOT_SIGNED]
-
-
-def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
-    first = kernels.build()
-    forge(kernels.store, first.results[0].action_key)
-    report = kernels.build()
-    stored = {result.variant.id: result.artifact for result in report.results}
-    variants = kernels.variants()
-    found = reproduce(variants, 2, store=kernels.store, stored=stored, options=Options(jobs=1))
-    double, triple = found.results
-    assert (double.outcome, triple.outcome) == ("different", "same")
-    assert double.first == double.second == first.results[0].artifact.digest
-    assert double.stored == report.results[0].artifact.digest
-    assert any("bytes differ from offset" in text for text in double.differences)
-    (failed,) = with_reproduction(report, found).failed
-    assert isinstance(failed.error, CheckError)
-    assert "other bytes than in the store" in failed.error.message
 
 
 def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: Any) -> None:
@@ -219,63 +188,53 @@ def test_who_signs_does_not_vouch_for_what_others_compiled(kernels: Any) -> None
 
 
 def test_another_machine_believes_the_public_key_and_not_the_lock(
-    unbuilt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: Any, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(compiled.folder, project.folder, dirs_exist_ok=True)
     key = generate_key()
     private, public = tmp_path / "ci.key", tmp_path / "ci.key.pub"
     private.write_bytes(private_key_text(key))
     public.write_text(f"{public_key(key)}\n")
     with monkeypatch.context() as patch:
         patch.setenv("PALLASC_STORE_KEY", str(private))
-        unbuilt.build(store=Store(unbuilt.store.root))
-    updated = update_lock(
-        unbuilt.variants(), None, file=Path("pallasc.lock"), whole=True, store=unbuilt.store
-    )
+        project.build(store=Store(project.store.root))
+    file = Path("pallasc.lock")
+    updated = update_lock(project.variants(), None, file=file, whole=True, store=project.store)
     assert updated.complete
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
-    doubted = unbuilt.build(store=Store(unbuilt.store.root), frozen=True)
+    doubted = project.build(store=Store(project.store.root), frozen=True)
     assert {result.reason for result in doubted.results} == {NOT_SIGNED}
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
-    assert statuses(unbuilt.build(store=Store(unbuilt.store.root), frozen=True)) == ["hit", "hit"]
+    assert statuses(project.build(store=Store(project.store.root), frozen=True)) == ["hit", "hit"]
 
-    from pallasc.compiler.builds.locked import Locked
-
-    shutil.rmtree(unbuilt.store.folder / "man")
+    shutil.rmtree(project.store.folder / "man")
     held = Locked("pallasc.lock", updated.lock)
-    report = unbuilt.build(store=Store(unbuilt.store.root), frozen=True, locked=held)
+    report = project.build(store=Store(project.store.root), frozen=True, locked=held)
     assert {type(result.error) for result in report.results} == {CorruptError}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_record_that_is_no_artifacts_is_put_away(doubling: Any, tmp_path: Path) -> None:
+    project, action = doubling[0].copy(tmp_path), doubling[1]
+    path = project.store.path("ac", action)
+    honest = path.read_bytes()
+    artifact = project.store.get_artifact(action, verify=True).artifact
+    kernel = artifact["kernels"][0]
+    wrong: list[dict[str, Any]] = [
         {"kernels": [7]}, {"kernels": 7}, {"kernels": [{}]}, {"blobs": []}, {"target": {}},
-        {"target": 7}, {"toolchain": []}, {"plan": None}, {"schema": 99},
-    ],
-)  # fmt: skip
-def test_a_record_that_is_no_artifacts_is_put_away(stored_action: Any, change: Any) -> None:
-    store, action = stored_action
-    found = store.get_artifact(action, verify=True)
-    body = {**found.record, "artifact": {**found.artifact, **change}}
-    store.path("ac", action).write_bytes(format.encode("artifact", action, body)[0])
-    assert artifact_of_action(store, action) is None
-    assert "is corrupt and counts as missing" in store.warnings[0]
-    assert not store.path("ac", action).exists()
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("cubin", []), ("cubin", None), ("name", 7), ("registers", "x"), ("registers", -1),
-     ("registers", 10**30), ("spill_load_bytes", []), ("ptx", 3), ("origin", None)],
-)  # fmt: skip
-def test_the_kernels_of_a_record_are_checked(stored_action: Any, field: str, value: Any) -> None:
-    store, action = stored_action
-    found = store.get_artifact(action, verify=True)
-    kernels = [{**found.artifact["kernels"][0], field: value}]
-    body = {**found.record, "artifact": {**found.artifact, "kernels": kernels}}
-    store.path("ac", action).write_bytes(format.encode("artifact", action, body)[0])
-    assert artifact_of_action(store, action) is None
-    assert not store.path("ac", action).exists()
+        {"toolchain": []}, {"plan": None}, {"schema": 99},
+    ]  # fmt: skip
+    fields: list[tuple[str, Any]] = [
+        ("cubin", []), ("name", 7), ("registers", "x"), ("registers", -1), ("registers", 10**30),
+        ("spill_load_bytes", []), ("ptx", 3), ("origin", None),
+    ]  # fmt: skip
+    for change in [*wrong, *({"kernels": [{**kernel, name: value}]} for name, value in fields)]:
+        body, _ = format.decode("artifact", action, honest)
+        body["artifact"] = {**artifact, **change}
+        path.write_bytes(format.encode("artifact", action, body)[0])
+        store = Store(project.store.root)
+        assert artifact_of_action(store, action) is None, change
+        assert "is corrupt and counts as missing" in store.warnings[0]
+        assert not path.exists()
 
 
 @pytest.fixture(scope="module")
@@ -287,20 +246,12 @@ def doubling(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[A
     return project, result.action_key
 
 
-@pytest.fixture
-def stored_action(doubling: tuple[Any, str], tmp_path: Path) -> tuple[Store, str]:
-    """Return a store of its own, and the action key of an artifact in it."""
-    project, action = doubling
-    return project.copy(tmp_path).store, action
-
-
 FORGED: list[dict[str, Any]] = [
     {"action": ""}, {"files": {"file:\0": "00" * 32}}, {"files": {"": "00" * 32}},
-    {"packages": {"": ""}}, {"packages": {"../..": "x"}}, {"packages": {"a\0b": "x"}},
-    {"opened": {"": "x"}}, {"opened": {"file:/dev/zero": "x"}}, {"opened": {"link:\0": None}},
-    {"opened": {"folder:site:../..": "x"}}, {"missed": {"": "x", "A=B": "x", "\0": "x"}},
-    {"absent": ["", "..", "a\0b", "/etc/passwd"]}, {"hidden": ["x"]}, {"read": "00" * 32},
-    {"request": "[", "fields": "7"}, {"printed": "x"},
+    {"packages": {"../..": "x", "a\0b": "x"}}, {"opened": {"file:/dev/zero": "x"}},
+    {"opened": {"link:\0": None}}, {"opened": {"folder:site:../..": "x"}},
+    {"missed": {"": "x", "A=B": "x", "\0": "x"}}, {"absent": ["", "..", "a\0b", "/etc/passwd"]},
+    {"hidden": ["x"]}, {"read": "00" * 32}, {"request": "[", "fields": "7"}, {"printed": "x"},
     {"files": {"module:" + "a." * 500: "0" * 64}},
 ]  # fmt: skip
 

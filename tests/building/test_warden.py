@@ -9,13 +9,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pallasc.compiler.workers.messages import Reply
+from pallasc.compiler.workers.warden import (
+    descendants,
+    held_bytes,
+    held_together_bytes,
+    parents,
+)
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from fakes import answers, code, environment, fakes, value
@@ -58,17 +64,11 @@ def is_gone(process: int) -> bool:
         os.close(descriptor)
 
 
-def test_nothing_that_a_worker_started_outlives_the_pool() -> None:
-    (answer,) = ask(LEAVES)
-    assert len(value(answer)) == 5
-    assert all(map(is_gone, value(answer)))
-
-
-def test_nothing_that_a_worker_started_outlives_the_worker() -> None:
-    left, dead, after = ask(LEAVES, "import os; os._exit(3)", "value = 1")
+def test_nothing_that_a_worker_started_outlives_the_worker_or_the_pool() -> None:
+    left, dead, after = ask(LEAVES, "import os; os._exit(3)", LEAVES)
     assert str(dead.error) == "the compiling process ended with exit code 3"
-    assert value(after) == 1
-    assert all(map(is_gone, value(left)))
+    assert len(value(after)) == 5
+    assert all(map(is_gone, value(left) + value(after)))
 
 
 def test_nothing_that_a_worker_started_outlives_it_when_it_kills_its_warden(tmp_path: Path) -> None:
@@ -133,16 +133,21 @@ def test_temporary_files_of_a_worker_have_a_folder_that_no_variable_shows() -> N
     assert not Path(python).exists()
 
 
-def test_a_worker_leaves_no_core_and_is_the_first_to_go_when_memory_runs_out() -> None:
+def test_a_worker_begins_with_limits_and_no_signal_blocked_or_descriptor_to_spare() -> None:
     text = (
-        "import resource\n"
+        "import os, resource, signal\n"
         "value = [resource.getrlimit(resource.RLIMIT_CORE)[0],\n"
-        "         resource.getrlimit(resource.RLIMIT_DATA)[0],\n"
-        "         int(open('/proc/self/oom_score_adj').read())]"
+        "         int(open('/proc/self/oom_score_adj').read()),\n"
+        "         list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),\n"
+        "         sorted(map(int, os.listdir('/proc/self/fd'))),\n"
+        "         resource.getrlimit(resource.RLIMIT_DATA)[0]]"
     )
-    assert value(ask(text)[0]) == [0, -1, 500]
-    core, data, score = value(ask(text, memory_bytes=1 << 30)[0])
-    assert (core, score) == (0, 500)
+    *usual, descriptors, data = value(ask(text)[0])
+    assert (usual, data) == ([0, 500, []], -1)
+    assert descriptors[:3] == [0, 1, 2]
+    assert len(descriptors) == 6  # one lists the folder, two are the pipes
+    *limited, _, data = value(ask(text, memory_bytes=1 << 30)[0])
+    assert limited == usual
     assert (1 << 30) + (512 << 20) < data < (1 << 40)
 
 
@@ -153,13 +158,69 @@ def test_a_copy_that_a_kernel_made_by_fork_does_not_answer() -> None:
     assert list(map(value, later)) == [2, 3]
 
 
-def test_a_worker_begins_with_no_signal_blocked_or_descriptor_to_spare() -> None:
-    (answer,) = ask(
-        "import os, signal\n"
-        "value = [list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),\n"
-        "         sorted(map(int, os.listdir('/proc/self/fd')))]"
+# ---- what /proc says of processes
+
+MB = 1_000_000
+
+Start = Callable[[str], int]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return what starts Python code, waits until it prints a line, and gives its process id."""
+    started = []
+
+    def start(code: str) -> int:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        return process.pid
+
+    yield start
+    for process in started:
+        os.killpg(process.pid, 9)
+        process.communicate()
+
+
+def test_descendants_are_found_at_any_depth_and_with_any_name(start: Start) -> None:
+    table = {2: 1, 3: 1, 4: 2, 5: 4, 6: 9, 7: 5}
+    assert [descendants(process, table) for process in (2, 3, 8)] == [[4, 5, 7], [], []]
+    name = "import ctypes; ctypes.CDLL(None).prctl(15, b') R 1 (\\n', 0, 0, 0)"
+    child = start(f"{name}\nprint('ready', flush=True); input()")
+    assert parents()[child] == os.getpid()
+    assert child in descendants(os.getpid(), parents())
+
+
+def test_memory_of_its_own_counts_and_that_of_files_does_not(start: Start) -> None:
+    maps = "import mmap, sys; f = open(sys.executable, 'rb')\n"
+    maps += "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); bytes(m)\n"
+    shared = "import mmap\nx = mmap.mmap(-1, 100_000_000); x.write(b'x' * 100_000_000)\n"
+    codes = ("", maps, "x = b'x' * 100_000_000\n", shared)
+    idle, reader, holder, sharer = (
+        held_bytes(start(f"{code}print('ready', flush=True); input()")) for code in codes
     )
-    blocked, descriptors = value(answer)
-    assert blocked == []
-    assert descriptors[:3] == [0, 1, 2]
-    assert len(descriptors) == 6  # one lists the folder, two are the pipes
+    assert 0 < idle < 30 * MB
+    assert reader < idle + 5 * MB
+    assert idle + 99 * MB < holder < idle + 110 * MB
+    assert idle + 99 * MB < sharer < idle + 220 * MB
+
+
+def test_what_a_fork_shares_counts_once(start: Start) -> None:
+    forks = "import os\nx = b'x' * 100_000_000\n"
+    forks += "for _ in range(3):\n    if not os.fork(): os.read(0, 1); os._exit(0)\n"
+    process = start(f"{forks}print('ready', flush=True); input()")
+    tree = [process, *descendants(process, parents())]
+    assert len(tree) == 4
+    assert sum(map(held_bytes, tree)) > 400 * MB
+    assert 100 * MB < held_together_bytes(tree) < 160 * MB
+
+
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    done = subprocess.Popen(["true"])
+    done.wait()
+    assert held_bytes(done.pid) == held_together_bytes([done.pid]) == 0
+    assert done.pid not in parents()

@@ -73,15 +73,12 @@ def test_a_file_that_never_rests_is_told_after_some_seconds(file: Path) -> None:
     assert 5 <= script.now_s < 6
 
 
-def test_a_file_that_vanishes_may_come_back_before_it_is_told(file: Path) -> None:
+def test_a_file_that_vanishes_and_its_return_are_told_when_it_rests(file: Path) -> None:
     script = Script(file.unlink, nothing, nothing, lambda: file.write_text("new"))
-    assert watch(script, file).wait() == [file]
-    assert file.exists()
-
-
-def test_a_file_that_stays_away_is_told_and_so_is_its_return(file: Path) -> None:
-    script = Script(file.unlink)
     files = watch(script, file)
+    assert files.wait() == [file]
+    assert file.exists()
+    script.steps.append(file.unlink)
     assert files.wait() == [file]
     script.steps.append(lambda: file.write_text("again"))
     assert files.wait() == [file]
@@ -105,16 +102,13 @@ def test_a_folder_changes_when_a_source_comes_or_goes(tmp_path: Path) -> None:
     assert script.steps == []
 
 
-def test_what_is_watched_first_is_each_path_its_folder_and_the_project(tmp_path: Path) -> None:
-    spec = tmp_path / "project" / "specs" / "spec.yaml"
-    spec.parent.mkdir(parents=True)
-    project = tmp_path / "project" / "pyproject.toml"
-    project.touch()
-    assert files_of_paths([str(spec)]) == {spec, spec.parent, project}
-
-
-def test_python_files_of_environments_and_hidden_folders_are_left_out(tmp_path: Path) -> None:
-    for name in ("a.py", "sub/b.py", ".git/c.py", "env/lib/d.py", "env/pyvenv.cfg", "sub/e.txt"):
+def test_a_spec_is_watched_with_its_folder_and_project_and_python_files_of_neither_environment(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.py", "sub/b.py", ".git/c.py", "env/lib/d.py", "env/pyvenv.cfg",
+                 "pyproject.toml", "sub/spec.yaml"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert python_files(tmp_path) == {tmp_path / "a.py", tmp_path / "sub/b.py"}
+    spec = tmp_path / "sub" / "spec.yaml"
+    assert files_of_paths([str(spec)]) == {spec, spec.parent, tmp_path / "pyproject.toml"}

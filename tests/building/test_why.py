@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,29 +15,19 @@ from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import version_of
 
 DIGEST = re.compile("[0-9a-f]{64}")
-MADE = "scale@h100-sxm"
-
-
 SPEC = {"name": "scale", "entry": "scale.py:run"}
 
 
 @pytest.fixture(scope="module")
-def template(make_project: Any) -> Any:
-    """Return a project whose one kernel is in the store."""
+def built(make_project: Any) -> Any:
+    """Return a project whose one kernel is in the store; tests change its spec only."""
     project = make_project()
-    project.write("scale.py", "import tiny\n\n\ndef run(x):\n    return x * tiny.TWO\n")
-    project.write("tiny.py", "TWO = 2\n")
+    project.write("scale.py", "def run(x):\n    return x * 2\n")
     project.write("table.txt", "1")
     project.write("more.txt", "1")
     project.spec({**SPEC, "files": ["table.txt"]})
     assert project.build().exit_code == 0
     return project
-
-
-@pytest.fixture
-def built(template: Any, tmp_path: Path) -> Any:
-    """Return a copy of that project."""
-    return template.copy(tmp_path)
 
 
 def explained(project: Any, before: str, now: str, **identity: str) -> Explanation:
@@ -64,6 +52,7 @@ def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
 
 
 def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
+    built.write("table.txt", "1")
     built.spec({**SPEC, "files": ["table.txt"], "args": {"x": "f32[16, 128]"}})
     found = explained(built, "never", "never", ptxas="0" * 64, jax="1" * 64)
     assert found.reason.startswith("its key differs in: args; compiled with another toolchain: ")
@@ -73,59 +62,19 @@ def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
     assert not DIGEST.search(text)
 
 
-@pytest.mark.parametrize(
-    ("declared", "content", "sentence"),
-    [
+def test_a_data_file_is_named_without_its_digests(built: Any) -> None:
+    for declared, content, sentence in (
         (["table.txt"], "2", "table.txt has changed"),
         (["table.txt", "more.txt"], "1", "more.txt is new in the spec"),
         ([], "1", "table.txt is no longer in the spec"),
-    ],
-)
-def test_a_data_file_is_named_without_its_digests(
-    built: Any, declared: list[str], content: str, sentence: str
-) -> None:
-    built.write("table.txt", content)
-    built.spec({**SPEC, "files": declared} if declared else SPEC)
-    (result,) = built.build(compile=False, explain=True).results
-    text = "\n".join(difference_lines(result.explanation))
-    assert f"      {sentence}" in text.splitlines()
-    assert ("stored:" in text) == (declared != ["table.txt"])  # of the field `files`
-    assert not DIGEST.search(text)
-
-
-@pytest.mark.parametrize(
-    ("now", "clause"),
-    [
-        ("1.1", "gadget: 1.0 before, 1.1 here"),
-        ("1.0", "gadget: other content of the same version, 1.0"),
-        (None, "gadget: not here"),
-    ],
-)
-def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
-    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str | None, clause: str
-) -> None:
-    site = tmp_path / "site-packages"
-    monkeypatch.setattr("pallasc.compiler.toolchain.modules.site_folders", lambda: (f"{site}/",))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    from pallasc.compiler.inputs.manifest import Sources, make_manifest
-    from pallasc.compiler.inputs.sources import CurrentSources
-    from pallasc.compiler.toolchain.modules import Place
-
-    def install(version: str | None, text: str) -> None:
-        for place in sorted(site.rglob("*"), reverse=True):
-            place.rmdir() if place.is_dir() else place.unlink()
-        if version is not None:
-            (site / "gadget").mkdir(parents=True)
-            (site / "gadget/__init__.py").write_text(text)
-            (site / f"gadget-{version}.dist-info").mkdir()
-
-    install("1.0", "")
-    digests = project.context().digests
-    manifest = make_manifest("0" * 64, Sources(packages={"gadget"}, hidden=[]), digests)
-    sources = CurrentSources(Place(str(tmp_path), (str(tmp_path),)), digests)
-    assert sources.first_change(manifest) is None
-    install(now, "ONE = 1\n")
-    assert [change.sentence for change in sources.changes(manifest)] == [clause]
+    ):
+        built.write("table.txt", content)
+        built.spec({**SPEC, "files": declared} if declared else SPEC)
+        (result,) = built.build(compile=False, explain=True).results
+        text = "\n".join(difference_lines(result.explanation))
+        assert f"      {sentence}" in text.splitlines()
+        assert ("stored:" in text) == (declared != ["table.txt"])  # of the field `files`
+        assert not DIGEST.search(text)
 
 
 def test_the_version_of_a_module_is_that_of_its_distribution() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +26,21 @@ from pallasc.specs.loading.yaml_loader import load_yaml
 KERNELS = """
 import json
 import os
-import signal
 import time
 from pathlib import Path
 
-import outside
-from helper import first
-from inner.deeper import second
+from inner.helper import size_of
 from pallasc.specs.library.elementwise import add
 
 def run(x, y, *, rows):
     table = json.loads(Path("table.json").read_text())
-    return add(x, y, block_size=first(second(outside.third(table["block"]))))
+    return add(x, y, block_size=size_of(table))
 
 def wrong(x, y):
     raise ValueError("no such tile")
 
 def bad_argument(x, y, *, block_size):
     return add(x, y, block_size=block_size)
-
-def crashes(x, y):
-    os.kill(os.getpid(), signal.SIGSEGV)
 
 def dies_with_place(x, y):
     print("ERROR: lost a bank", flush=True)
@@ -55,38 +50,7 @@ def waits(x, y, *, told):
     Path(told).write_text(str(os.getpid()))
     time.sleep(3600)
 """
-SPEC = """\
-schema: 1
-targets: [sm_90a]
-kernels:
-  - name: run
-    entry: kernels.py:run
-    files: [table.json]
-    args: {x: "f32[{rows}, 128]", y: "f32[{rows}, 128]"}
-    static: {rows: "{rows}"}
-    matrix: {rows: [128, 256, 512, 1024]}
-"""
-WRONG = """\
-schema: 1
-targets: [sm_90a]
-kernels:
-  - {name: wrong, entry: "kernels.py:wrong", args: {x: "f32[8, 128]", y: "f32[8, 128]"}}
-  - {name: crashes, entry: "kernels.py:crashes", args: {x: "f32[8, 128]", y: "f32[8, 128]"}}
-  - {name: dies, entry: "kernels.py:dies_with_place", args: {x: "f32[8, 128]", y: "f32[8, 128]"}}
-  - name: bad_argument
-    entry: kernels.py:bad_argument
-    args: {x: "f32[8, 128]", y: "f32[8, 128]"}
-    static: {block_size: 7}
-"""
-WAITS = """\
-schema: 1
-targets: [sm_90a]
-kernels:
-  - name: waits
-    entry: kernels.py:waits
-    args: {{x: "f32[8, 128]", y: "f32[8, 128]"}}
-    static: {{told: "{told}"}}
-"""
+ARGS = {"x": "f32[8, 128]", "y": "f32[8, 128]"}
 
 
 @dataclass
@@ -96,7 +60,6 @@ class Project:
     folder: Path
     warm: Store
     stores: int = 0
-    built: dict[str, Report] = field(default_factory=dict)
 
     def store(self) -> Store:
         self.stores += 1
@@ -109,25 +72,37 @@ class Project:
         """Variables that give workers a store with the digests of the toolchain."""
         return {"PALLASC_CACHE_DIR": str(self.warm.root)}
 
-    def build(self, store: Store, name: str = "spec.yaml", **options: Any) -> Report:
+    def spec(self, name: str, *kernels: dict[str, Any]) -> Path:
+        """Write a spec of kernels; their functions have their names."""
+        given = [{"entry": f"kernels.py:{k['name']}", "args": ARGS, **k} for k in kernels]
+        spec = {"schema": 1, "targets": ["sm_90a"], "kernels": given}
+        (self.folder / name).write_text(json.dumps(spec))
+        return self.folder / name
+
+    def build(
+        self, store: Store, name: str = "spec.yaml", on_event: Any = str, **options: Any
+    ) -> Report:
         given = Options(**{"jobs": 2, **options})
-        return build(expand(load_yaml(self.folder / name)), store=store, options=given)
+        variants = expand(load_yaml(self.folder / name))
+        return build(variants, store=store, options=given, on_event=on_event)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Project:
-    place = tmp_path_factory.mktemp("project")
-    folder = place / "specs"
+    folder = tmp_path_factory.mktemp("project") / "specs"
     (folder / "inner").mkdir(parents=True)
-    (folder / "kernels.py").write_text(KERNELS)
-    (folder / "helper.py").write_text("def first(size): return size\n")
-    (folder / "inner" / "__init__.py").write_text("")
-    (folder / "inner" / "deeper.py").write_text("def second(size): return size\n")
-    (folder / "table.json").write_text('{"block": 512}')
-    (folder / "spec.yaml").write_text(SPEC)
-    (folder / "wrong.yaml").write_text(WRONG)
-    (folder / "outside.py").write_text("def third(size): return size\n")
-    return Project(folder, warm_store)
+    for name, text in {
+        "kernels.py": KERNELS,
+        "inner/__init__.py": "",
+        "inner/helper.py": "def size_of(table): return table['block']\n",
+        "table.json": '{"block": 512}',
+    }.items():
+        (folder / name).write_text(text)
+    project = Project(folder, warm_store)
+    rows = {"args": dict.fromkeys("xy", "f32[{rows}, 128]"), "static": {"rows": "{rows}"}}
+    matrix = {"rows": [128, 256, 512, 1024]}
+    project.spec("spec.yaml", {"name": "run", "files": ["table.json"], "matrix": matrix, **rows})
+    return project
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +144,10 @@ def test_a_cluster_in_the_build_does_so_too_and_a_remote_gets_one_pack(
 
 
 def test_failures_read_as_at_home(project: Project, two: Cluster) -> None:
+    project.spec(
+        "wrong.yaml", {"name": "wrong"}, {"name": "dies_with_place"},
+        {"name": "bad_argument", "static": {"block_size": 7}},
+    )  # fmt: skip
     here = project.build(project.store(), "wrong.yaml", jobs=1)
     there = project.build(project.store(), "wrong.yaml", executor=two.address)
     for mine, theirs in zip(here.results, there.results, strict=True):
@@ -197,10 +176,7 @@ def test_a_worker_killed_while_it_compiles_changes_no_digest(
             if told.count("compiled") == 2:
                 own.workers["worker0"].kill()
 
-        variants = expand(load_yaml(project.folder / "spec.yaml"))
-        report = build(
-            variants, store=store, options=Options(executor=own.address), on_event=on_event
-        )
+        report = project.build(store, executor=own.address, on_event=on_event)
     assert {result.status for result in report.results} == {"compiled"}
     assert told.count("started") == len(report.results)
     assert own.workers["worker0"].returncode == -signal.SIGKILL
@@ -235,8 +211,7 @@ def test_the_end_of_a_build_ends_what_the_cluster_compiles_for_it(
     project: Project, two: Cluster, tmp_path: Path, number: int
 ) -> None:
     told = tmp_path / "told"
-    spec = project.folder / f"waits{number}.yaml"
-    spec.write_text(WAITS.format(told=told))
+    spec = project.spec("waits.yaml", {"name": "waits", "static": {"told": str(told)}})
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "pallasc", "build", str(spec), "--executor", two.address,
          "--store", str(project.store().root)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 import zipfile
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def write(folder: Path, **texts: str) -> None:
     for name, text in texts.items():
         path = folder / f"{name.replace('_in_', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text))
+        path.write_text(text)
 
 
 def sent(folder: Path, entry: str = "kernel.py:run", files: str = "") -> SentSources:
@@ -76,22 +75,28 @@ def test_files_with_credentials_and_keys_stay_here(
     assert "store.key" in names(sent(folder, files="store.key"), folder)
 
 
-def test_large_files_are_sent_where_a_spec_declares_them(
+def test_large_files_are_sent_where_a_spec_declares_them_and_not_too_many(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 500)
     (folder / "large.bin").write_bytes(b"x" * 501)
-    assert "large.bin" not in names(sent(folder), folder)
+    (folder / "small.bin").write_bytes(b"x" * 500)
+    assert names(sent(folder), folder) == {"spec.yaml", "kernel.py", "small.bin"}
     assert "large.bin" in names(sent(folder, files="large.bin"), folder)
+    monkeypatch.setattr(module, "MOST_FILES", 2)
+    with pytest.raises(ToolError, match="there is too much to send to a cluster"):
+        sent(folder)
 
 
-def test_links_to_files_are_sent_as_files(folder: Path) -> None:
+def test_links_to_files_are_sent_as_files_and_a_source_that_is_no_python_as_it_is(
+    folder: Path,
+) -> None:
     (folder / "inside.py").symlink_to("kernel.py")
     (folder / "elsewhere.py").symlink_to(__file__)
     (folder / "nowhere.py").symlink_to("missing.py")
-    result = sent(folder)
-    assert {"kernel.py", "inside.py", "elsewhere.py"} <= names(result, folder)
-    assert "nowhere.py" not in names(result, folder)
+    (folder / "broken.py").write_text("def run(x: return x\n")
+    wanted = {"spec.yaml", "kernel.py", "inside.py", "elsewhere.py", "broken.py"}
+    assert names(sent(folder), folder) == wanted
 
 
 def test_an_entry_that_is_a_module_elsewhere_is_sent(
@@ -103,26 +108,6 @@ def test_an_entry_that_is_a_module_elsewhere_is_sent(
     result = sent(folder, "mine.kernels:run")
     assert {"mine/__init__.py", "mine/kernels.py"} <= names(result, other)
     assert result.path == [str(other)]
-
-
-def test_a_folder_that_is_too_large_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_FILES", 5)
-    for number in range(5):
-        (folder / f"{number}.txt").write_text("x")
-    with pytest.raises(ToolError, match="there is too much to send to a cluster"):
-        sent(folder)
-
-
-def test_a_source_that_is_no_python_is_sent_as_it_is(folder: Path) -> None:
-    (folder / "kernel.py").write_text("def run(x: return x\n")
-    path = folder / "spec.yaml"
-    path.write_text(SPEC.replace("ENTRY", "kernel.py:run").replace("FILES", ""))
-    write(folder, kernel="def run(x): return x\n")
-    variants = expand(load_yaml(path))
-    (folder / "kernel.py").write_text("def run(x: return x\n")
-    assert "kernel.py" in names(sources_of(variants), folder)
 
 
 def test_an_archive_of_modules_is_sent_whole(

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,45 +68,23 @@ def variables(**environment: str) -> dict[str, str]:
     return compiler_variables(compiling_environment(environment, Path("/tools")))
 
 
-@pytest.mark.parametrize("name", COUNTED)
-def test_what_reaches_the_compiler_is_passed_on_and_counts(name: str) -> None:
-    assert settled({name: "v"})[name] == "v"
-    assert variables(**{name: "v"}) == {name: "v"}
+def test_each_variable_is_counted_fixed_a_place_or_withheld() -> None:
+    nothing = settled({})
+    for name in (*COUNTED, *PLACES):
+        assert settled({name: "/v"}) == {**nothing, name: "/v"}
+        assert variables(**{name: "/v"}) == ({name: "/v"} if name in COUNTED else {})
+    for name in (*FIXED, *DROPPED, *WITHHELD):
+        assert settled({name: "/v"}) == nothing, name
+        assert variables(**{name: "/v"}) == {}
+    assert {name: nothing[name] for name in FIXED} == FIXED
 
 
-@pytest.mark.parametrize("name", FIXED)
-def test_what_is_fixed_has_one_value_and_does_not_count(name: str) -> None:
-    assert settled({name: "another"})[name] == settled({})[name] == FIXED[name]
-    assert variables(**{name: "another"}) == {}
-
-
-@pytest.mark.parametrize("name", DROPPED)
-def test_what_is_dropped_does_not_reach_a_worker(name: str) -> None:
-    assert settled({name: "v"}) == settled({})
-    assert variables(**{name: "v"}) == {}
-
-
-@pytest.mark.parametrize("name", PLACES)
-def test_where_modules_and_libraries_lie_does_not_count(name: str) -> None:
-    assert settled({name: "/v"})[name] == "/v"
-    assert variables(**{name: "/v"}) == {}
-
-
-@pytest.mark.parametrize("name", WITHHELD)
-def test_what_is_withheld_does_not_reach_a_worker(name: str) -> None:
-    assert settled({name: "/v"}) == settled({})
-    assert variables(**{name: "/v"}) == {}
-
-
-@pytest.mark.parametrize("name", ["KERNEL_TILE", "HOME", "USER", "CI", "COLUMNS", "XLA_FLAGS"])
-def test_a_spec_may_declare_it(name: str) -> None:
-    assert why_not_declared(name) == ""
-
-
-@pytest.mark.parametrize("name", [*DROPPED, *sorted({*FIXED} - {"USER", "LOGNAME", "TERM"}), "PATH",
-                                  "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH"])  # fmt: skip
-def test_a_spec_cannot_declare_it(name: str) -> None:
-    assert why_not_declared(name)
+def test_a_spec_may_declare_what_is_withheld_and_nothing_that_is_fixed_or_a_place() -> None:
+    for name in ("KERNEL_TILE", "HOME", "USER", "CI", "COLUMNS", "XLA_FLAGS"):
+        assert why_not_declared(name) == ""
+    fixed = {*FIXED} - {"USER", "LOGNAME", "TERM"}
+    for name in (*DROPPED, *fixed, "PATH", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH"):
+        assert why_not_declared(name), name
 
 
 def test_a_declared_variable_counts_by_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,57 +131,40 @@ def test_workers_look_for_modules_where_this_process_does(
 # Files that variables name.
 
 
-def file_of_flags(folder: Path) -> str:
-    return str(folder / "named")
-
-
-def flag(folder: Path) -> str:
-    return f"--xla_gpu_autotune_level=0 --xla_gpu_load_autotune_results_from={folder / 'named'}"
-
-
-def listed(folder: Path) -> str:
-    return f"cuda:{folder / 'named'};rocm:/no/such/file"
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("XLA_FLAGS", file_of_flags),
-        ("XLA_FLAGS", flag),
-        ("TF_XLA_FLAGS", file_of_flags),
-        ("PJRT_NAMES_AND_LIBRARY_PATHS", listed),
-        ("LLVM_PASS_PLUGIN_PATH", file_of_flags),
-        ("LD_PRELOAD", file_of_flags),
+        ("XLA_FLAGS", "{}"),
+        ("XLA_FLAGS", "--xla_gpu_autotune_level=0 --xla_gpu_load_autotune_results_from={}"),
+        ("TF_XLA_FLAGS", "{}"),
+        ("PJRT_NAMES_AND_LIBRARY_PATHS", "cuda:{};rocm:/no/such/file"),
+        ("LLVM_PASS_PLUGIN_PATH", "{}"),
+        ("LD_PRELOAD", "{}"),
     ],
 )
 def test_a_file_that_a_variable_names_counts_by_content(
-    tmp_path: Path, name: str, value: Callable[[Path], str]
+    tmp_path: Path, name: str, value: str
 ) -> None:
-    (tmp_path / "named").write_text("--xla_one\n")
-    before = variables(**{name: value(tmp_path)})
-    assert before[name] == value(tmp_path)
-    assert variables(**{name: value(tmp_path)}) == before
-    (tmp_path / "named").write_text("--xla_two\n")
-    after = variables(**{name: value(tmp_path)})
-    assert {label for label in before if before[label] != after[label]} == {
-        f"{name}: {tmp_path / 'named'}"
-    }
+    named = tmp_path / "named"
+    given = {name: value.format(named)}
+    named.write_text("--xla_one\n")
+    before = variables(**given)
+    assert before[name] == given[name]
+    assert variables(**given) == before
+    named.write_text("--xla_two\n")
+    after = variables(**given)
+    assert {label for label in before if before[label] != after[label]} == {f"{name}: {named}"}
 
 
-def test_a_file_that_a_file_of_flags_names_counts_too(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("1")
-    (tmp_path / "flags").write_text(f"--xla_gpu_load={tmp_path / 'results'}\n")
-    before = variables(XLA_FLAGS=str(tmp_path / "flags"))
-    (tmp_path / "results").write_text("2")
-    assert variables(XLA_FLAGS=str(tmp_path / "flags")) != before
-
-
-def test_a_folder_that_a_flag_names_counts_by_content(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "results").write_text("1")
-    before = variables(XLA_FLAGS=f"--xla_results={tmp_path}")
-    (tmp_path / "inner" / "results").write_text("2")
-    assert variables(XLA_FLAGS=f"--xla_results={tmp_path}") != before
+def test_what_a_file_of_flags_names_counts_too_and_so_does_a_folder(tmp_path: Path) -> None:
+    results = tmp_path / "inner" / "results"
+    results.parent.mkdir()
+    (tmp_path / "flags").write_text(f"--xla_gpu_load={results}\n")
+    for flags in (str(tmp_path / "flags"), f"--xla_results={tmp_path}"):
+        results.write_text("1")
+        before = variables(XLA_FLAGS=flags)
+        results.write_text("2")
+        assert variables(XLA_FLAGS=flags) != before
 
 
 def test_a_folder_that_holds_too_much_is_refused(tmp_path: Path) -> None:
@@ -214,27 +174,15 @@ def test_a_folder_that_holds_too_much_is_refused(tmp_path: Path) -> None:
         variables(XLA_FLAGS=f"--xla_results={tmp_path}")
 
 
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("bin/ptxas", True),
-        ("bin/nvlink", True),
-        ("nvvm/libdevice/libdevice.10.bc", True),
-        ("nvvm/lib64/libnvvm.so", True),
-        ("nvvm/bin/cicc", False),
-        ("lib64/libcublas.so", False),
-        ("samples/code.cu", False),
-    ],
-)
-def test_of_a_toolkit_counts_what_a_compiler_takes_from_it(
-    tmp_path: Path, name: str, counts: bool
-) -> None:
+def test_of_a_toolkit_counts_what_a_compiler_takes_from_it(tmp_path: Path) -> None:
     (tmp_path / "nvvm").mkdir()
     flags = f"--xla_gpu_cuda_data_dir={tmp_path}"
-    before = variables(XLA_FLAGS=flags)
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text("changed")
-    assert (variables(XLA_FLAGS=flags) != before) is counts
+    counted = ("bin/ptxas", "bin/nvlink", "nvvm/libdevice/libdevice.10.bc", "nvvm/lib64/libnvvm.so")
+    for name in (*counted, "nvvm/bin/cicc", "lib64/libcublas.so", "samples/code.cu"):
+        before = variables(XLA_FLAGS=flags)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("changed")
+        assert (variables(XLA_FLAGS=flags) != before) is (name in counted), name
 
 
 def test_what_is_dumped_does_not_count(tmp_path: Path) -> None:

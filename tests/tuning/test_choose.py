@@ -1,4 +1,4 @@
-"""Which configurations are used: few, then fast."""
+"""Which configurations are used: few, then fast, and surely near the best."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import itertools
 import math
 import random
 
-import pytest
-
 from pallasc.tuning.choose import UNSERVED, Losses, choose, greedy_cover
+from pallasc.tuning.contest import is_surely_within
 
 LIMIT = math.log(1.03)
 
@@ -60,23 +59,37 @@ def test_with_fewer_the_loss_is_nearly_the_least() -> None:
     assert worse <= 10
 
 
-def test_of_sets_of_one_size_the_fastest_is_taken() -> None:
+def test_the_fastest_of_equally_many_is_taken_and_what_is_surely_within_comes_first() -> None:
     losses = [{0: 0.02, 1: 0.0, 2: 0.01}, {0: 0.02, 1: 0.0, 2: 0.01}]
     chosen = choose(losses, [{0, 1, 2}] * 2, 3)
     assert (chosen.columns, chosen.of_key) == ((1,), (1, 1))
-
-
-def test_a_key_takes_what_is_surely_within_before_what_seems_faster() -> None:
     losses = [{0: 0.0, 1: 0.01}, {0: 0.0}, {1: 0.0}]
     assert choose(losses, [{1}, {0}, {1}], 2).of_key == (1, 0, 1)
 
 
 def test_a_key_that_no_chosen_configuration_was_measured_for_has_none() -> None:
-    losses = [{0: 0.0}, {0: 0.0}, {1: 0.0}]
-    chosen = choose(losses, [{0}, {0}, {1}], 2, most=1)
+    chosen = choose([{0: 0.0}, {0: 0.0}, {1: 0.0}], [{0}, {0}, {1}], 2, most=1)
     assert (chosen.columns, chosen.of_key) == ((0,), (0, 0, None))
+    assert choose([], [], 3).columns == choose([], [], 3, most=1).columns == ()
 
 
-@pytest.mark.parametrize("most", [None, 1])
-def test_no_keys_need_nothing(most: int | None) -> None:
-    assert choose([], [], 3, most=most).columns == ()
+# ---- whether a variant is surely within a few percent of another
+
+
+def test_few_rounds_and_uncertain_ones_are_not_surely_within() -> None:
+    assert not any(is_surely_within([1.0] * count, 3, points=2) for count in (0, 1, 5, 10))
+    assert is_surely_within([1.02] * 12, 3, points=2)
+    assert not is_surely_within([1.02] * 12, 3, points=50)
+    assert is_surely_within([1.02] * 18, 3, points=50)
+    assert not is_surely_within([1.0, 1.05] * 30, 3, points=2)
+    assert not is_surely_within([1.04] * 60, 3, points=2)
+    assert is_surely_within([*([1.01] * 25), 9.0, 9.0], 3, points=2)
+
+
+def test_looking_after_every_round_is_rarely_wrong() -> None:
+    random_, wrong = random.Random(5), 0
+    for _ in range(200):
+        # The true median is exactly at the limit, so it is not below.
+        ratios = [1.03 * random_.lognormvariate(0.0, 0.05) for _ in range(80)]
+        wrong += any(is_surely_within(ratios[:n], 3, points=2) for n in range(1, 81))
+    assert wrong <= 4

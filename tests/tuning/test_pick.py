@@ -59,22 +59,17 @@ def test_one_configuration_that_is_near_the_best_everywhere_is_enough() -> None:
     assert (row.measured.rounds, row.measured.date) == (24, "2026-11-23")
 
 
-def test_a_tight_limit_gives_each_key_its_best() -> None:
+def test_a_tight_limit_gives_each_key_its_best_and_a_limit_of_rows_says_which_lose() -> None:
     assert uses(decided(made_results(TIMES), within=0.2)) == {256: 64, 512: 128, 1024: 256}
-
-
-def test_fewer_configurations_than_the_limit_needs_say_which_keys_lose_more() -> None:
     own = decided(made_results(TIMES), within=0.2, most=1)
     assert len(own.uses) == 1
     assert own.beyond == [(1024,), (256,)]
     assert own.default == {"tile": 128}
 
 
-def test_what_is_uncertain_does_not_count_as_within() -> None:
-    few = decided(made_results(TIMES, rounds=5))
-    assert uses(few) == {256: 64, 512: 128, 1024: 256}
-    noisy = decided(made_results(TIMES, noise=0.3))
-    assert uses(noisy) == {256: 64, 512: 128, 1024: 256}
+@pytest.mark.parametrize("made", [{"rounds": 5}, {"noise": 0.3}])
+def test_what_is_uncertain_does_not_count_as_within(made: dict[str, Any]) -> None:
+    assert uses(decided(made_results(TIMES, **made))) == {256: 64, 512: 128, 1024: 256}
 
 
 def test_the_order_of_files_and_what_they_are_called_change_nothing() -> None:
@@ -86,8 +81,6 @@ def test_the_order_of_files_and_what_they_are_called_change_nothing() -> None:
 
 
 def test_equal_numbers_of_different_types_are_different_keys() -> None:
-    times = {1: {64: 1.0, 128: 2.0}}
-    assert len(times) == 1  # a dict joins them, and results do not
     lines = [
         *made_lines({1: {64: 1.0, 128: 2.0}}),
         *made_lines({True: {64: 2.0, 128: 1.0}})[1:],
@@ -117,15 +110,12 @@ def test_a_bucket_gets_one_row_and_exceptions_of_their_own() -> None:
     assert bucket.artifact == made_digest(1024, 128)
 
 
-def test_a_key_beyond_the_last_edge_has_a_row_of_its_own() -> None:
+def test_a_key_beyond_the_last_edge_and_an_end_that_was_not_measured_have_no_shared_row() -> None:
     tune = replace(TUNE, buckets={"m": (512, 1024)})
     times = {m: {64: 1.0, 128: 2.0} for m in (500, 900, 3000)}
     assert uses(decided(made_results(times), tune=tune)) == {512: 64, 1024: 64, 3000: 64}
-
-
-def test_with_padding_a_bucket_whose_end_was_not_measured_has_no_row() -> None:
-    tune = replace(POW2, pad={"m": {"a": 0}})
-    own = decided(made_results({600: {64: 1.0}, 700: {64: 1.0}}), tune=tune)
+    padded = replace(POW2, pad={"m": {"a": 0}})
+    own = decided(made_results({600: {64: 1.0}, 700: {64: 1.0}}), tune=padded)
     assert uses(own) == {600: 64, 700: 64}
 
 
@@ -160,13 +150,6 @@ def test_rows_of_other_gpus_and_of_other_keys_stay() -> None:
     }
 
 
-def test_the_same_results_change_nothing_the_second_time() -> None:
-    first = decided(made_results(TIMES))
-    rows = tuple(change.row for change in first.changes)
-    second = decided(made_results(TIMES), rows=rows)
-    assert {change.kind for change in second.changes} == {"same"}
-
-
 def test_keys_that_were_not_measured_to_the_end_are_told_and_their_rows_stay() -> None:
     old = (Row("h100-sxm", (256,), {"tile": 256}, "b" * 64),)
     own = decided(made_results(TIMES, done=False), rows=old)
@@ -186,6 +169,7 @@ def test_points_that_failed_or_that_specs_have_no_more_are_not_used() -> None:
 # What is refused, by name.
 
 B200 = structs.replace(H100, device="NVIDIA B200", model="b200")
+UNKNOWN = structs.replace(H100, device="NVIDIA H100 PCIe", model=None)
 
 
 def refused(*files: Results, **options: Any) -> PallascError:
@@ -194,29 +178,27 @@ def refused(*files: Results, **options: Any) -> PallascError:
     return caught.value
 
 
-def test_results_of_two_gpus_are_refused() -> None:
-    error = refused(made_results(TIMES), made_results(TIMES, "b200.jsonl", start=B200))
+REFUSED: list[tuple[list[Results], str]] = [
+    ([made_results(TIMES), made_results(TIMES, "b200.jsonl", start=B200)],
+     "b200.jsonl has results of NVIDIA B200, and results.jsonl of NVIDIA H100"),
+    ([made_results(TIMES, start=B200)],
+     "was measured on b200, and its points are compiled for h100-sxm"),
+    ([made_results(TIMES), made_results({256: TIMES[256]}, "rest.jsonl")],
+     "rest.jsonl and another file have results of matmul, key [256]"),
+    ([made_results(TIMES, start=UNKNOWN)], "which is no model of a GPU that pallasc knows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "message"), REFUSED)
+def test_results_that_do_not_fit_are_refused(files: list[Results], message: str) -> None:
+    error = refused(*files)
     assert isinstance(error, SpecError)
-    assert "b200.jsonl has results of NVIDIA B200, and results.jsonl of NVIDIA H100" in str(error)
+    assert message in str(error)
 
 
-def test_a_gpu_that_the_points_are_not_compiled_for_is_refused() -> None:
-    error = refused(made_results(TIMES, start=B200))
-    assert "was measured on b200, and its points are compiled for h100-sxm" in str(error)
-
-
-def test_an_unknown_model_is_refused_unless_the_specs_know_it() -> None:
-    file = made_results(TIMES, start=structs.replace(H100, device="NVIDIA H100 PCIe", model=None))
-    assert "which is no model of a GPU that pallasc knows" in str(refused(file))
+def test_a_model_that_only_specs_know_is_taken_from_them() -> None:
     own = replace(resolve_target("h100-sxm"), name="h100-pcie", description="NVIDIA H100 PCIe")
-    assert with_model(file, [own]).start.model == "h100-pcie"
-
-
-def test_results_of_one_key_in_two_files_are_refused() -> None:
-    rest = made_results({256: TIMES[256]}, "rest.jsonl")
-    assert "rest.jsonl and another file have results of matmul, key [256]" in str(
-        refused(made_results(TIMES), rest)
-    )
+    assert with_model(made_results(TIMES, start=UNKNOWN), [own]).start.model == "h100-pcie"
 
 
 def test_results_that_are_older_than_a_row_are_refused() -> None:
@@ -225,11 +207,13 @@ def test_results_that_are_older_than_a_row_are_refused() -> None:
     assert "is of 2026-12-24" in str(refused(made_results(TIMES), rows=rows))
 
 
-def test_a_file_whose_end_is_missing_is_refused() -> None:
-    lines = made_lines(TIMES)
-    error = refused(parse_results(b"".join(lines)[:-9], "results.jsonl"))
+def test_a_file_whose_end_is_missing_or_of_another_schema_is_refused() -> None:
+    content = b"".join(made_lines(TIMES))
+    error = refused(parse_results(content[:-9], "results.jsonl"))
     assert isinstance(error, CorruptError)
     assert "results.jsonl: the last line was cut" in str(error)
+    with pytest.raises(SpecError, match="the results have schema 0, and this pallasc reads 1"):
+        parse_results(content.replace(b'"schema":1', b'"schema":0', 1), "results.jsonl")
 
 
 def test_results_are_as_old_as_their_rounds_and_not_as_a_run_that_found_them_done() -> None:
@@ -237,13 +221,6 @@ def test_results_are_as_old_as_their_rounds_and_not_as_a_run_that_found_them_don
     again = [*made_lines(TIMES), *made_lines({}, start=later)]
     own = decided(parse_results(b"".join(again), "again.jsonl"))
     assert own.changes == decided(made_results(TIMES)).changes
-
-
-def test_results_of_an_older_schema_are_refused() -> None:
-    lines = made_lines(TIMES)
-    old = lines[0].replace(b'"schema":1', b'"schema":0')
-    with pytest.raises(SpecError, match="the results have schema 0, and this pallasc reads 1"):
-        parse_results(b"".join([old, *lines[1:]]), "results.jsonl")
 
 
 def test_a_kernel_that_no_spec_tunes_is_refused() -> None:

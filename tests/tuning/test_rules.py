@@ -40,39 +40,26 @@ class Pruned(NamedTuple):
 
 def prune(points: Sequence[Point], **options: Any) -> Pruned:
     rules.prune(points, **options)
-    order = list(rules.KINDS)
     dropped = [(n, own.rule, own.why) for n, own in enumerate(points) if own.rule is not None]
     kept = tuple((n, own.rank) for n, own in enumerate(points) if own.rank)
     assert len(kept) + len(dropped) == len(points)
-    assert all(rule in order for _, rule, _ in dropped)
+    assert all(rule in rules.KINDS for _, rule, _ in dropped)
     return Pruned(kept, tuple(dropped))
 
 
-def _failed(name: str, why: str = "it fails") -> Point:
-    return Point(name, ("kernel",), None, rule="failed", why=why)
+FAILED = Point("x", ("kernel",), None, rule="failed", why="bad tile")
 
 
-def test_a_point_that_did_not_compile_is_dropped_with_its_error() -> None:
-    pruned = prune([_failed("a", "bad tile"), _point("b")], share=1)
-    assert pruned.dropped == ((0, "failed", "bad tile"),)
-    assert pruned.kept == ((1, 1),)
+def test_of_equal_artifacts_of_a_key_the_default_or_the_first_is_kept() -> None:
+    def twin(**values: Any) -> Point:
+        return replace(_point("b"), facts=_point("a").facts, **values)
 
-
-def test_of_equal_artifacts_the_first_is_kept() -> None:
-    same = replace(_point("b"), facts=_point("a").facts)
-    pruned = prune([_point("a"), same], share=1)
+    pruned = prune([_point("a"), twin()], share=1)
     assert pruned.dropped == ((1, "equal", "the same artifact as a"),)
-
-
-def test_of_equal_artifacts_the_default_is_kept() -> None:
-    default = replace(_point("b"), facts=_point("a").facts, stays=True)
+    default = twin(stays=True)
     pruned = prune([_point("a"), default], share=1)
     assert pruned.dropped == ((0, "equal", "the same artifact as b"),)
-
-
-def test_equal_artifacts_of_two_keys_are_both_kept() -> None:
-    other = replace(_point("a"), key=("other",))
-    assert prune([_point("a"), other]).kept == ((0, 1), (1, 1))
+    assert prune([_point("a"), twin(key=("other",))]).kept == ((0, 1), (1, 1))
 
 
 def test_spills_count_relative_to_the_least_of_the_key() -> None:
@@ -82,26 +69,24 @@ def test_spills_count_relative_to_the_least_of_the_key() -> None:
         _point("much", spill_bytes=3001 + MOST_MORE_SPILLS),
         _point("unknown", spill_bytes=None),
     ]
-    pruned = prune(points, share=1)
     why = "spills 4,025 bytes a thread, and others of its key 3,000"
-    assert pruned.dropped == ((2, "spills", why),)
+    assert prune(points, share=1).dropped == ((2, "spills", why),)
 
 
 @pytest.mark.parametrize(
-    "better",
+    ("worse", "better"),
     [
-        {"mbarriers": 16},
-        {"smem_bytes": 200_000},
-        {"waves": 2.0},
+        ({}, {"mbarriers": 16}),
+        ({}, {"smem_bytes": 200_000}),
+        ({}, {"waves": 2.0}),
+        ({"spill_bytes": 600}, {"spill_bytes": 8}),
+        ({"waves": 1.0}, {}),  # persistent blocks
     ],
 )
-def test_a_point_that_is_better_in_one_figure_ranks_first(better: dict[str, object]) -> None:
-    pruned = prune([_point("a"), _point("b", **better)], share=1)
-    assert pruned.kept == ((0, 2), (1, 1))
-
-
-def test_fewer_spills_rank_first() -> None:
-    pruned = prune([_point("a", spill_bytes=600), _point("b", spill_bytes=8)], share=1)
+def test_a_point_that_is_better_in_one_figure_ranks_first(
+    worse: dict[str, object], better: dict[str, object]
+) -> None:
+    pruned = prune([_point("a", **worse), _point("b", **better)], share=1)
     assert pruned.kept == ((0, 2), (1, 1))
 
 
@@ -110,16 +95,12 @@ def test_the_blocks_of_a_grid_of_one_wave_say_nothing_of_the_tiles() -> None:
     assert prune(points, share=1).kept == ((0, 1), (1, 2))
 
 
-def test_one_tile_a_block_ranks_before_persistent_blocks() -> None:
-    points = [_point("persistent", waves=1.0), _point("tiles")]
-    assert prune(points, share=1).kept == ((0, 2), (1, 1))
-
-
 def test_at_most_a_share_of_all_points_is_kept_and_the_rest_are_told_their_rank() -> None:
-    points = [_failed("x"), *(_point(f"p{n}", mbarriers=n) for n in range(1, 6))]
+    points = [FAILED, *(_point(f"p{n}", mbarriers=n) for n in range(1, 6))]
     pruned = prune(points, share=0.5)
     assert pruned.kept == ((3, 3), (4, 2), (5, 1))
-    assert pruned.dropped[1:] == (
+    assert pruned.dropped == (
+        (0, "failed", "bad tile"),
         (1, "rank", "rank 5 of 5; the limit is 3"),
         (2, "rank", "rank 4 of 5; the limit is 3"),
     )
@@ -132,14 +113,6 @@ def test_the_default_stays_within_the_limit() -> None:
     assert pruned.kept == ((0, 2), (4, 1))
     why = "rank 2 of 5; the limit is 1, besides what the spec or its table uses"
     assert pruned.dropped[-1] == (3, "rank", why)
-
-
-def test_one_point_is_kept_besides_the_default() -> None:
-    points = [replace(_point("default"), stays=True), _point("a"), _point("b", mbarriers=16)]
-    pruned = prune(points, share=0.5)
-    assert pruned.kept == ((0, 2), (2, 1))
-    why = "rank 3 of 3; the limit is 1, besides what the spec or its table uses"
-    assert pruned.dropped == ((1, "rank", why),)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Arrays in .npy and .npz files."""
+"""Arrays in .npy and .npz files, and random ones that kernels can compute with."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.arrays import check_input, names_in, npy_bytes, read_input
+from pallasc.compiler.arrays import check_input, names_in, npy_bytes, random_bytes, read_input
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.arrays import DTYPES
 
@@ -23,16 +24,13 @@ def _kind(dtype: str) -> Any:
 
 
 @pytest.mark.parametrize("dtype", WIDE)
-def test_every_type_is_read_from_what_numpy_saves(dtype: str, tmp_path: Path) -> None:
-    array = np.random.default_rng(0).integers(0, 2, SHAPE).astype(_kind(dtype))
-    np.save(tmp_path / "a.npy", array)
-    assert read_input(tmp_path / "a.npy", "x", dtype, SHAPE, "k") == array.tobytes()
-
-
-@pytest.mark.parametrize("dtype", WIDE)
-def test_numpy_reads_what_is_written(dtype: str, tmp_path: Path) -> None:
+def test_every_type_is_read_from_what_numpy_saves_and_written_for_it(
+    dtype: str, tmp_path: Path
+) -> None:
     array = np.random.default_rng(0).integers(0, 2, SHAPE).astype(_kind(dtype))
     file = tmp_path / "a.npy"
+    np.save(file, array)
+    assert read_input(file, "x", dtype, SHAPE, "k") == array.tobytes()
     file.write_bytes(npy_bytes(dtype, SHAPE, array.tobytes()))
     read = np.load(file)
     assert (read.shape, read.tobytes()) == (SHAPE, array.tobytes())
@@ -60,48 +58,34 @@ def test_small_types_are_packed_first_element_lowest(
     assert np.load(tmp_path / "a.npy").tolist() == values
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("i4", "i1"), ("u4", "u1"), ("u2", "u1")])
+@pytest.mark.parametrize(("dtype", "kind"), [("i4", "i1"), ("u2", "u1")])
 def test_numbers_that_a_small_type_has_not_are_refused(
     dtype: str, kind: str, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 100], kind))
     with pytest.raises(ArgumentError, match=rf"k: x: \S+a.npy holds numbers that are not {dtype}"):
         read_input(tmp_path / "a.npy", "x", dtype, (2,), "k")
-
-
-def test_a_type_without_a_file_is_refused() -> None:
     with pytest.raises(ArgumentError, match="no type for f6e2m3fn"):
         npy_bytes("f6e2m3fn", (4,), bytes(3))
 
 
-def test_arrays_without_elements_or_dimensions_are_read(tmp_path: Path) -> None:
+def test_arrays_of_any_shape_order_and_version_of_the_header_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.npy"
     for shape in ((), (0, 4), (1, 1)):
         array = np.zeros(shape, np.float32)
-        np.save(tmp_path / "a.npy", array)
-        assert read_input(tmp_path / "a.npy", "x", "f32", shape, "k") == array.tobytes()
-        assert np.load(_written(tmp_path, npy_bytes("f32", shape, array.tobytes()))).shape == shape
-
-
-def _written(folder: Path, data: bytes) -> Path:
-    file = folder / "written.npy"
-    file.write_bytes(data)
-    return file
-
-
-def test_a_header_of_version_2_is_read(tmp_path: Path) -> None:
-    with (tmp_path / "a.npy").open("wb") as file:
-        np.lib.format.write_array(file, np.ones(4, np.float16), version=(2, 0))
-    expected = np.ones(4, np.float16).tobytes()
-    assert read_input(tmp_path / "a.npy", "x", "f16", (4,), "k") == expected
-
-
-def test_an_array_by_columns_is_read(tmp_path: Path) -> None:
+        np.save(file, array)
+        assert read_input(file, "x", "f32", shape, "k") == array.tobytes()
+        file.write_bytes(npy_bytes("f32", shape, array.tobytes()))
+        assert np.load(file).shape == shape
+    with file.open("wb") as opened:
+        np.lib.format.write_array(opened, np.ones(4, np.float16), version=(2, 0))
+    assert read_input(file, "x", "f16", (4,), "k") == np.ones(4, np.float16).tobytes()
     array = np.arange(15, dtype=np.float32).reshape(SHAPE)
-    np.save(tmp_path / "a.npy", np.asfortranarray(array))
-    assert read_input(tmp_path / "a.npy", "x", "f32", SHAPE, "k") == array.tobytes()
+    np.save(file, np.asfortranarray(array))
+    assert read_input(file, "x", "f32", SHAPE, "k") == array.tobytes()
 
 
-@pytest.mark.parametrize("kind", [">f4", "U3", "O", "M8[s]", [("a", "f4")]])
+@pytest.mark.parametrize("kind", ["U3", "O", "M8[s]", [("a", "f4")]])
 def test_what_is_no_plain_number_is_refused(kind: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(4, kind), allow_pickle=True)
     with pytest.raises((SpecError, ArgumentError)) as caught:
@@ -116,14 +100,11 @@ VALID = npy_bytes("f32", (4,), bytes(16))
     ("data", "text"),
     [
         (b"", "a is not a .npy file"),
-        (b"QK\3\4" + bytes(60), "a is not a .npy file"),
         (VALID[:9], "its header cannot be read"),
         (VALID[:40], "its header cannot be read"),
         (VALID[:-1], "a is damaged: 15 bytes instead of 16"),
         (VALID + b"\0", "a is damaged: more than 16 bytes instead of 16"),
-        (VALID.replace(b"(4,)", b"[4,]"), "its header cannot be read"),
         (VALID.replace(b"(4,)", b"(-4,"), "its header cannot be read"),
-        (VALID.replace(b"shape", b"chape"), "its header cannot be read"),
         (VALID.replace(b"'<f4'", b"print"), "its header cannot be read"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(9), "its header cannot be read"),
     ],
@@ -138,6 +119,7 @@ def test_an_array_of_an_archive_is_read_by_its_name(tmp_path: Path) -> None:
     x, q = np.arange(15, dtype=np.float32).reshape(SHAPE), np.ones((2,), np.int8)
     np.savez(tmp_path / "in.npz", **{"x": x, "cache.0": q})
     assert names_in(tmp_path / "in.npz") == ["cache.0", "x"]
+    check_input(tmp_path / "in.npz", "x", "f32", SHAPE, "k")
     assert read_input(tmp_path / "in.npz", "x", "f32", SHAPE, "k") == x.tobytes()
     with pytest.raises(ArgumentError, match=r"x in .*in.npz holds f32\[3, 5\].*takes f16\[3, 5\]"):
         read_input(tmp_path / "in.npz", "x", "f16", SHAPE, "k")
@@ -179,39 +161,91 @@ def test_another_array_is_told_in_the_notation_of_specs_by_its_head(
     }
 
 
-def test_an_input_that_fits_is_found_in_either_file(tmp_path: Path) -> None:
-    x = np.arange(15, dtype=np.float32).reshape(SHAPE)
-    np.save(tmp_path / "x.npy", x)
-    np.savez(tmp_path / "x.npz", x=x)
-    for name in ("x.npy", "x.npz"):
-        check_input(tmp_path / name, "x", "f32", SHAPE, "k")
-        assert read_input(tmp_path / name, "x", "f32", SHAPE, "k") == x.tobytes()
-
-
 def test_an_archive_that_unpacks_to_more_than_the_array_is_not_unpacked(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "in.npz", x=np.zeros(10_000_000, np.float32))
     with pytest.raises(ArgumentError, match=r"holds f32\[10000000\], and the kernel takes f32"):
         read_input(tmp_path / "in.npz", "x", "f32", SHAPE, "k")
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"text"])
-def test_what_is_no_archive_says_so(data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "in.npz").write_bytes(data)
-    with pytest.raises(SpecError, match=r"is not a \.npz file, or is damaged"):
-        names_in(tmp_path / "in.npz")
-
-
-def test_an_archive_without_the_array_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in.npz").write_bytes(b"PK\x05\x06" + bytes(18))
-    with pytest.raises(SpecError, match=r"is not a \.npz file, or is damaged"):
-        read_input(tmp_path / "in.npz", "x", "f32", SHAPE, "k")
-
-
-def test_an_archive_with_damaged_data_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "in.npz"
+def test_a_damaged_archive_says_so(tmp_path: Path) -> None:
+    file, message = tmp_path / "in.npz", r"is not a \.npz file, or is damaged"
+    for data in (b"", b"PK\x03\x04", b"text"):
+        file.write_bytes(data)
+        with pytest.raises(SpecError, match=message):
+            names_in(file)
     np.savez_compressed(file, x=np.arange(15, dtype=np.float32).reshape(SHAPE))
-    data = bytearray(file.read_bytes())
-    data[60:90] = b"\xff" * 30
-    file.write_bytes(data)
-    with pytest.raises(SpecError, match=r"is not a \.npz file, or is damaged"):
-        read_input(file, "x", "f32", SHAPE, "k")
+    held = file.read_bytes()
+    for data in (b"PK\x05\x06" + bytes(18), held[:60] + b"\xff" * 30 + held[90:]):
+        file.write_bytes(data)
+        with pytest.raises(SpecError, match=message):
+            read_input(file, "x", "f32", SHAPE, "k")
+
+
+# ---- random numbers
+
+WHOLE = [name for name, dtype in DTYPES.items() if name[0] in "iu" and dtype.bits >= 8]
+FLOATS = ["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3", "c64", "c128"]
+OTHER_FLOATS = ["f8e4m3b11fnuz", "f8e4m3fnuz", "f8e5m2fnuz", "f8e3m4", "f8e8m0fnu"]
+
+
+def _array(dtype: str, count: int = 20_000) -> Any:
+    size = count * DTYPES[dtype].bits // 8
+    return np.frombuffer(random_bytes(dtype, size, seed=1, name="x"), _kind(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floats_lie_between_an_eighth_and_two_of_either_sign(dtype: str) -> None:
+    whole = _array(dtype)
+    part = np.float64 if dtype == "c128" else np.float32
+    parts = (whole.view(part) if dtype[0] == "c" else whole).astype(np.float64)
+    assert np.abs(parts).min() == pytest.approx(0.125, rel=0.01)
+    assert 1.7 < np.abs(parts).max() < 2
+    assert abs(parts.mean()) < 0.02
+
+
+@pytest.mark.parametrize("dtype", OTHER_FLOATS)
+def test_floats_of_other_layouts_are_finite(dtype: str) -> None:
+    found = _array(dtype).astype(np.float64)
+    assert np.isfinite(found).all()
+    assert len(np.unique(found)) >= 4
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_whole_numbers_are_all_or_small(dtype: str) -> None:
+    found = _array(dtype)
+    limits = {"i8": (-128, 127), "u8": (0, 255)}.get(dtype, (0, 15))
+    assert (found.min(), found.max()) == limits
+
+
+def test_truth_values_are_0_and_1_and_packed_types_take_every_byte() -> None:
+    assert set(_array("bool").view(np.uint8)) == {0, 1}
+    for dtype in ("i4", "u4", "f4e2m1fn", "i2"):
+        assert len(set(random_bytes(dtype, 20_000, seed=0, name="x"))) == 256
+
+
+def test_names_and_seeds_choose_the_numbers() -> None:
+    chosen = [("x", 0), ("y", 0), ("x", 1)]
+    drawn = [random_bytes("f32", 4096, seed=seed, name=name) for name, seed in chosen]
+    assert len(set(drawn)) == 3
+    assert random_bytes("f32", 4096, seed=0, name="x") == drawn[0]
+
+
+def test_a_shorter_array_is_the_beginning_of_a_longer_one() -> None:
+    long = random_bytes("bf16", 2_000_002, seed=0, name="x")
+    assert len(long) == 2_000_002
+    assert long.startswith(random_bytes("bf16", 1_000_000, seed=0, name="x"))
+    assert random_bytes("bf16", 0, seed=0, name="x") == b""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "digest"),
+    [
+        ("bf16", "e7f7b3450d4ca0a3"),
+        ("f8e4m3fn", "48f6531e7869be73"),
+        ("i4", "3bf337d56d66896f"),
+        ("i32", "5e4dffafecabb51c"),
+    ],
+)
+def test_numbers_are_the_same_everywhere(dtype: str, digest: str) -> None:
+    data = random_bytes(dtype, 1 << 20, seed=0, name="x")
+    assert hashlib.sha256(data).hexdigest()[:16] == digest

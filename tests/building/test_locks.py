@@ -1,0 +1,454 @@
+"""Locks: which one holds a build, what is found and what is refused, and how it is made anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from pallasc.cache import format
+from pallasc.cache.inventory import Scan
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.locked import Locked, LockedLookup, load_locked
+from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
+from pallasc.compiler.builds.report import VariantResult
+from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.toolchain import identity
+from pallasc.errors import NotCachedError, SpecError
+from pallasc.specs.loading.lock import Change, Component, Entry, Lock, settled_cost, write_lock
+from pallasc.specs.spec import Variant
+
+FILE = Path("pallasc.lock")
+FIRST, SECOND = "scaled[n=128]@h100-sxm", "scaled[n=256]@h100-sxm"
+OTHER = Entry("a" * 64, "b" * 64, "c" * 64)
+KERNEL = """\
+from helper import twice
+
+
+def scaled(x, *, factor):
+    return twice(x) * factor
+"""
+HELPER = "def twice(x): return x + x\n"
+OTHER_HELPER = "def twice(x): return 3 * x\n"
+UPDATE = "pallasc lock SPECS --update"
+
+
+def write_spec(project: Any, *values: int, factor: object = 2.0, **more: Any) -> None:
+    project.spec(
+        {
+            "name": "scaled",
+            "entry": "kernel.py:scaled",
+            "args": {"x": "f32[8, {n}]"},
+            "static": {"factor": factor},
+            "matrix": {"n": list(values)},
+            **more,
+        }
+    )
+
+
+def update(project: Any, lock: Lock | None, *, whole: bool = True) -> LockUpdate:
+    return update_lock(
+        project.variants(),
+        lock,
+        file=FILE,
+        whole=whole,
+        store=project.store,
+        options=Options(jobs=1),
+    )
+
+
+def check(project: Any, lock: Lock, *, whole: bool = True) -> dict[str, tuple[str, str]]:
+    found = check_lock(project.variants(), FILE, lock, whole=whole, store=project.store)
+    assert list(found.changes) == sorted(found.changes, key=lambda change: change.variant)
+    return {change.variant: (change.kind, change.reason) for change in found.changes}
+
+
+@pytest.fixture(scope="module")
+def original(make_project: Callable[[], Any]) -> tuple[Any, Lock]:
+    """Return a project of two variants that are in its store, and their lock."""
+    project = make_project()
+    project.write("kernel.py", KERNEL)
+    project.write("helper.py", HELPER)
+    write_spec(project, 128, 256)
+    updated = update(project, None)
+    assert updated.complete
+    assert [result.status for result in updated.report.results] == ["compiled"] * 2
+    assert updated.changes == tuple(
+        Change("added", name, None, updated.lock.variants[name]) for name in (FIRST, SECOND)
+    )
+    return project, updated.lock
+
+
+@pytest.fixture
+def project(original: tuple[Any, Lock], tmp_path: Path) -> Any:
+    """Return a copy of the project and of its store."""
+    return original[0].copy(tmp_path)
+
+
+@pytest.fixture
+def lock(original: tuple[Any, Lock]) -> Lock:
+    return original[1]
+
+
+def held_to(lock: Lock, project: Any, *, frozen: bool = True) -> tuple[LockedLookup, Variant]:
+    """Return a lookup that is held to a lock, and the project's first variant."""
+    plain, variants = Lookup(project.context(), project.store), project.variants()
+    frozen_by = "--frozen" if frozen else ""
+    return LockedLookup("pallasc.lock", lock, plain, variants, frozen_by=frozen_by), variants[0]
+
+
+def refusal(lookup: LockedLookup, variant: Variant) -> str:
+    with pytest.raises(NotCachedError) as caught:
+        lookup.find(variant, lookup.lookup.requests.of(variant))
+    assert caught.value.exit_code == 3
+    return str(caught.value)
+
+
+def result_of(lookup: LockedLookup, variant: Variant) -> VariantResult:
+    found = lookup.find(variant, lookup.lookup.requests.of(variant))
+    return VariantResult(variant, "hit", 0.0, found.action_key, found.artifact)
+
+
+def changed(lock: Lock, **values: str) -> Lock:
+    """Return a lock with another entry of the first variant."""
+    entry = lock.variants[FIRST]._replace(**values)
+    return replace(lock, variants={**lock.variants, FIRST: entry})
+
+
+def remove(store: Store, area: str) -> int:
+    """Remove every record or blob of an area; returns how many there were."""
+    names = [name for name, _ in Scan(store.folders).area(area)]
+    for name in names:
+        store.path(area, name).unlink()
+    return len(names)
+
+
+# ---- which lock holds a build
+
+
+@pytest.mark.parametrize(("frozen", "locked"), [(True, False), (False, True), (True, True)])
+def test_a_lock_is_taken_from_the_current_folder_or_where_it_is_said_to_be(
+    frozen: bool, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"frozen": frozen, "locked": locked}
+    there = Path("other.lock")
+    with pytest.raises(NotCachedError) as caught:
+        load_locked(there, **options)
+    assert caught.value.exit_code == 3
+    assert str(caught.value) == (
+        f"there is no other.lock.\n  Make it with: {UPDATE} --lock other.lock"
+    )
+    if locked:
+        with pytest.raises(NotCachedError) as caught:
+            load_locked(None, **options)
+        assert str(caught.value) == f"there is no pallasc.lock here.\n  Make it with: {UPDATE}"
+    else:
+        assert load_locked(None, **options) == Locked("pallasc.lock", None)
+    locks = {name: Lock(variants={name: OTHER}) for name in ("pallasc.lock", "other.lock")}
+    for name, lock in locks.items():
+        write_lock(Path(name), lock)
+    assert load_locked(None, **options) == Locked("pallasc.lock", locks["pallasc.lock"])
+    assert load_locked(there, **options) == Locked("other.lock", locks["other.lock"])
+
+
+def test_without_an_option_nothing_holds_a_build(tmp_path: Path) -> None:
+    assert load_locked(None, frozen=False, locked=False) is None
+    with pytest.raises(SpecError, match="--lock needs --frozen or --locked"):
+        load_locked(tmp_path / "x.lock", frozen=False, locked=False)
+
+
+def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(project: Any) -> None:
+    report = project.build(frozen=True, locked=Locked("pallasc.lock", None))
+    assert [result.status for result in report.results] == ["hit", "hit"]
+    note = "there is no pallasc.lock here: variants were only looked up in the store"
+    assert note in report.notes
+
+
+# ---- the toolchain
+
+
+def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, lock: Lock) -> None:
+    context = project.context()
+    assert context.components() == lock.toolchain
+    lookup = Lookup(context, project.store)
+    LockedLookup("pallasc.lock", lock, lookup, [], frozen_by="--frozen")
+    versions = {label: component.version for label, component in lock.toolchain.items()}
+    assert {"jax", "jaxlib", "ptxas", "plugin", "libdevice", "python", "pallasc"} <= set(versions)
+    assert re.fullmatch(r"\d+(\.\d+)+", versions["ptxas"])
+    assert re.fullmatch(r"\d+(\.\d+)+", versions["python"])
+    assert len(lock.toolchain) == len(context.identity) + len(context.variables)
+    for label, kind in (
+        ("packages", identity.COMPUTED_WITH),
+        ("tracing packages", identity.TRACED_WITH),
+    ):
+        listed = [text.split()[0] for text in versions[label].split(", ")]
+        names = [name.replace("google.", "") for name in identity._PACKAGES[kind]]
+        assert listed == sorted(names)
+
+
+def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
+    project: Any, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jaxlib, ptxas = lock.toolchain["jaxlib"], lock.toolchain["ptxas"]
+    others = {"jaxlib": Component("0" * 64, "0.9.9"), "ptxas": ptxas._replace(digest="1" * 64)}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_hlo_as_text")
+    old = replace(lock, toolchain={**lock.toolchain, **others})
+    with pytest.raises(NotCachedError) as caught:
+        LockedLookup("ci.lock", old, Lookup(project.context(), project.store), [])
+    assert str(caught.value) == (
+        "ci.lock is for another toolchain: "
+        f"jaxlib: 0.9.9 before, {jaxlib.version} here; "
+        f"ptxas: other content of the same version, {ptxas.version}; "
+        "variable XLA_FLAGS: only here.\n"
+        f"  Install what it was made with, or run: {UPDATE} --lock ci.lock"
+    )
+
+
+def test_other_packages_for_tracing_are_refused_only_where_nothing_can_be_lowered(
+    project: Any, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = Lookup(project.context(), project.store)
+    other = {**lock.toolchain, "tracing packages": Component("0" * 64, "numpy 2.4.5")}
+    old = replace(lock, toolchain=other)
+    LockedLookup("x", old, lookup, [])
+    with pytest.raises(NotCachedError, match=r"numpy 2\.4\.5"):
+        LockedLookup("x", old, lookup, [], frozen_by="--frozen")
+    # Another digest under the same label.
+    monkeypatch.setitem(identity._PACKAGES, identity.TRACED_WITH, {"numpy": "numpy"})
+    report = project.build(locked=Locked("pallasc.lock", lock))
+    assert [(r.status, r.error) for r in report.results] == [("lowered", None)] * 2
+
+
+def test_entries_of_another_toolchain_cannot_stay(project: Any, lock: Lock) -> None:
+    older = {**lock.toolchain, "jaxlib": Component("0" * 64, "0.9.9")}
+    more = Lock(older, {**lock.variants, "gone@b200": OTHER})
+    with pytest.raises(NotCachedError, match=r"jaxlib: 0\.9\.9 before,"):
+        update(project, more, whole=False)
+    with pytest.raises(NotCachedError, match=r"jaxlib: 0\.9\.9 before,"):
+        check(project, more)
+    whole = update(project, more, whole=True)
+    assert (whole.lock, len(whole.toolchain)) == (lock, 1)
+    assert update(project, replace(lock, toolchain=older), whole=False).lock == lock
+
+
+# ---- what is found, and what is refused
+
+
+def test_what_is_as_locked_is_found_and_what_the_lock_lacks_is_refused(
+    project: Any, lock: Lock
+) -> None:
+    lookup, variant = held_to(lock, project)
+    result = result_of(lookup, variant)
+    assert lookup.check(result) is None
+    assert result.action_key == lock.variants[variant.id].action
+    assert lookup.notes() == []
+    for frozen in (True, False):
+        lookup, variant = held_to(replace(lock, variants={}), project, frozen=frozen)
+        assert refusal(lookup, variant) == f"{FIRST} is not in pallasc.lock.\n  Add it: {UPDATE}"
+        assert lookup.check(VariantResult(variant, "failed")) is None
+
+
+def test_a_source_that_changed_is_named_and_not_compiled_by_a_frozen_build(
+    project: Any, lock: Lock
+) -> None:
+    project.write("helper.py", OTHER_HELPER)
+    assert refusal(*held_to(lock, project)) == (
+        f"{FIRST} would have to be compiled: helper (helper.py) has changed.\n"
+        "  Build without --frozen."
+    )
+    lookup, variant = held_to(lock, project, frozen=False)
+    found = lookup.find(variant, lookup.lookup.requests.of(variant))
+    assert (found.artifact, found.reason) == (None, "helper (helper.py) has changed")
+
+
+def test_a_spec_that_changed_is_refused_even_where_the_id_is_the_same(
+    project: Any, lock: Lock
+) -> None:
+    write_spec(project, 128, factor=3.0)
+    why = f"{FIRST} would have to be compiled: its spec, or a data file of it, has changed since"
+    assert refusal(*held_to(lock, project)).startswith(why)
+    remove(project.store, format.MANIFESTS)
+    assert refusal(*held_to(lock, project)).startswith(why)
+    (compiled,) = project.build().results
+    lookup, _ = held_to(lock, project, frozen=False)
+    assert f"{FIRST} is not as locked: its spec, or a data" in str(lookup.check(compiled))
+
+
+def test_a_store_without_manifests_gives_what_the_lock_names_and_says_so(
+    project: Any, lock: Lock
+) -> None:
+    assert remove(project.store, format.MANIFESTS) == 3  # of the kernels, and one of toolchains
+    project.write("helper.py", OTHER_HELPER)
+    lookup, variant = held_to(lock, project)
+    result = result_of(lookup, variant)
+    assert lookup.check(result) is None
+    assert result.action_key == lock.variants[variant.id].action
+    assert lookup.notes() == [
+        "this store does not know the sources of 1 of the variants: the entries of "
+        "pallasc.lock were used, and sources may have changed since"
+    ]
+    found = check_lock(project.variants(), FILE, lock, whole=True, store=project.store)
+    assert found.changes == ()
+    assert "does not know the sources of 2 of the variants" in found.notes[0]
+
+
+@pytest.mark.parametrize("area", [format.ARTIFACTS, format.BLOBS])
+def test_a_store_that_lacks_a_record_or_a_blob_is_refused(
+    project: Any, lock: Lock, area: str
+) -> None:
+    assert remove(project.store, area)
+    why = "would have to be compiled: the store no longer has its record."
+    assert why in refusal(*held_to(lock, project))
+    remove(project.store, format.MANIFESTS)
+    action = lock.variants[FIRST].action
+    why = f"has no complete record under action key {action}."
+    assert why in refusal(*held_to(lock, project))
+
+
+def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock) -> None:
+    entry, other = lock.variants[FIRST], changed(lock, artifact="0" * 64)
+    for manifests in (True, False):
+        lookup, variant = held_to(other, project)
+        error = lookup.check(result_of(lookup, variant))
+        assert error is not None
+        assert (error.exit_code, str(error)) == (
+            3,
+            f"{FIRST} is not the locked artifact: the store has {entry.artifact} under action key "
+            f"{entry.action}, and pallasc.lock has {'0' * 64}.\n"
+            "  The store was modified, or compiling is not deterministic. Empty the store "
+            "with pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, "
+            "and build again.",
+        )
+        compiled = structs.replace(result_of(lookup, variant), status="compiled")
+        assert f"{FIRST} is not deterministic: action key" in str(lookup.check(compiled))
+        if manifests:
+            kind, reason = check(project, other)[FIRST]
+            assert (kind, reason.partition(":")[0]) == ("changed", "not the locked artifact")
+            (change,) = update(project, other).changes
+            assert (change.kind, change.after) == ("changed", entry)
+            assert change.reason == "the same action key gave another artifact"
+            remove(project.store, format.MANIFESTS)
+
+
+def test_an_action_key_that_was_edited_is_not_taken_for_a_changed_source(
+    project: Any, lock: Lock
+) -> None:
+    other, why = changed(lock, action="1" * 64), "its action key differs from the lock's"
+    for frozen in (True, False):
+        lookup, variant = held_to(other, project, frozen=frozen)
+        assert str(lookup.check(result_of(lookup, variant))) == (
+            f"{FIRST} is not as locked: {why}.\n  If that is intended: {UPDATE}"
+        )
+    assert check(project, other) == {FIRST: ("changed", f"not as locked: {why}")}
+    updated = update(project, other)
+    assert updated.lock == lock
+    assert [change.reason for change in updated.changes] == [why]
+
+
+def test_a_source_that_gives_the_same_is_as_locked_and_another_one_is_named(
+    project: Any, lock: Lock
+) -> None:
+    remove(project.store, format.MANIFESTS)  # of the folder that this one is a copy of
+    lookup, variant = held_to(changed(lock, action="1" * 64, artifact="0" * 64), project)
+    fresh = structs.replace(result_of(held_to(lock, project)[0], variant), status="compiled")
+    assert "its sources have changed since it was locked." in str(lookup.check(fresh))
+
+    project.write("helper.py", f"# a note\n{HELPER}")
+    lookup, variant = held_to(lock, project, frozen=False)
+    lookup.find(variant, lookup.lookup.requests.of(variant))
+    same = project.build().results[0]
+    assert (same.status, lookup.check(same)) == ("lowered", None)
+
+    project.write("helper.py", OTHER_HELPER)
+    lookup, variant = held_to(lock, project, frozen=False)
+    lookup.find(variant, lookup.lookup.requests.of(variant))
+    assert str(lookup.check(project.build().results[0])) == (
+        f"{FIRST} is not as locked: its sources have changed since it was locked "
+        "(helper (helper.py) has changed).\n"
+        f"  If that is intended: {UPDATE}"
+    )
+    later, variant = held_to(lock, project, frozen=False)
+    error = str(later.check(result_of(later, variant)))
+    assert "its sources have changed since it was locked.\n" in error
+
+
+# ---- a lock is compared, and made anew
+
+
+def test_a_lock_that_is_current_names_each_variant_and_stays_equal(
+    project: Any, lock: Lock
+) -> None:
+    updated = update(project, lock)
+    assert (updated.lock, updated.changes, updated.toolchain) == (lock, (), ())
+    assert {r.variant.id: (r.status, r.action_key, r.artifact.digest)
+            for r in updated.report.results} == {
+        name: ("hit", entry.action, entry.artifact) for name, entry in lock.variants.items()
+    }  # fmt: skip
+    assert check(project, lock) == {}
+
+
+def test_what_is_missing_on_either_side_is_a_change_and_a_part_keeps_what_is_gone(
+    project: Any, lock: Lock
+) -> None:
+    partial = replace(lock, variants={FIRST: lock.variants[FIRST], "gone@b200": OTHER})
+    assert check(project, partial) == {"gone@b200": ("dropped", ""), SECOND: ("added", "")}
+    assert check(project, partial, whole=False) == {SECOND: ("added", "")}
+    more = replace(lock, variants={**lock.variants, "gone@b200": OTHER})
+    assert update(project, more, whole=True).lock == lock
+    kept = update(project, more, whole=False)
+    assert (kept.lock, kept.changes) == (more, ())
+
+
+def test_a_spec_that_gives_the_same_in_another_way_changes_the_entry(
+    project: Any, lock: Lock
+) -> None:
+    write_spec(project, 128, factor=2)
+    project.build()
+    partial = replace(lock, variants={FIRST: lock.variants[FIRST]})
+    (change,) = update(project, partial).changes
+    why = "its spec has changed, with the same result"
+    assert check(project, partial)[FIRST] == (change.kind, change.reason) == ("changed", why)
+    assert change.before is not None
+    assert change.after is not None
+    assert change.before.action == change.after.action
+
+
+def test_only_a_compilation_can_tell_what_a_changed_source_gives(project: Any, lock: Lock) -> None:
+    project.write("kernel.py", "def scaled(x, *, factor): return x + factor\n")
+    why = "would have to be compiled: kernel.py has changed"
+    assert check(project, lock) == {FIRST: ("unknown", why), SECOND: ("unknown", why)}
+    updated = update(project, lock)
+    assert {change.reason for change in updated.changes} == {"kernel.py has changed"}
+    assert check(project, updated.lock) == {}
+
+
+def test_a_variant_that_fails_or_is_over_its_budget_leaves_the_lock_as_it_is(
+    project: Any, lock: Lock
+) -> None:
+    write_spec(project, 128, 256, budget={"registers": 1})
+    updated = update(project, lock)
+    assert (updated.complete, updated.lock, updated.report.exit_code) == (False, lock, 5)
+    project.write("kernel.py", "def scaled(x, *, factor): raise ValueError(x.shape)\n")
+    updated = update(project, lock)
+    assert (updated.complete, updated.lock, updated.changes) == (False, lock, ())
+    assert updated.report.exit_code == 1
+
+
+def test_an_update_records_what_compiling_took_and_leaves_it_alone_from_then_on(
+    project: Any, lock: Lock
+) -> None:
+    assert lock.costs.keys() == {FIRST, SECOND}
+    assert all(cost_s > 0 for cost_s in lock.costs.values())
+    written = {result.variant.id: result.saved_s for result in project.build().results}
+    assert lock.costs == {name: settled_cost(None, taken_s) for name, taken_s in written.items()}
+    other = replace(lock, costs={FIRST: lock.costs[FIRST] * 1.9, SECOND: 1000.0})
+    updated = update(project, other)
+    assert updated.changes == ()
+    assert updated.lock.costs == {FIRST: other.costs[FIRST], SECOND: lock.costs[SECOND]}
