@@ -34,23 +34,17 @@ def test_variants_of_a_kernel_share_a_root() -> None:
     assert chosen.count(None) == 1
 
 
-def test_what_has_nothing_in_common_has_no_base() -> None:
+def test_what_is_unlike_of_another_kind_constant_or_large_has_no_base() -> None:
     noise = [Blob(Kind.CUBIN, random.Random(seed).randbytes(512), "k") for seed in range(6)]
     assert choose_bases(noise) == [None] * 6
     assert choose_bases([]) == []
-
-
-def test_kinds_do_not_mix() -> None:
     data = make_cubin(1)
-    chosen = choose_bases([Blob(kind, data, "k") for kind in (Kind.CUBIN, Kind.PTX)])
-    assert chosen == [None, None]
-
-
-def test_constants_and_large_contents_have_no_base() -> None:
-    large = make_cubin(1) * 500
-    kinds = (Kind.CONSTANT, Kind.CUBIN)
-    for kind, data in zip(kinds, (make_cubin(1), large), strict=True):
-        assert choose_bases([Blob(kind, data, "k")] * 2) == [None, None]
+    for kinds, content in (
+        ((Kind.CUBIN, Kind.PTX), data),
+        ((Kind.CONSTANT,) * 2, data),
+        ((Kind.CUBIN,) * 2, data * 500),
+    ):
+        assert choose_bases([Blob(kind, content, "k") for kind in kinds]) == [None, None]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([80, 90, 100])), max_size=30))

@@ -56,28 +56,6 @@ def test_a_kernel_is_loaded_when_every_byte_that_is_not_its_own_is_destroyed() -
         verify(open_bundle(left))
 
 
-def test_a_kernel_and_its_bases_are_all_that_is_read_of_the_blobs() -> None:
-    data = build_bundle(make_items(60))
-    bundle = open_bundle(data)
-    entry = list(bundle.entries())[40]
-    source = CountingSource(data)
-    _load(Bundle(source, "x"), entry)
-    blobs_end = bundle.reader.catalog.page(0).extent.at
-    read = {
-        part.at for part in source.parts if bundle.reader.head.head_bytes <= part.at < blobs_end
-    }
-    allowed = set()
-    for number in (entry.record, *(n for n in entry.blobs if n is not None)):
-        while True:
-            row = bundle.reader.row(number)
-            allowed.add(row.extent.at)
-            if not row.step:
-                break
-            number -= row.step
-    assert read <= allowed
-    assert len(allowed) <= 12
-
-
 def test_pages_and_bases_are_read_once() -> None:
     source = CountingSource(build_bundle(make_items(60)))
     bundle = Bundle(source, "x")
