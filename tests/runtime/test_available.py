@@ -98,7 +98,6 @@ def test_a_kernel_says_why_it_cannot_run(runtime: Any) -> None:
     assert len(reasons) == 2
     assert all("sm_80 runs on sm_80 and newer ones of its family" in reason for reason in reasons)
     assert str(here) == here.reason
-    assert len(kernel.available(1).reason.splitlines()) < len(here.reason.splitlines())
     assert "there is no GPU 7" in kernel.available(7).reason
     with pytest.raises(ArgumentError, match="device must be a GPU"):
         kernel.available("tpu")

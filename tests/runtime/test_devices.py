@@ -11,7 +11,6 @@ import standin as control
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import (
     active,
-    current_device,
     device_count,
     get_device,
     outside_captures,
@@ -27,20 +26,6 @@ def test_a_device_has_its_figures(runtime: Any) -> None:
     assert (device.sm_count, device.smem_optin_bytes) == (20, 100_000)
     assert (device.has_pools, device.driver_version) == (True, 13000)
     assert str(device) == "GPU 1 (Small, sm_100)"
-
-
-@pytest.mark.parametrize("ordinal", [-1, 1, 7])
-def test_a_device_that_is_not_there_is_refused(ordinal: int, runtime: Any) -> None:
-    with pytest.raises(ArgumentError, match=f"there is no GPU {ordinal}: the driver counts 1"):
-        get_device(ordinal)
-
-
-def test_the_context_is_given_back_after_an_error(runtime: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    with active(get_device(0)):
-        with pytest.raises(KeyError), active(get_device(1)):
-            raise KeyError
-        assert current_device() == 0
 
 
 class _Like:

@@ -1,17 +1,24 @@
-"""Where the bundles of a package are found: for development, in the package, in provider wheels."""
+"""Bundles of a package: where they are found, and which wins where several have a kernel."""
 
 from __future__ import annotations
 
 import os
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import made
 import pytest
+from bundle_files import add_artifact, write_bundle
 
-from pallasc.errors import ArgumentError, SpecError, ToolError
+import pallasc
+from pallasc.errors import ArgumentError, SelectionError, SpecError, ToolError
 from pallasc.runtime.opening import PATH, find_bundles
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.user_files import replace_file
 
 
 class Site:
@@ -29,7 +36,15 @@ class Site:
             (folder / bundle).touch()
         return folder
 
-    def provider(self, distribution: str, adds_to: str, value: str) -> Path:
+    def kernels(self, package: str, *targets: str, distribution: str = "", **changes: Any) -> Path:
+        """Install a package with a bundle; a distribution makes it a provider of mylib."""
+        folder = self.package(package)
+        if distribution:
+            self.provider(distribution, "mylib", package)
+        path = folder / "kernels.pallasc"
+        return write_bundle(path, *targets, **changes) if targets else path
+
+    def provider(self, distribution: str, adds_to: str, value: str) -> None:
         """Install what says that a distribution adds to a package."""
         folder = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
         folder.mkdir()
@@ -37,16 +52,16 @@ class Site:
             f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
         )
         (folder / "entry_points.txt").write_text(f"[pallasc.bundles]\n{adds_to} = {value}\n")
-        return folder
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.delenv(PATH, raising=False)
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
-    return Site(folder)
+    yield Site(folder)
+    assert not {name for name in sys.modules if name.startswith("mylib")}
 
 
 def _found(package: str = "mylib") -> list[tuple[str, str]]:
@@ -65,48 +80,19 @@ def test_bundles_lie_directly_in_the_package(site: Site) -> None:
     (folder / "deeper").mkdir()
     (folder / "deeper" / "c.pallasc").touch()
     assert _found() == [("a.pallasc", "mylib"), ("b.pallasc", "mylib")]
-    assert "mylib" not in sys.modules
-
-
-def test_a_package_inside_another_is_found(site: Site) -> None:
     (site.package("group") / "__init__.py").write_text("")
     site.package("group.mylib", "a.pallasc")
     assert _found("group.mylib") == [("a.pallasc", "group.mylib")]
 
 
-def test_a_package_can_ask_while_it_is_imported(site: Site, fresh_process: object) -> None:
-    folder = site.package("mylib", "a.pallasc")
-    (folder / "__init__.py").write_text(
-        "from pallasc.runtime.opening import find_bundles\nfound = find_bundles(__name__)\n"
-    )
-    done = fresh_process(  # type: ignore[operator]
-        f"import sys; sys.path.insert(0, {str(site.folder)!r})\n"
-        "import mylib; print([one.file.name for one in mylib.found])"
-    )
-    assert done.stdout == "['a.pallasc']\n", done.stderr
-
-
-def test_bundles_in_a_zip_file_are_found(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = tmp_path / "lib.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("zipped/__init__.py", "")
-        file.writestr("zipped/kernels.pallasc", b"content")
-    monkeypatch.syspath_prepend(archive)
-    (found,) = find_bundles("zipped")
-    assert found.origin.file == str(archive / "zipped" / "kernels.pallasc")
-    assert found.file.read_bytes() == b"content"
-
-
-@pytest.mark.parametrize("adds_to", ["mylib", "MyLib"])
-@pytest.mark.parametrize("value", ["mylib_sm90", "mylib_sm90:b.pallasc", "mylib_sm90 : b.pallasc"])
+@pytest.mark.parametrize(
+    ("adds_to", "value"), [("MyLib", "mylib_sm90"), ("mylib", "mylib_sm90 : b.pallasc")]
+)
 def test_providers_add_to_a_package(site: Site, adds_to: str, value: str) -> None:
     site.package("mylib", "a.pallasc")
     site.package("mylib_sm90", "b.pallasc", *(["c.pallasc"] if ":" in value else []))
     site.provider("mylib-sm90", adds_to, value)
     assert _found() == [("a.pallasc", "mylib"), ("b.pallasc", "mylib-sm90 1.0")]
-    assert "mylib_sm90" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -154,14 +140,6 @@ def test_bundles_for_development_come_first(
         ("kernels.pallasc", 2),
     ]
     assert {bundle.origin.provider for bundle in found[:-1]} == {PATH}
-
-
-def test_development_needs_no_installed_package(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mylib.pallasc").touch()
-    _develop(monkeypatch, tmp_path)
-    assert _found() == [("mylib.pallasc", PATH)]
 
 
 def test_an_item_can_name_the_package_that_it_is_for(
@@ -228,3 +206,115 @@ def test_a_package_that_is_not_installed_is_said_to_be_so(site: Site) -> None:
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="is not the name of a package"):
         find_bundles(name)
+
+
+# ---- kernels of several bundles
+
+
+def test_providers_add_architectures(site: Site, framework: made.Framework) -> None:
+    site.kernels("mylib", "a100-sxm")
+    site.kernels("mylib_sm90", "h100-sxm", distribution="mylib-sm90")
+    kernels = pallasc.load("mylib")
+    assert [kernel.provider for kernel in kernels.origins] == ["mylib", "mylib-sm90 1.0"]
+    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
+    assert {candidate.arch for candidate in kernels["add"].variants} == {"sm_80", "sm_90a"}
+
+
+def test_a_missing_provider_is_named_and_no_other_architecture_runs(
+    site: Site, framework: made.Framework
+) -> None:
+    base = site.kernels("mylib", "a100-sxm")
+    blackwell = site.kernels("mylib_sm100", "b200", distribution="mylib-sm100")
+    with pytest.raises(SelectionError) as caught:
+        pallasc.load("mylib")["add"].prepare("f32[4, 64]", "f32[4, 64]")
+    assert caught.value.exit_code == 4
+    gpu = "GPU 0 (Stand-in H100, sm_90)"
+    assert caught.value.message == (
+        f"no variant of add fits {gpu}:\n"
+        "  add[n=64]@a100-sxm: sm_80 runs on sm_80 and newer ones of its family, and this GPU is "
+        "sm_90\n"
+        "  add[n=64]@b200: sm_100a runs on exactly sm_100, and this GPU is sm_90\n"
+        "There are variants for other architectures only:\n"
+        f"  sm_80 from mylib ({base})\n"
+        f"  sm_100a from mylib-sm100 1.0 ({blackwell})"
+    )
+    assert caught.value.hint == (
+        "No installed provider of mylib supports sm_90; installed: mylib, mylib-sm100 1.0."
+    )
+
+
+def test_the_same_artifact_in_two_bundles_is_one(site: Site) -> None:
+    site.kernels("mylib", "h100-sxm", "a100-sxm")
+    site.kernels("mylib_sm90", "h100-sxm", distribution="mylib-sm90")
+    variants = pallasc.load("mylib")["add"].variants
+    assert [candidate.id for candidate in variants] == ["add[n=64]@a100-sxm", "add[n=64]@h100-sxm"]
+    assert {str(candidate.origin.provider) for candidate in variants if candidate.origin} == {
+        "mylib"
+    }
+
+
+def _write_another(path: Path) -> Path:
+    """Write a bundle with another artifact of the same variant."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    other = add_artifact(toolchain={"ptxas": "another"})
+    replace_file(path, build_bundle([Item("add", {"n": 64}, other)], level=3))
+    return path
+
+
+def test_two_artifacts_of_one_variant_are_refused_with_both_files(
+    site: Site,
+) -> None:
+    first = site.kernels("mylib", "h100-sxm")
+    second = _write_another(site.kernels("mylib_sm90", distribution="mylib-sm90"))
+    with pytest.raises(SelectionError, match=r"two artifacts of add\[n=64\]@h100-sxm") as caught:
+        pallasc.load("mylib")["add"]
+    assert f"from mylib ({first})" in caught.value.message
+    assert f"from mylib-sm90 1.0 ({second})" in caught.value.message
+
+
+def test_development_wins_for_the_architectures_that_it_has(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = site.kernels("mylib", "h100-sxm", "b200", columns=(64, 128))
+    developed = _write_another(tmp_path / "built" / "mylib.pallasc")
+    monkeypatch.setenv(PATH, str(developed.parent))
+    variants = pallasc.load("mylib")["add"].variants
+    assert {(own.id, own.origin.file) for own in variants if own.origin} == {
+        ("add[n=64]@h100-sxm", str(developed)),
+        ("add[n=64]@b200", str(installed)),
+        ("add[n=128]@b200", str(installed)),
+    }
+    assert [origin.provider for origin in pallasc.load("mylib").origins] == [PATH, "mylib"]
+
+
+def test_a_bundle_in_a_zip_file_is_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: made.Framework
+) -> None:
+    bundle = write_bundle(tmp_path / "k.pallasc", "h100-sxm")
+    archive = tmp_path / "lib.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zipped_lib/__init__.py", "raise RuntimeError('imported')")
+        file.write(bundle, "zipped_lib/kernels.pallasc")
+    monkeypatch.syspath_prepend(archive)
+    kernels = pallasc.load("zipped_lib")
+    assert kernels.origins[0].file == str(archive / "zipped_lib" / "kernels.pallasc")
+    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
+
+
+_PACKAGE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import ownlib
+ownlib.kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
+"""
+
+
+def test_a_package_loads_its_kernels_while_it_is_imported(
+    tmp_path: Path, fresh_process: Any
+) -> None:
+    write_bundle(tmp_path / "ownlib" / "kernels.pallasc", "h100-sxm")
+    (tmp_path / "ownlib" / "__init__.py").write_text(
+        "import pallasc\nkernels = pallasc.load(__name__)\n"
+    )
+    done = fresh_process(_PACKAGE, str(tmp_path))
+    assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,15 @@ from pallasc.specs.bundle.writer import build_bundle
 TEXT = "f32[4, 64]"
 
 
-def _without(**changes: Any) -> Any:
+def _without() -> Any:
     """Return the artifact of `f(x, bias, y)` that was compiled with None for bias."""
-    tree = {"input_tree": {"bias": None, "x": 0, "y": 1}, "parameters": ["x", "bias", "y"]}
-    return made.artifact(
-        made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT}, **{**tree, **changes}
-    )
+    tree, names = {"bias": None, "x": 0, "y": 1}, ["x", "bias", "y"]
+    return made.add(inputs={"x": TEXT, "y": TEXT}, input_tree=tree, parameters=names)
 
 
 def _with() -> Any:
     inputs = {"x": TEXT, "bias": TEXT, "y": TEXT}
     return made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs)
-
-
-VARIANTS = [("fused", {"bias": None}, _without), ("fused", {"bias": TEXT}, _with)]
 
 
 @pytest.fixture
@@ -54,75 +48,47 @@ def launches(runtime: Any) -> Any:
     return runtime
 
 
-def _made(order: int = 1) -> list[Any]:
-    return [(name, params, make()) for name, params, make in VARIANTS[::order]]
+def _made() -> list[Any]:
+    return [("fused", {"bias": None}, _without()), ("fused", {"bias": TEXT}, _with())]
 
 
-@pytest.fixture(params=["artifacts", "other order", "bundle"])
+@pytest.fixture(params=["artifacts", "bundle"])
 def fused(launches: Any, request: Any, tmp_path: Path) -> Any:
     if request.param == "bundle":
         path = tmp_path / "fused.pallasc"
         path.write_bytes(build_bundle([Item(*variant) for variant in _made()], level=3))
         return open_bundle(path)["fused"]
-    return Kernels(_made(-1 if request.param == "other order" else 1))["fused"]
+    return Kernels(_made()[::-1])["fused"]
 
 
-class Arrays:
-    """Arrays of a kind: how they are made and read."""
-
-    def __init__(self, framework: Any, make: Callable[[Any], Any], read: Callable[[Any], Any]):
-        self._framework, self._make, self._read = framework, make, read
-
-    def full(self, value: float) -> Any:
-        return self._make(self._framework.tensor(TEXT, values=value))
-
-    def value(self, array: Any) -> float:
-        return float(self._read(array)[0, 0])
+KINDS: dict[str, tuple[Any, Any]] = {
+    "tensor": (lambda tensor: tensor, lambda tensor: tensor.numpy()),
+    "numpy": (lambda tensor: tensor.numpy().copy(), lambda array: array),
+    "cuda array": (foreign.CudaArray, lambda array: np.frombuffer(array.to_bytes(), np.float32)),
+    "dlpack": (foreign.DlpackArray, lambda array: np.frombuffer(array.to_bytes(), np.float32)),
+}
+"""How arrays of a kind are made of a tensor, and their elements read."""
 
 
-def _bytes(array: Any) -> Any:
-    return np.frombuffer(array.to_bytes(), np.float32).reshape(4, 64)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_argument_that_is_none_chooses_the_variant(
+    fused: Any, framework: Any, kind: str
+) -> None:
+    make, read = KINDS[kind]
 
+    def value(array: Any) -> float:
+        return float(read(array).ravel()[0])
 
-@pytest.fixture(params=["tensor", "cupy", "numpy", "cuda array", "dlpack"])
-def arrays(framework: Any, request: Any, monkeypatch: Any) -> Arrays:
-    if request.param == "cupy":
-        cupy = foreign.install_cupy(framework, monkeypatch)
-        return Arrays(
-            framework,
-            lambda work: cupy.array(TEXT, values=work.numpy()),
-            lambda work: work.tensor.numpy(),
-        )
-    ways: dict[str, tuple[Any, Any]] = {
-        "tensor": (lambda tensor: tensor, lambda tensor: tensor.numpy()),
-        "numpy": (lambda tensor: tensor.numpy().copy(), lambda array: array),
-        "cuda array": (foreign.CudaArray, _bytes),
-        "dlpack": (foreign.DlpackArray, _bytes),
-    }
-    return Arrays(framework, *ways[request.param])
-
-
-def test_the_argument_that_is_none_chooses_the_variant(fused: Any, arrays: Arrays) -> None:
-    x, y, bias = (arrays.full(value) for value in (1, 2, 3))
+    x, y, bias = (make(framework.tensor(TEXT, values=number)) for number in (1, 2, 3))
     for _ in range(3):
-        assert arrays.value(fused(x, None, y)) == 3
-        assert arrays.value(fused(x, y=y)) == 3
-        assert arrays.value(fused(x, bias=None, y=y)) == 3
-        assert arrays.value(fused(x, bias, y)) == 33
-        assert arrays.value(fused(x, y=y, bias=bias)) == 33
-    assert arrays.value(fused.unchecked(x, None, y)) == 3
-    assert arrays.value(fused.unchecked(x, bias, y)) == 33
-    assert arrays.value(fused.variant(bias=None)(x, None, y)) == 3
-    assert arrays.value(fused.variant(bias=TEXT)(x, bias, y)) == 33
-
-
-def test_results_go_into_arrays_at_hand(fused: Any, framework: Any) -> None:
-    x, y, bias, out = (framework.tensor(TEXT, values=value) for value in (1, 2, 3, 0))
-    for _ in range(3):
-        assert fused.into(x, None, y, out=out) is out
-        assert (out.numpy() == 3).all()
-        assert fused.into(x, bias, y, out=out) is out
-        assert (out.numpy() == 33).all()
+        for call in (fused(x, None, y), fused(x, y=y), fused(x, bias=None, y=y)):
+            assert value(call) == 3
+        for call in (fused(x, bias, y), fused(x, y=y, bias=bias)):
+            assert value(call) == 33
+    for called in (fused.unchecked, fused.variant(bias=None)):
+        assert value(called(x, None, y)) == 3
+    for called in (fused.unchecked, fused.variant(bias=TEXT)):
+        assert value(called(x, bias, y)) == 33
 
 
 def test_later_calls_go_to_their_form_at_once(
@@ -143,6 +109,7 @@ def test_later_calls_go_to_their_form_at_once(
 
     monkeypatch.setattr(Arguments, "bind", bind)
     all_ways()
+    assert (out.numpy() == 33).all()
 
 
 def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: Any) -> None:

@@ -41,14 +41,6 @@ def test_a_shape_that_no_variant_takes_is_an_argument_error_with_the_five_neares
     ]
 
 
-def test_a_dtype_that_no_variant_takes_names_those_of_the_same_shape_first(
-    runtime: Any, framework: Any
-) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        _sizes(count=9)(framework.tensor("f32[7, 64]"), framework.tensor("f16[4, 64]"))
-    assert str(caught.value).splitlines()[2] == ("    sum[m=7]@h100-sxm, where b is f32[4, 64]")
-
-
 @pytest.mark.parametrize(
     ("params", "lines"),
     [

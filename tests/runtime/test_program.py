@@ -8,10 +8,12 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import ArgumentError, CorruptError
+from pallasc.errors import ArgumentError, CorruptError, DeviceError
 from pallasc.runtime.calls.launch import Program, load_program
+from pallasc.runtime.calls.plain import check_cubin
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
+from pallasc.specs.artifacts.cubin import Cubin
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
 
 
@@ -56,38 +58,23 @@ def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, fram
     assert sorted(id_ for id_, _ in launch.attributes) == [4, 6]
 
 
-def test_no_cluster_means_no_attribute(runtime: Any, framework: Any) -> None:
-    _run(made.add(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    (launch,) = runtime.launches
-    assert (launch.attributes, launch.cluster, launch.pdl) == ((), None, False)
-
-
-@pytest.mark.parametrize(("dynamic", "sets"), [(0, 0), (49_152, 0), (49_153, 1), (200_000, 1)])
-def test_more_than_48_kb_of_shared_memory_are_allowed_first(
-    dynamic: int, sets: int, runtime: Any, framework: Any
+@pytest.mark.parametrize(
+    ("changes", "sets"),
+    [
+        ({}, 0),
+        ({"dynamic_smem_bytes": 49_152}, 0),
+        ({"dynamic_smem_bytes": 49_153}, 1),
+        ({"grid": (16, 1, 1), "cluster": (8, 1, 1)}, 0),
+        ({"grid": (16, 1, 1), "cluster": (16, 1, 1)}, 1),
+    ],
+)
+def test_more_than_48_kb_and_clusters_above_eight_are_allowed_first(
+    changes: dict[str, Any], sets: int, runtime: Any, framework: Any
 ) -> None:
-    artifact = made.artifact(made.launch("three", 0, 1, 2, dynamic_smem_bytes=dynamic))
+    artifact = made.artifact(made.launch("three", 0, 1, 2, **changes))
     _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
     assert runtime.count("cuKernelSetAttribute") == sets
-
-
-def test_a_cluster_above_eight_is_allowed_first(runtime: Any, framework: Any) -> None:
-    artifact = made.artifact(made.launch("three", 0, 1, 2, grid=(16, 1, 1), cluster=(16, 1, 1)))
-    _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.count("cuKernelSetAttribute") == 1
-    assert runtime.launches[0].cluster == (16, 1, 1)
-
-
-def test_a_smaller_launch_does_not_lower_what_a_larger_one_was_allowed(
-    runtime: Any, framework: Any
-) -> None:
-    pointers = [framework.tensor("f32[4, 64]").pointer for _ in range(3)]
-    small, large = (
-        made.artifact(made.launch("three", 0, 1, 2, dynamic_smem_bytes=n)) for n in (60_000, 90_000)
-    )
-    program = _program(large)
-    _program(small)
-    _launch(program, *pointers)
+    assert runtime.launches[0].cluster == changes.get("cluster")
 
 
 def test_tensor_maps_are_encoded_at_their_places(runtime: Any, framework: Any) -> None:
@@ -177,37 +164,16 @@ def test_steps_without_bytes_are_left_out(runtime: Any, framework: Any) -> None:
     assert runtime.calls("cuMemsetD8Async", "cuMemcpyDtoDAsync_v2") == []
 
 
-def test_a_plan_without_steps_does_nothing(runtime: Any, framework: Any) -> None:
-    _run(made.artifact(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.launches == []
-
-
-def test_the_kernel_is_loaded_at_once(runtime: Any) -> None:
-    _program(made.add())
-    assert runtime.count("cuFuncLoad") == 1
-
-
-def test_a_library_serves_all_devices(runtime: Any) -> None:
+def test_a_variant_is_loaded_at_once_and_once_for_all_devices(runtime: Any) -> None:
     runtime.devices("9.0", "9.0")
-    artifact = made.add()
-    _program(artifact, 0)
-    _program(artifact, 1)
+    candidate = Candidate("made", {}, made.add())
+    assert load_program(candidate, get_device(0)) is load_program(candidate, get_device(0))
+    assert runtime.count("cuKernelGetFunction") == runtime.count("cuFuncLoad") == 1
+    load_program(candidate, get_device(1))
     assert runtime.count("cuLibraryLoadData") == 1
     assert runtime.count("cuKernelGetFunction") == 2
-
-
-def test_a_cubin_that_is_known_is_checked_for_each_artifact(runtime: Any) -> None:
-    _program(made.add())
     with pytest.raises(CorruptError, match="for sm_100a, but its cubin is for sm_90"):
         _program(made.add(arch="sm_100a"))
-
-
-def test_a_variant_is_loaded_once(runtime: Any) -> None:
-    candidate = Candidate("made", {}, made.add())
-    device = get_device(0)
-    assert runtime.calls("cuKernelGetFunction") == []
-    assert load_program(candidate, device) is load_program(candidate, device)
-    assert len(runtime.calls("cuKernelGetFunction")) == 1
 
 
 def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:
@@ -228,3 +194,33 @@ def test_misaligned_addresses_are_refused(runtime: Any, framework: Any) -> None:
         match=r"b starts at .*, misaligned by 8 bytes: the kernel requires multiples of 256",
     ):
         program.launch(0, [a, b + 8, out])
+
+
+# ---- what is checked before the driver sees a cubin
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "driver", "fits"),
+    [("12.9", 12000, True), ("13.0", 12090, False), ("13.5", 13000, True), ("", 12000, True)],
+)
+def test_within_a_major_version_minor_ones_mix(toolkit: str, driver: int, fits: bool) -> None:
+    cubin = Cubin(90, toolkit, {}, "")
+    artifact = made.add(code=b"none")
+    if fits:
+        check_cubin(cubin, artifact, driver)
+        return
+    with pytest.raises(DeviceError, match=r"made by CUDA toolkit 13\.0, and the driver is for"):
+        check_cubin(cubin, artifact, driver)
+
+
+def test_an_untested_toolkit_is_named_in_the_hint() -> None:
+    with pytest.raises(DeviceError) as caught:
+        check_cubin(Cubin(90, "14.1", {}, ""), made.add(code=b"none"), 13000)
+    assert caught.value.hint == "Install NVIDIA driver for CUDA 14.1 or newer."
+
+
+@pytest.mark.parametrize(("arch", "sm"), [("sm_90a", 80), ("sm_100f", 103), ("sm_86", 80)])
+def test_a_cubin_for_another_architecture_is_refused(arch: str, sm: int) -> None:
+    artifact = made.add(code=b"none", arch=arch)
+    with pytest.raises(CorruptError, match=f"for {arch}, but its cubin is for sm_{sm}"):
+        check_cubin(Cubin(sm, "13.0", {}, ""), artifact, 13000)

@@ -121,16 +121,3 @@ def test_arrays_in_a_context_of_the_programs_own_are_refused(runtime: Any, frame
         with pytest.raises(ArgumentError, match="b belongs to a context of the program's own"):
             kernel.into(a, b, out=out)
     assert runtime.launches == []
-
-
-@pytest.mark.usefixtures("leave")
-def test_a_stream_of_a_context_of_the_programs_own_is_refused(runtime: Any, framework: Any) -> None:
-    kernel = made.kernel(made.add())
-    a, b, out = (framework.tensor(TEXT) for _ in range(3))
-    own = _own()
-    from pallasc.runtime.device.devices import open_driver
-
-    stream = int(open_driver().call("cuStreamCreate", 1, what="a stream"))
-    with pytest.raises(ArgumentError, match="belongs to a different context from the arrays"):
-        kernel.into(a, b, out=out, stream=stream)
-    assert current_context() == own
