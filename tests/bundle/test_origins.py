@@ -100,11 +100,7 @@ def test_what_a_spec_declares_makes_one(tmp_path: Path, old: str, new: str) -> N
 def test_names_have_as_few_folders_as_tell_them_apart(tmp_path: Path) -> None:
     paths = [tmp_path / "x" / "specs", tmp_path / "y" / "specs", tmp_path / "z"]
     files = [_write(folder) for folder in paths[:2]] + [_write(paths[2], name="own.yaml")]
-    assert _one(*files).specs.keys() == {
-        "x/specs/kernels.yaml",
-        "y/specs/kernels.yaml",
-        "own.yaml",
-    }
+    assert _one(*files).specs.keys() == {"x/specs/kernels.yaml", "y/specs/kernels.yaml", "own.yaml"}
 
 
 # ---- what git says
@@ -156,6 +152,9 @@ def test_specs_of_two_repositories_have_two_commits(
     assert sorted(second.specs) == ["ignored/kernels.yaml", "outside/kernels.yaml"]
     assert first.commit == git(found.root, "rev-parse", "HEAD").strip()
     assert second.commit is None
+    clone = tmp_path / "deep" / "er" / "clone"
+    git(tmp_path, "clone", "-q", str(found.root), str(clone))
+    assert _one(clone / "specs" / "kernels.yaml").specs == first.specs
 
 
 @with_git
@@ -170,7 +169,12 @@ def test_nothing_is_known_outside_before_the_first_commit_and_without_git(
     assert find_repository(tmp_path) is None
 
 
-def test_a_changed_file_makes_the_tree_dirty_unless_it_is_left_apart(found: Repository) -> None:
+def test_a_changed_file_makes_the_tree_dirty_also_in_a_hook_of_git(
+    found: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, "/elsewhere")
+    assert find_repository(found.root) == found
     assert found.differences([]).dirty is False
     file = found.root / "kernel.py"
     file.write_text("other")
@@ -183,14 +187,7 @@ def test_a_changed_file_makes_the_tree_dirty_unless_it_is_left_apart(found: Repo
     assert found.differences([]).dirty is True
 
 
-def test_a_new_file_counts_once_it_is_staged(found: Repository, git: Git) -> None:
-    (found.root / "new.py").write_text("n")
-    assert found.differences([]).dirty is False
-    git(found.root, "add", "new.py")
-    assert found.differences([]).dirty is True
-
-
-def test_a_file_that_is_not_tracked_counts_where_it_is_named(found: Repository) -> None:
+def test_a_new_file_counts_where_it_is_named_or_staged(found: Repository, git: Git) -> None:
     new, ignored = found.root / "new -é\n.yaml", found.root / "built.o"
     new.write_text("n")
     ignored.write_text("o")
@@ -205,6 +202,8 @@ def test_a_file_that_is_not_tracked_counts_where_it_is_named(found: Repository) 
         found.root / "kernel.py",
     }
     assert found.tracked([found.root / "*.py"]) == set()
+    git(found.root, "add", new.name)
+    assert found.differences([]).dirty is True
 
 
 def test_files_of_a_submodule_are_compared_with_its_own_commit(
@@ -225,15 +224,6 @@ def test_files_of_a_submodule_are_compared_with_its_own_commit(
     assert found.differences([helper]) == Differences(True, ("third/other/helper.py",))
 
 
-def test_variables_of_a_hook_of_git_change_nothing(
-    found: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "other"))
-    assert find_repository(found.root) == found
-    assert found.differences([]).dirty is False
-
-
 def test_the_repository_s_own_programs_are_not_run(
     found: Repository, git: Git, tmp_path: Path
 ) -> None:
@@ -246,8 +236,8 @@ def test_the_repository_s_own_programs_are_not_run(
         git(found.root, "config", f"filter.own.{command}", str(script))
         git(found.root, "config", f"filter.with.dots and words.{command}", str(script))
     git(found.root, "config", "filter.own.required", "true")
-    git(found.root, "config", "diff.own.textconv", str(script))
-    git(found.root, "config", "diff.own.command", str(script))
+    for command in ("textconv", "command"):
+        git(found.root, "config", f"diff.own.{command}", str(script))
     attributes = found.root / ".git" / "info" / "attributes"
     attributes.write_text("*.py filter=own diff=own\n*.yaml filter=with.dots\\ and\\ words\n")
     os.utime(found.root / "kernel.py", (1, 1))  # so that git compares bytes
@@ -258,14 +248,11 @@ def test_the_repository_s_own_programs_are_not_run(
     assert not (tmp_path / "was-run").exists()
 
 
-def test_a_filter_that_cannot_be_switched_off_leaves_it_unknown(
+def test_a_filter_that_stays_on_and_a_damaged_repository_leave_it_unknown(
     found: Repository, git: Git
 ) -> None:
     git(found.root, "config", "filter.a=b.clean", "false")
     assert found.differences([]) == Differences(None)
-
-
-def test_where_git_fails_nobody_knows(found: Repository) -> None:
     (found.root / ".git" / "HEAD").write_text("broken")
     assert found.differences([]).dirty is None
     assert find_repository(found.root) is None

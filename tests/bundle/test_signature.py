@@ -160,9 +160,7 @@ def test_a_private_key_of_another_form_is_refused() -> None:
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
     other = generate_private_key(SECP256R1()).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     with pytest.raises(SpecError, match="not an Ed25519 key"):
         parse_private_key(other, "key.pem")

@@ -108,16 +108,3 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SpecError, match="pipe cannot be read: it is not a file"):
         open_bundle(tmp_path / "pipe")
-
-
-def test_descriptors_are_given_back(tmp_path: Path, small: bytes) -> None:
-    path = tmp_path / "kernels.pallasc"
-    path.write_bytes(small)
-    damaged = tmp_path / "damaged.pallasc"
-    damaged.write_bytes(small[:-1])
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
-        open_bundle(path).close()
-        with pytest.raises(CorruptError):
-            open_bundle(damaged)
-    assert len(os.listdir("/proc/self/fd")) == before

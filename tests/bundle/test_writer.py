@@ -49,6 +49,7 @@ def test_what_goes_in_comes_out(
     assert build_bundle(items, keep_debug=debug, keep_ptx=ptx, level=3) == data
     bundle = open_bundle(data)
     verify(bundle)
+    assert (list(bundle.entries("x")), bundle.find("x", {}, "sm_90a")) == ([], None)
     assert bundle.names() == sorted({name for name, *_ in variants}, key=str.encode)
     assert len(bundle) == len(variants)
     for (name, m, target), artifact in artifacts.items():
@@ -81,13 +82,6 @@ def test_two_artifacts_of_one_variant_are_refused() -> None:
     with pytest.raises(SpecError, match=r"two artifacts of scale\[m=1\]@h100-sxm") as caught:
         build_bundle(items)
     assert caught.value.exit_code == 2
-
-
-def test_nothing_makes_a_bundle_of_nothing() -> None:
-    bundle = open_bundle(build_bundle([]))
-    verify(bundle)
-    assert (len(bundle), bundle.names(), list(bundle.entries("x"))) == (0, [], [])
-    assert bundle.find("x", {}, "sm_90a") is None
 
 
 def test_the_level_changes_the_bytes_and_not_the_content() -> None:

@@ -17,10 +17,7 @@ from pallasc.runtime.opening import Kernels
 pytestmark = pytest.mark.usefixtures("native")
 
 TEXT = "f32[4, 64]"
-KINDS = {
-    "__cuda_array_interface__": foreign.CudaArray,
-    "__dlpack__": foreign.DlpackArray,
-}
+KINDS = {"__cuda_array_interface__": foreign.CudaArray, "__dlpack__": foreign.DlpackArray}
 
 
 def _made(framework: Any, kind: str, value: float = 0) -> Any:

@@ -9,12 +9,7 @@ import pytest
 import standin as control
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.device.devices import (
-    active,
-    device_count,
-    get_device,
-    outside_captures,
-)
+from pallasc.runtime.device.devices import active, device_count, get_device, outside_captures
 from pallasc.runtime.kernel import device_ordinal
 
 

@@ -261,9 +261,7 @@ def _write_another(path: Path) -> Path:
     return path
 
 
-def test_two_artifacts_of_one_variant_are_refused_with_both_files(
-    site: Site,
-) -> None:
+def test_two_artifacts_of_one_variant_are_refused_with_both_files(site: Site) -> None:
     first = site.kernels("mylib", "h100-sxm")
     second = _write_another(site.kernels("mylib_sm90", distribution="mylib-sm90"))
     with pytest.raises(SelectionError, match=r"two artifacts of add\[n=64\]@h100-sxm") as caught:

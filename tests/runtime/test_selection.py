@@ -11,12 +11,7 @@ import pytest
 from pallasc.errors import SelectionError
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.selection import (
-    arch_refusal,
-    fitting_candidates,
-    refusal,
-    select,
-)
+from pallasc.runtime.matching.selection import arch_refusal, fitting_candidates, refusal, select
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.artifacts.resources import blocks_per_sm
 from pallasc.specs.gpus import MODELS

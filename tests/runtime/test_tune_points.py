@@ -189,11 +189,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run a job of one key in a world, and return its contest and the lost points."""
     monkeypatch.setattr(measure, "PointProcess", FakeProcess)
 
-    def run(
-        world: World,
-        rules: Rules,
-        name: str = "results.jsonl",
-    ) -> Any:
+    def run(world: World, rules: Rules, name: str = "results.jsonl") -> Any:
         FakeProcess.world = world
         job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=len(world.us))
         listener = Quiet()

@@ -114,9 +114,7 @@ def shown_by_the_page() -> str:
     return PAGE.read_text("utf-8").partition(command)[2].partition("```")[0]
 
 
-def test_a_killed_run_goes_on_where_it_was_and_keeps_wrong_results_out(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_killed_run_goes_on_and_keeps_wrong_results_out(run_job: RunJob, tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     rounds, torn, code = 0, "", -signal.SIGKILL
     wrong = {"v1": {"wrong_at": 7}}  # an element that the reference values do not cover

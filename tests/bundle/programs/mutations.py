@@ -106,18 +106,10 @@ def _cut(data: bytearray, rng: random.Random) -> None:
     del data[rng.randrange(len(data) + 1) :]
 
 
-def _remove(data: bytearray, rng: random.Random) -> None:
-    at = rng.randrange(len(data) + 1)
-    del data[at : at + rng.choice((1, 2, 4, 16, 64, 136, 512))]
-
-
-def _extend(data: bytearray, rng: random.Random) -> None:
-    data += rng.randbytes(rng.choice((1, 16, 135, 136, 137, 1000)))
-
-
 def _insert(data: bytearray, rng: random.Random) -> None:
-    at = rng.randrange(len(data) + 1)
-    data[at:at] = rng.randbytes(rng.choice((1, 8, 100)))
+    """Put bytes in, perhaps at the end, or in the place of others."""
+    at = rng.choice((len(data), rng.randrange(len(data) + 1)))
+    data[at : at + rng.choice((0, 1, 64, 512))] = rng.randbytes(rng.choice((0, 1, 8, 136, 1000)))
 
 
 def _splice(data: bytearray, rng: random.Random) -> None:
@@ -135,14 +127,8 @@ def _number(data: bytearray, rng: random.Random) -> None:
         data[at : at + size] = (value % 2 ** (8 * size)).to_bytes(size, "little")
 
 
-def _zero(data: bytearray, rng: random.Random) -> None:
-    at = rng.randrange(len(data) + 1)
-    size = min(rng.choice((1, 8, 100, 4096)), len(data) - at)
-    data[at : at + size] = bytes(size)
-
-
 _DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
-    _flip, _flip, _flip, _cut, _remove, _extend, _insert, _splice, _number, _zero,
+    _flip, _flip, _cut, _insert, _splice, _number,
 )  # fmt: skip
 
 
@@ -167,19 +153,12 @@ def _forge_record(parts: Parts, rng: random.Random) -> None:
     parts.set_content(number, _text(record))
 
 
-def _forge_stored(parts: Parts, rng: random.Random) -> None:
-    number = rng.randrange(len(parts.stored))
-    parts.stored[number] = damage(parts.stored[number], rng)
-
-
-def _forge_table(parts: Parts, rng: random.Random) -> None:
+def _forge_page(parts: Parts, rng: random.Random) -> None:
     parts.data()
-    parts.blob_pages = [damage(pack_rows(parts.rows), rng)]
-
-
-def _forge_entries(parts: Parts, rng: random.Random) -> None:
-    number = rng.randrange(len(parts.entry_pages))
-    parts.entry_pages[number] = damage(parts.entry_pages[number], rng)
+    parts.blob_pages = [pack_rows(parts.rows)]
+    pages = rng.choice((parts.stored, parts.blob_pages, parts.entry_pages))
+    number = rng.randrange(len(pages))
+    pages[number] = damage(pages[number], rng)
 
 
 def _forge_entry(parts: Parts, rng: random.Random) -> None:
@@ -204,8 +183,8 @@ def _forge_catalog(parts: Parts, rng: random.Random) -> None:
 
 
 _FORGERIES: tuple[Callable[[Parts, random.Random], None], ...] = (
-    _forge_blob, _forge_record, _forge_record, _forge_record, _forge_stored, _forge_table,
-    _forge_entries, _forge_entry, _forge_entry, _forge_catalog,
+    _forge_blob, _forge_record, _forge_record, _forge_record, _forge_page, _forge_page,
+    _forge_page, _forge_entry, _forge_entry, _forge_catalog,
 )  # fmt: skip
 
 _DEEP = "deep "
