@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_bundles import make_cubin
 
-from pallasc.specs.bundle import writer
 from pallasc.specs.bundle.format import Kind
 from pallasc.specs.bundle.writer import LONGEST_PATH, Blob, choose_bases, in_order
 
@@ -57,12 +55,3 @@ def test_the_forest_is_one_and_no_path_is_too_long(cubins: list[tuple[int, int]]
     assert sorted(order) == list(range(len(contents)))
     for item, base in enumerate(chosen):
         assert base is None or order.index(base) < order.index(item)
-
-
-def test_many_contents_are_compared_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_MOST_PIECES", 400)
-    monkeypatch.setattr(writer, "_MOST_PAIRS", 10)
-    monkeypatch.setattr(writer, "_NEIGHBOURS", (2, 3))
-    chosen = choose_bases(_cubins(30))
-    assert chosen.count(None) < 30
-    assert all(base is None or abs(base - item) <= 3 for item, base in enumerate(chosen))

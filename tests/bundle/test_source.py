@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,46 +53,6 @@ def test_a_file_that_is_cut_off_while_it_is_open_or_closed_is_an_error(
             verify(bundle)
     with pytest.raises(SpecError, match=r"kernels\.pallasc is closed"):
         verify(bundle)
-
-
-_CUT = """
-import os
-import sys
-from pallasc.errors import CorruptError
-from pallasc.specs.bundle.reader import OpenFile
-
-path, size = sys.argv[1], 2**20
-source = OpenFile(path)
-end, is_done = os.pipe()
-child = os.fork()
-if child == 0:
-    os.close(is_done)
-    os.set_blocking(end, False)
-    descriptor = os.open(path, os.O_RDWR)
-    while True:
-        os.ftruncate(descriptor, 4096)
-        os.ftruncate(descriptor, size)
-        try:
-            os.read(end, 1)
-        except BlockingIOError:
-            continue
-        os._exit(0)
-for _ in range(3000):
-    try:
-        assert len(source.read(0, size)) == size
-    except CorruptError:
-        pass
-os.close(is_done)
-os.waitpid(child, 0)
-"""
-
-
-def test_a_file_that_is_cut_off_while_it_is_read_kills_nobody(tmp_path: Path) -> None:
-    path = tmp_path / "kernels.pallasc"
-    path.write_bytes(bytes(2**20))
-    command = [sys.executable, "-P", "-c", _CUT, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from made_bundles import make_artifact, make_items
 from taken_apart import Parts
 
-from pallasc.cli.main import main
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.c_export import chosen_entries
 from pallasc.specs.bundle.manifest import Item, pack_entries, parse_entry
 from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference, parse_reference
 from pallasc.specs.bundle.verify import verify
@@ -130,35 +127,6 @@ def test_what_is_said_by_strangers_is_checked(tune: dict[str, object], message: 
     text = key + b"\n" + json.dumps({**json.loads(about), "tune": tune}).encode()
     with pytest.raises(CorruptError, match=message):
         parse_entry(text, lambda _: "a" * 64)
-
-
-def test_what_is_shown_of_a_bundle_says_where_its_variants_are_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "k.pallasc"
-    file.write_bytes(build_bundle([item(1, row(16), row(32)), item(2, is_default=True), item(3)]))
-    texts = []
-    for words in (["list"], ["bundle", "show"], ["bundle", "verify"]):
-        main([*words, str(file), *(["tile=1"] if "show" in words else [])])
-        texts.append(capsys.readouterr().out)
-    assert "2 rows for h100-sxm" in texts[0]
-    assert "default" in texts[0]
-    assert "used for\n  h100-sxm, m=16, 10 µs on h100-sxm\n  h100-sxm, m=32" in texts[1]
-    assert "padded     m: dimension 0 of out, dimension 0 of x" in texts[1]
-    assert "k[m=16,tile=3]@h100-sxm: it is in no row of its table, and not the default" in texts[2]
-
-
-def test_where_only_rows_can_choose_each_target_has_the_variant_of_its_rows() -> None:
-    items = [
-        item(1, row(16)),
-        item(2, is_default=True),
-        item(3, m=9),
-        item(1, m=20),
-        item(4, m=20, is_default=False),
-    ]
-    entries = list(open_bundle(build_bundle(items)).entries())
-    chosen = [(own.params[0][1], own.params[1][1], how) for own, how in chosen_entries(entries)]
-    assert chosen == [(16, 1, "row"), (20, 1, None), (20, 4, None), (9, 3, None)]
 
 
 # ---- reference values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -131,46 +130,3 @@ def test_many_opens_leave_no_descriptor(bundle: Path, tmp_path: Path) -> None:
             Bundles(found, Policy())
     gc.collect()  # a kernel that was asked for refers to itself
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_threads_read_a_bundle_at_once(bundle: Path, framework: made.Framework) -> None:
-    kernels = pallasc.open_bundle(bundle)
-    start = threading.Barrier(8)
-    found: list[Any] = []
-
-    def ask(number: int) -> None:
-        start.wait()
-        kernel = kernels["add"]
-        kernel.prepare(*(f"f32[4, {64 * (1 + number % 2)}]",) * 2)
-        found.append((kernel, tuple(candidate.artifact for candidate in kernel.variants)))
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    assert len({id(kernel) for kernel, _ in found}) == 1
-    assert len({tuple(map(id, artifacts)) for _, artifacts in found}) == 1
-
-
-_FORK = """
-import os, sys
-import pallasc
-
-kernels = pallasc.open_bundle(sys.argv[1])
-names = list(kernels)
-child = os.fork()
-kernel = kernels["add"]
-for one in kernel.variants:
-    one.artifact.cubin()
-kernel.prepare("f32[4, 64]", "f32[4, 64]")
-if child == 0:
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-def test_parent_and_child_of_a_fork_read_the_same_file(bundle: Path, fresh_process: Any) -> None:
-    done = fresh_process(_FORK, str(bundle))
-    assert done.returncode == 0, done.stderr

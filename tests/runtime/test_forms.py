@@ -13,7 +13,6 @@ import pytest
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.adapters.torch_arrays import _Operator
 from pallasc.runtime.opening import Kernels, open_bundle
-from pallasc.specs.artifacts.signature import Arguments
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
@@ -91,27 +90,6 @@ def test_the_argument_that_is_none_chooses_the_variant(
         assert value(called(x, bias, y)) == 33
 
 
-def test_later_calls_go_to_their_form_at_once(
-    native: Any, fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y, bias, out = (framework.tensor(TEXT, values=value) for value in (1, 2, 3, 0))
-
-    def all_ways() -> None:
-        fused(x, None, y)
-        fused(x, bias, y=y)
-        fused.into(x, y=y, out=out)
-        fused.into(x, bias, y, out=out)
-
-    all_ways()
-
-    def bind(*_: Any) -> Any:
-        raise AssertionError("a call was matched in Python")
-
-    monkeypatch.setattr(Arguments, "bind", bind)
-    all_ways()
-    assert (out.numpy() == 33).all()
-
-
 def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: Any) -> None:
     x = framework.tensor(TEXT)
     for _ in range(2):
@@ -131,25 +109,17 @@ def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: A
 def test_lists_of_different_lengths_and_mappings_of_other_keys(
     launches: Any, framework: Any
 ) -> None:
-    inputs = dict.fromkeys(("a", "b", "c"), TEXT)
-    two = dict(list(inputs.items())[:2])
-
-    def variant(*trees: Any) -> list[Any]:
-        paths = (["x.0", "x.1", "x.2"], ["x.0", "x.1"])
-        steps = (made.launch("four", 0, 1, 2, 3), made.launch("three", 0, 1, 2))
-        return [
-            ("sums", {"tree": number}, _renamed(made.artifact(
-                step, inputs=taken, input_tree={"x": tree}), names))
-            for number, (tree, names, step, taken) in enumerate(
-                zip(trees, paths, steps, (inputs, two), strict=True)
-            )
-        ]  # fmt: skip
+    def kernel(long: Any, short: Any) -> Any:
+        inputs = dict.fromkeys(("a", "b", "c"), TEXT)
+        step = made.launch("four", 0, 1, 2, 3)
+        three = made.artifact(step, inputs=inputs, input_tree={"x": long})
+        two = made.add(input_tree={"x": short})
+        variants = [_renamed(three, ["x.0", "x.1", "x.2"]), _renamed(two, ["x.0", "x.1"])]
+        return Kernels([("sums", {"tree": n}, own) for n, own in enumerate(variants)])["sums"]
 
     first, other, third = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
-    lists = Kernels(variant([0, 1, 2], [0, 1]))["sums"]
-    dicts = Kernels(
-        variant({"dict": {"a": 0, "b": 1, "c": 2}}, {"dict": {"a": 0, "d": 1, "n": None}})
-    )["sums"]
+    lists = kernel([0, 1, 2], [0, 1])
+    dicts = kernel({"dict": {"a": 0, "b": 1, "c": 2}}, {"dict": {"a": 0, "d": 1, "n": None}})
     for _ in range(2):
         assert (lists([first, other]).numpy() == 3).all()
         assert (lists([first, other, third]).numpy() == 1 + 20 + 3).all()
@@ -176,28 +146,25 @@ def _renamed(artifact: Any, paths: list[str]) -> Any:
 def test_where_structures_look_alike_dtypes_and_shapes_choose(
     launches: Any, framework: Any
 ) -> None:
-    other = "i32[4, 64]"
-    variants = [
-        ("pair", {"kind": "list"}, made.add(input_tree={"x": [0, 1]})),
-        ("pair", {"kind": "tuple"}, made.add(
-            inputs={"a": other, "b": other}, outputs=[other],
-            input_tree={"x": {"tuple": [0, 1]}},
-        )),
-    ]  # fmt: skip
-    pair = Kernels([(n, p, _renamed(a, ["x.0", "x.1"])) for n, p, a in variants])["pair"]
-    array = framework.tensor(TEXT, values=1)
+    def kernel(other: str) -> Any:
+        forms = [("list", [0, 1], TEXT), ("tuple", {"tuple": [0, 1]}, other)]
+        variants = [
+            (
+                kind,
+                made.add(inputs=dict.fromkeys("ab", text), outputs=[text], input_tree={"x": tree}),
+            )
+            for kind, tree, text in forms
+        ]
+        return Kernels(
+            [("pair", {"kind": kind}, _renamed(own, ["x.0", "x.1"])) for kind, own in variants]
+        )["pair"]
+
+    array, pair = framework.tensor(TEXT, values=1), kernel("i32[4, 64]")
     assert (pair([array, array]).numpy() == 2).all()
-    assert pair([framework.tensor(other)] * 2).dtype == "i32"
-    with pytest.raises(
-        ArgumentError, match=r"pair has no variant for f32\[1, 64\], f32\[1, 64\]\.$"
-    ):
+    assert pair([framework.tensor("i32[4, 64]")] * 2).dtype == "i32"
+    with pytest.raises(ArgumentError, match=r"has no variant for f32\[1, 64\], f32\[1, 64\]\.$"):
         pair([framework.tensor("f32[1, 64]")] * 2)
-    trees = {"list": [0, 1], "tuple": {"tuple": [0, 1]}}
-    same = [
-        ("pair", {"kind": kind}, _renamed(made.add(input_tree={"x": tree}), ["x.0", "x.1"]))
-        for kind, tree in trees.items()
-    ]
-    alike = Kernels(same)["pair"]
+    alike = kernel(TEXT)
     with pytest.raises(SelectionError, match="2 variants of pair fit"):
         alike([array, array])
     assert (alike([array, array], kind="list").numpy() == 2).all()
@@ -219,19 +186,16 @@ def test_an_operator_has_an_optional_tensor(
 
 
 def test_an_optional_tensor_at_the_end_may_be_left_out_of_an_operator(launches: Any) -> None:
-    plans = [
-        made.artifact(made.launch("two", 0, 1), inputs={"x": TEXT},
-                      input_tree={"x": 0, "y": None, "z": None}),
-        made.artifact(made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT},
-                      input_tree={"x": 0, "y": 1, "z": None}),
-    ]  # fmt: skip
-    kernel = Kernels([("k", {"n": n}, plan) for n, plan in enumerate(plans)])["k"]
+    def variant(names: str, step: Any, **changes: Any) -> Any:
+        tree: dict[str, Any] = {name: names.find(name) for name in names}
+        tree = {"x": None, "y": None, "z": None, **tree}
+        return made.artifact(step, inputs=dict.fromkeys(names, TEXT), input_tree=tree, **changes)
+
+    one, two = variant("x", made.launch("two", 0, 1)), variant("xy", made.launch("three", 0, 1, 2))
+    kernel = Kernels([("k", {"n": n}, plan) for n, plan in enumerate((one, two))])["k"]
     operator = _Operator(kernel, kernel.forms)
     assert operator.schema() == "(Tensor x, Tensor? y=None) -> Tensor"
-    updating = made.artifact(
-        made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT}, outputs=["x", TEXT],
-        input_tree={"x": 0, "y": 1, "z": None},
-    )  # fmt: skip
-    kernel = Kernels([("k", {"n": 0}, plans[0]), ("k", {"n": 1}, updating)])["k"]
+    updating = variant("xy", made.launch("three", 0, 1, 2), outputs=["x", TEXT])
+    kernel = Kernels([("k", {"n": 0}, one), ("k", {"n": 1}, updating)])["k"]
     with pytest.raises(ArgumentError, match="gives other results, or updates other arrays, with y"):
         _Operator(kernel, kernel.forms)

@@ -13,7 +13,6 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.opening import Kernels, NoSuchKernelError, open_artifact
-from pallasc.specs.artifacts.plan import Copy, Fill
 
 
 def _adds(runtime: Any, shape: tuple[int, ...] = (4, 64)) -> None:
@@ -62,22 +61,6 @@ def test_an_updated_input_comes_back_itself(runtime: Any, framework: Any) -> Non
     }
 
 
-def test_several_results_come_as_a_tuple(runtime: Any, framework: Any) -> None:
-    artifact = made.artifact(made.launch("four", 0, 1, 2, 3), outputs=["f32[4, 64]", "i8[16]"])
-    kernel = made.kernel(artifact)
-    a, b, c = (framework.tensor("f32[4, 64]") for _ in range(3))
-    d = framework.tensor("i8[16]")
-    for _ in range(2):
-        first, second = kernel(a, b)
-        assert (first.dtype, first.shape, second.dtype, second.shape) == (
-            "f32", (4, 64), "i8", (16,),
-        )  # fmt: skip
-        assert kernel.into(a, b, out=(c, d)) == (c, d)
-        assert kernel.into(a, b, out=[c, d]) == [c, d]
-    last = runtime.launches[-1]
-    assert [last.pointer(n) for n in (2, 3)] == [c.pointer, d.pointer]
-
-
 def test_pytrees_go_in_and_out(runtime: Any, framework: Any) -> None:
     artifact = made.artifact(
         made.launch("four", 0, 1, 2, 3),
@@ -101,29 +84,6 @@ def test_pytrees_go_in_and_out(runtime: Any, framework: Any) -> None:
         kernel({"b": b, "list": [a]})
     with pytest.raises(ArgumentError, match=r"made: cache.list.1 must be None"):
         kernel({"b": b, "list": [a, b]})
-
-
-def test_steps_run_in_order(runtime: Any, framework: Any) -> None:
-    """A fill, a copy and two launches over a temporary."""
-    steps = (
-        Fill(buffer=3, offset=0, size=512, value=0),
-        Fill(buffer=3, offset=512, size=512, value=0x3F800000, width=4),
-        made.launch("two", 0, 3),
-        Copy(source=3, source_offset=0, target=2, target_offset=0, size=1024),
-        made.launch("two", 1, 2),
-    )
-    kernel = made.kernel(made.artifact(*steps, temporaries=[1024]))
-
-    @runtime.kernel("two")
-    def accumulate(launch: Any) -> None:
-        source, target = (launch.array(n, "float32", (4, 64)) for n in (0, 1))
-        target += source
-
-    a, b = (framework.tensor("f32[4, 64]", values=n) for n in (10, 100))
-    for _ in range(3):
-        out = kernel(a, b)
-        assert (out.numpy()[:2] == 110).all()
-        assert (out.numpy()[2:] == 111).all()
 
 
 def _matmuls() -> Kernels:

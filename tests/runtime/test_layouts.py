@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import foreign
 import made
 import numpy as np
 import pytest
@@ -69,21 +67,6 @@ def test_an_array_of_numpy_with_that_order_is_taken(kernel: Any) -> None:
         kernel(VALUES, wide)
     with pytest.raises(ArgumentError, match="made: a is not contiguous"):
         kernel(transposed, transposed)
-
-
-def test_an_array_of_cupy_with_that_order_is_taken(
-    kernel: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cupy = foreign.install_cupy(framework, monkeypatch)
-    a = cupy.array(TEXT, values=VALUES)
-    memory = framework.tensor("f32[64, 4]", values=VALUES.T)
-    b = cupy.ndarray(replace(memory, shape=(4, 64)), (1, 4))
-    assert (kernel(a, b).tensor.numpy() == 2 * VALUES).all()
-    assert (kernel(a, b).tensor.numpy() == 2 * VALUES).all()
-    with pytest.raises(ArgumentError, match=r"b has strides \[64, 1\], and the kernel takes"):
-        kernel(a, a)
-    with pytest.raises(ArgumentError, match=r"b has strides \[1, 8\], and the kernel takes"):
-        kernel(a, cupy.ndarray(replace(memory, shape=(4, 64)), (1, 8)))
 
 
 def test_layouts_choose_among_variants(adding: Any) -> None:

@@ -12,7 +12,6 @@ from standin import Device
 from tuned_bundles import H100, item, kernel, row
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.device.devices import active, get_device
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.tuning import Tuning
 
@@ -133,22 +132,3 @@ def test_what_is_updated_in_place_is_not_padded(
     tuned = kernel(tmp_path, [Item("add", {"m": 4}, artifact, tuning=tuning)])
     with pytest.raises(ArgumentError, match="a is updated in place, and would have to be padded"):
         tuned(framework.tensor("f32[3, 64]"), framework.tensor("f32[3, 1]"))
-
-
-def test_a_launch_that_is_captured_pads_in_the_graph(
-    framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
-) -> None:
-    tuned = _tuned(tmp_path, 4)
-    tuned.prepare("f32[3, 64]", "f32[3, 64]")
-    arrays = [framework.tensor("f32[3, 64]", values=_values(3)) for _ in range(3)]
-    framework.current_stream = stream = made.stream()
-    with active(get_device(0)) as driver:
-        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
-        tuned.into(*arrays[:2], out=arrays[2])
-        graph = driver.call("cuStreamEndCapture", stream, what="a capture")
-        arrays[0].numpy()[...] = 0
-        made_graph = driver.call("cuGraphInstantiate", graph, 0, what="a graph")
-        driver.call("cuGraphLaunch", made_graph, stream, what="a graph")
-        driver.call("cuStreamSynchronize", stream, what="a graph")
-    assert np.array_equal(arrays[2].numpy(), _values(3) + 1)

@@ -14,7 +14,7 @@ from pallasc.runtime.calls.plain import check_cubin
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.specs.artifacts.cubin import Cubin
-from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
+from pallasc.specs.artifacts.plan import Bytes, Pointer
 
 
 def _program(artifact: Any, device: int = 0) -> Program:
@@ -36,14 +36,6 @@ def way(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("native")
     else:
         request.getfixturevalue("python_only")
-
-
-def test_pointers_carry_their_offsets(runtime: Any, framework: Any) -> None:
-    step = made.launch("three", Pointer(0, 16), Pointer(1, 0), Pointer(2, 256))
-    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
-    _run(made.artifact(step), a, b, out)
-    (launch,) = runtime.launches
-    assert [launch.pointer(n) for n in range(3)] == [a + 16, b, out + 256]
 
 
 def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, framework: Any) -> None:
@@ -75,26 +67,6 @@ def test_more_than_48_kb_and_clusters_above_eight_are_allowed_first(
     _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
     assert runtime.count("cuKernelSetAttribute") == sets
     assert runtime.launches[0].cluster == changes.get("cluster")
-
-
-def test_tensor_maps_are_encoded_at_their_places(runtime: Any, framework: Any) -> None:
-    described = [
-        made.tensor_map(1),
-        made.tensor_map(1, offset=128),
-        made.tensor_map(0, dims=(8, 4, 2)),
-        made.tensor_map(1, dims=(64, 16)),
-    ]
-    step = made.launch("mapped", 0, made.maps(*described))
-    artifact = made.artifact(step, inputs={"a": "f16[64, 64]"}, outputs=["f16[64, 64]"])
-    a, out = (framework.tensor("f16[64, 64]").pointer for _ in range(2))
-    _run(artifact, a, out)
-    (launch,) = runtime.launches
-    found = launch.maps(1)
-    assert [at for at, _ in found] == [0, 128, 256, 384]
-    for (_, got), wanted in zip(found, described, strict=True):
-        assert got.address == (a, out)[wanted.buffer] + wanted.offset
-        for name in ("dtype", "dims", "strides", "box", "element_strides", "swizzle"):
-            assert getattr(got, name) == getattr(wanted, name), name
 
 
 def test_tensor_maps_of_windows_are_encoded_too(runtime: Any, framework: Any) -> None:
@@ -156,12 +128,6 @@ def test_temporaries_lie_one_behind_the_other_in_the_workspace(
     _launch(program, *pointers, workspace=workspace)
     (launch,) = runtime.launches
     assert [launch.pointer(n) for n in (1, 2)] == [workspace, workspace + 256 + 4]
-
-
-def test_steps_without_bytes_are_left_out(runtime: Any, framework: Any) -> None:
-    steps = (Fill(0, 0, 0), Copy(0, 0, 2, 0, 0), made.launch("three", 0, 1, 2))
-    _run(made.artifact(*steps), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.calls("cuMemsetD8Async", "cuMemcpyDtoDAsync_v2") == []
 
 
 def test_a_variant_is_loaded_at_once_and_once_for_all_devices(runtime: Any) -> None:

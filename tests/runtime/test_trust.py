@@ -204,18 +204,6 @@ def test_no_key_is_looked_for_in_the_current_folder(
         pallasc.open_bundle(path, require_signature=True)
 
 
-def test_a_relative_folder_of_configuration_is_ignored(
-    write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _key_file(tmp_path / "config" / "pallasc" / "trusted_keys", OTHER_PUBLIC)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    with pytest.raises(CorruptError, match="no keys are trusted here") as caught:
-        pallasc.open_bundle(write(signed(plain, OTHER)), require_signature=True)
-    assert str(tmp_path / "home" / ".config") in str(caught.value.hint)
-
-
 @pytest.mark.parametrize("packing", ["folder", "zip"])
 def test_load_looks_for_keys_in_the_package(
     plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str

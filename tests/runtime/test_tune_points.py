@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,23 +69,6 @@ def test_a_process_that_hangs_is_killed_with_what_it_started(
         while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
             os.sched_yield()  # it is dead as soon as the kernel gets to it
         os.close(memory)
-
-
-def test_a_process_that_does_not_end_is_told_with_what_it_did(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    process = PointProcess("p", 0.001, [])
-    child, wait = process._process, process._process.wait
-
-    def never(timeout: float) -> int:
-        raise subprocess.TimeoutExpired("p", timeout)
-
-    monkeypatch.setattr(child, "wait", never)
-    with pytest.raises(PointError, match="it hangs"):
-        process.ask({"op": "open", "device": 0})
-    with pytest.raises(DeviceError, match=f"process of p, {child.pid}, does not end after SIGKI"):
-        process.kill()
-    assert wait() == -9
 
 
 # ---- contests with fake processes

@@ -143,29 +143,6 @@ def test_a_parameter_that_no_array_shows_has_to_be_given_and_no_tuned_one(
     assert _launched(runtime, framework, tuned, 4, causal=False) == 1
 
 
-def test_where_there_is_neither_row_nor_default_the_caller_chooses(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
-    tuned = kernel(tmp_path, [item(4, 1), item(4, 2)])
-    with pytest.raises(SelectionError, match="2 variants of add fit"):
-        tuned(*_arrays(framework, 4))
-    assert _launched(runtime, framework, tuned, 4, tile=2) == 2
-    alike = kernel(tmp_path, [item(4, 1), item(4, 1, target="h200")])
-    assert len(alike.route(0, (("f32", (4, 64)),) * 2).candidates) == 2
-
-
-def test_a_row_whose_variant_this_gpu_cannot_run_is_passed_over(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
-    runtime.devices(Device("9.0", name=H100, smem_optin_bytes=1000))
-    big = item(4, 1, row(4))
-    plan: Any = big.artifact.record["plan"]
-    plan["steps"][0]["dynamic_smem_bytes"] = 2000
-    tuned = kernel(tmp_path, [big, item(4, 2, is_default=True)])
-    assert tuned.choice("f32[4, 64]", "f32[4, 64]").how == "default"
-    assert _launched(runtime, framework, tuned, 4) == 2
-
-
 def test_programs_of_jax_and_c_have_for_each_target_the_variant_that_its_rows_choose(
     tmp_path: Path,
 ) -> None:

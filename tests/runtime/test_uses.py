@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import made
 import numpy as np
 import pytest
 from orders import races
-from rig import NO_PARAMETERS, in_thread
+from rig import in_thread
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -56,71 +55,6 @@ def test_no_two_uses_of_an_array_race(handles: str, seed: int, runtime: Any) -> 
             _destroy(streams[place])
             streams[place] = made.stream()
     assert races(runtime, _of_add) == []
-
-
-def test_what_a_destroyed_stream_wrote_stays_in_reach(runtime: Any) -> None:
-    runtime.configure(asynchronous=1)
-    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
-    for array in (a, b):
-        array.copy_from(np.ones((4, 64), np.float32))
-    first = made.stream()
-    for _ in range(2):
-        kernel.into(a, b, out=out, stream=first)
-    _destroy(first)
-    kernel.into(out, b, out=a)
-    kernel.into(out, b, out=a, stream=made.stream())
-    out.__dlpack__()
-    assert out.__cuda_array_interface__["stream"] is not None
-    assert np.frombuffer(out.to_bytes(), np.float32)[0] == 2
-    out.copy_from(np.ones((4, 64), np.float32))
-    assert races(runtime, _of_add) == []
-
-
-def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_it(runtime: Any) -> None:
-    runtime.configure(asynchronous=1, reuse_streams=1)
-    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
-    first = made.stream()
-    kernel.into(a, b, out=out, stream=first)
-    _destroy(first)
-    second = made.stream()
-    assert second == first
-    before = runtime.count("cuStreamWaitEvent")
-    kernel.into(out, b, out=a, stream=second)
-    assert runtime.count("cuStreamWaitEvent") == before + 1
-
-
-def _names(runtime: Any, work: Callable[[], Any]) -> list[str]:
-    runtime.clear_log()
-    work()
-    return [call.name for call in runtime.calls()]
-
-
-@pytest.mark.skipif(not NO_PARAMETERS, reason="contexts of cuda-bindings 12 are never equal")
-def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any, native: Any) -> None:
-    inputs = dict.fromkeys("abc", "f32[4, 64]")
-    kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs))
-    (a, b, c, out), stream = _arrays(4), made.stream()
-
-    def default() -> None:
-        kernel.into(a, b, c, out=out)
-
-    def given() -> None:
-        kernel.into(a, b, c, out=out, stream=stream)
-
-    with active(get_device(0)):
-        for _ in range(2):  # bound, and two events that are used in turn
-            default()
-        assert _names(runtime, default) == [
-            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuLaunchKernelEx",
-            "cuCtxGetCurrent", "cuEventRecord",
-        ]  # fmt: skip
-        for _ in range(2):
-            given()
-        assert _names(runtime, given) == [
-            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuStreamGetId",
-            "cuCtxGetCurrent", "cuLaunchKernelEx",
-            "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
-        ]  # fmt: skip
 
 
 # ---- captures
