@@ -115,9 +115,7 @@ def test_a_bundle_has_what_was_wanted(project: Project, expected: bytes) -> None
         assert part.provenance == (origin,)
 
 
-def test_another_order_folder_hash_seed_and_store_give_the_same_bytes(
-    expected: bytes, tmp_path: Path
-) -> None:
+def test_order_folder_hash_seed_and_store_change_no_byte(expected: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "a clone" / "deep er"
     folder.mkdir(parents=True)
     spec = _spec(folder, reverse=True)
@@ -133,7 +131,7 @@ def test_another_order_folder_hash_seed_and_store_give_the_same_bytes(
     assert output.read_bytes() == expected
 
 
-def test_one_bundle_a_target_and_merged_they_are_the_whole(
+def test_bundles_of_targets_merge_to_the_whole(
     project: Project, expected: bytes, tmp_path: Path
 ) -> None:
     from pallasc.specs.bundle.writer import build_bundle
@@ -154,9 +152,7 @@ def test_one_bundle_a_target_and_merged_they_are_the_whole(
     assert by_arch.bundles[0].path.read_bytes() == expected
 
 
-def test_what_the_store_lacks_leaves_the_old_file_as_it_is(
-    project: Project, tmp_path: Path
-) -> None:
+def test_what_the_store_lacks_keeps_the_old_file(project: Project, tmp_path: Path) -> None:
     output = tmp_path / "k.pallasc"
     output.write_text("old")
     for source in ("store", "frozen"):

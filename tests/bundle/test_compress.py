@@ -58,22 +58,15 @@ def test_a_dictionary_makes_a_like_content_small() -> None:
     assert len(compress(noise + b"!", 19, noise)) < 40
 
 
+FRAME, SIZE = compress(TEXT, 19), len(TEXT)
+
+
 @pytest.mark.parametrize(
     ("stored", "size"),
-    [
-        (b"", 10),
-        (compress(TEXT, 19), 0),
-        (compress(TEXT, 19), len(TEXT) - 1),
-        (compress(TEXT, 19), len(TEXT) + 1),
-        (compress(TEXT, 19)[:-1], len(TEXT)),
-        (compress(TEXT, 19) + b"\0", len(TEXT)),
-        (compress(TEXT, 19) * 2, len(TEXT)),
-        (zstandard.compress(TEXT), len(TEXT)),
-        (b"\xff" * 50, 50),
-        (b"\0" * 50, 50),
-        (compress(TEXT, 19), 2**40),
-    ],
-)
+    [(b"", 10), (FRAME, 0), (FRAME, SIZE - 1), (FRAME, SIZE + 1), (FRAME[:-1], SIZE),
+     (FRAME + b"\0", SIZE), (FRAME * 2, SIZE), (zstandard.compress(TEXT), SIZE),
+     (b"\xff" * 50, 50), (b"\0" * 50, 50), (FRAME, 2**40)],
+)  # fmt: skip
 def test_what_is_no_frame_of_this_size_is_refused(stored: bytes, size: int) -> None:
     with pytest.raises(CorruptError, match="bytes"):
         decompress(stored, size)

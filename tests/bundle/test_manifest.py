@@ -122,14 +122,10 @@ def test_the_content_depends_on_what_ships_and_not_on_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("raw", "count", "words"),
-    [
-        (b"", 1, "no room for 1 entries"),
-        (b"\5\0\0\0abc", 1, "do not follow"),
-        (b"\3\0\0\0\3\0\0\0abc", 2, "do not follow"),
-        (b"\0\0\0\0\3\0\0\0abc", 2, "do not follow"),
-        (b"\4\0\0\0\3\0\0\0abc", 2, "do not follow"),
-    ],
-)
+    [(b"", 1, "no room for 1 entries"), (b"\5\0\0\0abc", 1, "do not follow"),
+     (b"\3\0\0\0\3\0\0\0abc", 2, "do not follow"), (b"\0\0\0\0\3\0\0\0abc", 2, "do not follow"),
+     (b"\4\0\0\0\3\0\0\0abc", 2, "do not follow")],
+)  # fmt: skip
 def test_a_page_of_another_form_is_refused(raw: bytes, count: int, words: str) -> None:
     with pytest.raises(CorruptError, match=words):
         split_page(raw, count)

@@ -39,9 +39,7 @@ def test_what_stands_behind_the_end_is_refused_by_its_size_and_not_read(small: b
         Bundle(_Endless(small), "x")
 
 
-def test_a_file_that_is_cut_off_while_it_is_open_or_closed_is_an_error(
-    tmp_path: Path, small: bytes
-) -> None:
+def test_a_file_cut_off_while_open_or_closed_is_an_error(tmp_path: Path, small: bytes) -> None:
     path = tmp_path / "kernels.pallasc"
     path.write_bytes(small)
     with open_bundle(path) as bundle:

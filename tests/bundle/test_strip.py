@@ -69,7 +69,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_real_cubin_loses_its_debug_sections_and_nothing_else(
+def test_a_real_cubin_loses_debug_sections_only(
     compiled: Callable[[str], bytes], arch: str
 ) -> None:
     cubin = compiled(arch)
@@ -102,9 +102,7 @@ def _programs(data: bytes) -> bytes:
     return data[at : at + size * count]
 
 
-def test_the_disassembler_sees_the_same_code(
-    compiled: Callable[[str], bytes], tmp_path: Path
-) -> None:
+def test_nvdisasm_sees_the_same_code(compiled: Callable[[str], bytes], tmp_path: Path) -> None:
     from pallasc.compiler.toolchain.toolchain import find_disassembler
 
     tool = find_disassembler() or shutil.which("nvdisasm")
@@ -141,7 +139,7 @@ def test_a_section_that_only_claims_bytes_of_the_file_is_none_to_keep() -> None:
 
 
 @given(SECTIONS, st.sampled_from([1, 4, 16, 128]))
-def test_any_sections_but_debug_ones_stay(
+def test_all_but_debug_sections_stay(
     sections: list[tuple[str, int, bytes]], alignment: int
 ) -> None:
     cubin = make_elf([section for section in sections if section[1] != 8], alignment=alignment)
@@ -150,22 +148,16 @@ def test_any_sections_but_debug_ones_stay(
 
 @pytest.mark.parametrize(
     ("at", "form", "value", "words"),
-    [
-        (0, "<I", 0, "not a 64-bit little-endian ELF file"),
-        (40, "<Q", 2**60, "ends inside its section table"),
-        (32, "<Q", 2**60, "ends after"),
-        (58, "<H", 40, "headers of 40"),
-        (62, "<H", 99, "has its names in 99"),
-    ],
-)
+    [(0, "<I", 0, "not a 64-bit little-endian ELF file"), (32, "<Q", 2**60, "ends after"),
+     (40, "<Q", 2**60, "ends inside its section table"), (58, "<H", 40, "headers of 40"),
+     (62, "<H", 99, "has its names in 99")],
+)  # fmt: skip
 def test_a_damaged_cubin_is_refused(at: int, form: str, value: int, words: str) -> None:
     cubin = bytearray(make_cubin())
     struct.pack_into("<H", cubin, 56, 1)  # one program header, so that its place counts
     struct.pack_into(form, cubin, at, value)
     with pytest.raises(CorruptError, match=words):
         strip_debug(bytes(cubin))
-    with pytest.raises(CorruptError, match="not a 64-bit"):
-        strip_debug(b"")
 
 
 def test_a_mutated_cubin_gives_an_elf_file_or_the_one_error() -> None:

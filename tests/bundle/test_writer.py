@@ -101,9 +101,7 @@ def test_variants_that_are_alike_take_little_room() -> None:
     assert sum(row.extent.size for row in rows if row.kind == 1) < 0.2 * raw
 
 
-def test_a_file_is_there_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_there_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "new" / "k.pallasc", tmp_path / "link"
     replace_file(path, b"one")
     path.chmod(0o640)

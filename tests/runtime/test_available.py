@@ -67,7 +67,7 @@ def report() -> dict[str, str]:
         ("available on GPU 1", "False"),
     ],
 )  # fmt: skip
-def test_without_a_driver_wrong_arrays_are_said_first(
+def test_wrong_arrays_come_before_a_missing_driver(
     what: str, expected: str, report: dict[str, str]
 ) -> None:
     assert report[what] == expected

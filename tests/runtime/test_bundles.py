@@ -66,7 +66,7 @@ def _add(kernels: Kernels, framework: made.Framework, device: int) -> None:
         kernels["add"](a, b)
 
 
-def test_each_gpu_gets_the_variant_of_its_architecture_and_no_other_is_read(
+def test_each_gpu_reads_its_own_variant_only(
     tmp_path: Path, framework: made.Framework, runtime: Any
 ) -> None:
     runtime.devices("9.0", "8.0")
@@ -81,9 +81,7 @@ def test_each_gpu_gets_the_variant_of_its_architecture_and_no_other_is_read(
     assert read == {"h100-sxm", "a100-sxm"}
 
 
-def test_a_file_that_is_cut_off_while_open_is_an_error(
-    bundle: Path, framework: made.Framework
-) -> None:
+def test_a_file_cut_off_while_open_is_an_error(bundle: Path, framework: made.Framework) -> None:
     kernels = pallasc.open_bundle(bundle)
     assert kernels["add"].variants
     os.truncate(bundle, 200)
@@ -92,7 +90,7 @@ def test_a_file_that_is_cut_off_while_open_is_an_error(
 
 
 @pytest.mark.parametrize("change", ["replaced", "removed"])
-def test_a_file_that_is_replaced_while_open_stays_readable(
+def test_a_file_replaced_while_open_is_read(
     bundle: Path, framework: made.Framework, change: str
 ) -> None:
     kernels = pallasc.open_bundle(bundle)
@@ -103,9 +101,7 @@ def test_a_file_that_is_replaced_while_open_stays_readable(
     kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
 
 
-def test_after_close_what_is_loaded_runs_and_nothing_else(
-    bundle: Path, framework: made.Framework
-) -> None:
+def test_after_close_only_what_is_loaded_runs(bundle: Path, framework: made.Framework) -> None:
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     with pallasc.open_bundle(bundle) as kernels:
         kernels["add"].into(a, b, out=out)

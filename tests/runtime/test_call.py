@@ -37,9 +37,7 @@ def _orders(runtime: Any) -> list[tuple[str, int]]:
     return [(call.name, call.stream) for call in runtime.calls(*names)]
 
 
-def test_the_first_array_says_the_stream_and_other_frameworks_wait_on_both_sides(
-    runtime: Any, framework: Any, other: Any
-) -> None:
+def test_other_frameworks_wait_for_the_first_one(runtime: Any, framework: Any, other: Any) -> None:
     framework.current_stream, other.current_stream = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel = made.kernel(made.add())
@@ -64,9 +62,7 @@ def test_the_first_array_says_the_stream_and_other_frameworks_wait_on_both_sides
     assert len(_orders(runtime)) == 5
 
 
-def test_frameworks_in_one_stream_and_a_given_one_wait_for_nothing(
-    runtime: Any, framework: Any, other: Any
-) -> None:
+def test_in_one_or_a_given_stream_nothing_waits(runtime: Any, framework: Any, other: Any) -> None:
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel = made.kernel(made.add())
     shared, own, theirs, mine = (made.stream() for _ in range(4))
@@ -77,9 +73,7 @@ def test_frameworks_in_one_stream_and_a_given_one_wait_for_nothing(
     assert runtime.count("cuEventRecord") == 0
 
 
-def test_in_a_capture_nothing_waits_for_another_framework(
-    runtime: Any, framework: Any, other: Any
-) -> None:
+def test_in_a_capture_no_framework_waits(runtime: Any, framework: Any, other: Any) -> None:
     framework.current_stream, other.current_stream = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel = made.kernel(made.add())
@@ -97,9 +91,7 @@ def test_in_a_capture_nothing_waits_for_another_framework(
     assert len(runtime.launches) == 1
 
 
-def test_a_kernel_without_inputs_follows_the_arrays_for_its_results(
-    runtime: Any, framework: Any
-) -> None:
+def test_a_kernel_without_inputs_follows_its_results(runtime: Any, framework: Any) -> None:
     runtime.devices("9.0", "9.0")
     framework.current_stream = made.stream(1)
     artifact = made.artifact(made.launch("one", 0), inputs={}, input_tree={})

@@ -24,9 +24,7 @@ def _made(framework: Any, kind: str, value: float = 0) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_later_calls_do_not_reach_python(
-    kind: str, framework: Any, adds: Any, slow: list[str]
-) -> None:
+def test_later_calls_skip_python(kind: str, framework: Any, adds: Any, slow: list[str]) -> None:
     a, b, out = (_made(framework, kind, value) for value in (1, 2, 0))
     adds.into(a, b, out=out)
     slow.clear()
@@ -48,7 +46,7 @@ def test_later_calls_do_not_reach_python(
         ({"data": "missing"}, "made: a: __cuda_array_interface__ has no 'data'"),
     ],
 )
-def test_each_property_is_checked_at_each_call(
+def test_each_call_checks_everything(
     changes: dict[str, Any], message: str, framework: Any, adds: Any
 ) -> None:
     a, b, out = (_made(framework, "__cuda_array_interface__") for _ in range(3))
@@ -62,7 +60,7 @@ def test_each_property_is_checked_at_each_call(
         adds.into(a, b, out=out)
 
 
-def test_a_producers_stream_is_left_to_python(
+def test_python_orders_a_producer_s_stream(
     framework: Any, runtime: Any, adds: Any, slow: list[str]
 ) -> None:
     a, b, out = (_made(framework, "__cuda_array_interface__") for _ in range(3))

@@ -44,9 +44,7 @@ class _Like:
         (np.int64(6), 6),
     ],
 )
-def test_a_device_can_be_named_in_the_words_of_frameworks(
-    device: Any, ordinal: int, runtime: Any
-) -> None:
+def test_a_device_has_the_names_of_frameworks(device: Any, ordinal: int, runtime: Any) -> None:
     runtime.devices("9.0", "9.0")
     with active(get_device(1)):
         assert device_ordinal(device) == ordinal

@@ -106,7 +106,7 @@ def test_providers_add_to_a_package(site: Site, adds_to: str, value: str) -> Non
         ("..", ["a.pallasc"], "its .. cannot be found"),
     ],
 )
-def test_a_provider_without_its_bundle_is_refused(
+def test_a_broken_provider_is_refused(
     site: Site, value: str, bundles: Sequence[str], reason: str
 ) -> None:
     site.package("mylib", "a.pallasc")
@@ -121,7 +121,7 @@ def test_a_provider_without_its_bundle_is_refused(
 # ---- PALLASC_BUNDLE_PATH
 
 
-def test_bundles_for_development_come_first(
+def test_development_comes_first(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.package("mylib", "kernels.pallasc")
@@ -150,7 +150,7 @@ def test_a_missing_item_is_refused(site: Site, item: str, monkeypatch: pytest.Mo
         find_bundles("mylib")
 
 
-def test_a_file_that_is_for_nobody_is_refused(
+def test_a_file_of_no_package_is_refused(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.package("mylib", "kernels.pallasc")
@@ -164,7 +164,7 @@ def test_a_file_that_is_for_nobody_is_refused(
 # ---- nothing
 
 
-def test_what_was_looked_at_is_said_where_nothing_is_found(
+def test_missing_kernels_say_where_was_looked(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = site.package("mylib")
@@ -208,9 +208,7 @@ def test_providers_add_architectures(site: Site, framework: made.Framework) -> N
     assert found == [("add[n=64]@a100-sxm", "mylib"), ("add[n=64]@h100-sxm", "mylib-sm90 1.0")]
 
 
-def test_a_missing_provider_is_named_and_no_other_architecture_runs(
-    site: Site, framework: made.Framework
-) -> None:
+def test_a_missing_provider_is_named(site: Site, framework: made.Framework) -> None:
     base = site.kernels("mylib", "a100-sxm")
     blackwell = site.kernels("mylib_sm100", "b200", distribution="mylib-sm100")
     with pytest.raises(SelectionError) as caught:
@@ -248,7 +246,7 @@ def test_two_artifacts_of_one_variant_are_refused_with_both_files(site: Site) ->
     assert f"from mylib-sm90 1.0 ({second})" in caught.value.message
 
 
-def test_development_wins_for_the_architectures_that_it_has(
+def test_development_wins_where_it_has_code(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = site.kernels("mylib", "h100-sxm", "b200", columns=(64, 128))
@@ -263,7 +261,7 @@ def test_development_wins_for_the_architectures_that_it_has(
     assert [origin.provider for origin in pallasc.load("mylib").origins] == [PATH, "mylib"]
 
 
-def test_a_bundle_in_a_zip_file_is_launched(
+def test_zip_files_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: made.Framework
 ) -> None:
     bundle = write_bundle(tmp_path / "k.pallasc", "h100-sxm")

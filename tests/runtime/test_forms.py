@@ -70,9 +70,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_argument_that_is_none_chooses_the_variant(
-    fused: Any, framework: Any, kind: str
-) -> None:
+def test_an_argument_that_is_none_chooses(fused: Any, framework: Any, kind: str) -> None:
     make, read = KINDS[kind]
 
     def value(array: Any) -> float:
@@ -106,9 +104,7 @@ def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: A
             fused(x, None, framework.tensor("f32[2, 64]"))
 
 
-def test_lists_of_different_lengths_and_mappings_of_other_keys(
-    launches: Any, framework: Any
-) -> None:
+def test_lists_of_other_lengths_and_other_keys_choose(launches: Any, framework: Any) -> None:
     def kernel(long: Any, short: Any) -> Any:
         inputs = dict.fromkeys(("a", "b", "c"), TEXT)
         step = made.launch("four", 0, 1, 2, 3)
@@ -143,9 +139,7 @@ def _renamed(artifact: Any, paths: list[str]) -> Any:
     return made.Artifact({**artifact.record, "plan": plan}, artifact.blob)
 
 
-def test_where_structures_look_alike_dtypes_and_shapes_choose(
-    launches: Any, framework: Any
-) -> None:
+def test_dtypes_and_shapes_choose_between_like_structures(launches: Any, framework: Any) -> None:
     def kernel(other: str) -> Any:
         forms = [("list", [0, 1], TEXT), ("tuple", {"tuple": [0, 1]}, other)]
         variants = [
@@ -170,7 +164,7 @@ def test_where_structures_look_alike_dtypes_and_shapes_choose(
     assert (alike([array, array], kind="list").numpy() == 2).all()
 
 
-def test_an_operator_has_an_optional_tensor(
+def test_an_operator_takes_none(
     fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator = _Operator(fused, fused.forms)

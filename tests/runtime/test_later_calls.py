@@ -69,9 +69,7 @@ def test_each_array_is_checked_at_each_launch(
             kernel(a, b)
 
 
-def test_variants_for_the_same_arrays_that_give_different_ones_are_kept_apart(
-    runtime: Any, framework: Any
-) -> None:
+def test_variants_with_other_results_are_kept_apart(runtime: Any, framework: Any) -> None:
     runtime.devices("9.0", "10.0")
     entries = [
         ("sum", {}, made.add(target=target, outputs=[text]))
@@ -88,7 +86,7 @@ def test_variants_for_the_same_arrays_that_give_different_ones_are_kept_apart(
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_frameworks_count_the_writes_to_arrays_of_the_caller(
+def test_frameworks_count_writes(
     checks: bool, fast: list[str], runtime: Any, framework: Any
 ) -> None:
     import foreign

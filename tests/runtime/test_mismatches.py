@@ -27,9 +27,7 @@ def _inputs(rows: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("prepares", [False, True])
-def test_a_shape_that_no_variant_takes_is_an_argument_error_with_the_five_nearest(
-    runtime: Any, framework: Any, prepares: bool
-) -> None:
+def test_the_five_nearest_shapes_are_listed(runtime: Any, framework: Any, prepares: bool) -> None:
     kernel = _sizes(count=60)
     start = kernel.prepare if prepares else kernel
     with pytest.raises(ArgumentError) as caught:
@@ -54,9 +52,7 @@ def test_a_shape_that_no_variant_takes_is_an_argument_error_with_the_five_neares
          "\n  Values of block: 8, 16."),
     ],
 )  # fmt: skip
-def test_parameters_that_no_variant_has_name_the_values_that_there_are(
-    params: dict[str, Any], told: str
-) -> None:
+def test_wrong_parameters_name_the_right_values(params: dict[str, Any], told: str) -> None:
     candidates = [
         Candidate("sum", {"m": m, "block": 8 + 8 * (m % 2)}, made.add(target=target, code=b"none"))
         for m in range(1, 21)
@@ -70,9 +66,7 @@ def test_parameters_that_no_variant_has_name_the_values_that_there_are(
     assert str(caught.value) == f"sum has no {told}"
 
 
-def test_among_many_that_cannot_run_five_are_listed_and_counted(
-    runtime: Any, framework: Any
-) -> None:
+def test_of_many_that_cannot_run_five_are_listed(runtime: Any, framework: Any) -> None:
     candidates = [Candidate("sum", {"t": t}, made.add(target="b200")) for t in range(100)]
     x = framework.tensor("f32[4, 64]")
     with pytest.raises(SelectionError) as caught:

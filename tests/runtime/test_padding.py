@@ -42,7 +42,7 @@ def _values(m: int, start: int = 1) -> Any:
     return np.arange(start, start + m * 64, dtype=np.float32).reshape(m, 64)
 
 
-def test_a_call_gets_the_smallest_variant_that_holds_its_arrays(
+def test_the_smallest_variant_is_padded(
     framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
 ) -> None:
     tuned = _tuned(tmp_path, 8, 4)
@@ -65,7 +65,7 @@ def test_a_call_gets_the_smallest_variant_that_holds_its_arrays(
         tuned(framework.tensor("f32[3, 64]"), framework.tensor("f32[2, 64]"))
 
 
-def test_it_is_all_put_into_the_stream_of_the_call(
+def test_padding_is_in_the_stream(
     framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
 ) -> None:
     tuned = _tuned(tmp_path, 4)
@@ -96,7 +96,7 @@ def _planes(m: int, pad: Any = PLANES) -> Any:
     return Item("add", {"m": m}, artifact, tuning=tuning)
 
 
-def test_a_dimension_within_an_array_is_padded_row_by_row(
+def test_inner_dimensions_are_padded(
     framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
 ) -> None:
     tuned = kernel(tmp_path, [_planes(8)])
@@ -120,9 +120,7 @@ def test_arrays_of_the_host_are_padded_there(seen: list[Any], tmp_path: Path) ->
     assert np.array_equal(out, a + b + 1)
 
 
-def test_what_is_updated_in_place_is_not_padded(
-    framework: Any, seen: list[Any], tmp_path: Path
-) -> None:
+def test_updated_arrays_are_not_padded(framework: Any, seen: list[Any], tmp_path: Path) -> None:
     array = "f32[4, 64]"
     artifact = made.artifact(
         made.launch("two", 0, 1), inputs={"a": array, "b": "f32[4, 1]"}, outputs=["a"]

@@ -60,7 +60,7 @@ def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, fram
         ({"grid": (16, 1, 1), "cluster": (16, 1, 1)}, 1),
     ],
 )
-def test_more_than_48_kb_and_clusters_above_eight_are_allowed_first(
+def test_large_memory_and_clusters_are_allowed_first(
     changes: dict[str, Any], sets: int, runtime: Any, framework: Any
 ) -> None:
     artifact = made.artifact(made.launch("three", 0, 1, 2, **changes))
@@ -115,9 +115,7 @@ def test_values_are_passed_byte_by_byte(runtime: Any, framework: Any) -> None:
     assert runtime.launches[0].parameters[0] == bytes([1, 2, 3, 4])
 
 
-def test_temporaries_lie_one_behind_the_other_in_the_workspace(
-    runtime: Any, framework: Any
-) -> None:
+def test_temporaries_lie_in_order_in_the_workspace(runtime: Any, framework: Any) -> None:
     artifact = made.artifact(
         made.launch("four", 0, 3, Pointer(4, 4), 2), temporaries=[100, 300], outputs=["f32[4, 64]"]
     )

@@ -15,9 +15,7 @@ TEXT = "f32[4, 64]"
 
 
 @pytest.mark.parametrize("code", [201, 400, 1, 701])
-def test_after_a_step_that_is_refused_nothing_is_tried_again(
-    code: int, runtime: Any, framework: Any
-) -> None:
+def test_a_refused_step_is_not_tried_again(code: int, runtime: Any, framework: Any) -> None:
     ran = {"two": 0}
 
     @runtime.kernel("two")
@@ -62,7 +60,7 @@ def leave() -> Any:
 @pytest.mark.usefixtures("leave")
 @pytest.mark.parametrize("warm", ["never", "without a context", "in the primary one"])
 @pytest.mark.parametrize("stream", [None, 0, 1, 2])
-def test_default_streams_of_two_contexts_wait_for_each_other(
+def test_default_streams_of_contexts_wait(
     stream: int | None, warm: str, runtime: Any, framework: Any
 ) -> None:
     kernel = made.kernel(made.add())

@@ -127,7 +127,7 @@ def test_an_older_driver_is_refused(driver: int, fits: bool) -> None:
         ((4096, 1, 1), 0, 16, True),
     ],
 )
-def test_blocks_that_all_ran_at_a_time_must_do_so_here(
+def test_blocks_that_run_at_a_time(
     grid: tuple[int, int, int], smem: int, sms: int, fits: bool
 ) -> None:
     step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
@@ -147,9 +147,7 @@ def test_blocks_that_all_ran_at_a_time_must_do_so_here(
         (128, 32, 232_448, 1),
     ],
 )
-def test_blocks_of_a_multiprocessor_are_counted(
-    block: int, registers: int, smem: int, blocks: int
-) -> None:
+def test_blocks_per_multiprocessor(block: int, registers: int, smem: int, blocks: int) -> None:
     whole = made.artifact(made.launch("three", 0, 1, 2), code=b"none")
     (kernel,) = whole.kernels
     from dataclasses import replace

@@ -64,9 +64,7 @@ def test_what_is_no_stream_is_refused(stream: Any) -> None:
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_out_of_another_stream_is_ordered_on_both_sides(
-    is_given: bool, runtime: Any, framework: Any
-) -> None:
+def test_out_is_ordered_with_its_own_stream(is_given: bool, runtime: Any, framework: Any) -> None:
     first, second = made.stream(), made.stream()
     streams = {"a": first, "b": None, "out": second}
     arrays = {

@@ -61,7 +61,7 @@ def _key_file(folder: Path, *keys: PublicKey, name: str = "a.pub") -> Path:
     return folder / name
 
 
-def test_cryptography_is_imported_only_where_a_signature_is_demanded(
+def test_cryptography_is_imported_on_demand_only(
     write: Callable[[bytes], Path], plain: bytes, fresh_process: Callable[..., object]
 ) -> None:
     code = (
@@ -73,7 +73,7 @@ def test_cryptography_is_imported_only_where_a_signature_is_demanded(
 
 
 @pytest.mark.parametrize("form", ["key", "text", "file", "folder", "several"])
-def test_a_bundle_signed_by_a_trusted_key_is_opened(
+def test_trusted_bundles_open(
     write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, form: str
 ) -> None:
     file = _key_file(tmp_path / "keys", OTHER_PUBLIC, PUBLIC)
@@ -115,7 +115,7 @@ def _spoiled(plain: bytes, how: str) -> bytes:
         ("cut", r"k\.pallasc is damaged"),
     ],
 )
-def test_each_way_of_failing_has_its_message(
+def test_each_fault_has_its_message(
     write: Callable[[bytes], Path], plain: bytes, how: str, message: str
 ) -> None:
     with pytest.raises(CorruptError, match=message) as caught:
@@ -150,7 +150,7 @@ def test_the_machine_demands_a_signature_whatever_the_program_says(
     assert str(config) in str(caught.value.hint)
 
 
-def test_a_program_asks_for_keys_of_the_machine(
+def test_a_program_asks_for_the_machine_s_keys(
     write: Callable[[bytes], Path], plain: bytes, config: Path
 ) -> None:
     _key_file(config, PUBLIC)
@@ -205,7 +205,7 @@ def test_no_key_is_looked_for_in_the_current_folder(
 
 
 @pytest.mark.parametrize("packing", ["folder", "zip"])
-def test_load_looks_for_keys_in_the_package(
+def test_load_reads_keys_of_the_package(
     plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str
 ) -> None:
     package = tmp_path / "site" / "signedlib"

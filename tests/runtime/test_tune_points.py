@@ -41,7 +41,7 @@ DEVICE = Device(0, "Stand-in H100", 9, 0, 132, 232448)
 
 
 @pytest.mark.usefixtures("_library")
-def test_a_process_that_hangs_is_killed_with_what_it_started(
+def test_a_hanging_process_dies_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=1)

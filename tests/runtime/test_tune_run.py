@@ -76,7 +76,7 @@ def children_of_runs() -> list[str]:
     return found
 
 
-def test_faults_lose_their_point_only_and_the_others_are_picked(
+def test_faults_lose_their_point_only(
     run_job: RunJob, jobs: dict[int, Path], tmp_path: Path
 ) -> None:
     output = tmp_path / "results.jsonl"
@@ -180,9 +180,7 @@ def start(**changed: Any) -> bytes:
     return line_of(Start(**{**own, "driver": "", "date": "", "settings": {}, **changed}).to_json())
 
 
-def test_results_of_another_job_and_other_files_stay_as_they_are(
-    refused: Any, tmp_path: Path
-) -> None:
+def test_other_results_and_files_stay_as_they_are(refused: Any, tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     output.write_bytes(start() + b"torn")
     code, text = refused(output)

@@ -57,9 +57,7 @@ def test_a_call_gets_the_variant_of_its_row_then_of_its_bucket_then_the_default(
         assert _launched(runtime, framework, called, m) == tile
 
 
-def test_parameters_in_the_call_go_before_the_table(
-    tuned: Any, framework: Any, runtime: Any
-) -> None:
+def test_parameters_of_the_call_win(tuned: Any, framework: Any, runtime: Any) -> None:
     assert _launched(runtime, framework, tuned, 4, tile=2) == 2
     assert _launched(runtime, framework, tuned, 9, tile=1) == 1
     assert _launched(runtime, framework, tuned.variant(tile=2), 3) == 2
@@ -69,9 +67,7 @@ def test_parameters_in_the_call_go_before_the_table(
         tuned(*_arrays(framework, 4), tile=8)
 
 
-def test_only_chosen_variants_are_preloaded_and_any_of_them_is_enough(
-    tuned: Any, runtime: Any
-) -> None:
+def test_only_chosen_variants_are_preloaded(tuned: Any, runtime: Any) -> None:
     assert tuned.available()
     tuned.preload()
     chosen = sorted(
@@ -81,9 +77,7 @@ def test_only_chosen_variants_are_preloaded_and_any_of_them_is_enough(
     tuned.prepare("f32[4, 64]", "f32[4, 64]")
 
 
-def test_rows_are_those_of_the_gpu_that_launches(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_each_gpu_has_its_own_rows(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
     measured = row(4, gpu="h200", device="NVIDIA H200")
     tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2, measured), item(4, 3)])
@@ -101,9 +95,7 @@ def test_rows_are_those_of_the_gpu_that_launches(
     assert tuned.route(1, types) is route
 
 
-def test_a_call_without_row_and_default_is_refused_with_the_rows_there_are(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_a_call_without_a_row_lists_the_rows(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name="NVIDIA H200"))
     rows = [item(m, 1, row(m)) for m in range(1, 8)]
     tuned = kernel(tmp_path, [*rows, item(7, 2)])
@@ -125,9 +117,7 @@ def test_a_call_without_row_and_default_is_refused_with_the_rows_there_are(
     assert "no row of the table" in tuned.available().reason
 
 
-def test_a_parameter_that_no_array_shows_has_to_be_given_and_no_tuned_one(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_what_no_array_shows_has_to_be_given(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name=H100))
     tuned = kernel(
         tmp_path,
@@ -143,9 +133,7 @@ def test_a_parameter_that_no_array_shows_has_to_be_given_and_no_tuned_one(
     assert _launched(runtime, framework, tuned, 4, causal=False) == 1
 
 
-def test_programs_of_jax_and_c_have_for_each_target_the_variant_that_its_rows_choose(
-    tmp_path: Path,
-) -> None:
+def test_programs_of_jax_and_c_have_the_variant_of_each_target_s_rows(tmp_path: Path) -> None:
     theirs = [item(4, 4, row(4, gpu="h200"), target="h200"), item(4, 1, target="h200")]
     tuned = kernel(tmp_path, [*ITEMS, *theirs])
     types = (("f32", (4, 64)),) * 2
@@ -169,7 +157,7 @@ def test_programs_of_jax_and_c_have_for_each_target_the_variant_that_its_rows_ch
         jax_handlers._attributes(without, types)
 
 
-def test_where_a_gpu_of_the_process_is_refused_a_route_keeps_all_variants(
+def test_a_gpu_without_rows_keeps_all_variants(
     framework: Any, runtime: Any, tmp_path: Path
 ) -> None:
     runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))

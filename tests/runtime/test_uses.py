@@ -74,9 +74,7 @@ def _uses(runtime: Any) -> None:
 
 @pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
 @pytest.mark.parametrize(("flags", "is_first"), [(0, True), (1, True), (1, False)])
-def test_captures_of_other_threads_go_on(
-    flags: int, mode: int, is_first: bool, runtime: Any
-) -> None:
+def test_captures_of_all_threads_go_on(flags: int, mode: int, is_first: bool, runtime: Any) -> None:
     runtime.configure(asynchronous=1)
     if not is_first:
         in_thread(lambda: _uses(runtime))
