@@ -42,7 +42,7 @@ def test_all_that_a_variant_has_is_written(tmp_path: Path) -> None:
     assert sorted(written) == sorted(own.iterdir())
 
 
-def test_nothing_is_written_where_one_folder_is_there(tmp_path: Path) -> None:
+def test_nothing_is_written_where_one_folder_or_link_is_there(tmp_path: Path) -> None:
     bundle = _open(make_items(2))
     last = tmp_path / "scale[m=32,dtype=bf16]@h100-sxm" / "plan.json"
     last.parent.mkdir()
@@ -52,13 +52,9 @@ def test_nothing_is_written_where_one_folder_is_there(tmp_path: Path) -> None:
     assert caught.value.hint == "Remove it, or give another folder."
     assert _files(tmp_path) == [f"{last.parent.name}/plan.json"]
     assert last.read_text() == "mine"
-
-
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    bundle = _open(make_items(1))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
-    link = tmp_path / "out" / "scale[m=16,dtype=bf16]@h100-sxm"
+    link = tmp_path / "out" / last.parent.name
     for place in ("elsewhere", "nowhere"):
         link.unlink(missing_ok=True)
         link.symlink_to(tmp_path / place)

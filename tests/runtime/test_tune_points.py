@@ -142,25 +142,21 @@ class FakeProcess:
             raise DeviceError("it does not end after SIGKILL")
 
 
-class Quiet:
-    """Hears everything and keeps failures."""
+class Whatever:
+    """A referee that knows what is right, and a listener that keeps failures."""
 
     def __init__(self) -> None:
         self.lost: list[tuple[str, str]] = []
-
-    def done(self, match: Match, contest: Contest) -> None: ...
-    def failed(self, name: str, why: str) -> None:
-        self.lost.append((name, why))
-
-
-class Whatever:
-    """A referee that knows what is right."""
 
     def inputs(self, entry: Any, signature: Any) -> list[bytes]:
         return [bytes(256)]
 
     def disagreement(self, entry: Any, signature: Any, outputs: Sequence[bytes]) -> str:
         return "" if outputs == [b"right"] else "wrong result"
+
+    def done(self, match: Match, contest: Contest) -> None: ...
+    def failed(self, name: str, why: str) -> None:
+        self.lost.append((name, why))
 
 
 Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
@@ -174,12 +170,11 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     def run(world: World, rules: Rules, name: str = "results.jsonl") -> Any:
         FakeProcess.world = world
         job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=len(world.us))
-        listener = Quiet()
+        listener = Whatever()
         with open_bundle(job) as bundle, open_results(tmp_path / name, START) as file:
             matches = read_job(bundle, DEVICE)
             setup = Setup(bundle, 0, 60.0, 1, cold=False)
-            now = Conditions()
-            Run(file, setup, rules, now, Whatever, listener).all(matches)
+            Run(file, setup, rules, Conditions(), Whatever, listener).all(matches)
             assert not world.live
             (contest,) = read_results(tmp_path / name).contests.values()
             assert contest == next(iter(file.results.contests.values()))
