@@ -116,17 +116,9 @@ def test_a_capsule_keeps_its_array_until_it_goes(runtime: Any) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "strides", "expected"),
-    [
-        ((4, 8), None, True),
-        ((4, 8), (32, 4), True),
-        ((4, 8), (4, 16), False),
-        ((4, 8), (64, 4), False),
-        ((1, 8), (999, 4), True),
-        ((4, 1, 8), (32, 7, 4), True),
-        ((0, 8), (5, 5), True),
-        ((), (), True),
-        ((8,), (-4,), False),
-    ],
-)
+    [((4, 8), None, True), ((4, 8), (32, 4), True), ((4, 8), (4, 16), False),
+     ((4, 8), (64, 4), False), ((1, 8), (999, 4), True), ((4, 1, 8), (32, 7, 4), True),
+     ((0, 8), (5, 5), True), ((), (), True), ((8,), (-4,), False)],
+)  # fmt: skip
 def test_strides_tell_whether_there_are_gaps(shape: Any, strides: Any, expected: bool) -> None:
     assert is_row_major(shape, strides, 4) == expected

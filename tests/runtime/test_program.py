@@ -52,14 +52,10 @@ def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, fram
 
 @pytest.mark.parametrize(
     ("changes", "sets"),
-    [
-        ({}, 0),
-        ({"dynamic_smem_bytes": 49_152}, 0),
-        ({"dynamic_smem_bytes": 49_153}, 1),
-        ({"grid": (16, 1, 1), "cluster": (8, 1, 1)}, 0),
-        ({"grid": (16, 1, 1), "cluster": (16, 1, 1)}, 1),
-    ],
-)
+    [({}, 0), ({"dynamic_smem_bytes": 49_152}, 0), ({"dynamic_smem_bytes": 49_153}, 1),
+     ({"grid": (16, 1, 1), "cluster": (8, 1, 1)}, 0),
+     ({"grid": (16, 1, 1), "cluster": (16, 1, 1)}, 1)],
+)  # fmt: skip
 def test_large_memory_and_clusters_are_allowed_first(
     changes: dict[str, Any], sets: int, runtime: Any, framework: Any
 ) -> None:

@@ -137,16 +137,9 @@ def test_blocks_that_run_at_a_time(
 
 @pytest.mark.parametrize(
     ("block", "registers", "smem", "blocks"),
-    [
-        (128, 32, 0, 16),
-        (128, 168, 0, 3),
-        (384, 168, 0, 1),
-        (1024, 32, 0, 2),
-        (32, 1, 0, 32),
-        (128, 32, 113_000, 2),
-        (128, 32, 232_448, 1),
-    ],
-)
+    [(128, 32, 0, 16), (128, 168, 0, 3), (384, 168, 0, 1), (1024, 32, 0, 2), (32, 1, 0, 32),
+     (128, 32, 113_000, 2), (128, 32, 232_448, 1)],
+)  # fmt: skip
 def test_blocks_per_multiprocessor(block: int, registers: int, smem: int, blocks: int) -> None:
     whole = made.artifact(made.launch("three", 0, 1, 2), code=b"none")
     (kernel,) = whole.kernels

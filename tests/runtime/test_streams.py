@@ -27,20 +27,10 @@ class _Number:
 
 @pytest.mark.parametrize(
     ("stream", "handle"),
-    [
-        (0, 0),
-        (16, 16),
-        (SimpleNamespace(cuda_stream=32), 32),
-        (SimpleNamespace(ptr=40), 40),
-        (_Protocol(), 48),
-        (SimpleNamespace(__cuda_stream__=(0, 56)), 56),
-        (_Number(), 64),
-        (1, 1),
-        (2, 2),
-        (np.uint64(72), 72),
-        (2**64 - 1, 2**64 - 1),
-    ],
-)
+    [(0, 0), (16, 16), (SimpleNamespace(cuda_stream=32), 32), (SimpleNamespace(ptr=40), 40),
+     (_Protocol(), 48), (SimpleNamespace(__cuda_stream__=(0, 56)), 56), (_Number(), 64), (1, 1),
+     (2, 2), (np.uint64(72), 72), (2**64 - 1, 2**64 - 1)],
+)  # fmt: skip
 def test_a_stream_of_any_library_has_a_handle(stream: Any, handle: int) -> None:
     assert stream_handle(stream) == handle
 
