@@ -151,9 +151,7 @@ def test_nothing_is_known_without_a_commit_or_git(
     assert find_repository(tmp_path) is None
 
 
-def test_a_changed_file_makes_the_tree_dirty(
-    found: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_files_make_it_dirty(found: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.setenv(name, "/elsewhere")
     assert find_repository(found.root) == found

@@ -69,9 +69,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_real_cubin_loses_debug_sections_only(
-    compiled: Callable[[str], bytes], arch: str
-) -> None:
+def test_real_cubins_lose_debug_sections_only(compiled: Callable[[str], bytes], arch: str) -> None:
     cubin = compiled(arch)
     stripped = strip_debug(cubin)
     assert debug_bytes(cubin) > 1000
@@ -139,9 +137,7 @@ def test_a_section_that_only_claims_bytes_of_the_file_is_none_to_keep() -> None:
 
 
 @given(SECTIONS, st.sampled_from([1, 4, 16, 128]))
-def test_all_but_debug_sections_stay(
-    sections: list[tuple[str, int, bytes]], alignment: int
-) -> None:
+def test_only_debug_sections_go(sections: list[tuple[str, int, bytes]], alignment: int) -> None:
     cubin = make_elf([section for section in sections if section[1] != 8], alignment=alignment)
     _check(cubin, strip_debug(cubin))
 

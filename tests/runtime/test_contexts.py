@@ -17,9 +17,7 @@ def _arrays(framework: Any, device: int = 0) -> list[Any]:
 
 @pytest.mark.parametrize("checks", [True, False])
 @pytest.mark.parametrize("current", [None, 0, 1])
-def test_calls_keep_the_context(
-    current: int | None, checks: bool, runtime: Any, framework: Any
-) -> None:
+def test_contexts_are_kept(current: int | None, checks: bool, runtime: Any, framework: Any) -> None:
     runtime.devices("9.0", "9.0")
     kernel = made.kernel(made.add(), checks=checks)
     a, b, out = _arrays(framework, 1)

@@ -164,9 +164,7 @@ def test_dtypes_and_shapes_choose_between_like_structures(launches: Any, framewo
     assert (alike([array, array], kind="list").numpy() == 2).all()
 
 
-def test_an_operator_takes_none(
-    fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operators_take_none(fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     operator = _Operator(fused, fused.forms)
     assert operator.schema() == "(Tensor x, Tensor? bias, Tensor y) -> Tensor"
     x, y, bias = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))

@@ -86,9 +86,7 @@ def test_variants_with_other_results_are_kept_apart(runtime: Any, framework: Any
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_frameworks_count_writes(
-    checks: bool, fast: list[str], runtime: Any, framework: Any
-) -> None:
+def test_writes_are_counted(checks: bool, fast: list[str], runtime: Any, framework: Any) -> None:
     import foreign
 
     kernel = made.kernel(made.add(), checks=checks)

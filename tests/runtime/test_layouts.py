@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import foreign
 import made
 import numpy as np
 import pytest
@@ -67,6 +69,16 @@ def test_an_array_of_numpy_with_that_order_is_taken(kernel: Any) -> None:
         kernel(VALUES, wide)
     with pytest.raises(ArgumentError, match="made: a is not contiguous"):
         kernel(transposed, transposed)
+
+
+def test_a_cuda_array_with_that_order_is_taken(kernel: Any, framework: Any) -> None:
+    a = foreign.CudaArray(framework.tensor(TEXT, values=VALUES))
+    memory = framework.tensor("f32[64, 4]", values=VALUES.T)
+    view = replace(memory, shape=(4, 64))
+    out = kernel(a, foreign.CudaArray(view, strides=(4, 16)))
+    assert (np.frombuffer(out.to_bytes(), np.float32) == 2 * VALUES.ravel()).all()
+    with pytest.raises(ArgumentError, match=r"b has strides \[1, 8\], and the kernel takes"):
+        kernel(a, foreign.CudaArray(view, strides=(4, 32)))
 
 
 def test_layouts_choose_among_variants(adding: Any) -> None:

@@ -127,9 +127,7 @@ def test_an_older_driver_is_refused(driver: int, fits: bool) -> None:
         ((4096, 1, 1), 0, 16, True),
     ],
 )
-def test_blocks_that_run_at_a_time(
-    grid: tuple[int, int, int], smem: int, sms: int, fits: bool
-) -> None:
+def test_blocks_at_a_time(grid: tuple[int, int, int], smem: int, sms: int, fits: bool) -> None:
     step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
     candidate = Candidate("sum", {}, made.artifact(step, code=b"none"))
     assert (refusal(candidate, _device(sm_count=sms), None, None) is None) == fits

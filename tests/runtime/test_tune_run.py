@@ -76,9 +76,7 @@ def children_of_runs() -> list[str]:
     return found
 
 
-def test_faults_lose_their_point_only(
-    run_job: RunJob, jobs: dict[int, Path], tmp_path: Path
-) -> None:
+def test_faults_lose_one_point(run_job: RunJob, jobs: dict[int, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     done = run_job(output, v1={"fail_at": 6, "code": 700}, v3={"wrong": True})
     assert done.returncode == 0, done.stderr

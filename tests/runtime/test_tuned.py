@@ -157,9 +157,7 @@ def test_programs_of_jax_and_c_have_the_variant_of_each_target_s_rows(tmp_path: 
         jax_handlers._attributes(without, types)
 
 
-def test_a_gpu_without_rows_keeps_all_variants(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_gpus_without_rows_keep_all_variants(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
     tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2)])
     types = (("f32", (4, 64)),) * 2
