@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mutations import judge, make_bundle, read_all
+
+from pallasc.specs.bundle.bundle import open_bundle
+
 PROGRAM = Path(__file__).parent / "programs" / "mutations.py"
 
 
@@ -20,3 +24,12 @@ def test_hundreds_of_mutations_do_no_harm() -> None:
     assert result["wrong"] == []
     assert result["mutations"] == 400
     assert 0 < result["peak_bytes"] < 100e6
+
+
+def test_the_judge_sees_another_content() -> None:
+    data = make_bundle()
+    with open_bundle(data) as bundle:
+        original = read_all(bundle)
+    assert judge(data, original) == ""
+    original.popitem()
+    assert judge(data, original) == "a wrong kernel: it reads as something else"

@@ -57,6 +57,16 @@ def test_no_two_uses_of_an_array_race(handles: str, seed: int, runtime: Any) -> 
     assert races(runtime, _of_add) == []
 
 
+def test_the_oracle_sees_a_race(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, c, d = (framework.tensor("f32[4, 64]") for _ in range(4))
+    kernel.into(a, b, out=c, stream=made.stream())
+    kernel.into(a, b, out=d, stream=made.stream())
+    assert races(runtime, _of_add) == []
+    kernel.into(a, c, out=d, stream=made.stream())
+    assert len(races(runtime, _of_add)) == 2
+
+
 # ---- captures
 
 
