@@ -9,7 +9,7 @@ import pytest
 import standin as control
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.device.devices import active, device_count, get_device, outside_captures
+from pallasc.runtime.device.devices import active, device_count, get_device
 from pallasc.runtime.kernel import device_ordinal
 
 
@@ -58,14 +58,3 @@ def test_a_device_has_the_names_of_frameworks(device: Any, ordinal: int, runtime
 def test_what_is_no_gpu_is_refused(device: Any, runtime: Any) -> None:
     with pytest.raises(ArgumentError, match="device must be a GPU, not"):
         device_ordinal(device)
-
-
-def test_captures_of_all_threads_survive_what_is_outside_them(runtime: Any) -> None:
-    with active(get_device(0)) as driver:
-        stream = driver.call("cuStreamCreate", 1, what="a stream")
-        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
-        with outside_captures(driver):
-            address = driver.call("cuMemAlloc", 256, what="memory")
-            driver.call("cuMemFree", address, what="memory")
-        driver.call("cuStreamEndCapture", stream, what="a capture")
