@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_bundles import make_cubin
 
-from pallasc.specs.bundle import writer
 from pallasc.specs.bundle.format import Kind
 from pallasc.specs.bundle.writer import LONGEST_PATH, Blob, choose_bases, in_order
 
@@ -34,23 +32,17 @@ def test_variants_of_a_kernel_share_a_root() -> None:
     assert chosen.count(None) == 1
 
 
-def test_what_has_nothing_in_common_has_no_base() -> None:
+def test_what_is_unlike_of_another_kind_constant_or_large_has_no_base() -> None:
     noise = [Blob(Kind.CUBIN, random.Random(seed).randbytes(512), "k") for seed in range(6)]
     assert choose_bases(noise) == [None] * 6
     assert choose_bases([]) == []
-
-
-def test_kinds_do_not_mix() -> None:
     data = make_cubin(1)
-    chosen = choose_bases([Blob(kind, data, "k") for kind in (Kind.CUBIN, Kind.PTX)])
-    assert chosen == [None, None]
-
-
-def test_constants_and_large_contents_have_no_base() -> None:
-    large = make_cubin(1) * 500
-    kinds = (Kind.CONSTANT, Kind.CUBIN)
-    for kind, data in zip(kinds, (make_cubin(1), large), strict=True):
-        assert choose_bases([Blob(kind, data, "k")] * 2) == [None, None]
+    for kinds, content in (
+        ((Kind.CUBIN, Kind.PTX), data),
+        ((Kind.CONSTANT,) * 2, data),
+        ((Kind.CUBIN,) * 2, data * 500),
+    ):
+        assert choose_bases([Blob(kind, content, "k") for kind in kinds]) == [None, None]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([80, 90, 100])), max_size=30))
@@ -63,12 +55,3 @@ def test_the_forest_is_one_and_no_path_is_too_long(cubins: list[tuple[int, int]]
     assert sorted(order) == list(range(len(contents)))
     for item, base in enumerate(chosen):
         assert base is None or order.index(base) < order.index(item)
-
-
-def test_many_contents_are_compared_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_MOST_PIECES", 400)
-    monkeypatch.setattr(writer, "_MOST_PAIRS", 10)
-    monkeypatch.setattr(writer, "_NEIGHBOURS", (2, 3))
-    chosen = choose_bases(_cubins(30))
-    assert chosen.count(None) < 30
-    assert all(base is None or abs(base - item) <= 3 for item, base in enumerate(chosen))

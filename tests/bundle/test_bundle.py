@@ -1,24 +1,25 @@
-"""Bundles as their users see them: names, entries, selection, artifacts."""
+"""Bundles as their users see them: names, entries, selection, artifacts, parts and merges."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from made_bundles import make_artifact, make_items
 from taken_apart import Parts
 
-from pallasc.cli.list import stored_bytes
-from pallasc.errors import CorruptError, SelectionError
+from pallasc.cli.arguments.variants import select_entries
+from pallasc.errors import CorruptError, SelectionError, SpecError
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.format import Kind
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.verify import verify
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.canonical import digest
+from pallasc.specs.canonical import canonical_json, digest
 
 NAMES = ("add", "matmul", "norm")
 TARGETS = ("a100-sxm", "b200", "h100-sxm", "h200")
@@ -52,64 +53,31 @@ def test_entries_come_in_order_and_by_name_target_and_architecture(bundle: Bundl
                 assert found == expected
 
 
-def test_a_variant_is_selected_by_all_its_parameters_in_any_order(bundle: Bundle) -> None:
+def test_a_variant_is_selected_by_all_its_parameters_and_its_target(bundle: Bundle) -> None:
     entry = bundle.select("norm", {"dtype": "bf16", "m": 32}, "h200")
     assert entry.id == "norm[m=32,dtype=bf16]@h200"
-    assert [str(array) for array in entry.inputs] == ["x: bf16[32, 32]"]
     assert bundle.find("norm", {"m": 32}, "h200") is None
     assert bundle.find("norm", {"dtype": "bf16", "m": 32.0}, "h200") is None
-
-
-def test_an_architecture_stands_for_its_default_model(bundle: Bundle) -> None:
     assert bundle.select("norm", {"m": 32, "dtype": "bf16"}, "sm_90a").target == "h100-sxm"
-    with pytest.raises(SelectionError):
-        bundle.select("norm", {"m": 32, "dtype": "bf16"}, "sm_120a")
-
-
-def test_what_is_not_there_is_refused(bundle: Bundle) -> None:
     with pytest.raises(SelectionError, match=r"no variant norm\[m=33,dtype=bf16\]@h200"):
         bundle.select("norm", {"m": 33, "dtype": "bf16"}, "h200")
+    with pytest.raises(SelectionError):
+        bundle.select("norm", {"m": 32, "dtype": "bf16"}, "sm_120a")
 
 
 def test_the_artifact_is_what_was_compiled_without_debug_sections(bundle: Bundle) -> None:
     entry = bundle.select("matmul", {"m": 16, "dtype": "bf16"}, "b200")
     original = make_artifact(1000, target="b200", shape=(16, 32))
     artifact = bundle.artifact(entry)
-    assert entry.digest == original.digest
+    assert [str(array) for array in entry.inputs] == ["x: bf16[16, 32]"]
+    assert entry.minimum_driver == {"cuda": "13.0", "linux": "580.65.06"}
+    assert (entry.digest, bundle.record(entry)) == (original.digest, original.record)
     assert artifact.plan.inputs == original.plan.inputs
     assert artifact.target == original.target
     assert artifact.kernels == (
         replace(original.kernels[0], cubin=digest(artifact.cubin()), ptx=None),
     )
     assert list(artifact.blobs()) == [digest(artifact.cubin())]
-
-
-def test_files_and_bytes_read_the_same(tmp_path: Path, small: bytes) -> None:
-    path = tmp_path / "k.pallasc"
-    path.write_bytes(small)
-    with open_bundle(path) as first, open_bundle(small) as other:
-        assert list(first.entries()) == list(other.entries())
-        assert (first.digest, first.root, first.size) == (other.digest, other.root, other.size)
-        assert first.name == str(path)
-
-
-def test_the_bytes_of_a_variant_are_known(bundle: Bundle) -> None:
-    entry = next(bundle.entries("norm"))
-    numbers = [entry.record, *(number for number in entry.blobs if number is not None)]
-    assert len(numbers) == 2
-    sizes = [bundle.reader.row(number).extent.size for number in numbers]
-    assert stored_bytes(bundle, entry) == sum(sizes)
-
-
-def test_items_make_the_same_bundle_again(small: bytes) -> None:
-    assert build_bundle(open_bundle(small).items()) == small
-
-
-def test_items_of_some_entries_make_a_part_of_it(small: bytes) -> None:
-    whole = open_bundle(small)
-    part = build_bundle(whole.items(whole.entries("norm", target="b200")))
-    fresh = make_items(3, names=("norm",), targets=("b200",))
-    assert part == build_bundle(fresh)
 
 
 ENTRY_EDITS: list[tuple[Callable[[dict[str, Any]], None], str]] = [
@@ -139,29 +107,6 @@ def test_an_entry_that_does_not_fit_its_artifact_is_refused(
     assert str(caught.value).startswith("the bundle is damaged: ")
 
 
-def test_another_cubin_of_the_same_kind_is_seen_by_its_content_digest(
-    rebuilt: Callable[..., Bundle],
-) -> None:
-    def point_elsewhere(about: dict[str, Any]) -> None:
-        about["blobs"] = [None if n is None else 12 + (n == 12) for n in about["blobs"]]
-
-    bundle = rebuilt(lambda parts: parts.change_entry(0, point_elsewhere))
-    with pytest.raises(CorruptError, match="does not match the digest of its content"):
-        verify(bundle)
-
-
-def test_a_replaced_blob_is_named(small: bytes) -> None:
-    bundle = open_bundle(small)
-    entry = next(bundle.entries("scale"))
-    number = next(n for n in entry.blobs if n is not None)
-    extent = bundle.reader.row(number).extent
-    data = bytearray(small)
-    data[extent.at : extent.end] = random.Random(3).randbytes(extent.size)
-    artifact = open_bundle(bytes(data)).artifact(entry)
-    with pytest.raises(CorruptError, match=rf"the bundle is damaged: blob {number}, cubin \w+,"):
-        artifact.cubin()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -179,14 +124,6 @@ def test_a_damaged_record_is_named_with_the_file(
         bundle.artifact(entry)
 
 
-def test_constants_ship_as_they_are() -> None:
-    constant = random.Random(1).randbytes(300)
-    original = make_artifact(1, constant=constant)
-    bundle = open_bundle(build_bundle([Item("table", {}, original)]))
-    artifact = bundle.artifact(bundle.select("table", {}, "sm_90a"))
-    assert artifact.blob(digest(constant)) == constant
-
-
 def test_a_name_that_a_terminal_would_obey_is_refused(rebuilt: Callable[..., Bundle]) -> None:
     def rename(parts: Parts) -> None:
         parts.entry_pages[0] = parts.entry_pages[0].replace(b"norm\0", b"n\x1b[m\0")
@@ -197,3 +134,89 @@ def test_a_name_that_a_terminal_would_obey_is_refused(rebuilt: Callable[..., Bun
         with pytest.raises(CorruptError, match="name of") as caught:
             call()
         assert "\x1b" not in str(caught.value)
+
+
+# ---- parts and merges
+
+
+def _merge(bundles: Sequence[Bundle], **options: bool) -> bytes:
+    items = (item for bundle in bundles for item in bundle.items())
+    origins = [origin for bundle in bundles for origin in bundle.provenance]
+    return build_bundle(items, provenance=origins, **options)
+
+
+def test_taken_apart_and_merged_again_it_is_the_same(small: bytes) -> None:
+    whole = open_bundle(small)
+    groups = [list(whole.entries(arch=arch)) for arch in ("sm_90a", "sm_100a")]
+    parts = [open_bundle(build_bundle(whole.items(group))) for group in groups]
+    assert [len(part) for part in parts] == [6, 6]
+    assert _merge(parts) == _merge(parts[::-1]) == _merge([whole, whole]) == small
+
+
+def test_of_one_artifact_the_richer_one_is_taken() -> None:
+    items = make_items(3)
+    rich = open_bundle(build_bundle(items, keep_debug=True, keep_ptx=True))
+    poor = open_bundle(build_bundle(items))
+    for order in ((rich, poor), (poor, rich)):
+        merged = _merge(order, keep_debug=True, keep_ptx=True)
+        assert merged == build_bundle(items, keep_debug=True, keep_ptx=True)
+        assert _merge(order) == build_bundle(items)
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [("norm", 6), ("name=norm and m=16", 2), ("target=sm_90a", 6), ("target=b200 and not m=16", 4),
+     ("norm[m=16,dtype=bf16]@b200", 1)],
+)  # fmt: skip
+def test_entries_are_selected_as_variants_are(small: bytes, expression: str, count: int) -> None:
+    assert len(select_entries(open_bundle(small).entries(), expression)) == count
+    with pytest.raises(SpecError, match="selects none of 12 variants") as caught:
+        select_entries(open_bundle(small).entries(), "nrom")
+    assert caught.value.hint == "Did you mean 'norm'?"
+
+
+# ---- forged records
+
+RECORDED = make_artifact(1, constant=b"numbers")
+
+
+def _forged(record: Any) -> Artifact:
+    """Return the artifact of a bundle whose record is another, and all digests fit."""
+    parts = Parts.of(build_bundle([Item("k", {}, RECORDED)], keep_debug=True, keep_ptx=True))
+    number = [row.kind for row in parts.rows].index(Kind.RECORD)
+    parts.contents()
+    parts.set_content(number, canonical_json(record))
+    bundle = open_bundle(parts.data())
+    return bundle.artifact(next(bundle.entries()))
+
+
+def test_a_record_with_unknown_spills_is_taken() -> None:
+    record = json.loads(canonical_json(RECORDED.record))
+    record["kernels"][0]["spill_load_bytes"] = None
+    assert _forged(record).kernels[0].spill_bytes is None
+    assert _forged(RECORDED.record).blobs() == RECORDED.blobs()
+
+
+CHANGES: list[tuple[tuple[str | int, ...], Any]] = [
+    (("schema",), 2), (("schema",), None), (("target",), []), (("target", "name"), 5),
+    (("target", "sm_count"), "132"), (("target", "sm_count"), 0), (("toolchain",), []),
+    (("minimum_driver",), {"cuda": 13}), (("minimum_driver",), [1]), (("blobs",), []),
+    (("blobs",), {}), (("blobs", "0" * 64), 5), (("kernels",), 5),
+    (("kernels", 0), {}), (("kernels", 0, "registers"), "40"), (("kernels", 0, "registers"), -1),
+    (("kernels", 0, "registers"), True), (("kernels", 0, "ptx"), 5), (("kernels", 0, "cubin"), []),
+    (("kernels", 0, "ptx"), None),
+    (("kernels", 0, "spill_load_bytes"), 1.5), (("plan",), None), (("plan", "inputs"), 5),
+    (("plan", "inputs", 0, "shape"), [[]]), (("plan", "outputs", 0, "path"), None),
+    (("plan", "steps"), 5), (("plan", "steps", 0), []), (("plan", "steps", 0, "cubin"), {}),
+    (("plan", "buffers"), None), (("plan", "buffers", 0), 5), (("plan", "steps"), [{}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value"), CHANGES)
+def test_a_record_with_another_field_is_refused(path: tuple[str | int, ...], value: Any) -> None:
+    record = holder = json.loads(canonical_json(RECORDED.record))
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    with pytest.raises(CorruptError, match=r"^the bundle is damaged: "):
+        _forged(record)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import threading
 import tracemalloc
 
 import pytest
@@ -32,17 +30,12 @@ def test_a_content_comes_back(content: bytes, dictionary: bytes, level: int) -> 
     assert decompress(stored, len(content), dictionary) == content
 
 
-@pytest.mark.parametrize("size", [2**10, 2**17, 2**18 + 1, 2**22])
-@pytest.mark.parametrize("level", [1, 19, 22])
+@pytest.mark.parametrize(("size", "level"), [(2**10, 19), (2**17, 22), (2**18 + 1, 1), (2**22, 1)])
 def test_contents_of_any_size_come_back(size: int, level: int) -> None:
     content = random.Random(size).randbytes(1000) * (size // 1000 + 1)
     dictionary = content[500:90_000]
     for extra in (b"", dictionary):
         assert decompress(compress(content, level, extra), len(content), extra) == content
-
-
-def test_the_same_content_gives_the_same_bytes() -> None:
-    assert compress(TEXT, 19, TEXT[:300]) == compress(TEXT, 19, TEXT[:300])
 
 
 def test_what_zstd_does_not_help_is_stored_as_it_is() -> None:
@@ -65,32 +58,18 @@ def test_a_dictionary_makes_a_like_content_small() -> None:
     assert len(compress(noise + b"!", 19, noise)) < 40
 
 
+FRAME, SIZE = compress(TEXT, 19), len(TEXT)
+
+
 @pytest.mark.parametrize(
     ("stored", "size"),
-    [
-        (b"", 10),
-        (compress(TEXT, 19), 0),
-        (compress(TEXT, 19), len(TEXT) - 1),
-        (compress(TEXT, 19), len(TEXT) + 1),
-        (compress(TEXT, 19)[:-1], len(TEXT)),
-        (compress(TEXT, 19) + b"\0", len(TEXT)),
-        (compress(TEXT, 19) * 2, len(TEXT)),
-        (zstandard.compress(TEXT), len(TEXT)),
-        (b"\xff" * 50, 50),
-        (b"\0" * 50, 50),
-        (compress(TEXT, 19), 2**40),
-    ],
-)
+    [(b"", 10), (FRAME, 0), (FRAME, SIZE - 1), (FRAME, SIZE + 1), (FRAME[:-1], SIZE),
+     (FRAME + b"\0", SIZE), (FRAME * 2, SIZE), (zstandard.compress(TEXT), SIZE),
+     (b"\xff" * 50, 50), (b"\0" * 50, 50), (FRAME, 2**40)],
+)  # fmt: skip
 def test_what_is_no_frame_of_this_size_is_refused(stored: bytes, size: int) -> None:
     with pytest.raises(CorruptError, match="bytes"):
         decompress(stored, size)
-
-
-def test_another_dictionary_gives_an_error_or_other_bytes_but_no_crash() -> None:
-    stored = compress(TEXT, 19, TEXT[:500])
-    for other in (b"", TEXT[:499], bytes(500)):
-        with contextlib.suppress(CorruptError):
-            assert decompress(stored, len(TEXT), other) != TEXT
 
 
 def test_a_frame_that_would_become_too_large_costs_no_memory() -> None:
@@ -110,30 +89,9 @@ def test_a_frame_that_asks_for_a_large_window_is_refused() -> None:
         decompress(bytes(frame), len(TEXT))
 
 
-def test_threads_do_not_disturb_each_other() -> None:
-    contents = [random.Random(n).randbytes(50) * 200 for n in range(8)]
-    stored = [compress(content, 3) for content in contents]
-    wrong: list[int] = []
-
-    def read(number: int) -> None:
-        for _ in range(200):
-            if decompress(stored[number], len(contents[number])) != contents[number]:
-                wrong.append(number)
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
-def test_levels_are_those_of_zstd() -> None:
+def test_levels_and_version_are_those_of_zstd() -> None:
     assert check_level(19) == 19
     for level in (0, 23, -1):
         with pytest.raises(SpecError, match=f"no compression level {level}"):
             check_level(level)
-
-
-def test_the_version_of_the_library_is_known() -> None:
     assert [int(part) for part in library_version().split(".")] == list(zstandard.ZSTD_VERSION)

@@ -1,19 +1,31 @@
-"""The head of a bundle: what it says, which versions are read, what is refused."""
+"""The head, the blob table and the catalog: what is packed comes back, what is none is refused."""
 
 from __future__ import annotations
 
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.compress import RAW, ZSTD
 from pallasc.specs.bundle.format import (
     HEAD_BYTES,
     MAGIC,
+    BlobRow,
+    Catalog,
+    Extent,
     Head,
+    Kind,
+    PageRow,
+    check_blob_page,
+    pack_catalog,
     pack_head,
+    pack_rows,
     parse_head,
+    parse_row,
     sha256,
 )
 
@@ -84,32 +96,143 @@ def test_another_major_version_is_refused_by_its_number(major: int, hint: str) -
         (MAGIC, 8, "x is cut off: it has 8 bytes of 216 or more"),
         (pack_head(HEAD)[:100], 100, "x is cut off: it has 100 bytes of 216"),
         (pack_head(HEAD), 999, "x is cut off: it has 999 bytes of 1000"),
-        (
-            _with_root(pack_head(HEAD._replace(catalog_at=300, catalog_bytes=701))),
-            1000,
-            r"catalog \(bytes",
-        ),
-        (
-            _with_root(pack_head(HEAD._replace(catalog_at=0, catalog_bytes=5))),
-            1000,
-            r"catalog \(bytes 0",
-        ),
-        (
-            pack_head(HEAD._replace(provenance_at=2**63, provenance_bytes=2**63)),
-            1000,
-            r"provenance \(bytes",
-        ),
+        (_changed(catalog_at=300, catalog_bytes=701), 1000, r"catalog \(bytes"),
+        (_changed(catalog_at=0, catalog_bytes=5), 1000, r"catalog \(bytes 0"),
+        (_changed(provenance_at=2**63, provenance_bytes=2**63), 1000, r"provenance \(bytes"),
         (_changed(body_end=2**40, provenance_at=300, provenance_bytes=2**21), 2**40, "too many"),
-        (
-            _changed(body_end=2**40, catalog_bytes=2**27, provenance_bytes=0),
-            2**40,
-            "a catalog of 134217728 bytes: too many",
-        ),
+        (_changed(body_end=2**40, catalog_bytes=2**27, provenance_bytes=0), 2**40,
+         "a catalog of 134217728 bytes: too many"),
         (pack_head(HEAD)[:12] + b"\0\0\0\0" + bytes(300), 1000, "its head has 0 bytes"),
         (pack_head(HEAD)[:12] + b"\xff\xff\0\0" + bytes(300), 1000, "its head has 65535 bytes"),
         (pack_head(HEAD)[:-1] + b"x", 1000, "does not match its digest"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_head_is_refused(data: bytes, size: int, words: str) -> None:
     with pytest.raises(CorruptError, match=words):
         parse_head(data, size, "x")
+
+
+# ---- the blob table
+
+
+def _rows(sizes: list[tuple[int, int]], first: int = 216) -> list[BlobRow]:
+    rows = []
+    at = first
+    for number, (stored, size) in enumerate(sizes):
+        kind, place = Kind(number % 4), Extent(at, stored)
+        rows.append(BlobRow(number, place, size, min(number, 3), kind, ZSTD, sha256(b"x")))
+        at += stored
+    return rows
+
+
+BLOBS = _rows([(10, 100), (20, 200), (30, 300)])
+PAIRS = st.tuples(st.integers(0, 2**30), st.integers(0, 2**30)).map(
+    lambda pair: tuple(sorted(pair))
+)
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=64))
+def test_rows_come_back(sizes: list[tuple[int, int]]) -> None:
+    rows = _rows(sizes)
+    page = check_blob_page(pack_rows(rows), len(rows))
+    assert [parse_row(page, number) for number in range(len(rows))] == rows
+
+
+def test_a_raw_blob_is_as_long_as_its_content() -> None:
+    row = BlobRow(640, Extent(216, 5), 5, 0, Kind.CONSTANT, RAW, sha256(b"x"))
+    assert parse_row(pack_rows([row]), 640) == row
+
+
+@pytest.mark.parametrize("size", [0, 8, len(pack_rows(BLOBS)) - 1, len(pack_rows(BLOBS)) + 1])
+def test_a_page_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(CorruptError, match="does not describe 3 blobs"):
+        check_blob_page((pack_rows(BLOBS) + b"\0")[:size], 3)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [(8 + 36 + 1, b"\x06", "kind 6 and coding 0"), (8 + 36 + 1, b"\x21", "kind 1 and coding 2"),
+     (8 + 12 + 4, struct.pack("<I", 2**30 + 1), "blob 1 takes"),
+     (8 + 24 + 4, struct.pack("<I", 2), "its base is 2 before it"),
+     (8 + 36 + 1, b"\x01", "blob 1 takes 20 bytes for 200"),
+     (8 + 4, struct.pack("<I", 2**32 - 1), "blob 1 takes 4294967295 bytes for 200")],
+)  # fmt: skip
+def test_a_row_that_describes_no_blob_is_refused(at: int, value: bytes, words: str) -> None:
+    raw = bytearray(pack_rows(BLOBS))
+    raw[at : at + len(value)] = value
+    assert parse_row(bytes(raw), 0) == BLOBS[0]
+    with pytest.raises(CorruptError, match=words):
+        parse_row(bytes(raw), 1)
+
+
+# ---- the catalog
+
+PAGES = [PageRow(Extent(100 * n, 100), 1000 + n, bytes([n]) * 32) for n in range(5)]
+KEYS = [b"apple", b"melon", b"pear"]
+PLACE = 500
+CATALOG = pack_catalog(70, 130, PAGES, KEYS, {"codec": {"level": 3}})
+
+
+def test_a_catalog_comes_back() -> None:
+    catalog = Catalog(CATALOG, PLACE)
+    assert (catalog.blobs, catalog.entries) == (70, 130)
+    assert (catalog.blob_pages, catalog.entry_pages) == (2, 3)
+    assert [catalog.page(n) for n in range(5)] == PAGES
+    assert [catalog.first_key(n) for n in range(3)] == KEYS
+    assert catalog.info == {"codec": {"level": 3}}
+
+
+@pytest.mark.parametrize(
+    ("key", "page"),
+    [(b"", 0), (b"aaa", 0), (b"apple", 0), (b"lemon", 0), (b"melon", 1), (b"orange", 1),
+     (b"pear", 2), (b"zzz", 2)],
+)  # fmt: skip
+def test_the_page_that_may_hold_a_key_is_found(key: bytes, page: int) -> None:
+    assert Catalog(CATALOG, PLACE).find(key) == page
+
+
+def test_a_catalog_of_nothing_has_no_pages() -> None:
+    catalog = Catalog(pack_catalog(0, 0, [], [], {}), PLACE)
+    assert (catalog.blob_pages, catalog.entry_pages, catalog.find(b"x")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [(0, 2**32 - 1, "more than a bundle"), (0, 64, "do not add up"), (4, 2**24, "too early"),
+     (4, 1, "do not add up"), (8, 2**20, "more than a bundle holds"), (8, 0, "do not add up"),
+     (16 + 5 * 48 + 8, 0, "do not add up")],
+)  # fmt: skip
+def test_counts_that_do_not_fit_are_refused(at: int, value: int, words: str) -> None:
+    data = bytearray(CATALOG)
+    struct.pack_into("<I", data, at, value)
+    with pytest.raises(CorruptError, match=words):
+        Catalog(bytes(data), PLACE)
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 100, len(CATALOG) - 1])
+def test_a_catalog_that_was_cut_off_is_refused(size: int) -> None:
+    with pytest.raises(CorruptError, match="catalog"):
+        Catalog(CATALOG[:size], PLACE)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"), [(0, 2**63), (0, 401), (0, 300), (8, 2**31), (8, 101), (12, 2**23)]
+)
+def test_a_page_outside_of_the_file_is_refused(at: int, value: int) -> None:
+    data = bytearray(CATALOG)
+    struct.pack_into("<Q" if at == 0 else "<I", data, 16 + 4 * 48 + at, value)
+    with pytest.raises(CorruptError, match="page 4"):
+        Catalog(bytes(data), PLACE).page(4)
+
+
+def test_a_page_that_takes_more_than_compression_makes_of_it_is_refused() -> None:
+    data = bytearray(CATALOG)
+    struct.pack_into("<I", data, 16 + 4 * 48 + 8, 4096)
+    with pytest.raises(CorruptError, match="page 4"):
+        Catalog(bytes(data), 2**20).page(4)
+
+
+def test_information_of_another_form_is_refused() -> None:
+    data = CATALOG[: -len(b'{"codec":{"level":3}}')] + b'["codec",{"level":3}]'
+    with pytest.raises(CorruptError, match="is not a JSON object"):
+        _ = Catalog(data, PLACE).info

@@ -1,4 +1,4 @@
-"""Entries: what they say comes back, and they are found by their keys."""
+"""Entries and provenance: what they say comes back; entries are found by their keys."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_bundles import make_items
 
 from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.manifest import (
     Array,
     Entry,
+    Provenance,
     content_digest,
     entry_key,
     key_of,
     pack_entries,
+    pack_provenance,
     parse_entry,
+    parse_provenance,
     split_page,
 )
-from pallasc.specs.canonical import variant_id
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.canonical import canonical_json
 from pallasc.specs.templates import Scalar
 
 NAMES = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
@@ -61,17 +67,20 @@ def _parsed(page: bytes) -> Entry:
     return parse_entry(text, _digest_of)
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(NAMES, st.dictionaries(NAMES, SCALARS, max_size=3)), min_size=1, max_size=9)
 )
 def test_entries_come_back(variants: list[tuple[str, dict[str, Scalar]]]) -> None:
     entries = [_entry(name, params=params) for name, params in variants]
+    entries[0] = replace(entries[0], vmap="many")
     texts = split_page(pack_entries(entries), len(entries))
     assert [parse_entry(text, _digest_of) for text in texts] == entries
     assert [key_of(text) for text in texts] == [entry.key for entry in entries]
     assert parse_entry(texts[0], _digest_of).digest == _digest_of(5)
 
 
+@settings(max_examples=30)
 @given(st.sets(NAMES, min_size=1, max_size=20), NAMES)
 def test_the_first_entry_not_less_than_a_key_is_found(names: set[str], wanted: str) -> None:
     entries = sorted((_entry(name) for name in names), key=lambda entry: entry.key)
@@ -86,17 +95,6 @@ def test_the_order_of_parameters_is_kept_and_no_part_of_the_key() -> None:
     assert first.key == other.key
     assert (first.id, other.id) == ("k[n=1,m=2]@h100-sxm", "k[m=2,n=1]@h100-sxm")
     assert _parsed(pack_entries([first])).params == (("n", 1), ("m", 2))
-
-
-def test_values_of_other_types_are_other_keys() -> None:
-    values: list[Any] = [1, 1.0, True, "1", None, "None"]
-    assert len({entry_key("k", "t", {"a": value}) for value in values}) == len(values)
-
-
-def test_variants_are_called_as_everywhere() -> None:
-    assert variant_id("k", [("flag", True), ("n", None)], "b200") == "k[flag=true,n=null]@b200"
-    assert variant_id("k", [], "b200") == "k@b200"
-    assert str(Array("x", "bf16", (16, 32))) == "x: bf16[16, 32]"
 
 
 @pytest.mark.parametrize(("name", "target"), [("", "t"), ("k", ""), ("a\nb", "t"), ("k", "a\0b")])
@@ -117,20 +115,17 @@ def test_the_content_depends_on_what_ships_and_not_on_numbers() -> None:
         replace(entry, record=6),
         replace(entry, lines=3),
         replace(entry, reference=3),
+        replace(entry, vmap="many"),
     ):
         assert content_digest([other]) != first
 
 
 @pytest.mark.parametrize(
     ("raw", "count", "words"),
-    [
-        (b"", 1, "no room for 1 entries"),
-        (b"\5\0\0\0abc", 1, "do not follow"),
-        (b"\3\0\0\0\3\0\0\0abc", 2, "do not follow"),
-        (b"\0\0\0\0\3\0\0\0abc", 2, "do not follow"),
-        (b"\4\0\0\0\3\0\0\0abc", 2, "do not follow"),
-    ],
-)
+    [(b"", 1, "no room for 1 entries"), (b"\5\0\0\0abc", 1, "do not follow"),
+     (b"\3\0\0\0\3\0\0\0abc", 2, "do not follow"), (b"\0\0\0\0\3\0\0\0abc", 2, "do not follow"),
+     (b"\4\0\0\0\3\0\0\0abc", 2, "do not follow")],
+)  # fmt: skip
 def test_a_page_of_another_form_is_refused(raw: bytes, count: int, words: str) -> None:
     with pytest.raises(CorruptError, match=words):
         split_page(raw, count)
@@ -159,19 +154,9 @@ def test_an_entry_with_another_field_is_refused(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [
-        b"k",
-        b"k\0t",
-        b"k\0t\0{}\0",
-        b"k\0t\0[]",
-        b"k\0t\0{",
-        b'k\0t\0{"m":[]}',
-        b"\xff\0t\0{}",
-        b'k\x0e\0t\0{"m":1}',
-        b'\0t\0{"m":1}',
-        b'k\0t\x1b[0m\0{"m":1}',
-    ],
-)
+    [b"k", b"k\0t", b"k\0t\0{}\0", b"k\0t\0[]", b"k\0t\0{", b'k\0t\0{"m":[]}', b"\xff\0t\0{}",
+     b'k\x0e\0t\0{"m":1}', b'\0t\0{"m":1}', b'k\0t\x1b[0m\0{"m":1}'],
+)  # fmt: skip
 def test_an_entry_with_another_key_is_refused(key: bytes) -> None:
     about = pack_entries([_entry(params={"m": 1})]).partition(b"\n")[2]
     text = key + b"\n" + about
@@ -181,14 +166,56 @@ def test_an_entry_with_another_key_is_refused(key: bytes) -> None:
         key_of(b"abc")
 
 
-def test_the_kernel_for_batches_comes_back_and_is_part_of_the_content() -> None:
-    plain, named = _entry(), replace(_entry(), vmap="many")
-    assert _parsed(pack_entries([named])) == named
-    assert b"vmap" not in pack_entries([plain])
-    assert content_digest([plain]) != content_digest([named])
-
-
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:
     key, _, about = pack_entries([_entry()])[4:].partition(b"\n")
     text = key + b"\n" + json.dumps({**json.loads(about), "later": [1]}).encode()
     assert parse_entry(text, _digest_of) == _entry()
+
+
+# ---- provenance
+
+CLEAN = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"kernels.yaml": "ab" * 32}, "c0ffee", False)
+DIRTY = Provenance("pallasc 1.0", {}, {}, None, None)
+
+
+def test_provenance_comes_back_in_one_order() -> None:
+    data = pack_provenance([CLEAN, DIRTY, CLEAN])
+    assert data == pack_provenance([DIRTY, CLEAN])
+    assert sorted(map(repr, parse_provenance(data))) == sorted(map(repr, (CLEAN, DIRTY)))
+    assert parse_provenance(pack_provenance([])) == ()
+
+
+def test_provenance_disturbs_neither_content_nor_any_byte_before_it() -> None:
+    items = make_items(3)
+    with_it, without = build_bundle(items, provenance=[CLEAN]), build_bundle(items)
+    first, second = open_bundle(with_it), open_bundle(without)
+    assert first.digest == second.digest
+    assert first.root != second.root
+    assert first.provenance == (CLEAN,)
+    assert second.provenance == ()
+    head = first.reader.head
+    assert with_it[head.head_bytes : head.provenance.at] == without[head.head_bytes :]
+
+
+def test_fields_of_provenance_of_a_later_version_are_passed_over() -> None:
+    data = canonical_json([{**GOOD, "dirty": True, "new": 1}])
+    assert parse_provenance(data) == (Provenance("b", dirty=True),)
+
+
+GOOD = {"builder": "b", "toolchain": {}, "specs": {}, "commit": None, "dirty": None}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [5, {}, [5], [{}], [{**GOOD, "builder": 5}], [{**GOOD, "toolchain": []}],
+     [{**GOOD, "specs": {"a": 1}}], [{**GOOD, "commit": 7}], [{**GOOD, "dirty": "no"}]],
+)  # fmt: skip
+def test_what_is_no_provenance_is_refused(value: Any) -> None:
+    with pytest.raises(CorruptError, match="provenance is damaged"):
+        parse_provenance(canonical_json(value))
+
+
+def test_too_much_provenance_is_refused() -> None:
+    many = {f"spec {number}": "ab" * 32 for number in range(20_000)}
+    with pytest.raises(SpecError, match=r"^the provenance is \d+ bytes; the limit is \d+\."):
+        pack_provenance([Provenance(specs=many)])

@@ -4,50 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from mutations import damage, forge, judge, make_bundle, read_all
+from mutations import judge, make_bundle, read_all
 
-from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.reader import Reader
+from pallasc.specs.bundle.bundle import open_bundle
 
 PROGRAM = Path(__file__).parent / "programs" / "mutations.py"
 
 
-def test_a_thousand_mutations_do_no_harm() -> None:
-    command = [sys.executable, "-P", str(PROGRAM), "1000", "1"]
+def test_hundreds_of_mutations_do_no_harm() -> None:
+    command = [sys.executable, "-P", str(PROGRAM), "400", "1"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROGRAM.parent), *sys.path])}
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     result = json.loads(answer.stdout)
     assert result["wrong"] == []
-    assert result["mutations"] == 1000
+    assert result["mutations"] == 400
     assert 0 < result["peak_bytes"] < 100e6
 
 
-def test_the_judge_sees_a_bundle_that_reads_as_something_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_judge_sees_another_content() -> None:
     data = make_bundle()
     with open_bundle(data) as bundle:
         original = read_all(bundle)
     assert judge(data, original) == ""
-    monkeypatch.setattr(Bundle, "_content", lambda self, number: b"")
-    assert "does not match" in judge(data, original)
-    monkeypatch.undo()
-    other = {**original}
-    other.popitem()
-    assert judge(data, other) == "a wrong kernel: it reads as something else"
-    monkeypatch.setattr(Reader, "find", lambda self, key: 1 // 0)
-    assert judge(data, original).startswith("ZeroDivisionError")
-
-
-def test_mutations_are_the_same_for_the_same_seed() -> None:
-    data = make_bundle()
-    for change in (damage, forge):
-        assert change(data, random.Random(5)) == change(data, random.Random(5))
-        assert change(data, random.Random(5)) != change(data, random.Random(6))
+    original.popitem()
+    assert judge(data, original) == "a wrong kernel: it reads as something else"

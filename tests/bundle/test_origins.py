@@ -1,7 +1,8 @@
-"""From what a bundle is made: specs by what they declare, commits, toolchains."""
+"""From what a bundle is made: specs by what they declare, toolchains, commits and what git says."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_bundles import make_artifact
 
-from pallasc.compiler.builds.bundling import origins
+from pallasc.compiler.builds.bundling import Differences, Repository, find_repository, origins
 from pallasc.specs.bundle.manifest import Provenance, pack_provenance
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Spec
@@ -29,24 +30,7 @@ kernels:
     args: {x: "f32[128, 256]"}
     files: [table.bin, other.bin]
 """
-OTHER_ORDER = """\
-# The same, in another order.
-kernels:
-  - files: [other.bin, table.bin]
-    args: {x: "f32[128, 256]"}
-    name: softmax
-    entry: kernels.py:softmax
-  - exclude: [{dtype: bf16, m: 2048}, {m: 1024, dtype: f32}]
-    matrix: {dtype: [bf16, f32], m: [4096, 1024, 2048]}
-    static: {block_size: 2048}
-    name: add
-    args: {y: "{dtype}[{m}, 4096]", x: "{dtype}[{m}, 4096]"}
-    budget: {registers: 255}
-    vmap: softmax
-    entry: pallasc.specs.library.elementwise:add
-targets: [b200, sm_90a]
-schema: 1
-"""
+Git = Callable[..., str]
 with_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
@@ -78,92 +62,171 @@ def test_outside_of_a_repository_it_says_what_is_known(tmp_path: Path) -> None:
     assert str(tmp_path).encode() not in pack_provenance([origin])
 
 
-def test_the_order_in_a_spec_and_its_comments_make_no_difference(tmp_path: Path) -> None:
-    first, other = _write(tmp_path / "a"), _write(tmp_path / "b", OTHER_ORDER)
-    assert _one(first) == _one(other)
-
-
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("2048}", "4096}"), ("f32[128, 256]", "f32[128, 512]"), ("sm_90a", "a100-sxm"),
-     ("name: softmax", "name: soft"), ("4096], dtype", "512], dtype"), ("table.bin", "t.bin"),
-     ("kernels.py:softmax", "kernels.py:other"), ("exclude: [{m: 1024", "exclude: [{m: 4096")],
+    ("old", "new", "is_same"),
+    [("2048}", "4096}", False), ("f32[128, 256]", "f32[128, 512]", False),
+     ("sm_90a", "a100-sxm", False), ("name: softmax", "name: soft", False),
+     ("4096], dtype", "512], dtype", False), ("table.bin", "t.bin", False),
+     ("kernels.py:softmax", "kernels.py:other", False),
+     ("exclude: [{m: 1024", "exclude: [{m: 4096", False),
+     ("sm_90a, b200", "b200, sm_90a", True), ("1024, 2048, 4096]", "4096, 2048, 1024]", True),
+     ("m: 1024, dtype: f32", "dtype: f32, m: 1024", True),
+     ("table.bin, other.bin", "other.bin, table.bin", True),
+     ("    static:", "    budget: {registers: 255}\n    vmap: softmax\n    static:", True),
+     ("schema: 1", "# A comment.\nschema: 1", True)],
 )  # fmt: skip
-def test_what_a_spec_declares_makes_one(tmp_path: Path, old: str, new: str) -> None:
+def test_what_a_spec_declares_makes_one(tmp_path: Path, old: str, new: str, is_same: bool) -> None:
     assert old in SPEC
     first, other = _write(tmp_path / "a"), _write(tmp_path / "b", SPEC.replace(old, new, 1))
-    assert _one(first).specs != _one(other).specs
+    assert (_one(first).specs == _one(other).specs) == is_same
 
 
 def test_names_have_as_few_folders_as_tell_them_apart(tmp_path: Path) -> None:
     paths = [tmp_path / "x" / "specs", tmp_path / "y" / "specs", tmp_path / "z"]
     files = [_write(folder) for folder in paths[:2]] + [_write(paths[2], name="own.yaml")]
-    assert _one(*files).specs.keys() == {
-        "x/specs/kernels.yaml",
-        "y/specs/kernels.yaml",
-        "own.yaml",
-    }
+    assert _one(*files).specs.keys() == {"x/specs/kernels.yaml", "y/specs/kernels.yaml", "own.yaml"}
+
+
+# ---- what git says
 
 
 @pytest.fixture
-def repository(tmp_path: Path, git: Callable[..., str]) -> Path:
-    """Return a folder with a commit of a spec in `specs/`."""
+def found(tmp_path: Path, git: Git) -> Repository:
+    """Return a repository with a commit of a spec in `specs/`."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     folder = tmp_path / "first"
     _write(folder / "specs")
+    (folder / "kernel.py").write_text("k")
+    (folder / ".gitignore").write_text("*.o\n")
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "one")
-    return folder
+    repository = find_repository(folder / "specs")
+    assert repository is not None
+    assert repository.root == folder.resolve()
+    return repository
 
 
-@with_git
-def test_two_clones_say_the_same(repository: Path, git: Callable[..., str], tmp_path: Path) -> None:
-    clone = tmp_path / "deep" / "er" / "clone"
-    git(tmp_path, "clone", "-q", str(repository), str(clone))
-    found = [_one(folder / "specs" / "kernels.yaml") for folder in (repository, clone)]
-    assert found[0] == found[1]
-    assert found[0].commit == git(repository, "rev-parse", "HEAD").strip()
-    assert found[0].dirty is False
-    assert found[0].specs.keys() == {"specs/kernels.yaml"}
-
-
-@with_git
 @pytest.mark.parametrize("name", ["kernels.yaml", "kernels.py", "table.bin"])
-def test_a_changed_or_new_source_makes_it_dirty(
-    repository: Path, git: Callable[..., str], name: str
-) -> None:
-    spec = repository / "specs" / "kernels.yaml"
-    (repository / "unrelated.txt").write_text("not tracked")
+def test_a_changed_or_new_source_makes_it_dirty(found: Repository, git: Git, name: str) -> None:
+    spec, bundle = found.root / "specs" / "kernels.yaml", found.root / "kernels.pallasc"
+    (found.root / "unrelated.txt").write_text("not tracked")
     assert _one(spec).dirty is False
-    git(repository, "rm", "-q", "--cached", f"specs/{name}")
-    git(repository, "commit", "-qm", "two")
-    assert _one(spec).dirty is True
-
-
-@with_git
-def test_the_bundle_itself_does_not_make_it_dirty(
-    repository: Path, git: Callable[..., str]
-) -> None:
-    spec, bundle = repository / "specs" / "kernels.yaml", repository / "kernels.pallasc"
     bundle.write_text("old")
-    git(repository, "add", ".")
-    git(repository, "commit", "-qm", "two")
+    git(found.root, "add", ".")
+    git(found.root, "commit", "-qm", "two")
     bundle.write_text("new")
-    assert _one(spec, ignore=(bundle,)).dirty is False
+    assert [_one(spec, ignore=own).dirty for own in ((), (bundle,))] == [True, False]
+    git(found.root, "checkout", "-q", ".")
+    git(found.root, "rm", "-q", "--cached", f"specs/{name}")
+    git(found.root, "commit", "-qm", "three")
     assert _one(spec).dirty is True
 
 
-@with_git
-def test_specs_of_two_repositories_have_two_commits(
-    repository: Path, git: Callable[..., str], tmp_path: Path
-) -> None:
-    (repository / ".gitignore").write_text("ignored/\n")
-    ignored = _write(repository / "ignored")
+def test_two_repositories_have_two_commits(found: Repository, git: Git, tmp_path: Path) -> None:
+    (found.root / ".gitignore").write_text("ignored/\n")
+    ignored = _write(found.root / "ignored")
     outside = _write(tmp_path / "outside")
-    specs = _specs(repository / "specs" / "kernels.yaml", ignored, outside)
-    found = origins(specs, [make_artifact(1), make_artifact(2)])
-    assert [sorted(origin.specs) for origin in found] == [
-        ["specs/kernels.yaml"],
-        ["ignored/kernels.yaml", "outside/kernels.yaml"],
-    ]
-    assert [origin.commit is None for origin in found] == [False, True]
+    specs = _specs(found.root / "specs" / "kernels.yaml", ignored, outside)
+    first, second = origins(specs, [make_artifact(1), make_artifact(2)])
+    assert sorted(first.specs) == ["specs/kernels.yaml"]
+    assert sorted(second.specs) == ["ignored/kernels.yaml", "outside/kernels.yaml"]
+    assert first.commit == git(found.root, "rev-parse", "HEAD").strip()
+    assert second.commit is None
+    clone = tmp_path / "deep" / "er" / "clone"
+    git(tmp_path, "clone", "-q", str(found.root), str(clone))
+    assert _one(clone / "specs" / "kernels.yaml").specs == first.specs
+
+
+@with_git
+def test_nothing_is_known_without_a_commit_or_git(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_repository(tmp_path) is None
+    assert find_repository(tmp_path / "nowhere") is None
+    git(tmp_path, "init", "-q")
+    assert find_repository(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert find_repository(tmp_path) is None
+
+
+def test_changed_files_make_it_dirty(found: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, "/elsewhere")
+    assert find_repository(found.root) == found
+    assert found.differences([]).dirty is False
+    file = found.root / "kernel.py"
+    file.write_text("other")
+    assert found.differences([]).dirty is True
+    assert found.differences([], ignore=[file]).dirty is False
+    file.write_text("k")
+    os.utime(file, (1, 1))
+    assert found.differences([]).dirty is False
+    file.unlink()
+    assert found.differences([]).dirty is True
+
+
+def test_a_new_file_counts_where_it_is_named_or_staged(found: Repository, git: Git) -> None:
+    new, ignored = found.root / "new -é\n.yaml", found.root / "built.o"
+    new.write_text("n")
+    ignored.write_text("o")
+    assert found.differences([]) == Differences(False)
+    elsewhere = Path("/elsewhere/helper.py")
+    assert found.differences([ignored, new, elsewhere, found.root / "kernel.py"]) == Differences(
+        True, ("built.o", "helper.py (outside of the repository)", "new -é\n.yaml")
+    )
+    assert found.differences([ignored, new], ignore=[ignored, new]) == Differences(False)
+    assert found.tracked([new, ignored, found.root / "kernel.py", Path("/elsewhere")]) == {
+        new,
+        found.root / "kernel.py",
+    }
+    assert found.tracked([found.root / "*.py"]) == set()
+    git(found.root, "add", new.name)
+    assert found.differences([]).dirty is True
+
+
+def test_a_submodule_has_its_own_commit(found: Repository, git: Git, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "helper.py").write_text("h")
+    git(other, "init", "-q")
+    git(other, "add", ".")
+    git(other, "commit", "-qm", "one")
+    add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add")
+    git(found.root, *add, str(other), "third/other")
+    git(found.root, "commit", "-qam", "two")
+    helper = found.root / "third" / "other" / "helper.py"
+    assert found.differences([helper]) == Differences(False)
+    helper.write_text("edited")
+    assert found.differences([helper]) == Differences(True, ("third/other/helper.py",))
+
+
+def test_programs_of_the_repository_never_run(found: Repository, git: Git, tmp_path: Path) -> None:
+    script = tmp_path / "monitor"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    script.chmod(0o755)
+    git(found.root, "config", "core.fsmonitor", str(script))
+    git(found.root, "config", "diff.external", str(script))
+    for command in ("clean", "smudge", "process"):
+        git(found.root, "config", f"filter.own.{command}", str(script))
+        git(found.root, "config", f"filter.with.dots and words.{command}", str(script))
+    git(found.root, "config", "filter.own.required", "true")
+    for command in ("textconv", "command"):
+        git(found.root, "config", f"diff.own.{command}", str(script))
+    attributes = found.root / ".git" / "info" / "attributes"
+    attributes.write_text("*.py filter=own diff=own\n*.yaml filter=with.dots\\ and\\ words\n")
+    os.utime(found.root / "kernel.py", (1, 1))  # so that git compares bytes
+    os.utime(found.root / "specs" / "kernels.yaml", (1, 1))
+    assert found.differences([]).dirty is False
+    (found.root / "kernel.py").write_text("other")
+    assert found.differences([]).dirty is True
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_filter_that_stays_on_leaves_it_unknown(found: Repository, git: Git) -> None:
+    git(found.root, "config", "filter.a=b.clean", "false")
+    assert found.differences([]) == Differences(None)
+    (found.root / ".git" / "HEAD").write_text("broken")
+    assert found.differences([]).dirty is None
+    assert find_repository(found.root) is None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from made_bundles import make_items
@@ -12,7 +10,6 @@ from made_bundles import make_items
 from pallasc.errors import CorruptError, SpecError, ToolError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.signature import (
-    PublicKey,
     Signature,
     generate_key,
     pack_signatures,
@@ -53,16 +50,11 @@ def test_several_may_sign_in_any_order_and_signing_again_changes_nothing(small: 
     assert set(bundle.check_signatures(TRUST_ALICE + TRUST_BOB)) == {*TRUST_ALICE, *TRUST_BOB}
 
 
-def test_a_bundle_that_is_not_signed_is_refused(small: bytes) -> None:
-    with pytest.raises(CorruptError, match=r"^the bundle is not signed") as caught:
-        open_bundle(small).check_signatures(TRUST_ALICE)
-    assert caught.value.exit_code == 5
-
-
 def test_signatures_that_were_cut_away_leave_it_unsigned(small: bytes) -> None:
     data = signed(small, ALICE)
-    with pytest.raises(CorruptError, match="is not signed"):
+    with pytest.raises(CorruptError, match=r"^the bundle is not signed") as caught:
         open_bundle(data[: len(small)]).check_signatures(TRUST_ALICE)
+    assert caught.value.exit_code == 5
     with pytest.raises(CorruptError, match="are not signatures"):
         open_bundle(data[:-1])
 
@@ -85,7 +77,7 @@ def test_a_replaced_blob_under_a_valid_manifest_is_seen(small: bytes) -> None:
     data[extent.at + 3] ^= 1
     changed = open_bundle(bytes(data))
     assert changed.check_signatures(TRUST_ALICE) == TRUST_ALICE
-    with pytest.raises(CorruptError, match=rf"blob {number}, cubin"):
+    with pytest.raises(CorruptError, match=rf"the bundle is damaged: blob {number}, cubin \w+,"):
         changed.artifact(next(changed.entries())).cubin()
     with pytest.raises(CorruptError, match=rf"blob {number}, cubin .*; norm\[.*\]@b200 uses it"):
         verify(changed)
@@ -98,49 +90,17 @@ def test_the_signature_of_another_bundle_is_seen(small: bytes, other: bytes) -> 
         open_bundle(stolen).check_signatures(TRUST_ALICE)
 
 
-def test_the_manifest_of_another_bundle_is_seen(small: bytes, other: bytes) -> None:
-    theirs = open_bundle(signed(other, ALICE))
-    ours = bytearray(signed(other, ALICE))
-    start, end = theirs.reader.head.head_bytes, theirs.reader.catalog.page(0).extent.at
-    ours[start:end] = small[start:end]
-    mixed = open_bundle(bytes(ours))
-    assert mixed.check_signatures(TRUST_ALICE) == TRUST_ALICE
-    with pytest.raises(CorruptError, match="blob"):
-        mixed.artifact(next(mixed.entries())).cubin()
-    head = bytearray(small)
-    head[: theirs.reader.head.head_bytes] = other[: theirs.reader.head.head_bytes]
-    with pytest.raises(CorruptError, match="catalog does not match the digest in its head"):
-        open_bundle(bytes(head))
-
-
 def test_a_forged_signature_is_seen(small: bytes) -> None:
     root = bytes.fromhex(open_bundle(small).root)
     forged = Signature(TRUST_ALICE[0].id, root, sign(root, BOB).signature)
     bundle = open_bundle(small + pack_signatures([forged]))
     with pytest.raises(CorruptError, match="is not valid; it was forged or damaged"):
         bundle.check_signatures(TRUST_ALICE)
-    damaged = bytearray(signed(small, ALICE))
-    damaged[-1] ^= 1
-    with pytest.raises(CorruptError, match="is not valid"):
-        open_bundle(bytes(damaged)).check_signatures(TRUST_ALICE)
-
-
-def test_one_wrong_signature_by_a_trusted_key_is_enough_to_refuse(small: bytes) -> None:
-    root = bytes.fromhex(open_bundle(small).root)
     wrong = Signature(TRUST_BOB[0].id, root, bytes(64))
     bundle = open_bundle(small + pack_signatures([sign(root, ALICE), wrong]))
     assert bundle.check_signatures(TRUST_ALICE) == TRUST_ALICE
     with pytest.raises(CorruptError, match="is not valid"):
         bundle.check_signatures(TRUST_ALICE + TRUST_BOB)
-
-
-def test_a_damaged_bundle_is_not_signed(small: bytes) -> None:
-    damaged = bytearray(small)
-    damaged[300] ^= 1
-    with pytest.raises(CorruptError, match=r"^the bundle is damaged"):
-        signed(bytes(damaged), ALICE)
-    with pytest.raises(CorruptError, match=r"^k\.pallasc is damaged"):
-        signed(bytes(damaged), ALICE, "k.pallasc")
 
 
 def test_signatures_of_another_form_are_refused(small: bytes) -> None:
@@ -179,9 +139,7 @@ def test_a_private_key_of_another_form_is_refused() -> None:
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
     other = generate_private_key(SECP256R1()).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     with pytest.raises(SpecError, match="not an Ed25519 key"):
         parse_private_key(other, "key.pem")
@@ -192,23 +150,7 @@ def test_a_private_key_of_another_form_is_refused() -> None:
             parse_private_key(private_key_text(ALICE, b"right"), "key.pem", password)
 
 
-def test_openssl_reads_the_private_key(tmp_path: Path) -> None:
-    path = tmp_path / "key.pem"
-    path.write_bytes(private_key_text(ALICE))
-    try:
-        answer = subprocess.run(
-            ["openssl", "pkey", "-in", path, "-pubout", "-outform", "DER"],
-            capture_output=True,
-            check=True,
-        )
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
-    assert answer.stdout.endswith(TRUST_ALICE[0].data)
-
-
-def test_without_the_package_reading_works_and_checking_says_what_to_install(
-    small: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checking_names_the_missing_package(small: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     data = signed(small, ALICE)
     hidden = {name: None for name in sys.modules if name.partition(".")[0] == "cryptography"}
     for name in hidden:
@@ -219,9 +161,3 @@ def test_without_the_package_reading_works_and_checking_says_what_to_install(
         with pytest.raises(ToolError, match="need the package cryptography") as caught:
             call()
         assert caught.value.exit_code == 4
-
-
-def test_the_id_of_a_key_is_the_digest_of_its_bytes() -> None:
-    from pallasc.specs.canonical import digest
-
-    assert PublicKey(b"k" * 32, "comment").id == digest(b"k" * 32)

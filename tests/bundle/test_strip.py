@@ -69,9 +69,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_real_cubin_loses_its_debug_sections_and_nothing_else(
-    compiled: Callable[[str], bytes], arch: str
-) -> None:
+def test_real_cubins_lose_debug_sections_only(compiled: Callable[[str], bytes], arch: str) -> None:
     cubin = compiled(arch)
     stripped = strip_debug(cubin)
     assert debug_bytes(cubin) > 1000
@@ -81,16 +79,14 @@ def test_a_real_cubin_loses_its_debug_sections_and_nothing_else(
     assert (after.sm, after.toolkit, after.kernels) == (before.sm, before.toolkit, before.kernels)
     assert before.ptx
     assert after.ptx in ("", "\n")
-
-
-@pytest.mark.parametrize("arch", ARCHES)
-def test_segments_still_hold_their_sections(compiled: Callable[[str], bytes], arch: str) -> None:
-    cubin = compiled(arch)
-    for old, new in zip(_segments(cubin), _segments(strip_debug(cubin)), strict=True):
-        kind, content = old
+    for (kind, old), new in zip(_segments(cubin), _segments(stripped), strict=True):
         assert new[0] == kind
-        if kind != 6 and b"\x7fELF" not in content[:4] and content != _programs(cubin):
-            assert new[1] == content
+        if kind != 6 and b"\x7fELF" not in old[:4] and old != _programs(cubin):
+            assert new[1] == old
+    at, count = struct.unpack_from("<Q", stripped, 40)[0], struct.unpack_from("<H", stripped, 60)[0]
+    for number in range(count):  # sections stay aligned
+        row = struct.unpack_from("<IIQQQQIIQQ", stripped, at + 64 * number)
+        assert row[1] == 8 or not row[5] or row[4] % max(1, row[8]) == 0
 
 
 def _segments(data: bytes) -> list[tuple[int, bytes]]:
@@ -104,27 +100,14 @@ def _programs(data: bytes) -> bytes:
     return data[at : at + size * count]
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-def test_sections_stay_aligned(compiled: Callable[[str], bytes], arch: str) -> None:
-    data = strip_debug(compiled(arch))
-    at, count = struct.unpack_from("<Q", data, 40)[0], struct.unpack_from("<H", data, 60)[0]
-    for number in range(count):
-        row = struct.unpack_from("<IIQQQQIIQQ", data, at + 64 * number)
-        if row[1] != 8 and row[5]:
-            assert row[4] % max(1, row[8]) == 0
-
-
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-def test_the_disassembler_sees_the_same_code(
-    compiled: Callable[[str], bytes], arch: str, tmp_path: Path
-) -> None:
+def test_nvdisasm_sees_the_same_code(compiled: Callable[[str], bytes], tmp_path: Path) -> None:
     from pallasc.compiler.toolchain.toolchain import find_disassembler
 
     tool = find_disassembler() or shutil.which("nvdisasm")
     if tool is None:
         pytest.skip("nvdisasm is not installed")
     texts = []
-    for number, data in enumerate((compiled(arch), strip_debug(compiled(arch)))):
+    for number, data in enumerate((compiled("sm_100a"), strip_debug(compiled("sm_100a")))):
         path = tmp_path / f"{number}.cubin"
         path.write_bytes(data)
         answer = subprocess.run([tool, "-c", path], capture_output=True, text=True, check=True)
@@ -133,17 +116,13 @@ def test_the_disassembler_sees_the_same_code(
     assert ".text.plain" in texts[0]
 
 
-def test_a_cubin_without_debug_sections_is_returned_as_it_is() -> None:
+def test_a_cubin_without_debug_sections_or_with_loaded_ones_stays_as_it_is() -> None:
     cubin = make_cubin(debug=False)
     assert strip_debug(cubin) is cubin
-
-
-def test_a_debug_section_that_is_loaded_stays() -> None:
-    cubin = bytearray(make_elf([(".debug_frame", 1, b"kept")]))
-    row = len(cubin) - 64
-    struct.pack_into("<Q", cubin, row + 8, 2)  # SHF_ALLOC
-    assert strip_debug(bytes(cubin)) == cubin
-    assert debug_bytes(bytes(cubin)) == 0
+    loaded = bytearray(make_elf([(".debug_frame", 1, b"kept")]))
+    struct.pack_into("<Q", loaded, len(loaded) - 64 + 8, 2)  # SHF_ALLOC
+    assert strip_debug(bytes(loaded)) == loaded
+    assert debug_bytes(bytes(loaded)) == 0
 
 
 def test_a_section_that_only_claims_bytes_of_the_file_is_none_to_keep() -> None:
@@ -158,36 +137,23 @@ def test_a_section_that_only_claims_bytes_of_the_file_is_none_to_keep() -> None:
 
 
 @given(SECTIONS, st.sampled_from([1, 4, 16, 128]))
-def test_any_sections_but_debug_ones_stay(
-    sections: list[tuple[str, int, bytes]], alignment: int
-) -> None:
+def test_only_debug_sections_go(sections: list[tuple[str, int, bytes]], alignment: int) -> None:
     cubin = make_elf([section for section in sections if section[1] != 8], alignment=alignment)
     _check(cubin, strip_debug(cubin))
 
 
 @pytest.mark.parametrize(
     ("at", "form", "value", "words"),
-    [
-        (0, "<I", 0, "not a 64-bit little-endian ELF file"),
-        (40, "<Q", 2**60, "ends inside its section table"),
-        (32, "<Q", 2**60, "ends after"),
-        (58, "<H", 40, "headers of 40"),
-        (62, "<H", 99, "has its names in 99"),
-    ],
-)
+    [(0, "<I", 0, "not a 64-bit little-endian ELF file"), (32, "<Q", 2**60, "ends after"),
+     (40, "<Q", 2**60, "ends inside its section table"), (58, "<H", 40, "headers of 40"),
+     (62, "<H", 99, "has its names in 99")],
+)  # fmt: skip
 def test_a_damaged_cubin_is_refused(at: int, form: str, value: int, words: str) -> None:
     cubin = bytearray(make_cubin())
     struct.pack_into("<H", cubin, 56, 1)  # one program header, so that its place counts
     struct.pack_into(form, cubin, at, value)
     with pytest.raises(CorruptError, match=words):
         strip_debug(bytes(cubin))
-
-
-def test_a_cubin_that_was_cut_off_is_refused() -> None:
-    with pytest.raises(CorruptError, match="ends inside its section table"):
-        strip_debug(make_cubin()[:-1])
-    with pytest.raises(CorruptError, match="not a 64-bit"):
-        strip_debug(b"")
 
 
 def test_a_mutated_cubin_gives_an_elf_file_or_the_one_error() -> None:

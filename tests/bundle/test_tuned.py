@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from made_bundles import make_artifact, make_items
 from taken_apart import Parts
 
-from pallasc.cli.main import main
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.c_export import chosen_entries
 from pallasc.specs.bundle.manifest import Item, pack_entries, parse_entry
-from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference, parse_reference
 from pallasc.specs.bundle.verify import verify
 from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.canonical import canonical_json
 from pallasc.specs.tuning import Measured, Row, Tuning
 
 TUNING = Tuning(by=("m",), over=("tile",), buckets={"m": "pow2"}, pad={"m": {"x": 0, "out": 0}})
@@ -44,6 +43,9 @@ def test_rows_and_reference_values_come_back_from_a_bundle_of_version_1_2() -> N
     with open_bundle(build_bundle([first, job])) as bundle:
         verify(bundle)
         assert bundle.reader.head.minor == 2
+        items = make_items(2)
+        older = (items, [replace(own, lines=b"{}") for own in items])
+        assert [open_bundle(build_bundle(own)).reader.head.minor for own in older] == [0, 1]
         tuned, other = bundle.entries()
         assert first.tuning is not None
         assert tuned.tuning is not None
@@ -56,19 +58,6 @@ def test_rows_and_reference_values_come_back_from_a_bundle_of_version_1_2() -> N
         assert list(copy.entries())[1].reference is not None
 
 
-def test_rows_are_part_of_the_content() -> None:
-    bundles = [build_bundle([item(1, row(16, us))]) for us in (10, 11)]
-    digests = {open_bundle(data).digest for data in bundles}
-    assert len(digests) == 2
-
-
-def test_a_bundle_without_tuned_kernels_is_of_the_version_before() -> None:
-    items = make_items(2)
-    lines = [replace(own, lines=b"{}") for own in items]
-    minors = [open_bundle(build_bundle(own)).reader.head.minor for own in (items, lines)]
-    assert minors == [0, 1]
-
-
 def test_copies_of_a_variant_have_the_rows_of_both_and_the_later_of_two_for_one_key() -> None:
     ours = item(1, row(16, 10), row(32), rank=2)
     theirs = item(1, row(16, 9, "2026-11-24"), row(16, gpu="h200"))
@@ -79,6 +68,7 @@ def test_copies_of_a_variant_have_the_rows_of_both_and_the_later_of_two_for_one_
     found = [(own.gpu, own.key, own.measured and own.measured.us) for own in entry.tuning.rows]
     assert found == [("h100-sxm", (16,), 9), ("h100-sxm", (32,), 10), ("h200", (16,), 10)]
     assert entry.tuning.rank == 2
+    assert open_bundle(data).digest != open_bundle(build_bundle([ours])).digest
 
 
 @pytest.mark.parametrize(
@@ -95,6 +85,9 @@ def test_variants_that_disagree_are_refused(other: Item, message: str) -> None:
         build_bundle([item(1, row(16), is_default=True), other])
     assert caught.value.exit_code == 2
     assert "same specs" in str(caught.value.hint)
+    with pytest.raises(SpecError, match=r"k\[m=16.* pad: there is no dimension 0 of y ") as caught:
+        build_bundle([item(1, pad={"m": {"y": 0}})])
+    assert "pallasc inspect" in str(caught.value.hint)
 
 
 def test_a_forged_bundle_whose_variants_disagree_does_not_verify() -> None:
@@ -136,38 +129,38 @@ def test_what_is_said_by_strangers_is_checked(tune: dict[str, object], message: 
         parse_entry(text, lambda _: "a" * 64)
 
 
-def test_what_is_shown_of_a_bundle_says_where_its_variants_are_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "k.pallasc"
-    file.write_bytes(build_bundle([item(1, row(16), row(32)), item(2, is_default=True), item(3)]))
-    texts = []
-    for words in (["list"], ["bundle", "show"], ["bundle", "verify"]):
-        main([*words, str(file), *(["tile=1"] if "show" in words else [])])
-        texts.append(capsys.readouterr().out)
-    assert "2 rows for h100-sxm" in texts[0]
-    assert "default" in texts[0]
-    assert "used for\n  h100-sxm, m=16, 10 µs on h100-sxm\n  h100-sxm, m=32" in texts[1]
-    assert "padded     m: dimension 0 of out, dimension 0 of x" in texts[1]
-    assert "k[m=16,tile=3]@h100-sxm: it is in no row of its table, and not the default" in texts[2]
+# ---- reference values
 
 
-def test_where_only_rows_can_choose_each_target_has_the_variant_of_its_rows() -> None:
-    items = [
-        item(1, row(16)),
-        item(2, is_default=True),
-        item(3, m=9),
-        item(1, m=20),
-        item(4, m=20, is_default=False),
-    ]
-    entries = list(open_bundle(build_bundle(items)).entries())
-    chosen = [(own.params[0][1], own.params[1][1], how) for own, how in chosen_entries(entries)]
-    assert chosen == [(16, 1, "row"), (20, 1, None), (20, 4, None), (9, 3, None)]
+def test_reference_values_come_back_those_without_a_number_in_json_too() -> None:
+    values = (1.5, -2, math.inf, -math.inf)
+    reference = Reference(9, 0.01, 0.0, (Sampled((0, 1, 5, 7), values), Sampled((), ())))
+    assert parse_reference(pack_reference(reference), [(2, 4), ()]) == reference
+    nan = Reference(9, 0, 0, (Sampled((0,), (math.nan,)),))
+    assert math.isnan(parse_reference(pack_reference(nan), [()]).outputs[0].values[0])
 
 
-def test_padding_that_a_variant_cannot_have_is_refused_where_a_bundle_is_written() -> None:
-    with pytest.raises(
-        SpecError, match=r"k\[m=16,tile=1\]@h100-sxm: pad: there is no dimension 0 of y "
-    ) as e:
-        build_bundle([item(1, pad={"m": {"y": 0}})])
-    assert "pallasc inspect" in str(e.value.hint)
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ({"positions": [0], "values": []}, "1 positions for 0 values"),
+        ({"positions": [1, 0], "values": [1, 2]}, "not ascending"),
+        ({"positions": [8], "values": [1]}, "position 8 of 8 elements"),
+        ({"positions": [-1], "values": [1]}, "position -1 of 8 elements"),
+        ({"positions": [0], "values": ["many"]}, "many is not the value of an element"),
+        ({"positions": [0], "values": [True]}, "True is not the value of an element"),
+        ({"values": []}, "'positions' is missing"),
+    ],
+)
+def test_other_reference_values_are_refused(output: object, message: str) -> None:
+    data = canonical_json({"schema": 1, "seed": 0, "rtol": 0, "atol": 0, "outputs": [output]})
+    with pytest.raises(CorruptError, match=message):
+        parse_reference(data, [(8,)])
+
+
+def test_reference_values_of_another_schema_or_number_of_outputs_are_refused() -> None:
+    data = pack_reference(Reference(0, 0, 0, ()))
+    with pytest.raises(CorruptError, match="of 0 outputs, not 1"):
+        parse_reference(data, [(8,)])
+    with pytest.raises(CorruptError, match="schema 2 instead of 1"):
+        parse_reference(data.replace(b'"schema":1', b'"schema":2'), [])

@@ -42,16 +42,7 @@ def test_all_that_a_variant_has_is_written(tmp_path: Path) -> None:
     assert sorted(written) == sorted(own.iterdir())
 
 
-def test_what_the_bundle_left_out_is_not_there(tmp_path: Path) -> None:
-    bundle = _open(make_items(2))
-    unpack(bundle, list(bundle.entries())[:1], tmp_path)
-    assert _files(tmp_path) == [
-        f"scale[m=16,dtype=bf16]@h100-sxm/{name}"
-        for name in ("artifact.json", "k.cubin", "plan.json")
-    ]
-
-
-def test_nothing_is_written_where_one_folder_is_there(tmp_path: Path) -> None:
+def test_nothing_is_written_where_one_folder_or_link_is_there(tmp_path: Path) -> None:
     bundle = _open(make_items(2))
     last = tmp_path / "scale[m=32,dtype=bf16]@h100-sxm" / "plan.json"
     last.parent.mkdir()
@@ -61,39 +52,24 @@ def test_nothing_is_written_where_one_folder_is_there(tmp_path: Path) -> None:
     assert caught.value.hint == "Remove it, or give another folder."
     assert _files(tmp_path) == [f"{last.parent.name}/plan.json"]
     assert last.read_text() == "mine"
-
-
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    bundle = _open(make_items(1))
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    own = tmp_path / "out" / "scale[m=16,dtype=bf16]@h100-sxm"
-    own.mkdir(parents=True)
-    (own / "plan.json").symlink_to(victim)
-    (own / "k.cubin").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(SpecError, match="already exists"):
-        unpack(bundle, bundle.entries(), tmp_path / "out")
-    assert victim.read_text() == "mine"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    link = tmp_path / "out" / last.parent.name
+    for place in ("elsewhere", "nowhere"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / place)
+        with pytest.raises(SpecError, match="already exists"):
+            unpack(bundle, bundle.entries(), tmp_path / "out")
+    assert _files(tmp_path / "elsewhere") == []
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    bundle = _open(make_items(1))
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "out").mkdir()
-    link = tmp_path / "out" / "scale[m=16,dtype=bf16]@h100-sxm"
-    link.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SpecError, match="already exists"):
-        unpack(bundle, bundle.entries(), tmp_path / "out")
-    assert _files(tmp_path / "elsewhere") == []
-
-
-@pytest.mark.parametrize(
-    "name", ["../../escape", "/etc/escape", "..", ".", "a/../../b", "-rf", "ä", "x" * 5000, "con."]
-)
+@pytest.mark.parametrize("name", ["../../escape", "/etc/escape", "..", "-rf", "ä", "x" * 5000])
 def test_names_of_strangers_stay_inside(tmp_path: Path, name: str) -> None:
+    artifact = make_artifact(1)
+    record = json.loads(json.dumps(artifact.record).replace('"k"', '"../../k"'))
     items = [
-        Item(name, {}, make_artifact(1)),
+        Item(name, {}, Artifact(record, artifact.blob)),
         Item("k", {"p": f"{name}/../../{name}"}, make_artifact(2)),
     ]
     bundle = _open(items)
@@ -105,16 +81,6 @@ def test_names_of_strangers_stay_inside(tmp_path: Path, name: str) -> None:
     for path in (outside / "out").iterdir():
         assert path.name.isascii()
         assert path.name[0] not in ".-"
-
-
-def test_a_kernel_s_name_stays_inside_too(tmp_path: Path) -> None:
-    artifact = make_artifact(1)
-    record = json.loads(json.dumps(artifact.record).replace('"k"', '"../../k"'))
-    bundle = _open([Item("k", {}, Artifact(record, artifact.blob))])
-    unpack(bundle, bundle.entries(), tmp_path / "a" / "b")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
-    assert any(path.suffix == ".cubin" for path in (tmp_path / "a" / "b" / "k@h100-sxm").iterdir())
 
 
 def test_safe_names_are_distinct_whatever_the_case(tmp_path: Path) -> None:
@@ -130,21 +96,14 @@ def test_safe_names_are_distinct_whatever_the_case(tmp_path: Path) -> None:
 def test_more_than_the_limit_is_not_begun(tmp_path: Path) -> None:
     """Many variants that share one compressed blob: a bundle of kilobytes, files of gigabytes."""
     zeros = make_artifact(1, constant=bytes(1 << 20))
-    items = [Item("k", {"m": m}, zeros) for m in range(300)]
-    data = build_bundle(items)
+    data = build_bundle([Item("k", {"m": m}, zeros) for m in range(130)])
     assert len(data) < 64 << 10
     bundle = open_bundle(data)
     out = tmp_path / "out"
-    with pytest.raises(SpecError, match=r"the first \d+ of 300 variants take more than") as caught:
+    with pytest.raises(SpecError, match=r"the first \d+ of 130 variants take more than") as caught:
         unpack(bundle, bundle.entries(), out, most_bytes=100 << 20)
     assert "--max-size" in str(caught.value.hint)
     assert not out.exists()
     few = list(bundle.entries())[:2]
     assert len(unpack(bundle, few, out, most_bytes=100 << 20)) == 8
     assert len(unpack(bundle, few, tmp_path / "any", most_bytes=None)) == 8
-
-
-def test_small_files_count_what_they_take_on_disk(tmp_path: Path) -> None:
-    bundle = _open(make_items(2))
-    with pytest.raises(SpecError, match="take more than 16,384 bytes"):
-        unpack(bundle, bundle.entries(), tmp_path / "out", most_bytes=4 * 4096)

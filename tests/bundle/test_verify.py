@@ -11,23 +11,19 @@ from taken_apart import Parts
 
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.format import HEAD_BYTES, Kind
+from pallasc.specs.bundle.format import HEAD_BYTES
 from pallasc.specs.bundle.verify import verify
 from pallasc.specs.bundle.writer import build_bundle
 
 
-def test_a_sound_bundle_is_verified(small: bytes) -> None:
-    verify(open_bundle(small))
+def test_a_sound_bundle_is_verified(rebuilt: Callable[..., Bundle]) -> None:
     verify(open_bundle(build_bundle(make_items(140))))
-
-
-def test_a_bundle_put_together_again_is_verified(rebuilt: Callable[..., Bundle]) -> None:
     verify(rebuilt(lambda parts: None))
     verify(rebuilt(lambda parts: parts.contents() and None))
 
 
 def test_a_changed_byte_anywhere_in_the_body_is_seen(small: bytes) -> None:
-    for at in range(HEAD_BYTES, len(small), 31):
+    for at in range(HEAD_BYTES, len(small), 67):
         data = bytearray(small)
         data[at] ^= 0x10
         with pytest.raises(CorruptError, match=r"^the bundle"):
@@ -46,18 +42,6 @@ def _add_blob(parts: Parts, content: bytes) -> None:
     parts.set_content(len(parts.rows) - 1, content)
 
 
-def _double_blob(parts: Parts) -> None:
-    """Have an entry name a copy of its cubin."""
-    number = next(number for number, row in enumerate(parts.rows) if row.kind is Kind.CUBIN)
-    _add_blob(parts, parts.contents()[number])
-    for entry in range(parts.entries):
-        parts.change_entry(entry, lambda about: _replace(about["blobs"], number))
-
-
-def _replace(blobs: list[int | None], number: int) -> None:
-    blobs[:] = [24 if blob == number else blob for blob in blobs]
-
-
 EDITS: dict[str, tuple[Callable[[Parts], Any], str]] = {
     "bytes behind a frame": (
         lambda parts: parts.stored.append(parts.stored.pop() + b"hidden"),
@@ -70,7 +54,6 @@ EDITS: dict[str, tuple[Callable[[Parts], Any], str]] = {
     "a blob that nobody has": (
         lambda parts: _add_blob(parts, b"smuggled"), "no variant uses its blob 24"
     ),
-    "a blob that is there twice": (_double_blob, "no variant uses its blob"),
     "another first key": (
         lambda parts: parts.first_keys.__setitem__(0, b"aaa"),
         "page 0 of its entries begins with another key",
@@ -98,11 +81,6 @@ def test_verifying_sees(name: str, rebuilt: Callable[..., Bundle]) -> None:
         verify(bundle)
 
 
-def test_a_part_behind_the_body_is_seen(small: bytes) -> None:
-    with pytest.raises(CorruptError, match="are not signatures"):
-        open_bundle(small + b"hidden")
-
-
 def test_entries_out_of_order_are_seen() -> None:
     parts = Parts.of(build_bundle(make_items(2)))
     page = parts.entry_pages[0]
@@ -113,12 +91,6 @@ def test_entries_out_of_order_are_seen() -> None:
     parts.first_keys = [other.partition(b"\n")[0]]
     with pytest.raises(CorruptError, match="out of order"):
         verify(open_bundle(parts.data()))
-
-
-def test_places_of_a_later_minor_version_are_not_judged(rebuilt: Callable[..., Bundle]) -> None:
-    bundle = rebuilt(lambda parts: setattr(parts, "head", {"minor": 3}))
-    verify(bundle)
-    assert bundle.reader.head.minor == 3
 
 
 @pytest.mark.parametrize("minor", [0, 2, 3])

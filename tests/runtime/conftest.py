@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,21 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import bundle_files  # noqa: F401  (tests import it by its bare name)
-import c_exports  # noqa: F401  (as bundle_files)
-import exchange  # noqa: F401  (as bundle_files)
-import flat  # noqa: F401  (as bundle_files)
-import foreign  # noqa: F401  (as bundle_files)
-import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
-import native_build  # noqa: F401  (as bundle_files)
-import native_calls  # noqa: F401  (as bundle_files)
-import native_comparison  # noqa: F401  (as bundle_files)
-import native_plans  # noqa: F401  (as bundle_files)
-import orders  # noqa: F401  (as bundle_files)
-import page_programs  # noqa: F401  (as bundle_files)
 import rig as programs
 import standin as control
 import standin_torch as torch_control
-import tuned_bundles  # noqa: F401  (as bundle_files)
-import tuned_jobs  # noqa: F401  (as bundle_files)
 
 from pallasc.runtime.calls import launch, native_path
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.native.library import extension
 
+for name in (
+    "bundle_files", "c_exports", "exchange", "flat", "foreign", "gpu_scripts", "native_build",
+    "native_calls", "native_comparison", "native_plans", "orders", "page_programs",
+    "tuned_bundles", "tuned_jobs",
+):  # fmt: skip
+    import_module(name)  # found here for the tests, which import it by its bare name
 sys.path.pop(0)
 
 FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]

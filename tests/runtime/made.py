@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import rig
@@ -56,13 +53,7 @@ _ENTRIES = """
 @functools.cache
 def cubin(arch: str = "sm_90a") -> bytes:
     """Return a cubin with the entries above."""
-    version = "8.8" if int(arch.removeprefix("sm_").rstrip("af")) >= 90 else "8.0"
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder) / "made.ptx", Path(folder) / "made.cubin"
-        head = f".version {version}\n.target {arch}\n.address_size 64\n"
-        source.write_text(head + _ENTRIES)
-        subprocess.run([rig.ptxas(), "-arch", arch, source, "-o", made], check=True)
-        return made.read_bytes()
+    return rig.assemble(_ENTRIES, arch)
 
 
 def launch(kernel: str, *parameters: Parameter | int, **changes: Any) -> Launch:

@@ -74,18 +74,22 @@ def ptxas() -> Path:
         pytest.skip(f"no ptxas to make cubins with: {error.message}")
 
 
-@functools.cache
-def cubin(arch: str) -> bytes:
-    """Return a cubin for `arch` ("sm_90a") with the kernels above."""
+def assemble(entries: str, arch: str) -> bytes:
+    """Return a cubin for `arch` ("sm_90a") with these entries."""
     number = int(arch.removeprefix("sm_").rstrip("af"))
     version = "9.0" if number >= 100 else "8.8" if number >= 90 else "8.0"
-    parts = [_PLAIN, _hungry(), _CLUSTERS if number >= 90 else ""]
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder) / "kernels.ptx", Path(folder) / "kernels.cubin"
-        head = f".version {version}\n.target {arch}\n.address_size 64\n"
-        source.write_text(head + "\n".join(parts))
+        source.write_text(f".version {version}\n.target {arch}\n.address_size 64\n{entries}")
         subprocess.run([ptxas(), "-arch", arch, source, "-o", made], check=True)
         return made.read_bytes()
+
+
+@functools.cache
+def cubin(arch: str) -> bytes:
+    """Return a cubin for `arch` with the kernels above."""
+    has_clusters = int(arch.removeprefix("sm_").rstrip("af")) >= 90
+    return assemble("\n".join([_PLAIN, _hungry(), _CLUSTERS if has_clusters else ""]), arch)
 
 
 def code_of(result: Any) -> int:

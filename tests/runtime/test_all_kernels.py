@@ -1,19 +1,11 @@
-"""Library kernels and JAX's own, launched from their artifacts: as planned, and as JAX does it.
-
-One variant of some kernels is compiled and launched; `PALLASC_ALL_KERNELS=FOLDER` takes all of
-them, with those of `examples/jax_tuning.yaml` that run on one device, and keeps in FOLDER what was
-compiled, for the next time.
-"""
+"""Library kernels and JAX's own, launched from their artifacts: as JAX does it, in Python and C."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import made
@@ -26,9 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 import jax_stub
-from emulate import check_launch
 from executables import place
-from jax_stub import Executable, MosaicCall, Passed
+from jax_stub import Executable, Passed
 
 sys.path.pop(0)
 sys.path.pop(0)
@@ -37,8 +28,8 @@ from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import ToolError
 from pallasc.runtime.native.library import open_library
 from pallasc.runtime.opening import open_artifact
-from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import unflatten
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -46,33 +37,21 @@ from pallasc.specs.spec import Variant, variant_to_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-ALL = os.environ.get("PALLASC_ALL_KERNELS")
 SOME = {
     "add": "sm_90a",
     "hopper_matmul": "sm_90a",
     "jax_attention": "sm_90a",
     "jax_ragged_dot": "sm_90a",
-    "jax_hopper_mixed_type_matmul": "sm_90a",
     "blackwell_matmul": "sm_100a",
-    "jax_blackwell_matmul": "sm_100a",
 }
 """The kernels of which one variant is compiled, each for an architecture."""
 
-_CLUSTER, _PDL = 4, 6
-_MAX_DYNAMIC_SMEM, _NON_PORTABLE_CLUSTER = 8, 14
-_DEFAULT_SMEM_BYTES, _PORTABLE_CLUSTER = 48 * 1024, 8
-
 
 def _variants() -> list[Variant]:
-    """Return the variants to launch: all, or the first of some kernels for an architecture."""
+    """Return the first variant of some kernels for an architecture."""
     files = sorted((ROOT / "specs" / "library").glob("*.yaml"))
-    if ALL:
-        files.append(ROOT / "examples" / "jax_tuning.yaml")
-    every = [variant for file in files for variant in expand(load_yaml(file))]
-    if ALL:
-        return [variant for variant in every if not variant.mesh]
     first: dict[str, Variant] = {}
-    for variant in every:
+    for variant in (variant for file in files for variant in expand(load_yaml(file))):
         if variant.target.arch == SOME.get(variant.name):
             first.setdefault(variant.name, variant)
     return list(first.values())
@@ -81,174 +60,74 @@ def _variants() -> list[Variant]:
 VARIANTS = _variants()
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A variant, its artifact, and the executable that it came from.
-
-    There is None where XLA wrote some of the kernels: JAX's side of a launch is Mosaic's alone.
-    """
-
-    variant: Variant
-    artifact: Artifact
-    executable: Executable | None
-
-
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile all variants, those of an architecture in one process."""
     if jax_stub.runtime_library() is None:
         pytest.skip("JAX's plugin has no runtime library for Mosaic kernels")
-    kept = Path(ALL) if ALL else tmp_path_factory.mktemp("executables")
-    kept.mkdir(parents=True, exist_ok=True)
+    kept = tmp_path_factory.mktemp("executables")
     try:
-        with (kept / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _compile(kept)
+        with prepare() as setup:
+            program, ptxas = HERE / "programs" / "executables.py", setup.toolchain.ptxas
+            for arch in dict.fromkeys(variant.target.arch for variant in VARIANTS):
+                own = [variant for variant in VARIANTS if variant.target.arch == arch]
+                done = subprocess.run(
+                    [sys.executable, "-P", program, kept, ptxas],
+                    env=dict(setup.environment),
+                    input=json.dumps([variant_to_json(variant) for variant in own]),
+                    text=True,
+                    capture_output=True,
+                    check=False,
+                )
+                assert done.returncode == 0, done.stderr
     except ToolError as error:
         pytest.skip(f"nothing can be compiled here: {error.message}")
     return kept
 
 
-def _compile(kept: Path) -> None:
-    architectures = dict.fromkeys(variant.target.arch for variant in VARIANTS)
-    with prepare() as setup:
-        command = [
-            sys.executable, "-P", HERE / "programs" / "executables.py", kept, setup.toolchain.ptxas
-        ]  # fmt: skip
-        for arch in architectures:
-            listed = [
-                variant_to_json(variant) for variant in VARIANTS if variant.target.arch == arch
-            ]
-            done = subprocess.run(
-                command,
-                env=dict(setup.environment),
-                input=json.dumps(listed),
-                text=True,
-                capture_output=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(params=VARIANTS, ids=lambda variant: variant.id)
-def compiled(request: pytest.FixtureRequest, folder: Path) -> Compiled:
-    """Give a variant from the folder."""
-    own = place(folder, request.param)
-    artifact = Artifact(
-        json.loads((own / "record.json").read_text()),
-        lambda key: (own / "blobs" / key).read_bytes(),
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.id)
+def test_a_launch_passes_what_jax_passes_in_python_and_in_c(
+    variant: Variant, folder: Path, runtime: control.Standin, framework: made.Framework
+) -> None:
+    own = place(folder, variant)
+    record = json.loads((own / "record.json").read_text())
+    artifact = Artifact(record, lambda key: (own / "blobs" / key).read_bytes())
+    # There is none where XLA wrote some of the kernels: JAX's side of a launch is Mosaic's alone.
+    executable = Executable.read((own / "executable").read_bytes())
+    target = variant.target
+    model = control.Device(
+        f"{target.major}.{target.minor}",
+        name=target.description,
+        sms=target.sm_count,
+        smem_optin_bytes=target.smem_optin_bytes,
     )
-    return Compiled(request.param, artifact, Executable.read((own / "executable").read_bytes()))
-
-
-def test_a_launch_passes_what_the_plan_says_and_what_jax_passes(
-    compiled: Compiled, runtime: control.Standin, framework: made.Framework
-) -> None:
-    _use_model(runtime, compiled)
+    runtime.devices(model)
     runtime.configure(check_pointers=1)
-    kernel = open_artifact(compiled.artifact)
+    kernel, plan = open_artifact(artifact), artifact.plan
+    trees = {name: tree for name, tree in plan.input_tree.items() if tree is not None}
     for offset in (0, 256, 4096):  # the second and third time tensor maps are copied
-        plan = compiled.artifact.plan
-        arrays = [_tensor(framework, array.dtype, array.shape, offset) for array in plan.inputs]
-        trees = {name: tree for name, tree in plan.input_tree.items() if tree is not None}
-        results = [
-            _tensor(framework, array.dtype, array.shape, offset)
-            for array in kernel.signature.results
-        ]
-        runtime.clear_log()
-        kernel.into(
-            **{name: unflatten(tree, arrays) for name, tree in trees.items()},
-            out=unflatten(plan.output_tree, results),
+        arrays, results = (
+            [_tensor(framework, array, offset) for array in bindings]
+            for bindings in (plan.inputs, kernel.signature.results)
         )
+        runtime.clear_log()
+        named = {name: unflatten(tree, arrays) for name, tree in trees.items()}
+        kernel.into(**named, out=unflatten(plan.output_tree, results))
         ours = runtime.launches
-        pointers = [array.pointer for array in (*arrays, *results)]
-        _check_plan(compiled.artifact, ours, pointers)
-        assert [launch.code for launch in ours] == [0] * len(ours)
-        if compiled.executable is not None:
+        assert [launch.code for launch in ours] == [0] * len(plan.launches)
+        if executable is not None:
             inputs = [array.pointer for array in arrays]
-            theirs = _as_jax(compiled.executable, inputs, results, runtime)
-            assert [_passed(launch) for launch in ours] == theirs
-
-
-def test_c_asks_the_driver_for_what_python_asks(
-    compiled: Compiled, runtime: control.Standin
-) -> None:
-    library = open_library(native_build.build())
-    python, c = native_comparison.compare(runtime, library, compiled.artifact)
+            assert [_passed(launch) for launch in ours] == _as_jax(
+                executable, inputs, results, runtime
+            )
+    python, c = native_comparison.compare(runtime, open_library(native_build.build()), artifact)
     assert c == python
 
 
-def test_a_kernel_may_take_what_its_launch_takes_and_no_more(
-    compiled: Compiled, runtime: control.Standin, framework: made.Framework
-) -> None:
-    _use_model(runtime, compiled)
-    kernel = open_artifact(compiled.artifact)
-    kernel.preload()
-    asked = [call.values[:2] for call in runtime.calls("cuKernelSetAttribute")]
-    wanted = []
-    launched = {(step.cubin, step.kernel): step for step in compiled.artifact.plan.launches}
-    for step, own in zip(launched.values(), compiled.artifact.kernels, strict=True):
-        assert step.kernel == own.name
-        if step.dynamic_smem_bytes + own.static_smem_bytes > _DEFAULT_SMEM_BYTES:
-            wanted.append((_MAX_DYNAMIC_SMEM, step.dynamic_smem_bytes))
-        if step.cluster and step.cluster[0] * step.cluster[1] * step.cluster[2] > _PORTABLE_CLUSTER:
-            wanted.append((_NON_PORTABLE_CLUSTER, 1))
-    assert asked == wanted
-
-
-def _use_model(runtime: control.Standin, compiled: Compiled) -> None:
-    """Let the device be the model that a variant was compiled for."""
-    target = compiled.variant.target
-    runtime.devices(
-        control.Device(
-            f"{target.major}.{target.minor}",
-            name=target.description,
-            sms=target.sm_count,
-            smem_optin_bytes=target.smem_optin_bytes,
-        )
-    )
-
-
-def _tensor(
-    framework: made.Framework, dtype: str, shape: Sequence[int], offset: int
-) -> made.Tensor:
+def _tensor(framework: made.Framework, array: Binding, offset: int) -> made.Tensor:
     """Return a tensor that starts behind the beginning of its memory."""
-    whole = framework.tensor(f"u8[{_bytes(dtype, shape) + offset}]")
-    return made.Tensor(whole.pointer + offset, dtype, tuple(shape))
-
-
-def _bytes(dtype: str, shape: Sequence[int]) -> int:
-    total = parse_dtype(dtype).bits
-    for size in shape:
-        total *= size
-    return total // 8
-
-
-def _check_plan(
-    artifact: Artifact, launches: Sequence[control.Launch], pointers: Sequence[int]
-) -> None:
-    """Compare launches with the steps of the plan."""
-    plan = artifact.plan
-    places = dict(
-        zip((array.buffer for array in (*plan.inputs, *plan.outputs)), pointers, strict=True)
-    )
-    for step, launch in zip(plan.launches, launches, strict=True):
-        for buffer, address in check_launch(step, launch).items():
-            assert places.setdefault(buffer, address) == address
-        assert launch.attributes == _attributes(step.cluster, step.pdl)
-    assert len(set(places.values())) == len(places)
-
-
-def _attributes(cluster: tuple[int, ...] | None, pdl: bool) -> tuple[tuple[int, bytes], ...]:
-    """Return the attributes of a launch: number and 64 bytes."""
-    found = []
-    if cluster:
-        found.append(
-            (_CLUSTER, b"".join(n.to_bytes(4, "little") for n in cluster).ljust(64, b"\0"))
-        )
-    if pdl:
-        found.append((_PDL, b"\1".ljust(64, b"\0")))
-    return tuple(found)
+    whole = framework.tensor(f"u8[{array.size_bytes + offset}]")
+    return made.Tensor(whole.pointer + offset, array.dtype, array.shape)
 
 
 def _as_jax(
@@ -261,20 +140,12 @@ def _as_jax(
     places = {executable.parameters[number]: address for number, address in enumerate(inputs)}
     for allocation, result in zip(executable.results, results, strict=True):
         assert places.setdefault(allocation, result.pointer) == result.pointer
-    return [jax_stub.launch(call, _located(call, places), runtime) for call in executable.calls]
-
-
-def _located(call: MosaicCall, places: Mapping[int, int]) -> list[int]:
-    return [places[allocation] + offset for allocation, offset in call.slices]
+    return [
+        jax_stub.launch(call, [places[own] + offset for own, offset in call.slices], runtime)
+        for call in executable.calls
+    ]
 
 
 def _passed(launch: control.Launch) -> Passed:
-    return Passed(
-        launch.kernel,
-        launch.grid,
-        launch.block,
-        launch.cluster,
-        launch.smem_bytes,
-        launch.pdl,
-        launch.parameters,
-    )
+    fields = ("kernel", "grid", "block", "cluster", "smem_bytes", "pdl", "parameters")
+    return Passed(*(getattr(launch, name) for name in fields))

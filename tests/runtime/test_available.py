@@ -67,7 +67,7 @@ def report() -> dict[str, str]:
         ("available on GPU 1", "False"),
     ],
 )  # fmt: skip
-def test_without_a_driver_wrong_arrays_are_said_first(
+def test_wrong_arrays_come_before_a_missing_driver(
     what: str, expected: str, report: dict[str, str]
 ) -> None:
     assert report[what] == expected
@@ -98,7 +98,6 @@ def test_a_kernel_says_why_it_cannot_run(runtime: Any) -> None:
     assert len(reasons) == 2
     assert all("sm_80 runs on sm_80 and newer ones of its family" in reason for reason in reasons)
     assert str(here) == here.reason
-    assert len(kernel.available(1).reason.splitlines()) < len(here.reason.splitlines())
     assert "there is no GPU 7" in kernel.available(7).reason
     with pytest.raises(ArgumentError, match="device must be a GPU"):
         kernel.available("tpu")

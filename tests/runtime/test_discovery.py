@@ -1,17 +1,24 @@
-"""Where the bundles of a package are found: for development, in the package, in provider wheels."""
+"""Bundles of a package: where they are found, and which wins where several have a kernel."""
 
 from __future__ import annotations
 
 import os
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import made
 import pytest
+from bundle_files import add_artifact, write_bundle
 
-from pallasc.errors import ArgumentError, SpecError, ToolError
+import pallasc
+from pallasc.errors import ArgumentError, SelectionError, SpecError, ToolError
 from pallasc.runtime.opening import PATH, find_bundles
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.user_files import replace_file
 
 
 class Site:
@@ -29,7 +36,15 @@ class Site:
             (folder / bundle).touch()
         return folder
 
-    def provider(self, distribution: str, adds_to: str, value: str) -> Path:
+    def kernels(self, package: str, *targets: str, distribution: str = "", **changes: Any) -> Path:
+        """Install a package with a bundle; a distribution makes it a provider of mylib."""
+        folder = self.package(package)
+        if distribution:
+            self.provider(distribution, "mylib", package)
+        path = folder / "kernels.pallasc"
+        return write_bundle(path, *targets, **changes) if targets else path
+
+    def provider(self, distribution: str, adds_to: str, value: str) -> None:
         """Install what says that a distribution adds to a package."""
         folder = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
         folder.mkdir()
@@ -37,16 +52,16 @@ class Site:
             f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
         )
         (folder / "entry_points.txt").write_text(f"[pallasc.bundles]\n{adds_to} = {value}\n")
-        return folder
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.delenv(PATH, raising=False)
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
-    return Site(folder)
+    yield Site(folder)
+    assert not {name for name in sys.modules if name.startswith("mylib")}
 
 
 def _found(package: str = "mylib") -> list[tuple[str, str]]:
@@ -65,48 +80,19 @@ def test_bundles_lie_directly_in_the_package(site: Site) -> None:
     (folder / "deeper").mkdir()
     (folder / "deeper" / "c.pallasc").touch()
     assert _found() == [("a.pallasc", "mylib"), ("b.pallasc", "mylib")]
-    assert "mylib" not in sys.modules
-
-
-def test_a_package_inside_another_is_found(site: Site) -> None:
     (site.package("group") / "__init__.py").write_text("")
     site.package("group.mylib", "a.pallasc")
     assert _found("group.mylib") == [("a.pallasc", "group.mylib")]
 
 
-def test_a_package_can_ask_while_it_is_imported(site: Site, fresh_process: object) -> None:
-    folder = site.package("mylib", "a.pallasc")
-    (folder / "__init__.py").write_text(
-        "from pallasc.runtime.opening import find_bundles\nfound = find_bundles(__name__)\n"
-    )
-    done = fresh_process(  # type: ignore[operator]
-        f"import sys; sys.path.insert(0, {str(site.folder)!r})\n"
-        "import mylib; print([one.file.name for one in mylib.found])"
-    )
-    assert done.stdout == "['a.pallasc']\n", done.stderr
-
-
-def test_bundles_in_a_zip_file_are_found(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = tmp_path / "lib.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("zipped/__init__.py", "")
-        file.writestr("zipped/kernels.pallasc", b"content")
-    monkeypatch.syspath_prepend(archive)
-    (found,) = find_bundles("zipped")
-    assert found.origin.file == str(archive / "zipped" / "kernels.pallasc")
-    assert found.file.read_bytes() == b"content"
-
-
-@pytest.mark.parametrize("adds_to", ["mylib", "MyLib"])
-@pytest.mark.parametrize("value", ["mylib_sm90", "mylib_sm90:b.pallasc", "mylib_sm90 : b.pallasc"])
+@pytest.mark.parametrize(
+    ("adds_to", "value"), [("MyLib", "mylib_sm90"), ("mylib", "mylib_sm90 : b.pallasc")]
+)
 def test_providers_add_to_a_package(site: Site, adds_to: str, value: str) -> None:
     site.package("mylib", "a.pallasc")
     site.package("mylib_sm90", "b.pallasc", *(["c.pallasc"] if ":" in value else []))
     site.provider("mylib-sm90", adds_to, value)
     assert _found() == [("a.pallasc", "mylib"), ("b.pallasc", "mylib-sm90 1.0")]
-    assert "mylib_sm90" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -120,7 +106,7 @@ def test_providers_add_to_a_package(site: Site, adds_to: str, value: str) -> Non
         ("..", ["a.pallasc"], "its .. cannot be found"),
     ],
 )
-def test_a_provider_without_its_bundle_is_refused(
+def test_a_broken_provider_is_refused(
     site: Site, value: str, bundles: Sequence[str], reason: str
 ) -> None:
     site.package("mylib", "a.pallasc")
@@ -135,7 +121,7 @@ def test_a_provider_without_its_bundle_is_refused(
 # ---- PALLASC_BUNDLE_PATH
 
 
-def test_bundles_for_development_come_first(
+def test_development_comes_first(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.package("mylib", "kernels.pallasc")
@@ -143,35 +129,17 @@ def test_bundles_for_development_come_first(
     (built / "mylib").mkdir(parents=True)
     for name in ("mylib.pallasc", "mylib-sm90.pallasc", "mylib2.pallasc", "mylib/x.pallasc"):
         (built / name).touch()
-    (tmp_path / "mylib-b200.pallasc").touch()
-    _develop(monkeypatch, tmp_path / "mylib-b200.pallasc", built)
-    found = find_bundles("mylib")
-    assert [(Path(bundle.origin.file).name, bundle.rank) for bundle in found] == [
-        ("mylib-b200.pallasc", 0),
-        ("mylib-sm90.pallasc", 1),
-        ("mylib.pallasc", 1),
-        ("x.pallasc", 1),
-        ("kernels.pallasc", 2),
-    ]
-    assert {bundle.origin.provider for bundle in found[:-1]} == {PATH}
-
-
-def test_development_needs_no_installed_package(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mylib.pallasc").touch()
-    _develop(monkeypatch, tmp_path)
-    assert _found() == [("mylib.pallasc", PATH)]
-
-
-def test_an_item_can_name_the_package_that_it_is_for(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.package("other", "o.pallasc")
-    (tmp_path / "k.pallasc").touch()
-    _develop(monkeypatch, f"mylib={tmp_path / 'k.pallasc'}", f"other={tmp_path}")
-    assert _found() == [("k.pallasc", PATH)]
-    assert _found("other") == [("k.pallasc", PATH), ("o.pallasc", "other")]
+    for name in ("mylib-b200.pallasc", "k.pallasc"):
+        (tmp_path / name).touch()
+    items = (tmp_path / "mylib-b200.pallasc", built, f"mylib={tmp_path / 'k.pallasc'}")
+    _develop(monkeypatch, *items, f"other={tmp_path / 'k.pallasc'}")
+    found = [(bundle.origin, bundle.rank) for bundle in find_bundles("mylib")]
+    assert [(Path(origin.file).name, origin.provider, rank) for origin, rank in found] == [
+        ("mylib-b200.pallasc", PATH, 0), ("mylib-sm90.pallasc", PATH, 1),
+        ("mylib.pallasc", PATH, 1), ("x.pallasc", PATH, 1), ("k.pallasc", PATH, 2),
+        ("kernels.pallasc", "mylib", 4),
+    ]  # fmt: skip
+    assert _found("other") == [("k.pallasc", PATH)]
 
 
 @pytest.mark.parametrize("item", ["absent.pallasc", "absent", "mylib=absent.pallasc"])
@@ -182,7 +150,7 @@ def test_a_missing_item_is_refused(site: Site, item: str, monkeypatch: pytest.Mo
         find_bundles("mylib")
 
 
-def test_a_file_that_is_for_nobody_is_refused(
+def test_a_file_of_no_package_is_refused(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.package("mylib", "kernels.pallasc")
@@ -196,7 +164,7 @@ def test_a_file_that_is_for_nobody_is_refused(
 # ---- nothing
 
 
-def test_what_was_looked_at_is_said_where_nothing_is_found(
+def test_missing_kernels_say_where_was_looked(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = site.package("mylib")
@@ -214,17 +182,94 @@ def test_what_was_looked_at_is_said_where_nothing_is_found(
     _develop(monkeypatch, tmp_path)
     with pytest.raises(ToolError, match=f"none for it in {tmp_path} "):
         find_bundles("mylib")
-
-
-def test_a_package_that_is_not_installed_is_said_to_be_so(site: Site) -> None:
-    with pytest.raises(ToolError, match=r"in mylibb, which is not installed") as caught:
-        find_bundles("mylibb")
-    assert "environment" in str(caught.value.hint)
-    with pytest.raises(ToolError, match=r"in mylibb\.deep, which is not installed"):
-        find_bundles("mylibb.deep")
+    for name in ("mylibb", "mylibb.deep"):
+        with pytest.raises(ToolError, match=rf"in {name}, which is not installed") as caught:
+            find_bundles(name)
+        assert "environment" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("name", ["", "my-lib", ".mylib", "my lib", "mylib/x"])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="is not the name of a package"):
         find_bundles(name)
+
+
+# ---- kernels of several bundles
+
+
+def test_providers_add_architectures(site: Site, framework: made.Framework) -> None:
+    site.kernels("mylib", "a100-sxm")
+    site.kernels("mylib_sm90", "h100-sxm", "a100-sxm", distribution="mylib-sm90")
+    kernels = pallasc.load("mylib")
+    assert [origin.provider for origin in kernels.origins] == ["mylib", "mylib-sm90 1.0"]
+    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
+    # The artifact that is in both is there once, from the first.
+    found = [(own.id, own.origin.provider) for own in kernels["add"].variants if own.origin]
+    assert found == [("add[n=64]@a100-sxm", "mylib"), ("add[n=64]@h100-sxm", "mylib-sm90 1.0")]
+
+
+def test_a_missing_provider_is_named(site: Site, framework: made.Framework) -> None:
+    base = site.kernels("mylib", "a100-sxm")
+    blackwell = site.kernels("mylib_sm100", "b200", distribution="mylib-sm100")
+    with pytest.raises(SelectionError) as caught:
+        pallasc.load("mylib")["add"].prepare("f32[4, 64]", "f32[4, 64]")
+    assert caught.value.exit_code == 4
+    gpu = "GPU 0 (Stand-in H100, sm_90)"
+    assert caught.value.message == (
+        f"no variant of add fits {gpu}:\n"
+        "  add[n=64]@a100-sxm: sm_80 runs on sm_80 and newer ones of its family, and this GPU is "
+        "sm_90\n"
+        "  add[n=64]@b200: sm_100a runs on exactly sm_100, and this GPU is sm_90\n"
+        "There are variants for other architectures only:\n"
+        f"  sm_80 from mylib ({base})\n"
+        f"  sm_100a from mylib-sm100 1.0 ({blackwell})"
+    )
+    assert caught.value.hint == (
+        "No installed provider of mylib supports sm_90; installed: mylib, mylib-sm100 1.0."
+    )
+
+
+def _write_another(path: Path) -> Path:
+    """Write a bundle with another artifact of the same variant."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    other = add_artifact(toolchain={"ptxas": "another"})
+    replace_file(path, build_bundle([Item("add", {"n": 64}, other)], level=3))
+    return path
+
+
+def test_two_artifacts_of_one_variant_are_refused_with_both_files(site: Site) -> None:
+    first = site.kernels("mylib", "h100-sxm")
+    second = _write_another(site.kernels("mylib_sm90", distribution="mylib-sm90"))
+    with pytest.raises(SelectionError, match=r"two artifacts of add\[n=64\]@h100-sxm") as caught:
+        pallasc.load("mylib")["add"]
+    assert f"from mylib ({first})" in caught.value.message
+    assert f"from mylib-sm90 1.0 ({second})" in caught.value.message
+
+
+def test_development_wins_where_it_has_code(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = site.kernels("mylib", "h100-sxm", "b200", columns=(64, 128))
+    developed = _write_another(tmp_path / "built" / "mylib.pallasc")
+    monkeypatch.setenv(PATH, str(developed.parent))
+    variants = pallasc.load("mylib")["add"].variants
+    assert {(own.id, own.origin.file) for own in variants if own.origin} == {
+        ("add[n=64]@h100-sxm", str(developed)),
+        ("add[n=64]@b200", str(installed)),
+        ("add[n=128]@b200", str(installed)),
+    }
+    assert [origin.provider for origin in pallasc.load("mylib").origins] == [PATH, "mylib"]
+
+
+def test_zip_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: made.Framework
+) -> None:
+    bundle = write_bundle(tmp_path / "k.pallasc", "h100-sxm")
+    archive = tmp_path / "lib.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zipped_lib/__init__.py", "raise RuntimeError('imported')")
+        file.write(bundle, "zipped_lib/kernels.pallasc")
+    monkeypatch.syspath_prepend(archive)
+    kernels = pallasc.load("zipped_lib")
+    assert kernels.origins[0].file == str(archive / "zipped_lib" / "kernels.pallasc")
+    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")

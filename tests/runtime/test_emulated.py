@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import made
-import native_build
 import numpy as np
 import pytest
 import standin as control
@@ -27,12 +26,7 @@ import pallasc
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.emulator.machine.memory import Fault
-from pallasc.errors import DriverError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
-from pallasc.runtime.device.streams import lay_out
-from pallasc.runtime.native.library import open_library
-from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
@@ -157,6 +151,8 @@ def test_a_call_of_a_bundled_kernel_gives_the_right_numbers(
     check(kernel(**named), expected)
     gpu.driver.check()
     assert gpu.launched == launches
+    if variant.name not in ("add", "hopper_matmul"):
+        return
     # Tensors lie elsewhere than the copies of numpy's arrays did.
     (result,) = artifact.plan.outputs
     out = framework.tensor(f"{result.dtype}{list(result.shape)}")
@@ -168,47 +164,3 @@ def test_a_call_of_a_bundled_kernel_gives_the_right_numbers(
     gpu.driver.check()
     check(out.numpy(), expected)
     assert gpu.launched == 2 * launches
-
-
-@pytest.mark.parametrize("name", ["add", "hopper_matmul"])
-def test_a_launch_by_c_gives_the_right_numbers(
-    name: str, bundle: Path, gpu: emulated.Gpu, framework: made.Framework
-) -> None:
-    library = open_library(native_build.build())
-    library.forget()
-    variant = pallasc.open_bundle(bundle)[name].variants[0]
-    gpu.know(variant.artifact)
-    plan = library.open(flat_plan(variant.artifact, name=variant.id))
-    plan.prepare(0)
-    arrays = arrays_of(variant.artifact)
-    tensors = [
-        framework.tensor(f"{b.dtype}{list(b.shape)}", values=array)
-        for b, array in zip(variant.artifact.plan.inputs, arrays, strict=True)
-    ]
-    (result,) = variant.artifact.plan.outputs
-    out = framework.tensor(f"{result.dtype}{list(result.shape)}")
-    workspace = framework.tensor(f"u8[{lay_out(variant.artifact.plan)[1]}]")
-    plan.launch([array.pointer for array in (*tensors, out)], workspace=workspace.pointer)
-    gpu.driver.check()
-    check(out.numpy(), REFERENCES[name](*arrays))
-    assert gpu.launched == len(variant.artifact.plan.launches)
-
-
-def test_a_cubin_that_the_gpu_does_not_know_fails(gpu: emulated.Gpu) -> None:
-    with pytest.raises(DriverError, match="719"):
-        made.kernel(made.add())(*(np.ones((4, 64), np.float32) for _ in range(2)))
-    with pytest.raises(KeyError, match="three"):
-        gpu.driver.check()
-
-
-def test_a_kernel_that_leaves_all_memory_is_told(
-    bundle: Path, gpu: emulated.Gpu, framework: made.Framework
-) -> None:
-    gpu.driver.configure(check_pointers=0)
-    kernel = pallasc.open_bundle(bundle)["softmax"]
-    (variant,) = kernel.variants
-    gpu.know(variant.artifact)
-    nowhere = made.Tensor(1 << 12, "f32", (16, 512))
-    kernel.into(framework.tensor("f32[16, 512]"), out=nowhere)
-    with pytest.raises(Fault, match=r"an access of \d+ bytes at 0x1\w+, which is not allocated"):
-        gpu.driver.check()

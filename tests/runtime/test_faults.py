@@ -320,24 +320,6 @@ def fault(function: Callable[[World], Any]) -> Callable[[World], Any]:
 
 
 @fault
-def misaligned_view(w: World) -> Any:
-    memory = w.tensor("f32[1024]")
-    view = made.Tensor(memory.pointer + 16, "f32", (4, 64))
-    try:
-        return w.kernel()(view, w.tensor())
-    except PallascError as error:
-        error.message = error.message.replace(f"{view.pointer:#x}", "0x…10")
-        raise
-
-
-@fault
-def out_overlaps_an_input(w: World) -> Any:
-    memory = w.tensor("f32[8, 64]")
-    half = made.Tensor(memory.pointer + 512, "f32", (4, 64))
-    return w.kernel().into(made.Tensor(memory.pointer, "f32", (4, 64)), w.tensor(), out=half)
-
-
-@fault
 def stream_of_another_gpu(w: World) -> Any:
     w.driver.devices("9.0", "9.0")
     with active(get_device(1)) as driver:

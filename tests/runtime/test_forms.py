@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,21 @@ import pytest
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.adapters.torch_arrays import _Operator
 from pallasc.runtime.opening import Kernels, open_bundle
-from pallasc.specs.artifacts.signature import Arguments
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
 TEXT = "f32[4, 64]"
 
 
-def _without(**changes: Any) -> Any:
+def _without() -> Any:
     """Return the artifact of `f(x, bias, y)` that was compiled with None for bias."""
-    tree = {"input_tree": {"bias": None, "x": 0, "y": 1}, "parameters": ["x", "bias", "y"]}
-    return made.artifact(
-        made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT}, **{**tree, **changes}
-    )
+    tree, names = {"bias": None, "x": 0, "y": 1}, ["x", "bias", "y"]
+    return made.add(inputs={"x": TEXT, "y": TEXT}, input_tree=tree, parameters=names)
 
 
 def _with() -> Any:
     inputs = {"x": TEXT, "bias": TEXT, "y": TEXT}
     return made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs)
-
-
-VARIANTS = [("fused", {"bias": None}, _without), ("fused", {"bias": TEXT}, _with)]
 
 
 @pytest.fixture
@@ -54,95 +47,45 @@ def launches(runtime: Any) -> Any:
     return runtime
 
 
-def _made(order: int = 1) -> list[Any]:
-    return [(name, params, make()) for name, params, make in VARIANTS[::order]]
+def _made() -> list[Any]:
+    return [("fused", {"bias": None}, _without()), ("fused", {"bias": TEXT}, _with())]
 
 
-@pytest.fixture(params=["artifacts", "other order", "bundle"])
+@pytest.fixture(params=["artifacts", "bundle"])
 def fused(launches: Any, request: Any, tmp_path: Path) -> Any:
     if request.param == "bundle":
         path = tmp_path / "fused.pallasc"
         path.write_bytes(build_bundle([Item(*variant) for variant in _made()], level=3))
         return open_bundle(path)["fused"]
-    return Kernels(_made(-1 if request.param == "other order" else 1))["fused"]
+    return Kernels(_made()[::-1])["fused"]
 
 
-class Arrays:
-    """Arrays of a kind: how they are made and read."""
-
-    def __init__(self, framework: Any, make: Callable[[Any], Any], read: Callable[[Any], Any]):
-        self._framework, self._make, self._read = framework, make, read
-
-    def full(self, value: float) -> Any:
-        return self._make(self._framework.tensor(TEXT, values=value))
-
-    def value(self, array: Any) -> float:
-        return float(self._read(array)[0, 0])
+KINDS: dict[str, tuple[Any, Any]] = {
+    "tensor": (lambda tensor: tensor, lambda tensor: tensor.numpy()),
+    "numpy": (lambda tensor: tensor.numpy().copy(), lambda array: array),
+    "cuda array": (foreign.CudaArray, lambda array: np.frombuffer(array.to_bytes(), np.float32)),
+    "dlpack": (foreign.DlpackArray, lambda array: np.frombuffer(array.to_bytes(), np.float32)),
+}
+"""How arrays of a kind are made of a tensor, and their elements read."""
 
 
-def _bytes(array: Any) -> Any:
-    return np.frombuffer(array.to_bytes(), np.float32).reshape(4, 64)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_argument_that_is_none_chooses(fused: Any, framework: Any, kind: str) -> None:
+    make, read = KINDS[kind]
 
+    def value(array: Any) -> float:
+        return float(read(array).ravel()[0])
 
-@pytest.fixture(params=["tensor", "cupy", "numpy", "cuda array", "dlpack"])
-def arrays(framework: Any, request: Any, monkeypatch: Any) -> Arrays:
-    if request.param == "cupy":
-        cupy = foreign.install_cupy(framework, monkeypatch)
-        return Arrays(
-            framework,
-            lambda work: cupy.array(TEXT, values=work.numpy()),
-            lambda work: work.tensor.numpy(),
-        )
-    ways: dict[str, tuple[Any, Any]] = {
-        "tensor": (lambda tensor: tensor, lambda tensor: tensor.numpy()),
-        "numpy": (lambda tensor: tensor.numpy().copy(), lambda array: array),
-        "cuda array": (foreign.CudaArray, _bytes),
-        "dlpack": (foreign.DlpackArray, _bytes),
-    }
-    return Arrays(framework, *ways[request.param])
-
-
-def test_the_argument_that_is_none_chooses_the_variant(fused: Any, arrays: Arrays) -> None:
-    x, y, bias = (arrays.full(value) for value in (1, 2, 3))
+    x, y, bias = (make(framework.tensor(TEXT, values=number)) for number in (1, 2, 3))
     for _ in range(3):
-        assert arrays.value(fused(x, None, y)) == 3
-        assert arrays.value(fused(x, y=y)) == 3
-        assert arrays.value(fused(x, bias=None, y=y)) == 3
-        assert arrays.value(fused(x, bias, y)) == 33
-        assert arrays.value(fused(x, y=y, bias=bias)) == 33
-    assert arrays.value(fused.unchecked(x, None, y)) == 3
-    assert arrays.value(fused.unchecked(x, bias, y)) == 33
-    assert arrays.value(fused.variant(bias=None)(x, None, y)) == 3
-    assert arrays.value(fused.variant(bias=TEXT)(x, bias, y)) == 33
-
-
-def test_results_go_into_arrays_at_hand(fused: Any, framework: Any) -> None:
-    x, y, bias, out = (framework.tensor(TEXT, values=value) for value in (1, 2, 3, 0))
-    for _ in range(3):
-        assert fused.into(x, None, y, out=out) is out
-        assert (out.numpy() == 3).all()
-        assert fused.into(x, bias, y, out=out) is out
-        assert (out.numpy() == 33).all()
-
-
-def test_later_calls_go_to_their_form_at_once(
-    native: Any, fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y, bias, out = (framework.tensor(TEXT, values=value) for value in (1, 2, 3, 0))
-
-    def all_ways() -> None:
-        fused(x, None, y)
-        fused(x, bias, y=y)
-        fused.into(x, y=y, out=out)
-        fused.into(x, bias, y, out=out)
-
-    all_ways()
-
-    def bind(*_: Any) -> Any:
-        raise AssertionError("a call was matched in Python")
-
-    monkeypatch.setattr(Arguments, "bind", bind)
-    all_ways()
+        for call in (fused(x, None, y), fused(x, y=y), fused(x, bias=None, y=y)):
+            assert value(call) == 3
+        for call in (fused(x, bias, y), fused(x, y=y, bias=bias)):
+            assert value(call) == 33
+    for called in (fused.unchecked, fused.variant(bias=None)):
+        assert value(called(x, None, y)) == 3
+    for called in (fused.unchecked, fused.variant(bias=TEXT)):
+        assert value(called(x, bias, y)) == 33
 
 
 def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: Any) -> None:
@@ -161,28 +104,18 @@ def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: A
             fused(x, None, framework.tensor("f32[2, 64]"))
 
 
-def test_lists_of_different_lengths_and_mappings_of_other_keys(
-    launches: Any, framework: Any
-) -> None:
-    inputs = dict.fromkeys(("a", "b", "c"), TEXT)
-    two = dict(list(inputs.items())[:2])
-
-    def variant(*trees: Any) -> list[Any]:
-        paths = (["x.0", "x.1", "x.2"], ["x.0", "x.1"])
-        steps = (made.launch("four", 0, 1, 2, 3), made.launch("three", 0, 1, 2))
-        return [
-            ("sums", {"tree": number}, _renamed(made.artifact(
-                step, inputs=taken, input_tree={"x": tree}), names))
-            for number, (tree, names, step, taken) in enumerate(
-                zip(trees, paths, steps, (inputs, two), strict=True)
-            )
-        ]  # fmt: skip
+def test_lists_of_other_lengths_and_other_keys_choose(launches: Any, framework: Any) -> None:
+    def kernel(long: Any, short: Any) -> Any:
+        inputs = dict.fromkeys(("a", "b", "c"), TEXT)
+        step = made.launch("four", 0, 1, 2, 3)
+        three = made.artifact(step, inputs=inputs, input_tree={"x": long})
+        two = made.add(input_tree={"x": short})
+        variants = [_renamed(three, ["x.0", "x.1", "x.2"]), _renamed(two, ["x.0", "x.1"])]
+        return Kernels([("sums", {"tree": n}, own) for n, own in enumerate(variants)])["sums"]
 
     first, other, third = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
-    lists = Kernels(variant([0, 1, 2], [0, 1]))["sums"]
-    dicts = Kernels(
-        variant({"dict": {"a": 0, "b": 1, "c": 2}}, {"dict": {"a": 0, "d": 1, "n": None}})
-    )["sums"]
+    lists = kernel([0, 1, 2], [0, 1])
+    dicts = kernel({"dict": {"a": 0, "b": 1, "c": 2}}, {"dict": {"a": 0, "d": 1, "n": None}})
     for _ in range(2):
         assert (lists([first, other]).numpy() == 3).all()
         assert (lists([first, other, third]).numpy() == 1 + 20 + 3).all()
@@ -206,39 +139,32 @@ def _renamed(artifact: Any, paths: list[str]) -> Any:
     return made.Artifact({**artifact.record, "plan": plan}, artifact.blob)
 
 
-def test_where_structures_look_alike_dtypes_and_shapes_choose(
-    launches: Any, framework: Any
-) -> None:
-    other = "i32[4, 64]"
-    variants = [
-        ("pair", {"kind": "list"}, made.add(input_tree={"x": [0, 1]})),
-        ("pair", {"kind": "tuple"}, made.add(
-            inputs={"a": other, "b": other}, outputs=[other],
-            input_tree={"x": {"tuple": [0, 1]}},
-        )),
-    ]  # fmt: skip
-    pair = Kernels([(n, p, _renamed(a, ["x.0", "x.1"])) for n, p, a in variants])["pair"]
-    array = framework.tensor(TEXT, values=1)
+def test_dtypes_and_shapes_choose_between_like_structures(launches: Any, framework: Any) -> None:
+    def kernel(other: str) -> Any:
+        forms = [("list", [0, 1], TEXT), ("tuple", {"tuple": [0, 1]}, other)]
+        variants = [
+            (
+                kind,
+                made.add(inputs=dict.fromkeys("ab", text), outputs=[text], input_tree={"x": tree}),
+            )
+            for kind, tree, text in forms
+        ]
+        return Kernels(
+            [("pair", {"kind": kind}, _renamed(own, ["x.0", "x.1"])) for kind, own in variants]
+        )["pair"]
+
+    array, pair = framework.tensor(TEXT, values=1), kernel("i32[4, 64]")
     assert (pair([array, array]).numpy() == 2).all()
-    assert pair([framework.tensor(other)] * 2).dtype == "i32"
-    with pytest.raises(
-        ArgumentError, match=r"pair has no variant for f32\[1, 64\], f32\[1, 64\]\.$"
-    ):
+    assert pair([framework.tensor("i32[4, 64]")] * 2).dtype == "i32"
+    with pytest.raises(ArgumentError, match=r"has no variant for f32\[1, 64\], f32\[1, 64\]\.$"):
         pair([framework.tensor("f32[1, 64]")] * 2)
-    trees = {"list": [0, 1], "tuple": {"tuple": [0, 1]}}
-    same = [
-        ("pair", {"kind": kind}, _renamed(made.add(input_tree={"x": tree}), ["x.0", "x.1"]))
-        for kind, tree in trees.items()
-    ]
-    alike = Kernels(same)["pair"]
+    alike = kernel(TEXT)
     with pytest.raises(SelectionError, match="2 variants of pair fit"):
         alike([array, array])
     assert (alike([array, array], kind="list").numpy() == 2).all()
 
 
-def test_an_operator_has_an_optional_tensor(
-    fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operators_take_none(fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     operator = _Operator(fused, fused.forms)
     assert operator.schema() == "(Tensor x, Tensor? bias, Tensor y) -> Tensor"
     x, y, bias = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
@@ -252,19 +178,16 @@ def test_an_operator_has_an_optional_tensor(
 
 
 def test_an_optional_tensor_at_the_end_may_be_left_out_of_an_operator(launches: Any) -> None:
-    plans = [
-        made.artifact(made.launch("two", 0, 1), inputs={"x": TEXT},
-                      input_tree={"x": 0, "y": None, "z": None}),
-        made.artifact(made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT},
-                      input_tree={"x": 0, "y": 1, "z": None}),
-    ]  # fmt: skip
-    kernel = Kernels([("k", {"n": n}, plan) for n, plan in enumerate(plans)])["k"]
+    def variant(names: str, step: Any, **changes: Any) -> Any:
+        tree: dict[str, Any] = {name: names.find(name) for name in names}
+        tree = {"x": None, "y": None, "z": None, **tree}
+        return made.artifact(step, inputs=dict.fromkeys(names, TEXT), input_tree=tree, **changes)
+
+    one, two = variant("x", made.launch("two", 0, 1)), variant("xy", made.launch("three", 0, 1, 2))
+    kernel = Kernels([("k", {"n": n}, plan) for n, plan in enumerate((one, two))])["k"]
     operator = _Operator(kernel, kernel.forms)
     assert operator.schema() == "(Tensor x, Tensor? y=None) -> Tensor"
-    updating = made.artifact(
-        made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT}, outputs=["x", TEXT],
-        input_tree={"x": 0, "y": 1, "z": None},
-    )  # fmt: skip
-    kernel = Kernels([("k", {"n": 0}, plans[0]), ("k", {"n": 1}, updating)])["k"]
+    updating = variant("xy", made.launch("three", 0, 1, 2), outputs=["x", TEXT])
+    kernel = Kernels([("k", {"n": 0}, one), ("k", {"n": 1}, updating)])["k"]
     with pytest.raises(ArgumentError, match="gives other results, or updates other arrays, with y"):
         _Operator(kernel, kernel.forms)

@@ -70,9 +70,7 @@ def test_a_constant_that_cannot_be_copied_leaves_nothing_behind(runtime: Any) ->
     assert upload(get_device(0), "digest", b"constant", "a constant")
 
 
-def test_temporaries_come_from_the_framework_where_it_has_a_pool(
-    runtime: Any, framework: Any
-) -> None:
+def test_temporaries_come_from_the_framework_s_pool(runtime: Any, framework: Any) -> None:
     artifact = made.artifact(made.launch("four", 0, 1, 2, 3), temporaries=[512])
     kernel = made.kernel(artifact)
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))

@@ -27,9 +27,7 @@ def _inputs(rows: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("prepares", [False, True])
-def test_a_shape_that_no_variant_takes_is_an_argument_error_with_the_five_nearest(
-    runtime: Any, framework: Any, prepares: bool
-) -> None:
+def test_the_five_nearest_shapes_are_listed(runtime: Any, framework: Any, prepares: bool) -> None:
     kernel = _sizes(count=60)
     start = kernel.prepare if prepares else kernel
     with pytest.raises(ArgumentError) as caught:
@@ -41,71 +39,34 @@ def test_a_shape_that_no_variant_takes_is_an_argument_error_with_the_five_neares
     ]
 
 
-def test_a_dtype_that_no_variant_takes_names_those_of_the_same_shape_first(
-    runtime: Any, framework: Any
-) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        _sizes(count=9)(framework.tensor("f32[7, 64]"), framework.tensor("f16[4, 64]"))
-    assert str(caught.value).splitlines()[2] == ("    sum[m=7]@h100-sxm, where b is f32[4, 64]")
-
-
 @pytest.mark.parametrize(
-    ("params", "lines"),
+    ("params", "told"),
     [
-        (
-            {"m": 61},
-            [
-                "sum has no variant with m=61.",
-                "  Values of m: 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60 and 48 more.",
-            ],
-        ),
-        (
-            {"m": "7"},
-            [
-                "sum has no variant with m='7'.",
-                "  Values of m: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 48 more.",
-            ],
-        ),
-        (
-            {"blok": 8},
-            ["sum has no parameter 'blok'.", "  Did you mean 'block'? Values of block: 8, 16."],
-        ),
-        ({"xyz": 8}, ["sum has no parameter 'xyz'.", "  Its parameters: block, m."]),
-        (
-            {"m": 2, "block": 16},
-            [
-                "sum has no variant with m=2, block=16.",
-                "  With block=16: Values of m: 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23 and 18 "
-                "more.",
-                "  With m=2: Values of block: 8.",
-            ],
-        ),
-        (
-            {"m": 61, "block": 32},
-            [
-                "sum has no variant with m=61, block=32.",
-                "  Values of m: 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60 and 48 more.",
-                "  Values of block: 8, 16.",
-            ],
-        ),
+        ({"m": 21}, "variant with m=21.\n  Values of m: {9..20} and 8 more."),
+        ({"m": "7"}, "variant with m='7'.\n  Values of m: {1..12} and 8 more."),
+        ({"blok": 8}, "parameter 'blok'.\n  Did you mean 'block'? Values of block: 8, 16."),
+        ({"xyz": 8}, "parameter 'xyz'.\n  Its parameters: block, m."),
+        ({"m": 2, "block": 16}, "variant with m=2, block=16.\n  With block=16: Values of m: 1, 3, "
+         "5, 7, 9, 11, 13, 15, 17, 19.\n  With m=2: Values of block: 8."),
+        ({"m": 21, "block": 32}, "variant with m=21, block=32.\n  Values of m: {9..20} and 8 more."
+         "\n  Values of block: 8, 16."),
     ],
-)
-def test_parameters_that_no_variant_has_name_the_values_that_there_are(
-    runtime: Any, params: dict[str, Any], lines: list[str]
-) -> None:
+)  # fmt: skip
+def test_wrong_parameters_name_the_right_values(params: dict[str, Any], told: str) -> None:
     candidates = [
-        Candidate("sum", {"m": m, "block": 8 + 8 * (m % 2)}, made.add(target=target))
-        for m in range(1, 61)
+        Candidate("sum", {"m": m, "block": 8 + 8 * (m % 2)}, made.add(target=target, code=b"none"))
+        for m in range(1, 21)
         for target in ("h100-sxm", "b200")
     ]
     with pytest.raises(ArgumentError) as caught:
         Kernel("sum", candidates).variant(**params)
-    assert str(caught.value).splitlines() == lines
+    for first in (1, 9):
+        numbers = ", ".join(str(number) for number in range(first, first + 12))
+        told = told.replace(f"{{{first}..{first + 11}}}", numbers)
+    assert str(caught.value) == f"sum has no {told}"
 
 
-def test_among_many_that_cannot_run_five_are_listed_and_counted(
-    runtime: Any, framework: Any
-) -> None:
+def test_of_many_that_cannot_run_five_are_listed(runtime: Any, framework: Any) -> None:
     candidates = [Candidate("sum", {"t": t}, made.add(target="b200")) for t in range(100)]
     x = framework.tensor("f32[4, 64]")
     with pytest.raises(SelectionError) as caught:

@@ -8,11 +8,13 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import ArgumentError, CorruptError
+from pallasc.errors import ArgumentError, CorruptError, DeviceError
 from pallasc.runtime.calls.launch import Program, load_program
+from pallasc.runtime.calls.plain import check_cubin
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
+from pallasc.specs.artifacts.cubin import Cubin
+from pallasc.specs.artifacts.plan import Bytes, Pointer
 
 
 def _program(artifact: Any, device: int = 0) -> Program:
@@ -36,14 +38,6 @@ def way(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("python_only")
 
 
-def test_pointers_carry_their_offsets(runtime: Any, framework: Any) -> None:
-    step = made.launch("three", Pointer(0, 16), Pointer(1, 0), Pointer(2, 256))
-    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
-    _run(made.artifact(step), a, b, out)
-    (launch,) = runtime.launches
-    assert [launch.pointer(n) for n in range(3)] == [a + 16, b, out + 256]
-
-
 def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, framework: Any) -> None:
     step = made.launch(
         "three", 0, 1, 2, grid=(8, 3, 2), block=(64, 2, 1), cluster=(2, 1, 2),
@@ -56,58 +50,19 @@ def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, fram
     assert sorted(id_ for id_, _ in launch.attributes) == [4, 6]
 
 
-def test_no_cluster_means_no_attribute(runtime: Any, framework: Any) -> None:
-    _run(made.add(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    (launch,) = runtime.launches
-    assert (launch.attributes, launch.cluster, launch.pdl) == ((), None, False)
-
-
-@pytest.mark.parametrize(("dynamic", "sets"), [(0, 0), (49_152, 0), (49_153, 1), (200_000, 1)])
-def test_more_than_48_kb_of_shared_memory_are_allowed_first(
-    dynamic: int, sets: int, runtime: Any, framework: Any
+@pytest.mark.parametrize(
+    ("changes", "sets"),
+    [({}, 0), ({"dynamic_smem_bytes": 49_152}, 0), ({"dynamic_smem_bytes": 49_153}, 1),
+     ({"grid": (16, 1, 1), "cluster": (8, 1, 1)}, 0),
+     ({"grid": (16, 1, 1), "cluster": (16, 1, 1)}, 1)],
+)  # fmt: skip
+def test_large_memory_and_clusters_are_allowed_first(
+    changes: dict[str, Any], sets: int, runtime: Any, framework: Any
 ) -> None:
-    artifact = made.artifact(made.launch("three", 0, 1, 2, dynamic_smem_bytes=dynamic))
+    artifact = made.artifact(made.launch("three", 0, 1, 2, **changes))
     _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
     assert runtime.count("cuKernelSetAttribute") == sets
-
-
-def test_a_cluster_above_eight_is_allowed_first(runtime: Any, framework: Any) -> None:
-    artifact = made.artifact(made.launch("three", 0, 1, 2, grid=(16, 1, 1), cluster=(16, 1, 1)))
-    _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.count("cuKernelSetAttribute") == 1
-    assert runtime.launches[0].cluster == (16, 1, 1)
-
-
-def test_a_smaller_launch_does_not_lower_what_a_larger_one_was_allowed(
-    runtime: Any, framework: Any
-) -> None:
-    pointers = [framework.tensor("f32[4, 64]").pointer for _ in range(3)]
-    small, large = (
-        made.artifact(made.launch("three", 0, 1, 2, dynamic_smem_bytes=n)) for n in (60_000, 90_000)
-    )
-    program = _program(large)
-    _program(small)
-    _launch(program, *pointers)
-
-
-def test_tensor_maps_are_encoded_at_their_places(runtime: Any, framework: Any) -> None:
-    described = [
-        made.tensor_map(1),
-        made.tensor_map(1, offset=128),
-        made.tensor_map(0, dims=(8, 4, 2)),
-        made.tensor_map(1, dims=(64, 16)),
-    ]
-    step = made.launch("mapped", 0, made.maps(*described))
-    artifact = made.artifact(step, inputs={"a": "f16[64, 64]"}, outputs=["f16[64, 64]"])
-    a, out = (framework.tensor("f16[64, 64]").pointer for _ in range(2))
-    _run(artifact, a, out)
-    (launch,) = runtime.launches
-    found = launch.maps(1)
-    assert [at for at, _ in found] == [0, 128, 256, 384]
-    for (_, got), wanted in zip(found, described, strict=True):
-        assert got.address == (a, out)[wanted.buffer] + wanted.offset
-        for name in ("dtype", "dims", "strides", "box", "element_strides", "swizzle"):
-            assert getattr(got, name) == getattr(wanted, name), name
+    assert runtime.launches[0].cluster == changes.get("cluster")
 
 
 def test_tensor_maps_of_windows_are_encoded_too(runtime: Any, framework: Any) -> None:
@@ -156,9 +111,7 @@ def test_values_are_passed_byte_by_byte(runtime: Any, framework: Any) -> None:
     assert runtime.launches[0].parameters[0] == bytes([1, 2, 3, 4])
 
 
-def test_temporaries_lie_one_behind_the_other_in_the_workspace(
-    runtime: Any, framework: Any
-) -> None:
+def test_temporaries_lie_in_order_in_the_workspace(runtime: Any, framework: Any) -> None:
     artifact = made.artifact(
         made.launch("four", 0, 3, Pointer(4, 4), 2), temporaries=[100, 300], outputs=["f32[4, 64]"]
     )
@@ -171,43 +124,16 @@ def test_temporaries_lie_one_behind_the_other_in_the_workspace(
     assert [launch.pointer(n) for n in (1, 2)] == [workspace, workspace + 256 + 4]
 
 
-def test_steps_without_bytes_are_left_out(runtime: Any, framework: Any) -> None:
-    steps = (Fill(0, 0, 0), Copy(0, 0, 2, 0, 0), made.launch("three", 0, 1, 2))
-    _run(made.artifact(*steps), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.calls("cuMemsetD8Async", "cuMemcpyDtoDAsync_v2") == []
-
-
-def test_a_plan_without_steps_does_nothing(runtime: Any, framework: Any) -> None:
-    _run(made.artifact(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
-    assert runtime.launches == []
-
-
-def test_the_kernel_is_loaded_at_once(runtime: Any) -> None:
-    _program(made.add())
-    assert runtime.count("cuFuncLoad") == 1
-
-
-def test_a_library_serves_all_devices(runtime: Any) -> None:
+def test_a_variant_is_loaded_at_once_and_once_for_all_devices(runtime: Any) -> None:
     runtime.devices("9.0", "9.0")
-    artifact = made.add()
-    _program(artifact, 0)
-    _program(artifact, 1)
+    candidate = Candidate("made", {}, made.add())
+    assert load_program(candidate, get_device(0)) is load_program(candidate, get_device(0))
+    assert runtime.count("cuKernelGetFunction") == runtime.count("cuFuncLoad") == 1
+    load_program(candidate, get_device(1))
     assert runtime.count("cuLibraryLoadData") == 1
     assert runtime.count("cuKernelGetFunction") == 2
-
-
-def test_a_cubin_that_is_known_is_checked_for_each_artifact(runtime: Any) -> None:
-    _program(made.add())
     with pytest.raises(CorruptError, match="for sm_100a, but its cubin is for sm_90"):
         _program(made.add(arch="sm_100a"))
-
-
-def test_a_variant_is_loaded_once(runtime: Any) -> None:
-    candidate = Candidate("made", {}, made.add())
-    device = get_device(0)
-    assert runtime.calls("cuKernelGetFunction") == []
-    assert load_program(candidate, device) is load_program(candidate, device)
-    assert len(runtime.calls("cuKernelGetFunction")) == 1
 
 
 def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:
@@ -228,3 +154,33 @@ def test_misaligned_addresses_are_refused(runtime: Any, framework: Any) -> None:
         match=r"b starts at .*, misaligned by 8 bytes: the kernel requires multiples of 256",
     ):
         program.launch(0, [a, b + 8, out])
+
+
+# ---- what is checked before the driver sees a cubin
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "driver", "fits"),
+    [("12.9", 12000, True), ("13.0", 12090, False), ("13.5", 13000, True), ("", 12000, True)],
+)
+def test_within_a_major_version_minor_ones_mix(toolkit: str, driver: int, fits: bool) -> None:
+    cubin = Cubin(90, toolkit, {}, "")
+    artifact = made.add(code=b"none")
+    if fits:
+        check_cubin(cubin, artifact, driver)
+        return
+    with pytest.raises(DeviceError, match=r"made by CUDA toolkit 13\.0, and the driver is for"):
+        check_cubin(cubin, artifact, driver)
+
+
+def test_an_untested_toolkit_is_named_in_the_hint() -> None:
+    with pytest.raises(DeviceError) as caught:
+        check_cubin(Cubin(90, "14.1", {}, ""), made.add(code=b"none"), 13000)
+    assert caught.value.hint == "Install NVIDIA driver for CUDA 14.1 or newer."
+
+
+@pytest.mark.parametrize(("arch", "sm"), [("sm_90a", 80), ("sm_100f", 103), ("sm_86", 80)])
+def test_a_cubin_for_another_architecture_is_refused(arch: str, sm: int) -> None:
+    artifact = made.add(code=b"none", arch=arch)
+    with pytest.raises(CorruptError, match=f"for {arch}, but its cubin is for sm_{sm}"):
+        check_cubin(Cubin(sm, "13.0", {}, ""), artifact, 13000)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 _THREADS = 8
-_LAUNCHES = 10_000
+_LAUNCHES = 2_000
 
 _PROGRAM = """
 import ctypes, os, struct, sys, threading
@@ -86,7 +86,9 @@ for one in running:
     one.join()
 codes = {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
 seen = [sum(driver.seen(a.pointer) for a, _ in own) for own in pairs]
-print(failed, codes, driver.unexpected, seen == [launches] * threads)
+wrong = driver.unexpected
+kernel.into(framework.tensor("f16[32, 64]"), out=pairs[0][0][1])  # which nobody expects
+print(failed, codes, wrong, driver.unexpected, seen == [launches] * threads)
 """
 
 
@@ -99,28 +101,4 @@ def test_threads_launch_on_two_devices_while_the_process_forks(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
     words = (str(_THREADS), str(_LAUNCHES), str(int(checks)))
     done = fresh_process(_PROGRAM, *words)
-    assert done.stdout == "[] {42} 0 True\n", done.stderr
-
-
-_DIFFERING = """
-import standin, struct
-from rig import Rig, cubin, pointer, value_of
-driver = standin.load()
-rig = Rig(driver, cubin("sm_90a")).start()
-first, other = rig.allocate(), rig.allocate()
-four = [pointer(one) for one in (first, other, other, other)]
-driver.expect(b"".join(four), [1, 1, 1, 32, 1, 1, 0, 0, 0, 0, 0])
-rig.launch("four", four)
-print(driver.seen(first), driver.unexpected)
-rig.launch("four", [*four[:3], pointer(other + 1)])
-rig.launch("four", four, grid=(2, 1, 1))
-rig.launch("four", four, smem_bytes=4)
-rig.launch("four", [pointer(other), *four[1:]])
-rig.launch("none")
-print(driver.seen(first), driver.unexpected)
-"""
-
-
-def test_the_comparison_sees_one_wrong_byte(fresh_process: Any) -> None:
-    done = fresh_process(_DIFFERING)
-    assert done.stdout == "1 0\n1 5\n", done.stderr
+    assert done.stdout == "[] {42} 0 1 True\n", done.stderr

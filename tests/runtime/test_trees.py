@@ -1,15 +1,18 @@
-"""Pytrees of a plan and values of a caller."""
+"""What the caller passes: pytrees, order, aliases, damaged plans."""
 
 from __future__ import annotations
 
+import json
 from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
+import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.specs.artifacts.signature import flatten, unflatten
+from pallasc.specs.artifacts.plan import plan_from_json
+from pallasc.specs.artifacts.signature import Signature, flatten, unflatten
 
 _PAIR = {"namedtuple": "Pair", "fields": {"left": 1, "right": 0}}
 _NODE = {"node": "Mine", "children": [0, {"tuple": [1]}]}
@@ -112,3 +115,59 @@ def test_a_named_tuple_of_a_stranger_cannot_have_any_name() -> None:
         unflatten({"namedtuple": "x; import os", "fields": {"a": 0}}, "xy")
     with pytest.raises(CorruptError, match="a named tuple of a plan is damaged"):
         unflatten({"namedtuple": "Pair", "fields": {"_a": 0}}, "xy")
+
+
+# ---- signatures
+
+
+def _signature(**changes: Any) -> Signature:
+    return Signature.of(made.artifact(code=b"none", **changes).plan)
+
+
+def test_outputs_know_where_they_come_from() -> None:
+    signature = _signature(outputs=["f32[4, 64]", "b", "i8[4]"])
+    assert signature.sources == (("result", 0), ("input", 1), ("result", 1))
+    assert [array.path for array in signature.results] == ["out.0", "out.2"]
+    assert [array.path for array in signature.passed] == ["a", "b", "out.0", "out.2"]
+    assert signature.sizes_bytes == (1024, 1024, 1024, 4)
+
+
+@pytest.mark.parametrize(
+    ("pointers", "message"),
+    [
+        ((4096, 1024, 2048), None),
+        ((4096, 4096, 1024), None),
+        ((1024, 0, 2048), "b has 1024 bytes, and its address is 0."),
+        ((16, 1024, 2048), "a starts at 0x10, misaligned by 16 bytes: the kernel requires multipl"),
+        ((4096, 1024, 2049), "out starts at 0x801, misaligned by 1 bytes: the kernel requires"),
+        ((1024, 4096, 1792), "the memory for out overlaps a"),
+        ((8192, 2048, 1280), "the memory for out overlaps b"),
+        ((2048, 4096, 2048), "the memory for out overlaps a"),
+    ],
+)
+def test_addresses_are_checked(pointers: Any, message: str | None) -> None:
+    signature = _signature()
+    if message is None:
+        signature.check_addresses("made", pointers)
+        return
+    with pytest.raises(ArgumentError) as caught:
+        signature.check_addresses("made", pointers)
+    assert caught.value.message.startswith(f"made: {message}")
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "changes", "message"),
+    [
+        ("buffers", 0, {"size": 2048}, "array a has 1024 bytes, and its buffer 2048"),
+        ("buffers", 2, {"role": "temporary"}, "array out lies in a temporary buffer"),
+        ("buffers", 1, {"alignment": 0}, "array b is aligned to 0 bytes"),
+        ("inputs", 1, {"buffer": 0}, "nobody provides input buffer 1"),
+    ],
+)
+def test_a_damaged_plan_is_refused(
+    where: str, number: int, changes: dict[str, Any], message: str
+) -> None:
+    plan = json.loads(json.dumps(made.artifact(code=b"none").record["plan"]))
+    plan[where][number].update(changes)
+    with pytest.raises(CorruptError, match=message):
+        Signature.of(plan_from_json(plan))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import made
 import pytest
 
 import pallasc
-from pallasc.errors import CorruptError, SpecError, ToolError
+from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.signature import (
     REQUIRE,
@@ -62,15 +61,7 @@ def _key_file(folder: Path, *keys: PublicKey, name: str = "a.pub") -> Path:
     return folder / name
 
 
-def test_nothing_is_demanded_where_nobody_does(
-    write: Callable[[bytes], Path], plain: bytes
-) -> None:
-    assert read_policy().demands == ()
-    assert len(pallasc.open_bundle(write(plain))) == 1
-    assert len(pallasc.open_bundle(write(signed(plain, OTHER)))) == 1
-
-
-def test_cryptography_is_imported_only_where_a_signature_is_demanded(
+def test_cryptography_is_imported_on_demand_only(
     write: Callable[[bytes], Path], plain: bytes, fresh_process: Callable[..., object]
 ) -> None:
     code = (
@@ -82,7 +73,7 @@ def test_cryptography_is_imported_only_where_a_signature_is_demanded(
 
 
 @pytest.mark.parametrize("form", ["key", "text", "file", "folder", "several"])
-def test_a_bundle_signed_by_a_trusted_key_is_opened(
+def test_trusted_bundles_open(
     write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, form: str
 ) -> None:
     file = _key_file(tmp_path / "keys", OTHER_PUBLIC, PUBLIC)
@@ -96,68 +87,6 @@ def test_a_bundle_signed_by_a_trusted_key_is_opened(
     }[form]
     path = write(signed(plain, OWN))
     assert len(pallasc.open_bundle(path, trusted=trusted)["add"].variants) == 1  # type: ignore[arg-type]
-
-
-def _cut(data: bytes) -> bytes:
-    return data[:-1]
-
-
-def _unsigned(data: bytes) -> bytes:
-    return data
-
-
-def _foreign(data: bytes) -> bytes:
-    return signed(data, OTHER)
-
-
-def _forged(data: bytes) -> bytes:
-    return signed(data, OWN)[:-1] + bytes([signed(data, OWN)[-1] ^ 1])
-
-
-def _moved(data: bytes) -> bytes:
-    """Return another bundle with the signature of this one."""
-    other = build_bundle([Item("sub", {}, made.add())], level=3)
-    return other + signed(data, OWN)[len(data) :]
-
-
-def _replaced(data: bytes) -> bytes:
-    """Return a signed bundle in whose head a byte is another."""
-    made = bytearray(signed(data, OWN))
-    made[40] ^= 1
-    return bytes(made)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (_unsigned, r"k\.pallasc is not signed\."),
-        (_foreign, r"k\.pallasc is signed by [0-9a-f]{16}, and trusted are [0-9a-f]{16}\."),
-        (_forged, r"the signature by [0-9a-f]{16} is not valid; it was forged or damaged\."),
-        (_moved, r"the signature by [0-9a-f]{16} is for another bundle"),
-        (_replaced, r"k\.pallasc"),
-        (_cut, r"k\.pallasc is damaged"),
-    ],
-)
-def test_each_way_of_failing_has_its_message(
-    write: Callable[[bytes], Path], plain: bytes, spoil: Callable[[bytes], bytes], message: str
-) -> None:
-    data = spoil(plain) if spoil is not _cut else _cut(signed(plain, OWN))
-    with pytest.raises(CorruptError, match=message) as caught:
-        pallasc.open_bundle(write(data), trusted=PUBLIC)
-    assert caught.value.exit_code == 5
-
-
-def test_a_blob_that_was_replaced_under_a_signed_manifest_is_refused(
-    write: Callable[[bytes], Path], plain: bytes
-) -> None:
-    data = bytearray(signed(plain, OWN))
-    kernels = pallasc.open_bundle(write(bytes(data)), trusted=PUBLIC)
-    kernel = kernels["add"].variants[0]
-    reader, entry = kernel._bundle.reader, kernel._entry  # type: ignore[attr-defined]
-    data[reader.row(entry.blobs[0]).extent.at + 5] ^= 1
-    other = pallasc.open_bundle(write(bytes(data)), trusted=PUBLIC)
-    with pytest.raises(CorruptError, match=r"k\.pallasc is damaged: blob"):
-        other["add"].variants[0].artifact.cubin()
 
 
 # ---- the machine
@@ -187,7 +116,7 @@ def test_the_machine_demands_a_signature_whatever_the_program_says(
     assert str(config) in str(caught.value.hint)
 
 
-def test_a_program_asks_for_keys_of_the_machine(
+def test_a_program_asks_for_the_machine_s_keys(
     write: Callable[[bytes], Path], plain: bytes, config: Path
 ) -> None:
     _key_file(config, PUBLIC)
@@ -197,37 +126,20 @@ def test_a_program_asks_for_keys_of_the_machine(
     assert len(pallasc.open_bundle(write(plain), trusted=PUBLIC, require_signature=False)) == 1
 
 
-@pytest.mark.parametrize("text", ["yes please", "2"])
-def test_a_demand_that_is_not_understood_is_refused(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(REQUIRE, text)
-    with pytest.raises(SpecError, match=f"{REQUIRE} is '{text}'"):
+def test_a_demand_that_is_not_understood_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_policy().demands == ()
+    monkeypatch.setenv(REQUIRE, "2")
+    with pytest.raises(SpecError, match=f"{REQUIRE} is '2'"):
         read_policy()
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"ssh-ed25519 AAAA\n"])
-def test_files_of_keys_that_cannot_be_read_are_refused(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_files_of_keys_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "key.pub"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(SpecError, match=r"key\.pub"):
-        read_keys(path)
-
-
-def test_a_missing_package_is_named_with_what_to_run(
-    write: Callable[[bytes], Path], plain: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(signed(plain, OWN))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ToolError) as caught:
-        pallasc.open_bundle(path, trusted=PUBLIC)
-    assert caught.value.hint == "Run: pip install 'pallasc[sign]'"
-    assert len(pallasc.open_bundle(path)) == 1
+    for content in (None, b"\xff\xfe", b"ssh-ed25519 AAAA\n"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SpecError, match=r"key\.pub"):
+            read_keys(path)
 
 
 # ---- where keys are looked for
@@ -249,36 +161,17 @@ def test_no_key_is_looked_for_in_the_current_folder(
     _key_file(tmp_path / "elsewhere" / "keys", OTHER_PUBLIC)
     monkeypatch.chdir(tmp_path / "elsewhere")
     path = write(signed(plain, OTHER))
-    for trusted in (form, [form], [OTHER_PUBLIC, form]):
+    for trusted in (form, [OTHER_PUBLIC, form]):
         with pytest.raises(SpecError, match="keys are never read from the current folder") as got:
             pallasc.open_bundle(path, trusted=trusted, require_signature=require)  # type: ignore[arg-type]
         assert f"the argument trusted is {form!r}" in str(got.value)
-
-
-def test_relative_paths_in_the_environment_are_refused(
-    write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _key_file(tmp_path, OTHER_PUBLIC)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(TRUSTED, "a.pub")
-    with pytest.raises(SpecError, match=f"{TRUSTED} is 'a.pub'"):
-        pallasc.open_bundle(write(signed(plain, OTHER)), require_signature=True)
-
-
-def test_a_relative_folder_of_configuration_is_ignored(
-    write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _key_file(tmp_path / "config" / "pallasc" / "trusted_keys", OTHER_PUBLIC)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    with pytest.raises(CorruptError, match="no keys are trusted here") as caught:
-        pallasc.open_bundle(write(signed(plain, OTHER)), require_signature=True)
-    assert str(tmp_path / "home" / ".config") in str(caught.value.hint)
+    monkeypatch.setenv(TRUSTED, "attacker.pub")
+    with pytest.raises(SpecError, match=f"{TRUSTED} is 'attacker.pub'"):
+        pallasc.open_bundle(path, require_signature=True)
 
 
 @pytest.mark.parametrize("packing", ["folder", "zip"])
-def test_load_looks_for_keys_in_the_package(
+def test_load_reads_keys_of_the_package(
     plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str
 ) -> None:
     package = tmp_path / "site" / "signedlib"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +21,7 @@ from pallasc.runtime.timing import Conditions, ask_nvml, pci_address
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.tuning import measure
 from pallasc.tuning.contest import Rules
-from pallasc.tuning.measure import Match, Points, Run, Setup, read_job
+from pallasc.tuning.measure import Match, Run, Setup, read_job
 from pallasc.tuning.point_process import PointError, PointProcess
 from pallasc.tuning.results import (
     Contest,
@@ -43,13 +41,12 @@ DEVICE = Device(0, "Stand-in H100", 9, 0, 132, 232448)
 
 
 @pytest.mark.usefixtures("_library")
-def test_a_process_that_hangs_is_killed_with_what_it_started(
+def test_a_hanging_process_dies_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=1)
     kernels = {"v0": {"us": 1, "hang_at": 2, "starts": str(tmp_path / "child")}}
-    made_up = tuned_jobs.environment(tmp_path, kernels)
-    for name, value in made_up.items():
+    for name, value in tuned_jobs.environment(tmp_path, kernels).items():
         monkeypatch.setenv(name, value)
     with open_bundle(job) as bundle:
         (entry,) = bundle.entries()
@@ -74,25 +71,6 @@ def test_a_process_that_hangs_is_killed_with_what_it_started(
         os.close(memory)
 
 
-def test_a_process_that_does_not_end_is_told_with_what_it_did(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    process = PointProcess("p", 0.001, [])
-    child = process._process
-    wait = child.wait
-
-    def never(timeout: float) -> int:
-        raise subprocess.TimeoutExpired("p", timeout)
-
-    monkeypatch.setattr(child, "wait", never)
-    with pytest.raises(PointError, match="it hangs"):
-        process.ask({"op": "open", "device": 0})
-    with pytest.raises(DeviceError, match=f"process of p, {child.pid}, does not end after SIGKI"):
-        process.kill()
-    process.kill()
-    assert wait() == -9
-
-
 # ---- contests with fake processes
 
 
@@ -105,7 +83,6 @@ class World:
         us: what a point takes.
         faults: what is answered instead of a time in a round, by point and how often it was asked.
         wrong: points with wrong outputs.
-        hangs: points whose first launch does not end.
         stuck: points whose process does not end.
         broken: no process can open the GPU.
         exclusive: only one may.
@@ -124,7 +101,6 @@ class World:
     asked: dict[str, int] = field(default_factory=dict)
     most: int = 0
     wrong: frozenset[str] = frozenset()
-    hangs: frozenset[str] = frozenset()
     stuck: frozenset[str] = frozenset()
 
 
@@ -150,8 +126,6 @@ class FakeProcess:
             if len(world.live) > world.room:
                 raise PointError("no memory", 2)
             world.launches += 1
-            if self.name in world.hangs:
-                raise PointError("it hangs")
             return {"sizes": [1]}
         world.asked[self.name] = number = world.asked.get(self.name, 0) + 1
         if fault := world.faults.get((self.name, number)):
@@ -168,25 +142,21 @@ class FakeProcess:
             raise DeviceError("it does not end after SIGKILL")
 
 
-class Quiet:
-    """Hears everything and keeps failures."""
+class Whatever:
+    """A referee that knows what is right, and a listener that keeps failures."""
 
     def __init__(self) -> None:
         self.lost: list[tuple[str, str]] = []
-
-    def done(self, match: Match, contest: Contest) -> None: ...
-    def failed(self, name: str, why: str) -> None:
-        self.lost.append((name, why))
-
-
-class Whatever:
-    """A referee that knows what is right."""
 
     def inputs(self, entry: Any, signature: Any) -> list[bytes]:
         return [bytes(256)]
 
     def disagreement(self, entry: Any, signature: Any, outputs: Sequence[bytes]) -> str:
         return "" if outputs == [b"right"] else "wrong result"
+
+    def done(self, match: Match, contest: Contest) -> None: ...
+    def failed(self, name: str, why: str) -> None:
+        self.lost.append((name, why))
 
 
 Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
@@ -197,19 +167,14 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run a job of one key in a world, and return its contest and the lost points."""
     monkeypatch.setattr(measure, "PointProcess", FakeProcess)
 
-    def run(
-        world: World,
-        rules: Rules,
-        name: str = "results.jsonl",
-    ) -> Any:
+    def run(world: World, rules: Rules, name: str = "results.jsonl") -> Any:
         FakeProcess.world = world
         job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=len(world.us))
-        listener = Quiet()
+        listener = Whatever()
         with open_bundle(job) as bundle, open_results(tmp_path / name, START) as file:
             matches = read_job(bundle, DEVICE)
             setup = Setup(bundle, 0, 60.0, 1, cold=False)
-            now = Conditions()
-            Run(file, setup, rules, now, Whatever, listener).all(matches)
+            Run(file, setup, rules, Conditions(), Whatever, listener).all(matches)
             assert not world.live
             (contest,) = read_results(tmp_path / name).contests.values()
             assert contest == next(iter(file.results.contests.values()))
@@ -226,6 +191,12 @@ def test_processes_live_together_as_many_as_memory_allows(play: Play) -> None:
     world = World(room=2, us=us(12, 10, 11, 13))
     contest, lost = play(world, Rules(together=4))
     assert (contest.winner, lost, world.most) == (point_id(1, 1), [], 3)
+    many = World(room=100, us=us(12, 10, 11, 13, 14, 9, 15))
+    contest, _ = play(many, Rules(together=3), "many.jsonl")
+    assert (contest.winner, many.most) == (point_id(1, 5), 3)
+    none = World(room=0, us=us(10, 11))
+    contest, lost = play(none, Rules(), "none.jsonl")
+    assert (contest.winner, lost) == (None, [(name, "no memory") for name in none.us])
     alone = World(room=9, us=us(12, 10, 11), exclusive=True)
     contest, lost = play(alone, Rules(), "alone.jsonl")
     assert (contest.winner, lost, alone.most) == (point_id(1, 1), [], 1)
@@ -233,34 +204,22 @@ def test_processes_live_together_as_many_as_memory_allows(play: Play) -> None:
     assert alone.launches <= 3 + sum(len(own.times_us) for own in contest.points.values())
 
 
-def test_at_most_some_processes_live_together(play: Play) -> None:
-    world = World(room=100, us=us(12, 10, 11, 13, 14, 9, 15))
-    contest, _ = play(world, Rules(together=3))
-    assert (contest.winner, world.most) == (point_id(1, 5), 3)
-    assert len(contest.valid) == 7
-
-
-def test_a_point_without_room_of_its_own_is_lost(play: Play) -> None:
-    contest, lost = play(World(room=0, us=us(10, 11)), Rules())
-    assert contest.winner is None
-    assert lost == [(name, "no memory") for name in us(10, 11)]
-
-
-def test_a_point_that_fails_in_a_round_is_lost_and_the_round_counts(play: Play) -> None:
+def test_a_point_that_fails_or_is_wrong_is_lost_and_its_rounds_count(play: Play) -> None:
+    first, second = point_id(1, 0), point_id(1, 1)
     fault = PointError("an illegal address", 700)
-    world = World(room=9, us=us(10, 9, 12), faults={(point_id(1, 1), 3): fault})
+    world = World(room=9, us=us(10, 9, 12), faults={(second, 3): fault})
     contest, lost = play(world, Rules())
-    assert lost == [(point_id(1, 1), "an illegal address")]
-    assert contest.winner == point_id(1, 0)
-    assert [*contest.points[point_id(1, 1)].times_us] == [1, 2]
-    assert 3 in contest.points[point_id(1, 0)].times_us
-
-
-@pytest.mark.parametrize("us_read", [0.0, float("nan")])
-def test_a_time_that_cannot_be_loses_its_point(play: Play, us_read: float) -> None:
-    contest, lost = play(World(room=9, us=us(10, us_read)), Rules())
-    assert lost == [(point_id(1, 1), f"a launch took {us_read:g} µs by the driver's clock")]
-    assert contest.winner == point_id(1, 0)
+    assert (contest.winner, lost) == (first, [(second, "an illegal address")])
+    assert [*contest.points[second].times_us] == [1, 2]
+    assert 3 in contest.points[first].times_us
+    for time in (0.0, float("nan")):
+        contest, lost = play(World(room=9, us=us(10, time)), Rules(), f"{time}.jsonl")
+        assert lost == [(second, f"a launch took {time:g} µs by the driver's clock")]
+        assert contest.winner == first
+    world = World(room=9, us=us(10, 9), wrong=frozenset([second]))
+    contest, lost = play(world, Rules(), "wrong.jsonl")
+    assert (contest.winner, lost) == (first, [(second, "wrong result")])
+    assert second not in world.asked, "a wrong result is never measured"
 
 
 def test_a_point_whose_process_does_not_end_is_not_met_again(play: Play, tmp_path: Path) -> None:
@@ -275,39 +234,12 @@ def test_a_point_whose_process_does_not_end_is_not_met_again(play: Play, tmp_pat
     assert play(World(room=9, us=us(10, 9)), Rules())[0].winner == point_id(1, 0)
 
 
-def test_a_wrong_result_is_never_measured(play: Play) -> None:
-    world = World(room=9, us=us(10, 9), wrong=frozenset([point_id(1, 1)]))
-    contest, lost = play(world, Rules())
-    assert lost == [(point_id(1, 1), "wrong result")]
-    assert (contest.winner, point_id(1, 1) in world.asked) == (point_id(1, 0), False)
-
-
 def test_a_gpu_that_is_lost_ends_the_run_and_no_point(play: Play, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="GPU 0 cannot be used by a new process: no GPU"):
         play(World(room=9, us=us(10, 9), broken=True), Rules())
     results = read_results(tmp_path / "results.jsonl")
     assert not any(contest.failed for contest in results.contests.values())
     assert play(World(room=9, us=us(10, 9)), Rules())[0].winner == point_id(1, 1)
-
-
-def test_the_same_results_come_from_the_same_times(play: Play, tmp_path: Path) -> None:
-    def records(name: str) -> list[dict[str, Any]]:
-        play(World(room=9, us=us(12, 10, 11)), Rules(), name)
-        read = map(json.loads, (tmp_path / name).read_bytes().splitlines())
-        unlike = ("check", "spent_s")
-        return [{key: own for key, own in each.items() if key not in unlike} for each in read]
-
-    assert records("one.jsonl") == records("other.jsonl")
-
-
-def test_points_share_the_memory_of_their_inputs(tmp_path: Path) -> None:
-    FakeProcess.world = World(room=9, us={})
-    with open_bundle(tuned_jobs.write_job(tmp_path / "job.pallasc", points=3)) as bundle:
-        (match,) = read_job(bundle, DEVICE)
-        points = Points(match, Setup(bundle, 0, 60.0, 1, cold=False), Whatever(), 8)
-        held = [points._input_memory(name) for name in match.entries]
-        assert held[0] is held[1] is held[2]
-        points.close()
 
 
 # ---- the file
@@ -339,44 +271,28 @@ def test_a_file_that_cannot_grow_keeps_whole_lines(tmp_path: Path) -> None:
     assert [own.done for own in read_results(path).contests.values()] == ["known"]
 
 
-def test_a_file_in_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    refused = pytest.raises(SpecError, match="cannot be written")
-    with refused, open_results(tmp_path / "file" / "results.jsonl", START):
-        pass
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this is 000000000000…"),
-        (
-            {"device": "NVIDIA B200"},
-            "another GPU: NVIDIA H100 80GB HBM3 .*, and this is NVIDIA B200",
-        ),
+        ({"device": "NVIDIA B200"}, f"another GPU: {NAME} .*, and this is NVIDIA B200"),
         ({"arch": "sm_100"}, r"another GPU: .*sm_90\), and this is .*sm_100\)"),
+        ({"settings": {"cold": True}}, "with another --cold: false, and this is true"),
+        ({"settings": {"repeats": 4}}, "with another --repeats: 8, and this is 4"),
+        ({"settings": {"seed": 1}}, "with another --seed: 0, and this is 1"),
+        ({"settings": {"rounds": 8}}, None),
     ],
 )
-def test_another_job_or_gpu_is_refused_by_name(changed: dict[str, str], message: str) -> None:
-    record = {**FOUND.to_json(), **changed}
-    del record["kind"], record["schema"]
+def test_times_of_another_job_gpu_or_kind_are_refused_by_name(
+    changed: dict[str, Any], message: str | None
+) -> None:
+    settings = {"cold": False, "repeats": 8, "seed": 0, "rounds": 200}
+    before = replace(FOUND, settings=settings)
+    now = replace(before, **{**changed, "settings": {**settings, **changed.get("settings", {})}})
+    if message is None:
+        return check_start(before, now, "r.jsonl")
     with pytest.raises(SpecError, match=message):
-        check_start(FOUND, Start(**record), "r.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("cold", True, "with another --cold: false, and this is true"),
-        ("repeats", 4, "with another --repeats: 8, and this is 4"),
-        ("seed", 1, "with another --seed: 0, and this is 1"),
-    ],
-)
-def test_times_of_another_kind_are_refused_by_name(name: str, value: Any, message: str) -> None:
-    before = replace(FOUND, settings={"cold": False, "repeats": 8, "seed": 0, "rounds": 200})
-    check_start(before, replace(before, settings={**before.settings, "rounds": 8}), "r.jsonl")
-    with pytest.raises(SpecError, match=message):
-        check_start(before, replace(before, settings={**before.settings, name: value}), "r.jsonl")
+        check_start(before, now, "r.jsonl")
 
 
 def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
@@ -418,18 +334,17 @@ def nvml(**changed: Any) -> Any:
     return SimpleNamespace(**{**functions, **changed, **lacking})
 
 
-def test_clock_heat_and_throttling_are_told() -> None:
-    known = ask_nvml(nvml(), "0000:01:00.0")
+def test_clock_heat_and_throttling_are_told_as_far_as_they_are_known() -> None:
     throttled = ["power cap", "hardware thermal"]
+    known = ask_nvml(nvml(), "0000:01:00.0")
     assert known.read() == {"clock_mhz": 1755, "temperature_c": 51, "throttled": throttled}
     assert (known.driver(), known.missing) == ("580.95.05", "")
-
-
-def test_what_a_gpu_does_not_tell_is_left_out() -> None:
     known = ask_nvml(nvml(device_get_clock_info=None, device_get_temperature_v=None), "")
-    assert known.read() == {"throttled": ["power cap", "hardware thermal"]}
+    assert known.read() == {"throttled": throttled}
     calm = ask_nvml(nvml(device_get_current_clocks_event_reasons=lambda handle: 1), "")
     assert calm.read() == {"clock_mhz": 1755, "temperature_c": 51}
+    known = ask_nvml(nvml(init_v2=None), "")
+    assert (known.read(), known.missing) == ({}, "NVML does not start: not supported")
 
 
 def test_a_gpu_is_found_by_its_place_on_the_bus(runtime: Any) -> None:
@@ -439,8 +354,3 @@ def test_a_gpu_is_found_by_its_place_on_the_bus(runtime: Any) -> None:
         "0000:02:00.0",
     ]
     assert not runtime.calls("cuDevicePrimaryCtxRetain")
-
-
-def test_nvml_that_does_not_start_is_said() -> None:
-    known = ask_nvml(nvml(init_v2=None), "")
-    assert (known.read(), known.missing) == ({}, "NVML does not start: not supported")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from consoles import fits
 from tuned_jobs import point_id
 
 from pallasc.cli.main import main
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.gpus import resolve_target
+from pallasc.specs.tuning import Tune
+from pallasc.tuning.pick import TunedKernel, pick, with_model
 from pallasc.tuning.results import Start, line_of, read_results
 
 KERNELS: dict[str, dict[str, Any]] = {
@@ -30,17 +35,22 @@ RunJob = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def run_job(_library: Any, tmp_path_factory: pytest.TempPathFactory) -> RunJob:
-    """Run `pallasc tune run` on a job of a key with three points, or of three with two each."""
+def jobs(_library: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Return a job of a key with three points, and one of three keys with two points each."""
     folder = tmp_path_factory.mktemp("jobs")
-    jobs = {
+    return {
         count: tuned_jobs.write_job(folder / f"{count}.pallasc", keys=KEYS[:count], points=points)
         for count, points in ((1, 3), (3, 2))
     }
 
+
+@pytest.fixture
+def run_job(jobs: dict[int, Path], tmp_path: Path) -> RunJob:
+    """Run `pallasc tune run` on the job with so many keys."""
+
     def run(output: Path, *options: str, keys: int = 3, end: str = "", **faults: Any) -> Any:
         kernels = {name: {**own, **faults.get(name, {})} for name, own in KERNELS.items()}
-        environment = tuned_jobs.environment(folder, kernels)
+        environment = tuned_jobs.environment(tmp_path, kernels)
         return subprocess.run(
             tuned_jobs.command(jobs[keys], output, *options),
             env={**environment, "MADE_UP_END": end},
@@ -66,13 +76,9 @@ def children_of_runs() -> list[str]:
     return found
 
 
-def test_faults_lose_their_point_only(run_job: RunJob, tmp_path: Path) -> None:
-    faults = {
-        "v1": {"fail_at": 6, "code": 700},
-        "v3": {"wrong": True},
-    }
+def test_faults_lose_one_point(run_job: RunJob, jobs: dict[int, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
-    done = run_job(output, **faults)
+    done = run_job(output, v1={"fail_at": 6, "code": 700}, v3={"wrong": True})
     assert done.returncode == 0, done.stderr
     warning, note, *lines = done.stderr.splitlines()
     assert warning.startswith("warning: Stand-in H100 is no model that pallasc knows")
@@ -90,6 +96,14 @@ def test_faults_lose_their_point_only(run_job: RunJob, tmp_path: Path) -> None:
     slow = list(results.contests.values())[-1].points[point_id(65536, 1)]
     assert slow.dropped.startswith("slower: +")
     assert slow.median_us == pytest.approx(12, rel=0.02)
+    # A model's description is what the driver calls the GPU.
+    model = replace(resolve_target("h100-sxm"), description="Stand-in H100")
+    with open_bundle(jobs[3]) as bundle:
+        digests = {entry.id: entry.digest for entry in bundle.entries()}
+    kernel = TunedKernel(Tune(over={"block": (512, 1024)}, by=("n",)), digests, ())
+    (decided,) = pick([with_model(results, [model])], {"scale_add": kernel}, 3)
+    rows = {(row.key, row.use["block"], row.artifact) for row in decided.rows}
+    assert rows == {((n,), 512, digests[point_id(n, 0)]) for n in KEYS}
 
 
 def shown_by_the_page() -> str:
@@ -98,11 +112,12 @@ def shown_by_the_page() -> str:
     return PAGE.read_text("utf-8").partition(command)[2].partition("```")[0]
 
 
-def test_a_killed_run_goes_on_where_it_was(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_and_keeps_wrong_results_out(run_job: RunJob, tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     rounds, torn, code = 0, "", -signal.SIGKILL
-    for end in ("SIGKILL:5", "SIGKILL:7:9", "SIGTERM:5", ""):
-        done = run_job(output, keys=1, end=end)
+    wrong = {"v1": {"wrong_at": 7}}  # an element that the reference values do not cover
+    for end in ("SIGKILL:7:9", "SIGTERM:5", ""):
+        done = run_job(output, keys=1, end=end, **wrong)
         expected = code if "KILL" in end else 130 if end else 0
         assert done.returncode == expected, done.stderr
         assert done.stderr.count("warning: ") == 1 + bool(torn)
@@ -112,8 +127,13 @@ def test_a_killed_run_goes_on_where_it_was(run_job: RunJob, tmp_path: Path) -> N
         assert now > rounds
         rounds, torn = now, results.torn
         assert ("the last line was cut after" in torn) == (end.count(":") == 2)
-    assert [own.winner for own in results.contests.values()] == [point_id(4096, 0)]
-    assert "1 key, 3 points on GPU 0" in done.stdout
+    (contest,) = results.contests.values()
+    first, second = point_id(4096, 0), point_id(4096, 1)
+    assert contest.winner == first
+    assert [own.id for own in contest.failed] == [second]
+    told = contest.points[second].failed
+    assert told.startswith(f"wrong result: out[7] is 0.0, and {first} gives ")
+    assert "1 key, 3 points, 1 failed on GPU 0" in done.stdout
     before = output.read_bytes()
     again = run_job(output, "-q", keys=1)
     assert (again.returncode, again.stdout, again.stderr.count("\n")) == (0, "", 2)
@@ -134,17 +154,6 @@ def test_a_key_without_a_valid_point_ends_with_1(run_job: RunJob, tmp_path: Path
     done = run_job(output, keys=1)
     assert (done.returncode, output.read_bytes()) == (1, before)
     assert done.stdout.splitlines()[1] == "All keys were already done; the results are unchanged."
-
-
-def test_an_element_without_a_reference_value_must_be_as_the_first_point_gives_it(
-    run_job: RunJob, tmp_path: Path
-) -> None:
-    wrong = {"v1": {"wrong_at": 7}}  # an element that the reference values do not cover
-    done = run_job(tmp_path / "results.jsonl", "--json", keys=1, **wrong)
-    assert done.returncode == 0, done.stderr
-    first, second, third = json.loads(done.stdout)["keys"][0]["points"]
-    assert second["failed"].startswith(f"wrong result: out[7] is 0.0, and {first['id']} gives ")
-    assert first["failed"] is third["failed"] is None
 
 
 # ---- what is refused, before anything is launched
@@ -169,28 +178,12 @@ def start(**changed: Any) -> bytes:
     return line_of(Start(**{**own, "driver": "", "date": "", "settings": {}, **changed}).to_json())
 
 
-def test_results_of_another_job_stay_as_they_are(refused: Any, tmp_path: Path) -> None:
+def test_other_results_and_files_stay_as_they_are(refused: Any, tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     output.write_bytes(start() + b"torn")
     code, text = refused(output)
     assert (code, output.read_bytes()) == (2, start() + b"torn")
     assert text.startswith(f"error: {output} has results of another job: 5a5a5a5a5a5a…, and this")
-
-
-def test_results_of_another_gpu_stay_as_they_are(refused: Any, tmp_path: Path) -> None:
-    from pallasc.specs.bundle.bundle import open_bundle
-
-    output = tmp_path / "results.jsonl"
-    with open_bundle(tmp_path / "job.pallasc") as bundle:
-        before = start(job=bundle.digest, device="NVIDIA B200", arch="sm_100")
-    output.write_bytes(before)
-    code, text = refused(output)
-    assert (code, output.read_bytes()) == (2, before)
-    assert "another GPU: NVIDIA B200 (sm_100), and this is Stand-in H100 (sm_90)." in text
-
-
-def test_something_else_is_not_overwritten(refused: Any, tmp_path: Path) -> None:
-    output = tmp_path / "notes.txt"
     output.write_text("do not lose\n")
     code, text = refused(output)
     assert (code, output.read_text()) == (2, "do not lose\n")

@@ -13,12 +13,9 @@ from tuned_bundles import H100, item, kernel, row
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.device.devices import get_device
-from pallasc.runtime.matching import tuned as tuned_module
 from pallasc.runtime.native.library import FOLDER
-from pallasc.specs import tuning as tuning_records
 from pallasc.specs.bundle import bundle
 from pallasc.specs.bundle.c_export import export_c
-from pallasc.specs.bundle.writer import build_bundle
 
 ITEMS = (
     item(4, 1, row(4)),
@@ -60,9 +57,7 @@ def test_a_call_gets_the_variant_of_its_row_then_of_its_bucket_then_the_default(
         assert _launched(runtime, framework, called, m) == tile
 
 
-def test_parameters_in_the_call_go_before_the_table(
-    tuned: Any, framework: Any, runtime: Any
-) -> None:
+def test_parameters_of_the_call_win(tuned: Any, framework: Any, runtime: Any) -> None:
     assert _launched(runtime, framework, tuned, 4, tile=2) == 2
     assert _launched(runtime, framework, tuned, 9, tile=1) == 1
     assert _launched(runtime, framework, tuned.variant(tile=2), 3) == 2
@@ -72,9 +67,7 @@ def test_parameters_in_the_call_go_before_the_table(
         tuned(*_arrays(framework, 4), tile=8)
 
 
-def test_only_chosen_variants_are_preloaded_and_any_of_them_is_enough(
-    tuned: Any, runtime: Any
-) -> None:
+def test_only_chosen_variants_are_preloaded(tuned: Any, runtime: Any) -> None:
     assert tuned.available()
     tuned.preload()
     chosen = sorted(
@@ -84,12 +77,10 @@ def test_only_chosen_variants_are_preloaded_and_any_of_them_is_enough(
     tuned.prepare("f32[4, 64]", "f32[4, 64]")
 
 
-def test_rows_are_those_of_the_gpu_that_launches(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_each_gpu_has_its_own_rows(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
     measured = row(4, gpu="h200", device="NVIDIA H200")
-    tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2, measured)])
+    tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2, measured), item(4, 3)])
     tiles = []
     for device in (0, 1, 1, 0):
         runtime.clear_log()
@@ -97,11 +88,14 @@ def test_rows_are_those_of_the_gpu_that_launches(
         tiles.append(runtime.launches[0].grid[0])
     assert tiles == [1, 2, 2, 1]
     assert "measured for h200" in str(tuned.choice("f32[4, 64]", "f32[4, 64]", device=1))
+    types = (("f32", (4, 64)),) * 2
+    route = tuned.route(0, types)
+    assert [own.params["tile"] for own in route.candidates] == [1, 2]
+    assert route.is_only
+    assert tuned.route(1, types) is route
 
 
-def test_a_call_without_row_and_default_is_refused_with_the_rows_there_are(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_a_call_without_a_row_lists_the_rows(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name="NVIDIA H200"))
     rows = [item(m, 1, row(m)) for m in range(1, 8)]
     tuned = kernel(tmp_path, [*rows, item(7, 2)])
@@ -123,9 +117,7 @@ def test_a_call_without_row_and_default_is_refused_with_the_rows_there_are(
     assert "no row of the table" in tuned.available().reason
 
 
-def test_a_parameter_that_no_array_shows_has_to_be_given_and_no_tuned_one(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_what_no_array_shows_has_to_be_given(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name=H100))
     tuned = kernel(
         tmp_path,
@@ -141,52 +133,7 @@ def test_a_parameter_that_no_array_shows_has_to_be_given_and_no_tuned_one(
     assert _launched(runtime, framework, tuned, 4, causal=False) == 1
 
 
-def test_where_there_is_neither_row_nor_default_the_caller_chooses(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
-    tuned = kernel(tmp_path, [item(4, 1), item(4, 2)])
-    with pytest.raises(SelectionError, match="2 variants of add fit"):
-        tuned(*_arrays(framework, 4))
-    assert _launched(runtime, framework, tuned, 4, tile=2) == 2
-    alike = kernel(tmp_path, [item(4, 1), item(4, 1, target="h200")])
-    assert len(alike.route(0, (("f32", (4, 64)),) * 2).candidates) == 2
-
-
-def test_a_row_whose_variant_this_gpu_cannot_run_is_passed_over(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
-    runtime.devices(Device("9.0", name=H100, smem_optin_bytes=1000))
-    big = item(4, 1, row(4))
-    plan: Any = big.artifact.record["plan"]
-    plan["steps"][0]["dynamic_smem_bytes"] = 2000
-    tuned = kernel(tmp_path, [big, item(4, 2, is_default=True)])
-    assert tuned.choice("f32[4, 64]", "f32[4, 64]").how == "default"
-    assert _launched(runtime, framework, tuned, 4) == 2
-
-
-def test_an_export_as_c_has_the_variants_that_the_rows_of_their_model_choose(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "k.pallasc"
-    theirs = [item(4, 4, row(4, gpu="h200"), target="h200"), item(4, 1, target="h200")]
-    file.write_bytes(build_bundle([*ITEMS, *theirs], level=1))
-    with bundle.open_bundle(file) as opened:
-        (exported,) = export_c(
-            opened, [*opened.entries()], tmp_path / "c", name="k", native=FOLDER, version="1"
-        )
-    found = {own.entry.id: own.chosen_by for own in exported.variants}
-    assert found == {
-        "add[m=3,tile=1]@h100-sxm": "bucket",
-        "add[m=4,tile=1]@h100-sxm": "row",
-        "add[m=4,tile=4]@h200": "row",
-        "add[m=9,tile=2]@h100-sxm": "default",
-    }
-    assert exported.left_out == 4
-
-
-def test_a_program_of_jax_has_for_each_target_the_variant_that_its_rows_choose(
-    tmp_path: Path,
-) -> None:
+def test_programs_of_jax_and_c_have_the_variant_of_each_target_s_rows(tmp_path: Path) -> None:
     theirs = [item(4, 4, row(4, gpu="h200"), target="h200"), item(4, 1, target="h200")]
     tuned = kernel(tmp_path, [*ITEMS, *theirs])
     types = (("f32", (4, 64)),) * 2
@@ -194,48 +141,23 @@ def test_a_program_of_jax_has_for_each_target_the_variant_that_its_rows_choose(
     assert [name[3:] for name in plans] == ["add[m=4,tile=1]@h100-sxm", "add[m=4,tile=4]@h200"]
     plans = jax_handlers._attributes(tuned.with_params({"tile": 2}), types)["plans"]
     assert [name[3:] for name in plans] == ["add[m=4,tile=2]@h100-sxm"]
-    (group,) = tuned.selector.by_targets(types, [H100])[:1]
-    assert group.params["tile"] == 1
+    with bundle.open_bundle(tmp_path / "tuned.pallasc") as opened:
+        (exported,) = export_c(
+            opened, [*opened.entries()], tmp_path / "c", name="k", native=FOLDER, version="1"
+        )
+    assert {own.entry.id: own.chosen_by for own in exported.variants} == {
+        "add[m=3,tile=1]@h100-sxm": "bucket",
+        "add[m=4,tile=1]@h100-sxm": "row",
+        "add[m=4,tile=4]@h200": "row",
+        "add[m=9,tile=2]@h100-sxm": "default",
+    }
+    assert exported.left_out == 4
     without = kernel(tmp_path, [item(4, 1, row(3)), item(4, 2)])
     with pytest.raises(SelectionError, match="is for m=4 on target h100-sxm, and there is no"):
         jax_handlers._attributes(without, types)
 
 
-def test_shapes_are_indexed_once_and_what_is_not_chosen_is_not_read(
-    tuned: Any, framework: Any, runtime: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranked: list[Any] = []
-
-    def chosen_by(tuning: Any, params: Any, is_here: Any) -> Any:
-        ranked.append(params)
-        return tuning_records.chosen_by(tuning, params, is_here)
-
-    monkeypatch.setattr(tuned_module, "chosen_by", chosen_by)
-    assert _launched(runtime, framework, tuned, 4) == 1
-    assert len(ranked) == len(ITEMS)
-    assert [_launched(runtime, framework, tuned, m) for m in (3, 9)] == [1, 2]
-    assert len(ranked) == len(ITEMS)
-    read = {own.id for own in tuned.variants if "artifact" in vars(own)}
-    chosen = {"add[m=4,tile=1]@h100-sxm", "add[m=3,tile=1]@h100-sxm", "add[m=9,tile=2]@h100-sxm"}
-    assert read - {tuned.variants[0].id} == chosen - {tuned.variants[0].id}
-
-
-def test_a_route_has_what_every_gpu_of_the_process_gets(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
-    runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
-    theirs = row(4, gpu="h200", device="NVIDIA H200")
-    tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2, theirs), item(4, 3)])
-    types = (("f32", (4, 64)),) * 2
-    route = tuned.route(0, types)
-    assert [own.params["tile"] for own in route.candidates] == [1, 2]
-    assert route.is_only
-    assert tuned.route(1, types) is route
-
-
-def test_where_a_gpu_of_the_process_is_refused_a_route_keeps_all_variants(
-    framework: Any, runtime: Any, tmp_path: Path
-) -> None:
+def test_gpus_without_rows_keep_all_variants(framework: Any, runtime: Any, tmp_path: Path) -> None:
     runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
     tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2)])
     types = (("f32", (4, 64)),) * 2

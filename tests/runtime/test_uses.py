@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import random
-from collections.abc import Callable
 from typing import Any
 
 import made
 import numpy as np
 import pytest
 from orders import races
-from rig import NO_PARAMETERS, in_thread
+from rig import in_thread
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -69,131 +67,33 @@ def test_the_oracle_sees_a_race(runtime: Any, framework: Any) -> None:
     assert len(races(runtime, _of_add)) == 2
 
 
-def test_what_a_destroyed_stream_wrote_stays_in_reach(runtime: Any) -> None:
-    runtime.configure(asynchronous=1)
-    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
-    for array in (a, b):
-        array.copy_from(np.ones((4, 64), np.float32))
-    first = made.stream()
-    for _ in range(2):
-        kernel.into(a, b, out=out, stream=first)
-    _destroy(first)
-    kernel.into(out, b, out=a)
-    kernel.into(out, b, out=a, stream=made.stream())
-    out.__dlpack__()
-    assert out.__cuda_array_interface__["stream"] is not None
-    assert np.frombuffer(out.to_bytes(), np.float32)[0] == 2
-    out.copy_from(np.ones((4, 64), np.float32))
-    assert races(runtime, _of_add) == []
-
-
-def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_it(runtime: Any) -> None:
-    runtime.configure(asynchronous=1, reuse_streams=1)
-    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
-    first = made.stream()
-    kernel.into(a, b, out=out, stream=first)
-    _destroy(first)
-    second = made.stream()
-    assert second == first
-    before = runtime.count("cuStreamWaitEvent")
-    kernel.into(out, b, out=a, stream=second)
-    assert runtime.count("cuStreamWaitEvent") == before + 1
-
-
-def test_reads_that_are_over_are_forgotten(runtime: Any) -> None:
-    kernel, (a, b) = made.adder(runtime), _arrays(2)
-    for _ in range(50):
-        stream = made.stream()
-        kernel.into(a, b, out=_arrays(1)[0], stream=stream)
-        _destroy(stream)
-    assert len(a.uses._reads) <= 16
-    gc.collect()
-    assert runtime.count("cuEventCreate") <= 20
-
-
-def _names(runtime: Any, work: Callable[[], Any]) -> list[str]:
-    runtime.clear_log()
-    work()
-    return [call.name for call in runtime.calls()]
-
-
-@pytest.mark.skipif(not NO_PARAMETERS, reason="contexts of cuda-bindings 12 are never equal")
-def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any, native: Any) -> None:
-    inputs = dict.fromkeys("abc", "f32[4, 64]")
-    kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs))
-    (a, b, c, out), stream = _arrays(4), made.stream()
-
-    def default() -> None:
-        kernel.into(a, b, c, out=out)
-
-    def given() -> None:
-        kernel.into(a, b, c, out=out, stream=stream)
-
-    with active(get_device(0)):
-        for _ in range(2):  # bound, and two events that are used in turn
-            default()
-        assert _names(runtime, default) == [
-            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuLaunchKernelEx",
-            "cuCtxGetCurrent", "cuEventRecord",
-        ]  # fmt: skip
-        for _ in range(2):
-            given()
-        assert _names(runtime, given) == [
-            "cuCtxGetCurrent", "cuCtxGetCurrent", "cuStreamGetId",
-            "cuCtxGetCurrent", "cuLaunchKernelEx",
-            "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
-        ]  # fmt: skip
-
-
 # ---- captures
 
 
-def _numpy(runtime: Any) -> None:
-    array = np.ones((4, 64), np.float32)
-    assert (made.adder(runtime)(array, array) == 2).all()
-
-
-def _fills(runtime: Any) -> None:
-    (array,) = _arrays(1)
-    array.copy_from(np.ones((4, 64), np.float32))
-
-
-def _reads(runtime: Any) -> None:
+def _uses(runtime: Any) -> None:
+    """Copy, launch, read and export."""
+    ones = np.ones((4, 64), np.float32)
     kernel, (a, b, out) = made.adder(runtime), _arrays(3)
+    assert (kernel(ones, ones) == 2).all()
+    a.copy_from(ones)
     kernel.into(a, b, out=out, stream=made.stream())
     assert len(out.to_bytes()) == 1024
-
-
-def _exports(runtime: Any) -> None:
-    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
-    kernel.into(a, b, out=out, stream=made.stream())
     out.__dlpack__(stream=made.stream())
     assert out.__cuda_array_interface__["shape"] == (4, 64)
 
 
-@pytest.mark.parametrize(
-    ("work", "flags", "mode", "is_first"),
-    [
-        (_numpy, 0, GLOBAL, True),
-        (_fills, 1, THREAD_LOCAL, False),
-        (_reads, 0, RELAXED, False),
-        (_exports, 1, GLOBAL, True),
-        (_numpy, 1, THREAD_LOCAL, False),
-        (_exports, 0, RELAXED, False),
-    ],
-)
-def test_captures_of_other_threads_go_on(
-    work: Any, flags: int, mode: int, is_first: bool, runtime: Any
-) -> None:
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize(("flags", "is_first"), [(0, True), (1, True), (1, False)])
+def test_captures_of_all_threads_go_on(flags: int, mode: int, is_first: bool, runtime: Any) -> None:
     runtime.configure(asynchronous=1)
     if not is_first:
-        in_thread(lambda: work(runtime))
+        in_thread(lambda: _uses(runtime))
     stream = made.stream(flags=flags)
     with active(get_device(0)) as driver:
         kind = driver.bindings.CUstreamCaptureMode(mode)
         driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
-        in_thread(lambda: work(runtime))
-        work(runtime)  # nor is that of this thread ended
+        in_thread(lambda: _uses(runtime))
+        _uses(runtime)  # nor is that of this thread ended
         driver.call("cuStreamEndCapture", stream, what="a capture")
 
 
