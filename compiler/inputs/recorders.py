@@ -212,7 +212,8 @@ def record_imports() -> None:
     def recording_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        importer = module_of(globals if isinstance(globals, dict) else {})
+        # A call such as `__import__("helper")` passes no globals.
+        importer = module_of(globals if isinstance(globals, dict) else sys._getframe(1).f_globals)
         with _recording_failure(importer):
             result = plain_import(name, globals, locals, fromlist, level)
         try:

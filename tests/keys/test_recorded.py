@@ -38,6 +38,7 @@ READS = {
     "a copy": f"__import__('shutil').copyfile({NOTES}, os.devnull)",
     "in an import": "import reading",
     "in an import before": "import reading",
+    "in a call of __import__": "__import__('reading')",
     "kept": "import keeping; keeping.table()",
     "kept and answered again": "import keeping; keeping.table()",
     # Questions whose answer may depend on the contents.
