@@ -6,17 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from pallasc.errors import SpecError
-from pallasc.specs import templates
-from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.loading import matrix
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
 from pallasc.specs.loading.yaml_text import MOST_BYTES, MOST_VALUES, parse_document, read_document
@@ -26,30 +21,19 @@ HEAD = 'schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: k\n    entry: "json:lo
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".py"])
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_named_pipe_is_refused_and_not_waited_for(
-    suffix: str, inside: bool, tmp_path: Path
+def test_a_pipe_or_a_socket_is_refused_and_not_waited_for(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = tmp_path / f"pipe{suffix}"
-    os.mkfifo(pipe)
-    if inside and suffix == ".py":
-        (tmp_path / "other.yaml").write_text(f"{HEAD}    args: {{}}\n")
-        assert len(load_specs([tmp_path])) == 1
-        return
-    with pytest.raises(SpecError) as caught:
-        load_specs([tmp_path if inside else pipe])
-    assert str(caught.value) == f"{pipe}: this is a pipe, a socket, or a device, not a file."
-
-
-def test_devices_and_sockets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
-    with pytest.raises(SpecError, match=r"zero\.yaml: this is a pipe, a socket"):
-        load_specs([tmp_path / "zero.yaml"])
+    pipe = f"pipe{suffix}"
+    os.mkfifo(pipe)
+    with pytest.raises(SpecError) as caught:
+        load_specs([pipe])
+    assert str(caught.value) == f"{pipe}: this is a pipe, a socket, or a device, not a file."
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("socket.yaml")
-        with pytest.raises(SpecError, match=r"socket\.yaml: this is a pipe, a socket"):
-            load_specs([tmp_path / "socket.yaml"])
+        with pytest.raises(SpecError, match=r"(socket|pipe)\.yaml: this is a pipe, a socket"):
+            load_specs(["."])
 
 
 def test_no_more_is_read_than_a_file_may_have(tmp_path: Path) -> None:
@@ -61,63 +45,37 @@ def test_no_more_is_read_than_a_file_may_have(tmp_path: Path) -> None:
     assert str(caught.value) == f"{file}: the file is larger than {MOST_BYTES} bytes."
 
 
-class Counting:
-    """Counts the events that are taken from the parsers of PyYAML."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.events = 0
-        self._parse = yaml.parse
-        monkeypatch.setattr(yaml, "parse", self.parse)
-
-    def parse(self, text: str, **named: Any) -> Iterator[Any]:
-        """Parse as PyYAML does."""
-        for event in self._parse(text, **named):
-            self.events += 1
-            yield event
-
-
 @pytest.mark.parametrize(
-    ("text", "message", "events"),
+    ("text", "message", "most"),
     [
         # PyYAML 6.0.4 stops before our bound.
         ("[" * 4_000_000, "lists and mappings are nested too deeply|not YAML", 110),
         ("{a: " * 2_000_000, "lists and mappings are nested too deeply", 310),
         ("? " * 4_000_000, "a key must be text", 10),
         ("[" + "a," * 4_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
-        ("a: [" + "a[" * 4_000_000, "not YAML", 10),
         ("\r%TAG !a! x" * 700_000, "tags are not allowed", 0),
     ],
-    ids=["lists", "mappings", "keys", "wide", "brackets", "directives"],
+    ids=["lists", "mappings", "keys", "wide", "directives"],
 )
 def test_reading_stops_where_a_bound_is_reached(
-    text: str, message: str, events: int, monkeypatch: pytest.MonkeyPatch
+    text: str, message: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting = Counting(monkeypatch)
+    parse, events = yaml.parse, []
+    monkeypatch.setattr(
+        yaml, "parse", lambda *text, **how: (events.append(e) or e for e in parse(*text, **how))
+    )
     with pytest.raises(SpecError, match=message):
         parse_document(text, "t.yaml")
-    assert counting.events <= events
-
-
-def test_merged_mappings_are_copied_once() -> None:
-    many = ", ".join(f"k{i}: {i}" for i in range(1000))
-    text = f"a: &a {{{many}}}\nb: &b {{x: 1}}\nc: {{<<: [*a, {', '.join(['*b'] * 20_000)}]}}\n"
-    data = parse_document(text, "t").data
-    assert list(data["c"])[:2] == ["x", "k0"]
-    assert len(data["c"]) == 1001
+    assert len(events) <= most
 
 
 @pytest.mark.parametrize(
     "number",
-    ["9" * 101, "-" + "9" * 4301, "0x" + "f" * 100, "1" * 2_000_000 + ".5", "1e" + "9" * 100],
+    ["9" * 101, "0x" + "f" * 100, "1" * 2_000_000 + ".5"],
 )
 def test_a_number_has_at_most_a_hundred_characters(number: str) -> None:
     with pytest.raises(SpecError, match="this number is too long"):
         parse_document(f"a: {number}", "t")
-
-
-def test_long_text_is_no_number() -> None:
-    text = "1" + "_" * 100_000 + "x"
-    assert parse_document(f"a: {text}", "t").data == {"a": text}
 
 
 @pytest.mark.parametrize(
@@ -149,35 +107,14 @@ def test_long_words_are_compared_with_nothing() -> None:
     ("word", "known", "near"),
     [
         ("matmull", "matmul", True),
-        ("agrs", "args", True),
         ("regs", "registers", True),
-        ("numpy", "dummy", False),
         ("tile", "table", True),
         ("files", "reference", False),
-        ("foo", "run", False),
-        ("an", "argument", False),
         ("sms", "smem_per_sm_bytes", False),
     ],
 )
 def test_only_what_is_near_is_guessed(word: str, known: str, near: bool) -> None:
     assert nearest(word, [known]) == (known if near else None)
-
-
-def test_a_module_too_large_to_look_into_is_left_to_the_import(tmp_path: Path) -> None:
-    with (tmp_path / "large.py").open("wb") as stream:
-        stream.truncate(2**40)
-    check_entry(parse_entry("large.py:f"), str(tmp_path))
-
-
-@pytest.mark.parametrize("escape", [r"\uD800", r"\uDC00", r"a\uD800b", r"\uDE00\uD83D"])
-def test_half_of_a_character_is_refused(escape: str) -> None:
-    for text in (f'a: "{escape}"', f'"{escape}": 1'):
-        with pytest.raises(SpecError, match="holds half of a character, which cannot be written"):
-            parse_document(text, "t.yaml")
-
-
-def test_two_halves_are_a_character() -> None:
-    assert parse_document(r'{"a": "\ud83d\ude00"}', "t.json").data == {"a": "\U0001f600"}
 
 
 LIMITED = """
@@ -193,16 +130,11 @@ except SpecError as error:
 """
 
 
-def outcome(path: Path, text: str, **variables: str) -> str:
+def outcome(path: Path, text: str) -> str:
     """Expand a spec in a process that may take a gigabyte; return what it says."""
     path.write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", LIMITED, str(path)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-P", "-c", LIMITED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -260,7 +192,7 @@ def test_the_limit_can_be_raised_and_lowered(monkeypatch: pytest.MonkeyPatch) ->
     )
     monkeypatch.setenv("PALLASC_MAX_VARIANTS", "30")
     assert len(expand(specs)) == 30
-    for wrong in ("0", "many", "-3", "1e9", "²", "9" * 10):
+    for wrong in ("0", "many", "²", "9" * 10):
         monkeypatch.setenv("PALLASC_MAX_VARIANTS", wrong)
         with pytest.raises(SpecError, match=f"must be a whole number .*, got '{wrong}'"):
             expand(specs)
@@ -276,21 +208,3 @@ def test_targets_and_rows_and_other_kernels_count(monkeypatch: pytest.MonkeyPatc
             parse_yaml(f"{text}{kernel}    matrix: {{a: [1, 2], s: [1, 2]}}\n    include: "
                        "[{a: 7, s: 7}, {a: 8, s: 8}]\n")
         )  # fmt: skip
-
-
-def test_points_are_compared_as_often_as_there_are_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = 0
-    plain = templates.typed
-
-    def counting(value: object) -> str:
-        nonlocal calls
-        calls += 1
-        return plain(value)
-
-    for module in (templates, matrix):
-        monkeypatch.setattr(module, "typed", counting)
-    included = ", ".join(f"{{a: {n}, s: 1}}" for n in range(1000, 2000))
-    excluded = ", ".join(f"{{a: {n}}}" for n in range(500))
-    text = f"{ONE}    matrix: {{a: [{many(1000)}], s: [1]}}\n    include: [{included}]\n"
-    assert len(expand(parse_yaml(f"{text}    exclude: [{excluded}]\n"))) == 1500
-    assert calls < 10 * 2000

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.cubin import (
     Parameter,
@@ -31,9 +32,11 @@ _FUNCTION = re.compile(
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_resources_are_those_that_the_assembler_reports(assemble: Assemble, arch: str) -> None:
+def test_a_cubin_holds_what_the_assembler_reports(assemble: Assemble, arch: str) -> None:
     cubin, report = assemble(arch)
     parsed = parse_cubin(cubin)
+    assert parsed.sm == int(arch.strip("sm_a"))
+    assert parsed.ptx == ""
     found = {match["name"]: match for match in _FUNCTION.finditer(report)}
     assert set(parsed.kernels) == set(found) == {"plain", "shared", "stacked"}
     for name, kernel in parsed.kernels.items():
@@ -42,47 +45,21 @@ def test_resources_are_those_that_the_assembler_reports(assemble: Assemble, arch
         assert kernel.barriers == int(found[name]["barriers"])
         assert kernel.stack_bytes == int(found[name]["stack"])
         assert kernel.static_smem_bytes == (int(smem[1]) if smem else 0)
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_architecture_is_read_without_its_suffix(assemble: Assemble, arch: str) -> None:
-    assert parse_cubin(assemble(arch).cubin).sm == int(arch.strip("sm_a"))
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_parameters_have_the_sizes_of_the_signature(assemble: Assemble, arch: str) -> None:
-    kernels = parse_cubin(assemble(arch).cubin).kernels
-    assert kernels["plain"].parameters == (Parameter(0, 8), Parameter(8, 4))
-    assert [p.size for p in kernels["shared"].parameters] == [8, 384, 1]
-    assert [p.size for p in kernels["stacked"].parameters] == [8]
+    assert parsed.kernels["plain"].parameters == (Parameter(0, 8), Parameter(8, 4))
+    assert [p.size for p in parsed.kernels["shared"].parameters] == [8, 384, 1]
+    version = tool_version(find_toolchain().ptxas)
+    (tool,) = parsed.tools
+    assert tools_of(cubin) == (tool,)
+    assert (tool.name, tool.version) == ("ptxas", version)
+    assert f"-arch {arch}" in tool.options
+    assert version.startswith(f"{parsed.toolkit}.")
 
 
 def test_system_shared_memory_is_not_counted_from_hopper_on(assemble: Assemble) -> None:
     for arch, size in (("sm_89", 2048), ("sm_90a", 3072)):
-        cubin = assemble(arch).cubin
-        section = parse_elf(cubin).section(".nv.shared.shared")
+        section = parse_elf(assemble(arch).cubin).section(".nv.shared.shared")
         assert section is not None
         assert section.size == size
-        assert parse_cubin(cubin).kernels["shared"].static_smem_bytes == 2048
-
-
-def test_the_toolkit_is_the_one_of_the_assembler(assemble: Assemble) -> None:
-    from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
-
-    version = tool_version(find_toolchain().ptxas)
-    assert version.startswith(parse_cubin(assemble("sm_90a").cubin).toolkit + ".")
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_a_cubin_names_the_tool_that_made_it(assemble: Assemble, arch: str) -> None:
-    from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
-
-    version = tool_version(find_toolchain().ptxas)
-    cubin = assemble(arch).cubin
-    (tool,) = parse_cubin(cubin).tools
-    assert tools_of(cubin) == (tool,)
-    assert (tool.name, tool.version) == ("ptxas", version)
-    assert f"-arch {arch}" in tool.options
 
 
 PTXAS = Tool("ptxas", "13.5.37", "")
@@ -91,9 +68,7 @@ PTXAS = Tool("ptxas", "13.5.37", "")
 @pytest.mark.parametrize(
     ("tools", "maker"),
     [
-        ((PTXAS,), ""),
         ((Tool("nvlink", "13.4.1", ""), PTXAS), ""),
-        ((Tool("ptxas", "13.0.88", ""),), "ptxas 13.0.88"),
         ((Tool("nvlink", "13.5.37", ""), Tool("ptxas", "13.0.88", "")), "ptxas 13.0.88"),
         ((Tool("nvJIT API", "13.5.37", ""), PTXAS), "nvJIT API 13.5.37"),
         ((), "a tool that it does not name"),
@@ -101,14 +76,7 @@ PTXAS = Tool("ptxas", "13.5.37", "")
 )
 def test_another_maker_than_the_assembler_is_named(tools: tuple[Tool, ...], maker: str) -> None:
     assert other_maker(tools, "13.5.37") == maker
-
-
-def test_what_names_no_tool_may_be_from_cuda_12() -> None:
     assert other_maker((), "12.9.86") == ""
-
-
-def test_a_cubin_without_debug_data_has_no_ptx(assemble: Assemble) -> None:
-    assert parse_cubin(assemble("sm_90a").cubin).ptx == ""
 
 
 def test_an_object_for_a_cpu_is_no_cubin(assemble: Assemble) -> None:

@@ -43,11 +43,9 @@ def test_sections_have_names_kinds_and_contents() -> None:
     ]
     assert (elf.machine, elf.abi_version, elf.flags) == (190, 8, 0x5A)
     assert elf.section(".none") is None
-
-
-def test_the_size_does_not_count_what_lies_behind() -> None:
     data = _elf([(".text.k", 1, b"abc")])
     assert parse_elf(data + b"more").size == len(data)
+    assert parse_elf(data).symbols() == []
 
 
 def test_symbols_say_whether_they_are_defined() -> None:
@@ -55,10 +53,6 @@ def test_symbols_say_whether_they_are_defined() -> None:
     table += struct.pack("<IBBHQQ", 7, 0, 0, 2, 0, 0)
     elf = parse_elf(_elf([(".symtab", 2, table), (".strtab", 3, b"\0hello\0world\0")]))
     assert [(s.name, s.section) for s in elf.symbols()] == [("", 0), ("hello", 0), ("world", 2)]
-
-
-def test_a_file_without_symbols_has_none() -> None:
-    assert parse_elf(_elf([(".text", 1, b"")])).symbols() == []
 
 
 @pytest.mark.parametrize(

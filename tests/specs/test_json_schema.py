@@ -20,11 +20,8 @@ def errors(data: Any) -> list[str]:
     return [error.message for error in VALIDATOR.iter_errors(data)]
 
 
-def test_the_file_in_docs_is_fresh() -> None:
+def test_the_file_in_docs_is_fresh_and_is_a_schema() -> None:
     assert (ROOT / "docs/spec.schema.json").read_text("utf-8") == json_schema_text()
-
-
-def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(json_schema())
 
 
@@ -36,15 +33,11 @@ def test_every_field_is_in_the_schema_with_its_meaning() -> None:
     assert all(kernels[field.name]["description"] == field.doc for field in KERNEL_FIELDS)
 
 
-LIBRARY = sorted(
-    item.name for item in resources.files("pallasc.specs.library").iterdir() if ".yaml" in item.name
-)
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_the_library_is_valid(name: str) -> None:
-    text = resources.files("pallasc.specs.library").joinpath(name).read_text("utf-8")
-    assert errors(yaml.safe_load(text)) == []
+def test_the_library_is_valid() -> None:
+    files = resources.files("pallasc.specs.library").iterdir()
+    specs = [file for file in files if ".yaml" in file.name]
+    assert specs
+    assert [errors(yaml.safe_load(file.read_text("utf-8"))) for file in specs] == [[]] * len(specs)
 
 
 @pytest.mark.parametrize(
@@ -61,15 +54,7 @@ def test_the_library_is_valid(name: str) -> None:
         {"static": {"a": {"$ref": "m:Enum.{mode}"}, "b": {"$call": "{f}", "x": "{t.m}"}}},
         {"budget": {"registers": "{r}", "spill_bytes": 0}, "tolerance": {"rtol": 0.1}},
         {"budget": {"registers": "+8", "cubin_bytes": "+2.5 %", "occupancy": ">= baseline"}},
-        {
-            "check": {
-                "m": 128,
-                "dtype": "f32",
-                "$seed": 7,
-                "$tolerance": {"atol": "{m}"},
-                "$args": {"x": "f32[{m}]"},
-            }
-        },
+        {"check": {"m": 1, "$seed": 7, "$tolerance": {"atol": "{m}"}, "$args": {"x": "f32[{m}]"}}},
     ],
 )
 def test_the_schema_accepts_what_the_loader_accepts(kernel: dict[str, Any]) -> None:

@@ -25,16 +25,11 @@ def test_a_file_is_executed_once_unless_asked(tmp_path: Path) -> None:
     assert sys.modules[module_name(file)].__name__ == "_pallasc_spec_once"
 
 
-def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
-    (tmp_path / "pallasc_test_neighbour.py").write_text("value = 3\n")
-    (tmp_path / "main.py").write_text("from pallasc_test_neighbour import value\n")
-    assert load_module(tmp_path / "main.py").value == 3
-
-
 def test_files_of_one_stem_do_not_mix(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "same.py").write_text(f"value = {name!r}\n")
+        (tmp_path / name / "near_by.py").touch()
+        (tmp_path / name / "same.py").write_text(f"import near_by\nvalue = {name!r}\n")
     assert load_module(tmp_path / "one/same.py").value == "one"
     assert load_module(tmp_path / "two/same.py").value == "two"
 

@@ -49,8 +49,6 @@ def damaged(*path: Any, to: object) -> bytes:
         (("files", 0, "text"), [[3, ["a\nb"]]], "a line of source has several lines"),
         (("frames", 0, 0), 7, "out of range"),
         (("frames", 0, 1), -1, "a whole number from 0, got -1"),
-        (("stacks", 0), [9], "out of range"),
-        (("kernels", 0, "name"), 4, "expected text"),
         (("kernels", 0, "ptx_lines"), [2], "runs of a wrong length"),
         (("kernels", 0, "ptx_lines"), [2**40, 1], "runs of a wrong length"),
         (("kernels", 0, "shared_memory", 0), {}, "'what' is missing"),

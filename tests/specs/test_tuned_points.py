@@ -79,6 +79,8 @@ def test_without_rows_or_a_default_every_point_is_built(expanded: Expanded) -> N
     assert len(found) == 16
     assert found[0].static == {"stages": 2, "tile": 64}
     assert found[0].tuning == Tuning(by=("m",), over=("tile", "stages"))
+    (with_row, *_) = expanded("", row(300, 64, 2))
+    assert found[0].request() == with_row.request()
     (remark,) = remarks
     assert remark.startswith("k: ")
     assert remark.endswith(
@@ -111,18 +113,11 @@ def test_the_row_of_the_exact_key_goes_before_that_of_its_bucket(expanded: Expan
         (m, 128, 4) for m in (300, 1000, 1024, 5000)
     ]
     assert len(found) == 7
-
-
-def test_rounding_down_takes_the_bucket_below(expanded: Expanded) -> None:
     found = expanded("buckets: {m: [256, 1024]}\nround: down", row(256, 64, 2), row(1024, 64, 4))
     assert points(found) == [(300, 64, 2), (1000, 64, 2), (1024, 64, 4), (5000, 64, 4)]
-
-
-def test_all_points_are_built_where_they_are_asked_for(expanded: Expanded) -> None:
     found = expanded("default: {tile: 64, stages: 2}", row(300, 128, 4), all_points=True)
     assert len(found) == 16
-    marked = [v.id for v in found if v.tuning and (v.tuning.rows or v.tuning.is_default)]
-    assert len(marked) == 5
+    assert len([v for v in found if v.tuning and (v.tuning.rows or v.tuning.is_default)]) == 5
 
 
 def test_a_target_without_rows_has_all_points(expanded: Expanded) -> None:
@@ -136,22 +131,15 @@ def test_a_target_without_rows_has_all_points(expanded: Expanded) -> None:
     assert "has no rows for b200," in remarks[0]
 
 
-def test_exclude_and_selected_points_see_tuned_parameters(expanded: Expanded) -> None:
+def test_excluded_and_included_points_name_tuned_parameters(expanded: Expanded) -> None:
     spec = SPEC.replace("    tune:", "    exclude: [{tile: 128, stages: 4}]\n    tune:")
     assert (300, 128, 4) not in points(expanded(spec=spec))
+    matrix = "matrix: {m: [300, 1000, 1024, 5000]}"
+    (variant,) = expanded(spec=SPEC.replace(matrix, "include: [{tile: 64, m: 8, stages: 2}]"))
+    assert variant.id == "k[m=8,tile=64,stages=2]@h100-sxm"
     with pytest.raises(SpecError) as caught:
         expanded("", row(300, 128, 4), spec=spec)
     assert "no point with m=300 has tile=128, stages=4: 'exclude' drops it." in str(caught.value)
-
-
-def test_points_that_are_included_alone_name_tuned_parameters(expanded: Expanded) -> None:
-    spec = SPEC.replace(
-        "matrix: {m: [300, 1000, 1024, 5000]}", "include: [{tile: 64, m: 8, stages: 2}]"
-    )
-    (variant,) = expanded(spec=spec)
-    assert variant.id == "k[m=8,tile=64,stages=2]@h100-sxm"
-    assert variant.tuning is not None
-    assert variant.tuning.by == ("m",)
 
 
 def test_named_values_stand_by_their_names(expanded: Expanded) -> None:
@@ -161,12 +149,6 @@ def test_named_values_stand_by_their_names(expanded: Expanded) -> None:
     for text in ("[1, 2]", '"[1,2]"'):
         found = expanded(f"default: {{tile: {text}, stages: 2}}", spec=spec)
         assert found[0].id == "k[m=300,tile=[1,2],stages=2]@h100-sxm"
-
-
-def test_the_request_of_a_variant_does_not_depend_on_its_table(expanded: Expanded) -> None:
-    (without, *_) = expanded()
-    (with_row, *_) = expanded("", row(300, 64, 2))
-    assert without.request() == with_row.request()
 
 
 def test_tuned_specs_and_variants_survive_json(expanded: Expanded, tmp_path: Path) -> None:
@@ -183,17 +165,14 @@ def test_tuned_specs_and_variants_survive_json(expanded: Expanded, tmp_path: Pat
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (row(300, 64, 2, "h100"), "k: unknown model 'h100'."),
-        (row(300, 64, 2, "sm_90a"), "k: unknown model 'sm_90a'."),
-        (row(300, 32, 2), "k: 32 is not a value of parameter 'tile'."),
-        (row(301, 64, 2), "k: no point has m=301."),
-        (row(2048, 64, 2), "k: no point has m=2048."),
-        (Row("h100-sxm", ("a",), {"tile": 64, "stages": 2}, DIGEST),
-         "k: no point has m=a."),
+        (row(300, 64, 2, "h100"), "unknown model 'h100'."),
+        (row(300, 64, 2, "sm_90a"), "unknown model 'sm_90a'."),
+        (row(300, 32, 2), "32 is not a value of parameter 'tile'."),
+        (row(301, 64, 2), "no point has m=301."),
+        (row(2048, 64, 2), "no point has m=2048."),
+        (Row("h100-sxm", ("a",), {"tile": 64, "stages": 2}, DIGEST), "no point has m=a."),
         (Row("h100-sxm", (300,), {"tile": 64}, DIGEST),
-         "k: the row says what to use for tile, and tile, stages are tuned."),
-        (Row("h100-sxm", (300,), {"tile": 64, "stage": 2}, DIGEST),
-         "k: the row says what to use for tile, stage, and tile, stages are tuned."),
+         "the row says what to use for tile, and tile, stages are tuned."),
     ],
 )  # fmt: skip
 def test_a_row_that_no_point_has_is_refused(
@@ -201,54 +180,35 @@ def test_a_row_that_no_point_has_is_refused(
 ) -> None:
     with pytest.raises(SpecError) as caught:
         expanded("buckets: {m: pow2}\npad: {m: {x: 0}}", wrong)
-    assert caught.value.message == message
+    assert caught.value.message == f"k: {message}"
     assert str(caught.value.location) == f"{tmp_path}/k.tuned.yaml:8:9"
+    if "'h100'" in message:
+        assert caught.value.hint == "Did you mean 'h100-sxm' or 'h100-pcie'?"
 
 
-def test_an_unknown_model_gets_the_suggestion_that_a_target_gets(expanded: Expanded) -> None:
-    with pytest.raises(SpecError) as caught:
-        expanded("", row(300, 64, 2, "h100"))
-    assert caught.value.hint == "Did you mean 'h100-sxm' or 'h100-pcie'?"
-
-
-def test_a_table_by_other_parameters_is_refused(expanded: Expanded, tmp_path: Path) -> None:
+def test_rows_that_fit_no_kernel_or_point_are_refused(expanded: Expanded, tmp_path: Path) -> None:
     spec = SPEC.replace("matrix: {m", "matrix: {n: [1], m").replace("f32[{m}]", "f32[{m}, {n}]")
     with pytest.raises(SpecError) as caught:
         expanded("", row(300, 64, 2), spec=spec)
     assert caught.value.message == "the rows of k are by m, and its spec says by n, m."
-    assert caught.value.hint is not None
-    assert f"The spec is at {tmp_path}/k.yaml:10:7." in caught.value.hint
-
-
-def test_rows_of_another_kernel_are_refused(expanded: Expanded, tmp_path: Path) -> None:
+    assert f"The spec is at {tmp_path}/k.yaml:10:7." in str(caught.value.hint)
+    with pytest.raises(SpecError) as caught:
+        expanded("buckets: {m: pow2}", row(16, 64, 2))
+    assert caught.value.message.startswith("k: no row of ")
+    assert "--all-points" in str(caught.value.hint)
     (tmp_path / "k.tuned.yaml").write_text(table_text({"kk": Table(("m",), (row(300, 64, 2),))}))
     with pytest.raises(SpecError) as caught:
         expanded()
     assert caught.value.message == f"kernel 'kk' is not tuned in {tmp_path}/k.yaml."
     assert caught.value.hint == "Did you mean 'k'?"
-
-
-def test_a_shared_table_may_have_rows_of_other_specs(expanded: Expanded, tmp_path: Path) -> None:
-    tables = {name: Table(("m",), (row(300, 64, 2),)) for name in ("k", "other")}
-    (tmp_path / "shared.tuned.yaml").write_text(table_text(tables))
-    remarks: list[str] = []
-    assert points(expanded("table: shared.tuned.yaml", remarks=remarks)) == [(300, 64, 2)]
-    assert (
-        f"{tmp_path}/shared.tuned.yaml: the rows of other are of no kernel of these specs."
-        in remarks
-    )
-
-
-def test_a_folder_skips_tables_and_a_table_is_no_spec(expanded: Expanded, tmp_path: Path) -> None:
-    expanded("", row(300, 64, 2))
-    assert [spec.name for spec in load_specs([tmp_path])] == ["k"]
     with pytest.raises(SpecError, match="this is a table of tuned kernels, not a spec file"):
         load_specs([tmp_path / "k.tuned.yaml"])
-
-
-def test_no_row_for_any_point_and_no_default_is_refused(expanded: Expanded) -> None:
-    with pytest.raises(SpecError) as caught:
-        expanded("buckets: {m: pow2}", row(16, 64, 2))
-    assert caught.value.message.startswith("k: no row of ")
-    assert caught.value.hint is not None
-    assert "--all-points" in caught.value.hint
+    tables = {name: Table(("m",), (row(300, 64, 2),)) for name in ("k", "other")}
+    (tmp_path / "k.tuned.yaml").rename(tmp_path / "shared.tuned.yaml").write_text(
+        table_text(tables)
+    )
+    told: list[str] = []
+    assert points(expanded("table: shared.tuned.yaml", remarks=told)) == [(300, 64, 2)]
+    assert told == [
+        f"{tmp_path}/shared.tuned.yaml: the rows of other are of no kernel of these specs."
+    ]

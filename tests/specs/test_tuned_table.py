@@ -39,14 +39,7 @@ us: 1.0e-05}}
 """
 USE = {"tile_m": 64}
 ROWS = (
-    Row(
-        "h100-sxm",
-        (1024, 4096, "bf16"),
-        {"tile_m": 128},
-        DIGEST,
-        "",
-        Measured(1e-05),
-    ),
+    Row("h100-sxm", (1024, 4096, "bf16"), {"tile_m": 128}, DIGEST, "", Measured(1e-05)),
     Row("h100-sxm", (64, 4096, "bf16"), USE, DIGEST, "", FULL),
     Row("b200", (64, 4096, "bf16"), USE, None, "tokamax 0.0.17"),
 )
@@ -71,9 +64,8 @@ def test_what_is_written_is_read_back_with_places() -> None:
 
 
 VALUES = [
-    None, True, False, 0, -3, 2**63, 0.5, -1e-7, 1e22, "", "no", "Null", "y", "1", "1e5", "0x1f",
-    "2026-11-23", "1:30", "a b", "a: b", "#x", '"', "\\", "é", "\n\t", "😀", "- a", "[64,128]", "~",
-    ".inf", "bf16",
+    None, True, 0, -3, 2**63, 0.5, -1e-7, 1e22, "", "no", "Null", "y", "1", "1e5", "0x1f", "1:30",
+    "2026-11-23", "a: b", "#x", '"', "\\", "é", "\n\t", "😀", "- a", "[64,128]", "~", ".inf",
 ]  # fmt: skip
 
 
@@ -106,25 +98,18 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {DIGEST}}}\n"
     ("text", "message"),
     [
         ("", "t: the table is empty."),
-        ("[]", "t:1:1: expected a mapping, got a list."),
-        ("schema: 1", "t:1:1: field 'kernels' is missing."),
         ("kernels: {}", "t:1:1: field 'schema' is missing."),
         ("schema: 2\nkernels: {}", "t:1:9: schema: the table has schema 2, and this pallasc reads "
          "schema 1."),
-        ("schema: 1\nkernels: []", "t:2:10: kernels: expected a mapping of kernels, got a list."),
         ("schema: 1\nkernel: {}", "t:2:1: unknown field 'kernel'."),
         (f"{HEAD}{ROW}<<<<<<< ours\n", "t:7: the table holds the marks of a merge conflict."),
         (HEAD + ROW.replace("[1]", "[1, 2]"),
          "t:6:26: kernels.k.rows[0].key: the key has 2 values, and 'by' has 1 parameter."),
-        (HEAD + ROW.replace("artifact: ", "artefact: "),
-         "t:6:44: kernels.k.rows[0]: unknown field 'artefact'."),
         (HEAD + ROW.replace(DIGEST, "abc"),
          "t:6:54: kernels.k.rows[0].artifact: expected a digest of 64 hexadecimal digits, "
          "got 'abc'."),
         (HEAD + ROW.replace("}\n", ", rounds: 3}\n"),
          "t:6:9: kernels.k.rows[0]: the row has figures of a measurement, and no time."),
-        (HEAD + ROW.replace("{a: 1}", "{}"),
-         "t:6:36: kernels.k.rows[0].use: the mapping of tuned parameters is empty."),
         (HEAD + ROW.replace("{a: 1}", "{a: [1]}"),
          "t:6:40: kernels.k.rows[0].use.a: expected text, a number, true, false or null, got a "
          "list."),

@@ -17,45 +17,34 @@ from pallasc.specs.loading.yaml_text import MOST_VALUES, parse_document, read_do
 @pytest.mark.parametrize(
     ("text", "data"),
     [
-        ("a: 1", {"a": 1}),
-        ("a: 1e3", {"a": 1000.0}),
-        ("a: 1.0e-2", {"a": 0.01}),
-        ("a: .5", {"a": 0.5}),
-        ("a: -0x10", {"a": "-0x10"}),
-        ("a: 0x10", {"a": 16}),
-        ("a: 0o17", {"a": 15}),
-        ("a: -3", {"a": -3}),
-        ("a: true", {"a": True}),
-        ("a: False", {"a": False}),
-        ("a: ~", {"a": None}),
-        ("a:", {"a": None}),
-        ("a: 'no'", {"a": "no"}),
-        ('a: "1"', {"a": "1"}),
-        ("a: !!str 1", {"a": "1"}),
-        ("a: y", {"a": "y"}),
-        ("a: n", {"a": "n"}),
-        ("n: [1]", {"n": [1]}),
-        ("a: json:dumps", {"a": "json:dumps"}),
-        ("a: 1.2.3", {"a": "1.2.3"}),
-        ("a: bf16[{m}, 4]", {"a": "bf16[{m}, 4]"}),
-        ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
-        ("a: &x {b: 1, d: 2}\nc: {<<: *x, d: 3}", {"a": {"b": 1, "d": 2}, "c": {"b": 1, "d": 3}}),
+        ("a: 1e3", {"a": 1000.0}), ("a: 1.0e-2", {"a": 0.01}), ("a: .5", {"a": 0.5}),
+        ("a: -0x10", {"a": "-0x10"}), ("a: 0x10", {"a": 16}), ("a: 0o17", {"a": 15}),
+        ("a: -3", {"a": -3}), ("a: False", {"a": False}), ("a: ~", {"a": None}),
+        ("a:", {"a": None}), ("a: 'no'", {"a": "no"}), ("a: !!str 1", {"a": "1"}),
+        ("a: y", {"a": "y"}), ("n: [1]", {"n": [1]}), ("a: json:dumps", {"a": "json:dumps"}),
+        ("a: 1.2.3", {"a": "1.2.3"}), ("a: bf16[{m}, 4]", {"a": "bf16[{m}, 4]"}),
         ("a: &x {b: 1}\nc: {<<: [*x, {b: 2, e: 3}]}", {"a": {"b": 1}, "c": {"b": 1, "e": 3}}),
-        ("\ufeffa: 1", {"a": 1}),
+        ("a: &x {b: 1, d: 2}\nc: {<<: *x, d: 3}", {"a": {"b": 1, "d": 2}, "c": {"b": 1, "d": 3}}),
+        ("\ufeffa: 1", {"a": 1}), (r'{"a": "\ud83d\ude00"}', {"a": "\U0001f600"}),
+        ("a: 1" + "_" * 100_000 + "x", {"a": "1" + "_" * 100_000 + "x"}),
     ],
-)
+    ids=range(22),
+)  # fmt: skip
 def test_plain_scalars_follow_yaml_1_2(text: str, data: Any) -> None:
-    assert parse_document(text, "t").data == data
     assert repr(parse_document(text, "t").data) == repr(data)
 
 
-@pytest.mark.parametrize(
-    "word", ["yes", "No", "on", "OFF", "010", "-07", "1_000", "1:30", "190:20:30", "2026-01-01"]
-)
+@pytest.mark.parametrize("word", ["No", "on", "-07", "1_000", "190:20:30", "2026-01-01"])
 def test_words_that_yaml_versions_read_differently_are_refused(word: str) -> None:
     for text in (f"a: {word}", f"{word}: 1"):
         with pytest.raises(SpecError, match="read this differently"):
             parse_document(text, "t")
+
+
+@pytest.mark.parametrize("text", [r'a: "a\uD800b"', r'"\uDE00\uD83D": 1'])
+def test_half_of_a_character_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="holds half of a character, which cannot be written"):
+        parse_document(text, "t.yaml")
 
 
 def test_every_value_and_key_has_its_place() -> None:
@@ -72,17 +61,12 @@ def test_every_value_and_key_has_its_place() -> None:
         ("a: 1\na: 2", "t:2:1: key 'a' is given twice, first at t:1:1."),
         ("a: !foo 1", "t:1:4: the tag !foo is not allowed."),
         ("a: !!int '1'", "t:1:4: the tag !!int is not allowed."),
-        ("a: !!binary aGk=", "t:1:4: the tag !!binary is not allowed."),
-        ("a: !!set {b}", "t:1:4: the tag !!set is not allowed."),
         ("a: !!python/name:os.system", "t:1:4: the tag !!python/name:os.system is not allowed."),
-        ("a: {m}", "t:1:4: {m} is a mapping in YAML."),
         ("? [1]\n: 2", "t:1:3: a key must be text."),
-        ("a: *x", "t:1:4: not YAML: found undefined alias 'x'."),
         ("<<: 1", "t:1:5: '<<' takes a mapping."),
         ("a: &x [*x]", "t:1:8: an alias refers to what contains it."),
         ("a: 1\n---\nb: 2", "t:2:1: a file must be one document; a second one begins here."),
         ("a: \x01", "t:1: not YAML: character 0x1 is not allowed."),
-        ("a: " + "9" * 200, "t:1:4: this number is too long."),
     ],
 )
 def test_what_is_not_plain_data_is_refused(text: str, message: str) -> None:
