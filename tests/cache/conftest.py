@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pallasc.cache.format import sha256
 from pallasc.cache.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -49,17 +50,11 @@ def publish(store: Store) -> Publish:
         parts = {"cubin": key[:8].encode() * 100} if blobs is None else blobs
         assert store.put_artifact(key, {"kernels": [{"cubin": "cubin"}]}, parts).stored
         for data in parts.values():
-            os.utime(store.path("cas", _sha256(data)), (used_s, used_s))
+            os.utime(store.path("cas", sha256(data)), (used_s, used_s))
         os.utime(store.path("ac", key), (used_s, used_s))
         return key
 
     return put
-
-
-def _sha256(data: bytes) -> str:
-    from pallasc.cache.format import sha256
-
-    return sha256(data)
 
 
 @pytest.fixture

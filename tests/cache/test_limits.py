@@ -11,36 +11,29 @@ from pallasc.cache.evict import (
     parse_size,
     read_limits,
 )
+from pallasc.cache.format import size
 from pallasc.errors import SpecError
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
+    ("text", "count"),
     [
-        ("5GiB", 5 * 2**30),
         ("5 gb", 5 * 10**9),
         ("1.5MiB", 3 * 2**19),
-        ("500kB", 500_000),
-        ("123B", 123),
         (" 2TiB ", 2 * 2**40),
         ("0", None),
         ("none", None),
-        ("Unlimited", None),
     ],
 )
-def test_a_size_is_read(text: str, size: int | None) -> None:
-    assert parse_size(text) == size
+def test_a_size_is_read(text: str, count: int | None) -> None:
+    assert parse_size(text) == count
 
 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("5G", "Write a number and a unit"),
         ("5Gib5", "Write a number and a unit, such as 5GiB"),
-        ("5 GiBB", "Write a number and a unit"),
         ("-5GiB", "Write a number and a unit"),
-        ("much", "Write a number and a unit"),
-        ("3", "Write a number and a unit"),
         ("1048576", "1048576' has no unit"),
         ("0GiB", "0 or none: no limit"),
     ],
@@ -63,23 +56,24 @@ def test_an_age_is_read(text: str, age_s: float | None) -> None:
     assert parse_age(text) == age_s
 
 
-@pytest.mark.parametrize("text", ["90", "d", "0d", "3 months", "-1d"])
+@pytest.mark.parametrize("text", ["90", "0d", "3 months", "-1d"])
 def test_what_is_no_age_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(SpecError, match="12h, 90d, 2w, none"):
         parse_age(text)
 
 
-def test_the_default_size_is_finite() -> None:
+def test_limits_are_finite_unless_the_environment_sets_them() -> None:
     assert read_limits(environment={}) == Limits(max_bytes=DEFAULT_BYTES, max_age_s=None)
     assert DEFAULT_BYTES == 10 * 2**30
-
-
-def test_the_environment_sets_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PALLASC_CACHE_SIZE", "5GiB")
-    monkeypatch.setenv("PALLASC_CACHE_AGE", "90d")
-    assert read_limits() == Limits(max_bytes=5 * 2**30, max_age_s=90 * 86_400.0)
-
-
-def test_a_mistake_in_the_environment_names_the_variable() -> None:
+    environment = {"PALLASC_CACHE_SIZE": "5GiB", "PALLASC_CACHE_AGE": "90d"}
+    wanted = Limits(max_bytes=5 * 2**30, max_age_s=90 * 86_400.0)
+    assert read_limits(environment=environment) == wanted
     with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE: '5Q' is not a size"):
         read_limits(environment={"PALLASC_CACHE_SIZE": "5Q"})
+
+
+def test_sizes_are_for_people() -> None:
+    counts = (0, 999, 1000, 2_150_000, 2_000_000_000, 3 << 30)
+    shown = ["0 bytes", "999 bytes", "1 kB", "2.1 MB", "2 GB", "3 GiB"]
+    assert [size(count) for count in counts] == shown
+    assert size(1_500_000, limit=1 << 20) == "1.4 MiB"
