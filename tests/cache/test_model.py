@@ -202,10 +202,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert found.findings == []
         assert found.records == len(self.used)
 
-    @rule()
-    def cut_the_index(self) -> None:
+    @rule(seed=st.integers(0, 99), cut=st.booleans())
+    def damage_the_index(self, seed: int, cut: bool) -> None:
+        path = self.store.folder / "stat" / "index"
         with contextlib.suppress(FileNotFoundError):
-            os.truncate(self.store.folder / "stat" / "index", 1000)
+            data = bytearray(path.read_bytes())
+            place = random.Random(seed).randrange(len(data))
+            data[place] ^= 1
+            path.write_bytes(data[:place] if cut else data)
 
     @invariant()
     def every_answer_is_right(self) -> None:

@@ -27,17 +27,7 @@ def refuse(number: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    "number",
-    [
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ESTALE,
-        errno.EACCES,
-        errno.ENOTDIR,
-        errno.ELOOP,
-        errno.ENOMEM,
-    ],
+    "number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ENOTDIR, errno.ELOOP]
 )
 @pytest.mark.parametrize("call", ["open", "read", "fstat"])
 def test_a_read_error_is_a_miss_with_one_warning(
@@ -75,7 +65,7 @@ def test_a_read_error_at_a_blob_does_not_put_the_record_away(
     assert store.get_artifact(KEY, verify=True) is not None
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 @pytest.mark.parametrize("call", ["open", "mkdir", "write", "fsync", "link", "rename", "close"])
 def test_a_write_error_stores_nothing_and_says_why(
     store: Store, monkeypatch: pytest.MonkeyPatch, number: int, call: str
@@ -92,39 +82,26 @@ def test_a_write_error_stores_nothing_and_says_why(
     assert store.get_artifact(KEY, verify=True) is not None
 
 
-def test_short_writes_are_continued(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:100]))
-    assert put(store).stored
-    assert store.get_artifact(KEY, verify=True) is not None
-
-
 @pytest.mark.parametrize("claimed", [0, None])
 def test_a_write_that_lies_stores_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, claimed: int | None
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(
-            os, "write", lambda _, data: len(data) if claimed is None else claimed, raising=True
-        )
+        patch.setattr(os, "write", lambda _, data: len(data) if claimed is None else claimed)
         assert not put(store).stored
     assert files_in(store, "tmp") == []
     assert store.get_artifact(KEY) is None
-
-
-def test_a_disk_that_keeps_other_bytes_than_written_never_gives_a_hit(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
     real = os.write
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda descriptor, data: real(descriptor, b"\0" * len(data)))
+        patch.setattr(os, "write", lambda place, data: real(place, b"\0" * len(data)))
         put(store)
     assert store.get_artifact(KEY, verify=True) is None
+    monkeypatch.setattr(os, "write", lambda place, data: real(place, data[:100]))
     assert put(store).stored
     assert store.get_artifact(KEY, verify=True) is not None
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EMLINK])
 def test_a_file_system_without_links_keeps_the_first_one_too(
     store: Store, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -153,17 +130,11 @@ def test_a_folder_that_cannot_be_synced_is_good_enough(
 
 def test_a_file_in_the_place_of_the_store_stores_nothing(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("mine")
-    store = Store(tmp_path / "store")
+    told: list[str] = []
+    store = Store(tmp_path / "store", warn=told.append)
     assert store.get_artifact(KEY) is None
     assert not put(store).stored
     assert not store.put_manifest(KEY, Manifest()).stored
     assert (tmp_path / "store").read_text() == "mine"
-    assert len(store.warnings) == 2
-
-
-def test_each_warning_goes_to_the_callers_function_too(tmp_path: Path) -> None:
-    told: list[str] = []
-    (tmp_path / "store").write_text("mine")
-    store = Store(tmp_path / "store", warn=told.append)
-    store.get_artifact(KEY)
-    assert told == store.warnings != []
+    assert told == store.warnings
+    assert len(told) == 2

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +11,7 @@ from stored import put_blob
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import sha256
-from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.cache.verify import Verified, verify
@@ -66,18 +61,6 @@ DAMAGES: dict[str, tuple[Damage, list[tuple[str, str]]]] = {
         [("corrupt", "cas"), ("incomplete", "ac")],
     ),
     "blob gone": (lambda store: store.path("cas", DIGEST).unlink(), [("incomplete", "ac")]),
-    "record cut": (
-        lambda store: store.path("ac", KEY).write_bytes(store.path("ac", KEY).read_bytes()[:-1]),
-        [("corrupt", "ac")],
-    ),
-    "manifest empty": (
-        lambda store: store.path("man", REQUEST).write_bytes(b""),
-        [("corrupt", "man")],
-    ),
-    "file of another name": (
-        lambda store: (store.folder / "ac" / "ab" / "notes.txt").write_text("mine"),
-        [("foreign", "ac")],
-    ),
     "file in the wrong shard": (
         lambda store: store.path("ac", KEY).rename(store.folder / "ac" / "cd" / KEY),
         [("foreign", "ac")],
@@ -97,39 +80,18 @@ def test_damage_is_found_and_only_a_repair_touches_it(filled: Store, name: str) 
     found = verify(filled)
     after = sorted(path for path in filled.folder.rglob("*") if "index" not in path.name)
     assert kinds(found) == expected
-    assert not found.ok
+    assert (found.ok, found.to_json()["ok"]) == (False, False)
+    told = found.to_json()["findings"][-1]
+    assert (told["kind"], told["path"].partition("/")[0], told["repaired"]) == (
+        *expected[-1],
+        False,
+    )
     assert [path for path in after if path.name != "locks"] == before
     repaired = verify(filled, repair=True)
     assert kinds(repaired) == expected
     assert repaired.ok
+    assert not (filled.folder / "stat" / "index").exists()
     assert verify(filled).findings == []
-
-
-def test_what_was_repaired_is_made_anew_by_the_next_build(filled: Store) -> None:
-    filled.path("cas", DIGEST).write_bytes(b"")
-    verify(filled, repair=True)
-    assert filled.get_artifact(KEY) is None
-    assert filled.put_artifact(KEY, {}, {"cubin": CUBIN}).stored
-    assert verify(filled).findings == []
-
-
-def test_damaged_digests_of_files_are_learned_again(filled: Store, tmp_path: Path) -> None:
-    path = tmp_path / "source.py"
-    path.write_text("x = 1")
-    os.utime(path, (1000, 1000))
-
-    def remember() -> FileDigests:
-        digests = FileDigests(filled.root, now_ns=lambda: 2 * 10**18)
-        digests.digest(path)
-        digests.save()
-        return digests
-
-    assert [remember().hashed, remember().hashed] == [1, 0]
-    assert verify(filled).findings == []
-    place = filled.folder / "stat" / "digests"
-    data = place.read_bytes()
-    place.write_bytes(data.replace(b"source.py", b"sourse.py"))
-    assert [remember().hashed, remember().hashed] == [1, 0]
 
 
 @pytest.mark.parametrize("folder", format.FOLDERS)
@@ -199,26 +161,6 @@ def test_a_record_that_names_another_assembler_is_corrupt(
     found = verify(store, repair=True)
     assert [each.reason for each in found.findings] == ([says] if says else [])
     assert (store.get_artifact(KEY) is None) == bool(says)
-
-
-def test_a_repair_removes_the_index(filled: Store) -> None:
-    stats(filled)
-    assert verify(filled, repair=True).ok
-    assert not (filled.folder / "stat" / "index").exists()
-
-
-def test_the_result_can_be_written_as_json(filled: Store) -> None:
-    filled.path("ac", KEY).write_bytes(b"")
-    told = json.loads(json.dumps(verify(filled).to_json()))
-    assert told["ok"] is False
-    assert told["findings"] == [
-        {
-            "kind": "corrupt",
-            "path": f"ac/ab/{KEY}",
-            "reason": f"artifact {KEY}: the file is empty",
-            "repaired": False,
-        }
-    ]
 
 
 def test_a_record_that_is_evicted_meanwhile_is_no_finding(

@@ -37,15 +37,7 @@ class Outcome:
     """What came of many kills; `wrong` says what did not verify."""
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_VERBS, 0))
-    completed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_VERBS, 0))
     wrong: list[str] = field(default_factory=list)
-
-    def add(self, other: Outcome) -> None:
-        """Add what came of other kills."""
-        for verb in _VERBS:
-            self.kills[verb] += other.kills[verb]
-            self.completed[verb] += other.completed[verb]
-        self.wrong += other.wrong
 
 
 def run(folder: Path, *, kills: int, seed: int) -> Outcome:
@@ -146,7 +138,6 @@ def _killed(
         outcome.kills[verb] += 1
         longest[verb] *= 1.03
     else:
-        outcome.completed[verb] += 1
         longest[verb] *= 0.9
         if os.WEXITSTATUS(status):
             outcome.wrong.append(f"{verb} failed")

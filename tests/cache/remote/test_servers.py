@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,24 +29,25 @@ def _settings(url: str) -> RemoteSettings:
 @pytest.fixture
 def start(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return a function that starts a server of a kind and gives the settings for it."""
+    folder = tmp_path / "server"
     with ExitStack() as stack:
 
         def start(kind: str) -> RemoteSettings:
-            folder = tmp_path / "server"
+            environment: Mapping[str, str] = {}
+            url = f"file://{folder}"
             if kind.startswith("s3"):
                 server = servers.s3_of_moto() if "moto" in kind else servers.s3_of_rclone(folder)
                 environment = servers.s3_environment(stack.enter_context(server))
-                for name, value in environment.items():
-                    monkeypatch.setenv(name, value)
-                return _settings("s3://kernels/team/a")
-            if kind == "azurite":
-                for name, value in stack.enter_context(servers.azurite(folder)).items():
-                    monkeypatch.setenv(name, value)
-                return _settings("az://kernels/team/a")
-            if kind == "webdav of rclone":
+                url = "s3://kernels/team/a"
+            elif kind == "azurite":
+                environment = stack.enter_context(servers.azurite(folder))
+                url = "az://kernels/team/a"
+            elif kind == "webdav of rclone":
                 place = stack.enter_context(servers.webdav_of_rclone(folder))
-                return _settings(f"http://{servers.USER}:{servers.PASSWORD}@{place}/kernels")
-            return _settings(f"file://{folder}")
+                url = f"http://{servers.USER}:{servers.PASSWORD}@{place}/kernels"
+            for name, value in environment.items():
+                monkeypatch.setenv(name, value)
+            return _settings(url)
 
         yield start
 
@@ -77,60 +78,25 @@ def test_what_one_machine_wrote_another_one_finds(
     assert pull(settings, Store(other.root.parent / "third"))[:3] == (13, 2, 0)
 
 
-def test_google_s_storage_is_read(
-    store: Store, other: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = fill(store, range(12), size=40_000)
-    push(_settings(f"file://{tmp_path}/buckets/kernels/team"), store, {NAMESPACE: keys})
-    with servers.gcs_for_reading(tmp_path / "buckets") as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        settings = _settings("gs://kernels/team")
-        assert len(download(settings, other, [keys[0]])[0]) == 1
-        assert pull(settings, other)[:3] == (11, 1, 0)
-        assert verify(settings) == []
-    for number in range(12):
-        check(other, number, size=40_000)
-
-
-@pytest.mark.parametrize("kind", ["file", "s3 of moto"])
+@pytest.mark.parametrize("kind", ["file", "s3 of moto", "s3 of rclone"])
 def test_writers_at_once_lose_nothing(start: Start, kind: str, tmp_path: Path) -> None:
+    """Where no writer sees the others, a lost update costs misses, no more."""
     settings = start(kind)
 
     def write(number: int) -> None:
         store = Store(tmp_path / f"store{number}")
         upload(settings, store, [put(store, number)])
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found, _ = download(settings, Store(tmp_path / "all"), [request_key(n) for n in range(6)])
-    assert len(found) == 6
-
-
-@pytest.mark.parametrize("kind", ["s3 of rclone"])
-def test_writers_at_once_where_none_sees_the_others(
-    start: Start, kind: str, tmp_path: Path
-) -> None:
-    """A lost update costs misses, no more: what is found is right, and the remote verifies."""
-    settings = start(kind)
-    stores = [Store(tmp_path / f"store{number}") for number in range(4)]
-
-    def write(number: int) -> None:
-        upload(settings, stores[number], [put(stores[number], number)])
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     store = Store(tmp_path / "all")
-    found, stats = download(settings, store, [request_key(n) for n in range(4)])
-    assert found
+    found, stats = download(settings, store, [request_key(n) for n in range(5)])
     assert stats.refused == []
-    for number in range(4):
+    assert len(found) == 5 or (found and kind == "s3 of rclone")
+    for number in range(5):
         if request_key(number) in found:
             check(store, number)
     assert verify(settings, [NAMESPACE]) == []
