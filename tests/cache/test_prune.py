@@ -52,6 +52,7 @@ def everything(store: Store) -> dict[str, bytes]:
 
 def test_a_dry_run_tells_the_same_and_touches_nothing(filled: Store) -> None:
     filled.put_manifest("aa" * 32, Manifest(action=OLD, about={"name": "matmul"}))
+    filled.put_manifest("bb" * 32, Manifest(action=NEW))
     filled.path("ac", MID).write_bytes(b"")
     before = everything(filled)
     told = prune(filled, limits=NOTHING, dry_run=True, now_ns=time.time_ns() + 1)
@@ -62,14 +63,7 @@ def test_a_dry_run_tells_the_same_and_touches_nothing(filled: Store) -> None:
     assert (done.records, done.blobs) == (2, 3)
     assert done.plan == told.plan
     assert done.names == told.names == {OLD: ["matmul"]}
-
-
-def test_pruning_tells_what_went_and_why(filled: Store) -> None:
-    told = prune(filled, limits=Limits(max_bytes=None, max_age_s=10.0, grace_s=0),
-                 now_ns=1011 * 10**9 + 1).to_json()  # fmt: skip
-    assert [row["key"] for row in told["evicted"]] == [OLD, MID]
-    assert told["evicted"][0]["reason"] == "age"
-    assert told["limit_age_s"] == 10.0
+    assert filled.get_manifest("aa" * 32) is filled.get_manifest("bb" * 32) is None
 
 
 def test_what_a_build_begins_to_use_after_the_decision_stays(
@@ -103,41 +97,6 @@ def test_a_blob_that_gets_a_new_record_after_the_decision_stays(
     prune(filled, limits=NOTHING)
     assert here(filled) == []
     assert filled.get_artifact("44" * 32, verify=True) is not None
-
-
-def test_a_record_goes_before_its_blobs(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    real = files.remove_same
-
-    def note(folders: Folders, place: str, known: Any) -> bool:
-        order.append(place.partition("/")[0])
-        return real(folders, place, known)
-
-    monkeypatch.setattr(files, "remove_same", note)
-    prune(filled, limits=NOTHING)
-    assert order == ["ac"] * 3 + ["cas"] * 3
-
-
-def test_manifests_of_what_went_go_too(filled: Store) -> None:
-    filled.put_manifest("aa" * 32, Manifest(action=OLD))
-    filled.put_manifest("bb" * 32, Manifest(action=NEW))
-    filled.put_manifest("cc" * 32, Manifest())
-    os.utime(filled.path("ac", NEW))
-    size = sum(path.stat().st_size for a in ("ac", "cas", "man") for path in
-               (filled.folder / a).rglob("*") if path.is_file())  # fmt: skip
-    prune(filled, limits=Limits(max_bytes=size - 1, grace_s=0))
-    assert filled.get_manifest("aa" * 32) is None
-    assert filled.get_manifest("bb" * 32) == Manifest(action=NEW)
-    assert filled.get_manifest("cc" * 32) == Manifest()
-
-
-def test_a_blob_without_a_record_goes_after_the_grace_only(filled: Store) -> None:
-    digest = put_blob(filled, b"nobody names me")
-    assert prune(filled, limits=Limits(max_bytes=None)).blobs == 0
-    later_ns = time.time_ns() + 301 * 10**9
-    assert prune(filled, limits=Limits(max_bytes=None), now_ns=later_ns).blobs == 1
-    assert filled.get_blob(digest) is None
-    assert here(filled) == [OLD, MID, NEW]
 
 
 def test_nothing_goes_where_a_record_cannot_be_read(
@@ -179,13 +138,6 @@ def test_nothing_goes_where_what_is_held_cannot_be_read(
     assert here(filled) == [OLD, MID, NEW]
 
 
-def test_a_corrupt_record_is_put_away(filled: Store) -> None:
-    filled.path("ac", MID).write_bytes(b"")
-    prune(filled, limits=Limits(max_bytes=None))
-    assert not filled.path("ac", MID).exists()
-    assert len(files_in(filled, "quarantine")) == 2
-
-
 def test_what_dead_processes_left_goes_and_what_living_ones_use_stays(filled: Store) -> None:
     dead, alive = f"{files.host()}-1-1-00", f"{files.process_token()}-00"
     for folder in ("tmp", "leases"):
@@ -202,14 +154,20 @@ def test_what_dead_processes_left_goes_and_what_living_ones_use_stays(filled: St
     assert files_in(filled, "tmp", "leases") == [alive, alive]
 
 
-def test_corrupt_files_are_kept_for_a_week(filled: Store) -> None:
+def test_corrupt_files_are_kept_for_a_week(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.path("ac", MID).write_bytes(b"")
-    assert filled.get_artifact(MID) is None
     day_ns, now_ns = 86_400 * 10**9, time.time_ns()
     prune(filled, limits=Limits(), now_ns=now_ns + 6 * day_ns)
     assert len(files_in(filled, "quarantine")) == 2
     prune(filled, limits=Limits(), now_ns=now_ns + 8 * day_ns)
     assert files_in(filled, "quarantine") == []
+    digest = put_blob(filled, b"nobody names me")
+    assert prune(filled).blobs == 0
+    assert prune(filled, now_ns=time.time_ns() + 301 * 10**9).blobs == 1
+    assert filled.get_blob(digest) is None
+    assert here(filled) == [OLD, NEW]
+    monkeypatch.setenv("PALLASC_CACHE_SIZE", "1B")
+    assert prune(filled).records == 2
 
 
 def test_what_cannot_be_removed_is_told_and_not_counted(
@@ -240,26 +198,14 @@ def test_a_missing_store_is_not_made(store: Store) -> None:
 
 def test_tidying_prunes_once_an_hour(filled: Store) -> None:
     now_ns = time.time_ns()
+    assert tidy(filled, limits=Limits(max_bytes=1 << 40), now_ns=now_ns - 10**13) is None
+    assert not (filled.folder / "stat" / "index").exists()
     first = tidy(filled, limits=NOTHING, now_ns=now_ns)
     assert first is not None
     assert first.records == 3
     assert tidy(filled, limits=NOTHING, now_ns=now_ns + 10**9) is None
     aged = Limits(max_bytes=1, max_age_s=1.0)  # with an age to look at, it is never skipped
     assert tidy(filled, limits=aged, now_ns=now_ns + round(TIDY_EVERY_S * 1e9)) is not None
-
-
-def test_tidying_opens_no_index_for_a_store_far_below_its_limits(filled: Store) -> None:
-    assert tidy(filled, limits=Limits(max_bytes=1 << 40)) is None
-    assert not list(filled.folder.glob("index*"))
-
-
-def test_tidying_waits_for_nobody(filled: Store) -> None:
-    with files.single_flight(
-        filled.folders, "locks/totals", timeout_s=1, on_error=lambda error: None
-    ):
-        began_s = time.monotonic()
-        assert tidy(filled, limits=NOTHING) is not None
-        assert time.monotonic() - began_s < 8
 
 
 def test_clearing_leaves_nothing(filled: Store) -> None:
@@ -277,8 +223,3 @@ def test_clearing_leaves_nothing(filled: Store) -> None:
     assert files_in(filled, "man", "stat", "tmp", "quarantine") == []
     assert files_in(filled, "cas") == []
     assert read_totals(filled).hits == 0
-
-
-def test_the_environment_sets_the_limits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PALLASC_CACHE_SIZE", "1B")
-    assert prune(filled).records == 3

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +51,13 @@ def test_each_set_of_sources_has_a_manifest_and_the_same_set_replaces_its_own(
     ]
     assert held(store) == {1, 2}
     assert verify(store).ok
+    for other in (KEY[:32] + "0" * 32, "0" * 32 + KEY[32:]):
+        assert list(store.sets(other)) == []
+    for number, time_s in ((1, 1000.0), (2, 9000.0)):
+        use(store, number, time_s)
+    prune(store, limits=Limits(max_age_s=5000.0, grace_s=0.0), now_ns=round(10_000 * 1e9))
+    assert held(store) == {2}
+    assert len(store.names(MANIFESTS)) == 1
 
 
 def test_beyond_the_limit_the_set_whose_artifact_was_used_longest_ago_goes(tmp_path: Path) -> None:
@@ -87,23 +92,6 @@ def test_a_set_that_cannot_be_read_now_does_not_go(
     assert held(store) == {0, *range(2, MAX_SETS + 1)}
 
 
-def test_processes_that_store_sets_at_the_same_time_lose_none(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pallasc.cache.store import Store\n"
-        "from pallasc.cache.manifests import Manifest\n"
-        "store, key = Store(sys.argv[1]), sys.argv[2]\n"
-        "for read in sys.argv[3:]: store.put_set(key, Manifest(read=read, name='1'))\n"
-    )
-    reads = [read_of(number) for number in range(MAX_SETS)]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "store"), KEY, *part])
-        for part in (reads[::2], reads[1::2])
-    ]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    found = {manifest.read for _, manifest in Store(tmp_path / "store").sets(KEY)}
-    assert found == {*reads}
-
-
 def test_sets_of_several_stores_add_up_in_packs_and_only_loose_ones_are_removed(
     tmp_path: Path,
 ) -> None:
@@ -118,21 +106,3 @@ def test_sets_of_several_stores_add_up_in_packs_and_only_loose_ones_are_removed(
         put(both, number)
         assert held(both) == held(Store(both.root)) == {*range(MAX_SETS), number}
     assert verify(both).ok
-
-
-def test_a_set_goes_with_its_artifact_and_the_others_stay(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    for number in range(3):
-        put(store, number)
-    for number, time_s in ((0, 9000.0), (1, 1000.0), (2, 9000.0)):
-        use(store, number, time_s)
-    prune(store, limits=Limits(max_age_s=5000.0, grace_s=0.0), now_ns=round(10_000 * 1e9))
-    assert held(store) == {0, 2}
-    assert len(store.names(MANIFESTS)) == 2
-
-
-@pytest.mark.parametrize("other", [KEY[:32] + "0" * 32, "0" * 32 + KEY[32:]])
-def test_a_key_that_shares_digits_finds_nothing(tmp_path: Path, other: str) -> None:
-    store = Store(tmp_path / "store")
-    put(store, 1)
-    assert list(store.sets(other)) == []

@@ -63,6 +63,12 @@ def test_points_have_their_times_by_round(tmp_path: Path) -> None:
     expected = Measured(11.0, 9.09, 3, name, driver, 1755, "2026-11-23")
     assert contest.measured(fast) == expected
     assert not results.torn
+    whole, last = file.read_bytes(), line_of(times(4, 10.0, 14.0))
+    for kept in (1, -1):
+        cut = parse_results(whole + last[:kept], "r.jsonl")
+        assert len(cut.contests[contest_key("matmul", [1024, "bf16"], {})].rounds) == 3
+        assert cut.whole_bytes == len(whole)
+        assert "r.jsonl:9: the last line was cut" in cut.torn
 
 
 def test_a_point_that_fails_later_has_no_valid_times_and_what_it_had_beaten_takes_part() -> None:
@@ -73,16 +79,6 @@ def test_a_point_that_fails_later_has_no_valid_times_and_what_it_had_beaten_take
     assert [own.id for own in contest.valid] == [IDS[1]]
     assert [own.failed for own in contest.failed] == ["an illegal address"]
     assert (contest.points[IDS[1]].dropped, contest.points[IDS[1]].dropped_by) == ("", "")
-
-
-@pytest.mark.parametrize("kept", [1, -1])
-def test_a_cut_last_line_is_dropped_and_said(kept: int) -> None:
-    whole, last = content(*BOTH, times(1, 10.0, 14.0)), line_of(times(2, 10.0, 14.0))
-    results = parse_results(whole + last[:kept], "r.jsonl")
-    (contest,) = results.contests.values()
-    assert len(contest.rounds) == 1
-    assert results.whole_bytes == len(whole)
-    assert "r.jsonl:5: the last line was cut" in results.torn
 
 
 def test_a_run_that_finds_a_contest_done_leaves_its_date_and_driver() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,13 @@ from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.select import retarget
 from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml
-from pallasc.specs.spec import Spec
+from pallasc.specs.spec import (
+    Spec,
+    spec_from_json,
+    spec_to_json,
+    variant_from_json,
+    variant_to_json,
+)
 
 FULL = """\
 schema: 1
@@ -40,6 +47,10 @@ kernels:
     tolerance: {rtol: 0.1, atol: 1}
     budget: {registers: "{m}", spill_bytes: 0}
     files: [table.json]
+    mesh: {y: "{m}", x: 4}
+    env: [KERNEL_TILE]
+    check: {m: 1, $args: {c: "f32[2]"}, $seed: 3, $tolerance: {atol: 0.5}}
+    vmap: plain
   - name: plain
     entry: json:loads
     args: ["f32[]"]
@@ -85,10 +96,23 @@ def test_models_are_targets_and_values_are_filled_with_their_types(
     }  # fmt: skip
     config = {"$call": "json:JSONDecoder", "deep": [{"$ref": "math:pi"}, 32], "strict": True}
     assert found[0].static == {"config": config, "label": "m is 32"}
-    assert found[0].budget.registers == 32
+    assert (found[0].budget.registers, found[0].mesh) == (32, (("y", 32), ("x", 4)))
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     again = expand(load_specs([shutil.copytree(folder, elsewhere / "x") / "full.yaml"]))
     assert [v.request() for v in again] == [v.request() for v in found]
+
+
+def test_specs_and_variants_survive_json(folder: Path) -> None:
+    specs = load_specs([folder / "full.yaml"])
+    back = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in specs]
+    assert back == specs
+    assert [spec.locations for spec in back] == [spec.locations for spec in specs]
+    assert [*back[0].mesh] == ["y", "x"]
+    assert expand(back) == expand(specs)
+    for variant in expand(specs):
+        again = variant_from_json(json.loads(json.dumps(variant_to_json(variant))))
+        assert again == variant
+        assert (again.id, again.request()) == (variant.id, variant.request())
 
 
 KERNEL = 'schema: 1\ntargets: [sm_80]\nkernels: [{{name: {}, entry: "json:loads", args: {{}}}}]\n'

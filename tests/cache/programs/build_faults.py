@@ -39,7 +39,7 @@ kernels:
 """
 FULL, EMPTY, NO_RECORD = "full", "empty", "no record"
 ALWAYS = 1_000_000
-HEAL_EVERY = 4
+HEAL_EVERY = 8
 CHOSEN = (
     (FULL, Case("utime", "EACCES", "fail", 0, ALWAYS)),
     (FULL, Case("read", "EIO", "flip", 0, 1)),
