@@ -6,11 +6,11 @@ import contextlib
 import os
 import random
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import content
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -22,12 +22,6 @@ from pallasc.cache.prune import Pruned, clear, prune
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session, read_totals
 from pallasc.cache.verify import verify
-
-sys.path.insert(0, str(Path(__file__).parent / "programs"))
-import content
-
-sys.path.pop(0)
-
 
 ALL = (1, 2, 11, 12)  # 1 and 11 share a blob, 2 and 12 another one
 NUMBERS = st.sampled_from(ALL)

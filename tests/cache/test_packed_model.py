@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
+import content
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -22,12 +22,6 @@ from pallasc.cache.store import Store
 from pallasc.cache.transfer import export_file, import_file
 from pallasc.cache.uses import Session
 from pallasc.cache.verify import verify
-
-sys.path.insert(0, str(Path(__file__).parent / "programs"))
-import content
-
-sys.path.pop(0)
-
 
 ALL = (1, 2, 3, 11, 12)  # 1 and 11 share a blob, 2 and 12 another one
 NUMBERS = st.sampled_from(ALL)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import put_blob
+from stored import files_in, put_blob
 
 from pallasc.cache import files
 from pallasc.cache import prune as prune_module
@@ -37,17 +38,10 @@ def here(store: Store) -> list[str]:
     return [k for k in (OLD, MID, NEW) if store.get_artifact(k, verify=True) is not None]
 
 
-def files_in(store: Store, *folders: str) -> list[str]:
-    paths = (path for name in folders for path in (store.folder / name).rglob("*"))
-    return sorted(path.name for path in paths if path.is_file())
-
-
-def everything(store: Store) -> dict[str, bytes]:
+def everything(store: Store) -> dict[Path, bytes]:
     """Return all files but those that only count."""
-    counting = "stat"
     paths = (path for path in store.folder.rglob("*") if path.is_file())
-    named = {str(path.relative_to(store.folder)): path.read_bytes() for path in paths}
-    return {name: data for name, data in named.items() if not name.startswith(counting)}
+    return {path: path.read_bytes() for path in paths if path.parent.name != "stat"}
 
 
 def test_a_dry_run_tells_the_same_and_touches_nothing(filled: Store) -> None:
@@ -66,74 +60,39 @@ def test_a_dry_run_tells_the_same_and_touches_nothing(filled: Store) -> None:
     assert filled.get_manifest("aa" * 32) is filled.get_manifest("bb" * 32) is None
 
 
-def test_what_a_build_begins_to_use_after_the_decision_stays(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = prune_module.decide
-
-    def decide_then_use(*arguments: Any, **options: Any) -> Any:
-        plan = real(*arguments, **options)
-        os.utime(filled.path("ac", MID))
-        return plan
-
-    monkeypatch.setattr(prune_module, "decide", decide_then_use)
-    pruned = prune(filled, limits=NOTHING)
-    assert here(filled) == [MID]
-    assert (len(pruned.plan.evictions), pruned.records, pruned.blobs) == (3, 2, 2)
-
-
-def test_a_blob_that_gets_a_new_record_after_the_decision_stays(
+def test_what_is_used_or_named_after_the_decision_stays(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = prune_module.decide
     data = OLD[:8].encode() * 100
 
-    def decide_then_publish(*arguments: Any, **options: Any) -> Any:
+    def decide_then_use(*arguments: Any, **options: Any) -> Any:
         plan = real(*arguments, **options)
+        os.utime(filled.path("ac", MID))
         assert Store(filled.root).put_artifact("44" * 32, {}, {"same": data}).stored
         return plan
 
-    monkeypatch.setattr(prune_module, "decide", decide_then_publish)
-    prune(filled, limits=NOTHING)
-    assert here(filled) == []
+    monkeypatch.setattr(prune_module, "decide", decide_then_use)
+    pruned = prune(filled, limits=NOTHING)
+    assert here(filled) == [MID]
+    assert (len(pruned.plan.evictions), pruned.records, pruned.blobs) == (3, 2, 1)
     assert filled.get_artifact("44" * 32, verify=True) is not None
 
 
-def test_nothing_goes_where_a_record_cannot_be_read(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
+def test_nothing_goes_where_a_record_or_what_is_held_cannot_be_read(
+    filled: Store, unreadable: Any
 ) -> None:
-    real = files.read
-
-    def refuse(folders: Folders, place: str, **options: Any) -> files.Content | None:
-        if place.endswith(MID):
-            raise OSError(5, "broken")
-        return real(folders, place, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "read", refuse)
+    with unreadable(MID):
         pruned = prune(filled, limits=NOTHING)
     assert (pruned.records, pruned.blobs) == (0, 0)
-    assert "broken" in pruned.warnings[0]
-    assert here(filled) == [OLD, MID, NEW]
-
-
-def test_nothing_goes_where_what_is_held_cannot_be_read(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real_read = files.read
-
-    def refuse_read(folders: Folders, place: str, **options: Any) -> files.Content | None:
-        if place.startswith("leases/"):
-            raise PermissionError(13, "Permission denied", str(folders.path(place)))
-        return real_read(folders, place, **options)
-
-    with Session(filled) as session, monkeypatch.context() as patch:
+    assert "Input/output error" in pruned.warnings[0]
+    with Session(filled) as session:
         session.hit(NEW)
-        patch.setattr(files, "read", refuse_read)
-        pruned = prune(filled, limits=NOTHING)
+        with unreadable("leases/"):
+            pruned = prune(filled, limits=NOTHING)
     (warning,) = pruned.warnings
     assert "/leases" in warning
-    assert warning.endswith(": cannot be read: Permission denied")
+    assert warning.endswith(": cannot be read: Input/output error")
     assert (pruned.records, pruned.plan.complete) == (0, False)
     assert here(filled) == [OLD, MID, NEW]
 
@@ -151,7 +110,7 @@ def test_what_dead_processes_left_goes_and_what_living_ones_use_stays(filled: St
         assert (told.temporaries, told.leases, told.locks) == (1, 1, 1)
         assert prune(filled, limits=ALL).leftovers == told
         assert files_in(filled, "locks") == [MID]
-    assert files_in(filled, "tmp", "leases") == [alive, alive]
+    assert files_in(filled, "tmp") == files_in(filled, "leases") == [alive]
 
 
 def test_corrupt_files_are_kept_for_a_week(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,15 +132,18 @@ def test_corrupt_files_are_kept_for_a_week(filled: Store, monkeypatch: pytest.Mo
 def test_what_cannot_be_removed_is_told_and_not_counted(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    order: list[str] = []
     real = files.remove_same
 
     def refuse(folders: Folders, place: str, known: Any) -> bool:
+        order.append(place.partition("/")[0])
         if place.endswith(MID):
             raise OSError(30, "Read-only file system")
         return real(folders, place, known)
 
     monkeypatch.setattr(files, "remove_same", refuse)
     told = prune(filled, limits=NOTHING).to_json()
+    assert order == ["ac"] * 3 + ["cas"] * 2
     size = sum(path.stat().st_size for path in filled.folder.glob("[ac]*/*/*"))
     assert [row["key"] for row in told["evicted"]] == [OLD, NEW]
     assert (told["records"], told["bytes_after"], told["excess_bytes"]) == (2, size, size - 1)
@@ -220,6 +182,5 @@ def test_clearing_leaves_nothing(filled: Store) -> None:
     assert [row["reason"] for row in cleared["evicted"]] == ["clear"] * 3
     assert cleared["kept"] == []
     assert here(filled) == []
-    assert files_in(filled, "man", "stat", "tmp", "quarantine") == []
-    assert files_in(filled, "cas") == []
+    assert everything(filled) == {}
     assert read_totals(filled).hits == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored import KEY, OTHER, content_of
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, Trust, read_trust, secret_file
@@ -17,7 +18,7 @@ from pallasc.cache.store import Store
 from pallasc.errors import SpecError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
-NAME, OTHER, KEY = "ab" * 32, "cd" * 32, "ef" * 32
+NAME = "ef" * 32
 BODY: dict[str, Any] = {"action": KEY, "record": NAME, "files": {"file:k.py": OTHER}}
 
 
@@ -167,9 +168,7 @@ def test_who_replaces_puts_away_what_nobody_vouches_for(tmp_path: Path) -> None:
     kept = store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"})
     assert (kept.stored, kept.conflict) == (False, True)
     assert store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"}, replace=True).stored
-    found = store.get_artifact(KEY, verify=True)
-    assert found is not None
-    assert (found.artifact, found.blob("cubin")) == ({"forged": False}, b"good")
+    assert content_of(store) == ({"forged": False}, {"cubin": b"good"})
     (reason,) = (store.folder / "quarantine").glob("ac-*.reason")
     assert "it is not signed by a trusted key" in reason.read_text()
 

@@ -1,7 +1,8 @@
-"""The store as its users see it."""
+"""The store as its users see it, also when the system refuses, lies or stops halfway."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -11,7 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import ARTIFACT, BLOBS, KEY, OTHER, blob_path, files_in, put, put_blob
+from stored import (
+    ARTIFACT,
+    BLOBS,
+    KEY,
+    OTHER,
+    artifact_of,
+    blob_path,
+    content_of,
+    files_in,
+    put,
+    put_blob,
+)
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
@@ -36,8 +48,7 @@ def test_what_was_put_comes_back(store: Store) -> None:
     with pytest.raises(CorruptError, match=r"has no blob 'sass', only \['cubin', 'ptx'\]"):
         found.blob("sass")
     assert store.put_artifact(OTHER, {}, {"empty": b""}).stored
-    verified = store.get_artifact(OTHER, verify=True)
-    assert verified is not None
+    verified = artifact_of(store, OTHER)
     blob_path(store, b"").unlink()
     assert verified.blob("empty") == b""
     for name in ("1", "2"):
@@ -67,13 +78,10 @@ def test_a_wrong_key_is_an_error_and_not_a_miss(store: Store, key: str) -> None:
 def test_a_different_second_artifact_is_a_conflict_and_the_first_one_stays(store: Store) -> None:
     first = put(store)
     second = store.put_artifact(KEY, ARTIFACT, {**BLOBS, "cubin": b"other"})
-    assert second.conflict
-    assert not second.stored
-    assert (second.stored_digest, second.digest != first.digest) == (first.digest, True)
+    assert (second.conflict, second.stored, second.stored_digest) == (True, False, first.digest)
+    assert second.digest != first.digest
     assert "not deterministic" in second.reason
-    found = store.get_artifact(KEY, verify=True)
-    assert found is not None
-    assert found.blob("cubin") == BLOBS["cubin"]
+    assert content_of(store) == (ARTIFACT, BLOBS)
     assert store.get_blob(hashlib.sha256(b"other").hexdigest()) is None
 
 
@@ -81,9 +89,7 @@ def test_a_broken_first_artifact_makes_place_for_a_different_second_one(store: S
     put(store)
     blob_path(store, BLOBS["ptx"]).unlink()
     assert store.put_artifact(KEY, {"second": True}, {}).stored
-    found = store.get_artifact(KEY, verify=True)
-    assert found is not None
-    assert found.artifact == {"second": True}
+    assert artifact_of(store).artifact == {"second": True}
     store.path("ac", KEY).write_bytes(b"")
     reader = Store(store.root)
     for _ in range(3):
@@ -140,13 +146,11 @@ def test_a_blob_lost_after_the_lookup_is_none_and_the_record_heals(store: Store)
 
 def test_a_record_that_lies_about_a_size_is_a_miss(store: Store) -> None:
     put(store)
-    found = store.get_artifact(KEY)
-    assert found is not None
+    found = artifact_of(store)
     found.record["blobs"]["cubin"]["size"] += 1
     data, _ = format.encode("artifact", KEY, found.record)
     store.path("ac", KEY).write_bytes(data)
     assert store.get_artifact(KEY, verify=True) is None
-    assert found.blob("cubin") is None
     assert store.get_blob(hashlib.sha256(BLOBS["cubin"]).hexdigest()) == BLOBS["cubin"]
 
 
@@ -170,7 +174,7 @@ def test_something_else_in_the_place_of_a_file_is_put_away(
     assert missing is None
     assert put(store).stored
     assert store.put_manifest(KEY, Manifest()).stored
-    assert store.get_artifact(KEY, verify=True) is not None
+    assert content_of(store) == (ARTIFACT, BLOBS)
     assert place.is_file()
     assert not place.is_symlink()
 
@@ -250,3 +254,104 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(ToolError, match="Set PALLASC_CACHE_DIR"):
         default_root()
+
+
+def refuse(number: int) -> Callable[..., Any]:
+    """Return a system call that always fails."""
+
+    def call(*arguments: object, **_: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ENOTDIR, errno.ELOOP]
+)
+@pytest.mark.parametrize("call", ["open", "read", "fstat"])
+def test_a_read_error_is_a_miss_with_one_warning(
+    store: Store, monkeypatch: pytest.MonkeyPatch, unreadable: Any, number: int, call: str
+) -> None:
+    put(store)
+    store.put_manifest(KEY, Manifest())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse(number))
+        assert store.get_artifact(KEY) is None
+        assert store.get_artifact(KEY, verify=True) is None
+        assert store.get_manifest(KEY) is None
+        assert store.get_blob(hashlib.sha256(BLOBS["ptx"]).hexdigest()) is None
+    assert len(store.warnings) == 1
+    assert os.strerror(number) in store.warnings[0]
+    with unreadable("cas/"):
+        assert store.get_artifact(KEY, verify=True) is None
+    assert store.get_artifact(KEY, verify=True) is not None
+    assert files_in(store, "quarantine") == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("call", ["open", "mkdir", "write", "fsync", "link", "rename", "close"])
+def test_a_write_error_stores_nothing_and_says_why(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse(number))
+        results = [put(store), store.put_manifest(KEY, Manifest())]
+    refused = [result for result in results if not result.stored]
+    assert len(refused) == (1 if call == "link" else 2)
+    assert all(os.strerror(number) in result.reason for result in refused)
+    assert sum("nothing is stored" in text for text in store.warnings) == 1
+    assert files_in(store, "tmp") == []
+    assert put(store).stored
+    assert store.get_artifact(KEY, verify=True) is not None
+
+
+@pytest.mark.parametrize("claimed", [0, None])
+def test_a_write_that_lies_stores_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, claimed: int | None
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda _, data: len(data) if claimed is None else claimed)
+        assert not put(store).stored
+    assert files_in(store, "tmp") == []
+    assert store.get_artifact(KEY) is None
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda place, data: real(place, b"\0" * len(data)))
+        put(store)
+    assert store.get_artifact(KEY, verify=True) is None
+    monkeypatch.setattr(os, "write", lambda place, data: real(place, data[:100]))
+    assert put(store).stored
+    assert store.get_artifact(KEY, verify=True) is not None
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EMLINK])
+def test_a_file_system_without_links_and_synced_folders_keeps_the_first_one_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.fsync
+
+    def only_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not here")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    monkeypatch.setattr(os, "link", refuse(number))
+    first = put(store)
+    assert first.stored
+    assert put(store).existed
+    assert store.put_artifact(KEY, {}, {}).stored_digest == first.digest
+    assert files_in(store, "tmp") == []
+    assert store.warnings == []
+
+
+def test_a_file_in_the_place_of_the_store_stores_nothing(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("mine")
+    told: list[str] = []
+    store = Store(tmp_path / "store", warn=told.append)
+    assert store.get_artifact(KEY) is None
+    assert not put(store).stored
+    assert not store.put_manifest(KEY, Manifest()).stored
+    assert (tmp_path / "store").read_text() == "mine"
+    assert told == store.warnings
+    assert len(told) == 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from stored import KEY, OTHER, files_in
 
 from pallasc.cache import files, uses
 from pallasc.cache.store import Store
@@ -15,16 +15,9 @@ from pallasc.cache.uses import Held, Session, Totals, held_by_leases, read_total
 
 Publish = Callable[..., str]
 
-KEY, OTHER = "ab" * 32, "cd" * 32
-
 
 def lines(store: Store) -> list[str]:
-    path = store.folder / "stat" / "uses"
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def leases(store: Store) -> list[Path]:
-    return sorted((store.folder / "leases").glob("*"))
+    return (store.folder / "stat" / "uses").read_text().splitlines()
 
 
 def use(store: Store, *, at_s: float = 100.0) -> None:
@@ -86,7 +79,9 @@ def test_damaged_counts_are_dropped(store: Store, publish: Publish, line: str) -
     assert read_totals(store).hits == 3
 
 
-def test_a_lease_holds_what_is_used_after_its_begin(store: Store, publish: Publish) -> None:
+def test_a_lease_holds_what_is_used_after_its_begin_and_names_what_is_another_users(
+    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(KEY, used_s=1)
     publish(OTHER, used_s=1)
     with Session(store) as session:
@@ -95,14 +90,8 @@ def test_a_lease_holds_what_is_used_after_its_begin(store: Store, publish: Publi
         used = {key: store.path("ac", key).stat().st_mtime_ns for key in (KEY, OTHER)}
         assert held.holds(frozenset({KEY}), used[KEY])
         assert not held.holds(frozenset({OTHER}), used[OTHER])
-    assert leases(store) == []
+    assert files_in(store, "leases") == []
     assert held_by_leases(store.folders, now_ns=time.time_ns()) == Held()
-
-
-def test_a_record_of_another_user_is_held_by_name(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(KEY, used_s=1)
 
     def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(1, "not yours")

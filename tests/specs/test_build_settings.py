@@ -13,9 +13,6 @@ WHOLE = """\
 [project]
 name = "kernels"
 
-[tool.pallasc.bundles]
-"kernels/all.pallasc" = "specs/"
-
 [tool.pallasc]
 env = ["KERNEL_TILE"]
 remote = "s3://kernels/cache"
@@ -35,15 +32,13 @@ def test_the_nearest_project_says_what_holds_for_builds(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     found = build_settings(write(tmp_path, WHOLE) / "specs" / "deep")
     assert found[:4] == ("s3://kernels/cache", False, "required", "2026-03")
-    assert str(found.where["remote"]) == f"{tmp_path}/pyproject.toml:9"
-    write(inner, "[project]\n")
-    assert build_settings(inner) == ("", None, "", "", "", {})
-
-
-@pytest.mark.parametrize("text", ["[tool.other]\nremote = 3\n", "tool = 3\n", "[[tool]]\n"])
-def test_most_projects_say_nothing(text: str, tmp_path: Path) -> None:
-    found = build_settings(write(tmp_path, f"# pallasc remote\n{text}"))
-    assert found == ("", None, "", "", "", {})
+    assert str(found.where["remote"]) == f"{tmp_path}/pyproject.toml:6"
+    for text in ("", "[tool.other]\nremote = 3\n", "tool = 3\n", "[[tool]]\n"):
+        write(inner, f"# pallasc remote\n{text}")
+        assert build_settings(inner) == ("", None, "", "", "", {})
+    with pytest.raises(SpecError, match="not valid TOML") as caught:
+        build_settings(write(inner, "[tool.pallasc]\nremote =\n"))
+    assert str(caught.value.location) == f"{inner}/pyproject.toml"
 
 
 @pytest.mark.parametrize(
@@ -65,12 +60,6 @@ def test_a_wrong_value_is_told_with_its_line(line: str, told: str, tmp_path: Pat
         build_settings(write(tmp_path, text))
     assert str(caught.value.location) == f"{tmp_path}/pyproject.toml:6"
     assert caught.value.message.startswith(told)
-
-
-def test_a_file_that_is_not_toml_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="not valid TOML") as caught:
-        build_settings(write(tmp_path, "[tool.pallasc]\nremote =\n"))
-    assert str(caught.value.location) == f"{tmp_path}/pyproject.toml"
 
 
 def test_the_salt_of_the_environment_comes_before_the_projects(tmp_path: Path) -> None:

@@ -10,38 +10,9 @@ import pytest
 from pallasc.specs.objects import cached_property
 
 
-class _Circle:
-    def __init__(self, radius: int) -> None:
-        self.radius = radius
-        self.computed = 0
-
-    @cached_property
-    def area(self) -> int:
-        """Its area, nearly."""
-        self.computed += 1
-        if self.radius < 0:
-            raise ValueError("negative")
-        return 3 * self.radius**2
-
-
 def run(program: str) -> str:
     command = [sys.executable, "-P", "-W", "ignore", "-c", program]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-def test_a_value_is_computed_once_for_each_object() -> None:
-    first, other = _Circle(1), _Circle(2)
-    assert [first.area, first.area, other.area] == [3, 3, 12]
-    assert (first.computed, other.computed) == (1, 1)
-    assert _Circle.area.__doc__ == "Its area, nearly."
-
-
-def test_an_error_is_not_kept() -> None:
-    circle = _Circle(-1)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="negative"):
-            _ = circle.area
-    assert circle.computed == 2
 
 
 _FORKS = """
@@ -97,3 +68,25 @@ assert gc.collect() > 0
 
 def test_what_lasts_is_not_walked_and_what_comes_later_is_collected() -> None:
     assert run(_COLLECTOR) == ""
+
+
+def test_a_value_is_computed_once_for_each_object_and_an_error_is_not_kept() -> None:
+    class Circle:
+        def __init__(self, radius: int) -> None:
+            self.radius, self.computed = radius, 0
+
+        @cached_property
+        def area(self) -> int:
+            """Its area, nearly."""
+            self.computed += 1
+            if self.radius < 0:
+                raise ValueError("negative")
+            return 3 * self.radius**2
+
+    first, other, wrong = Circle(1), Circle(2), Circle(-1)
+    assert [first.area, first.area, other.area] == [3, 3, 12]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="negative"):
+            _ = wrong.area
+    assert [circle.computed for circle in (first, other, wrong)] == [1, 1, 2]
+    assert Circle.area.__doc__ == "Its area, nearly."

@@ -124,7 +124,6 @@ def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
     ("path", "value", "words"),
     [
         ("buffers.0.role", "scratch", "role of a buffer: expected one of .* got 'scratch'"),
-        ("buffers.0.size", "4096", "size of a buffer: expected a whole number, got '4096'"),
         ("buffers.0.size", -1, "takes bytes 0 to 4096"),
         ("buffers.0.color", 1, "unknown field 'color' of a buffer"),
         ("buffers.2.digest", None, "constant buffer 2 of 12 bytes has digest None"),
@@ -132,27 +131,21 @@ def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
         ("inputs.0.buffer", 9, "array x names buffer 9 of 4"),
         ("inputs.0.dtype", "f17", "unknown dtype 'f17'"),
         ("inputs.0.shape", [16, 129], "array x takes bytes 0 to 4128 of buffer 0"),
-        ("inputs.0.shape", [-1, 128], "takes bytes 0 to"),
         ("steps.0.kind", "jump", "unknown kind 'jump'"),
         ("steps.0.size", 257, "step 0 takes bytes 0 to 257 of buffer 3, which has 256"),
-        ("steps.0.offset", -4, "step 0 takes bytes -4"),
         ("steps.0.width", 2, "width of a fill: expected one of"),
         ("steps.0.value", 256, "step 0 fills 256 bytes with 0x100"),
         ("steps.1.size", 30, "step 1 fills 30 bytes"),
         ("steps.2.source", True, "source of a copy: expected a whole number, got True"),
         ("steps.2.target_offset", 250, "step 2 takes bytes 250 to 262"),
-        ("steps.3.grid", [132, 1], "grid of a launch: expected 3 values, got 2"),
         ("steps.3.grid", [0, 1, 1], "grid of a launch"),
         ("steps.3.block", None, "block of a launch: expected a list"),
         ("steps.3.pdl", 1, "pdl of a launch: expected true or false"),
-        ("steps.3.kernel", 7, "kernel of a launch: expected text"),
         ("steps.3.parameters.0.offset", 2049, "step 3 takes bytes 2049"),
-        ("steps.3.parameters.1.size", 300, "step 3 passes 300 bytes that do not fit"),
         ("steps.3.parameters.2.data", "0102", "step 3 passes 4 bytes that do not fit"),
         ("steps.3.parameters.2.data", "zz020304", "non-hexadecimal"),
         ("steps.3.parameters.1.tensor_maps.0.0", -128, "step 3 passes 384 bytes"),
         ("steps.3.parameters.1.tensor_maps.0.1.buffer", 4, "step 3 names buffer 4 of 4"),
-        ("steps.3.parameters.1.tensor_maps.0.1.im2col", 3, "im2col of a tensor map"),
         ("input_tree", {"x": 0, "y": 0}, "a pytree does not name each of 1 arrays once"),
         ("output_tree", None, "a pytree does not name each of 2 arrays once"),
     ],
@@ -167,14 +160,10 @@ def test_a_plan_that_does_not_fit_is_refused(path: str, value: Any, words: str) 
     [
         ("mesh", [], "a table of 2 peers for 1 devices"),
         ("mesh.1.1", 0, "mesh of a launch plan: expected a whole number from 1, got 0"),
-        ("mesh", 5, "is damaged"),
         ("steps.0.peer_table", None, "takes a peer table, which its launch does not describe"),
         ("steps.0.peer_table.symmetric", [2], "with 2 arrays names"),
-        ("steps.0.peer_table.arrays.0", [9, 0], "names buffer 9 of 3"),
         ("steps.0.peer_table.arrays.0", [1, 999], "takes bytes 999 to 999 of buffer 1"),
         ("steps.0.peer_table.multicast", 1, "multicast of a peer table: expected true"),
-        ("steps.0.peer_table.more", 1, "is damaged"),
-        ("steps.0.parameters.3.tensor_maps.0.1.peers", [0], "names peers"),
         ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, 2], "names peers"),
         ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, -2], "names peers"),
         ("profiles.0.launch", 1, "a profile is of launch 1 of 1"),
@@ -183,7 +172,6 @@ def test_a_plan_that_does_not_fit_is_refused(path: str, value: Any, words: str) 
         ("profiles.0.words", 15, "15 words takes 1536 bytes"),
         ("profiles.0.words", 3, "3 traces of 3 words"),
         ("profiles.0.traces", 0, "has 0 traces"),
-        ("profiles.0.names.0", 1, "names of a profile: expected text"),
     ],
 )
 def test_a_plan_of_several_devices_that_does_not_fit_is_refused(
@@ -201,20 +189,19 @@ def test_parts_are_needed_and_ranges_are_checked_on_a_plan_that_was_made_here() 
         check_ranges(plan)
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Return every (container, key) in nested JSON."""
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    own = [(value, key) for key in keys]
-    inner = [value[key] for key in keys if isinstance(value[key], dict | list)]
-    return own + [place for item in inner for place in _places(item)]
-
-
 def test_any_value_of_another_type_is_refused_with_an_error_of_ours_or_harmless() -> None:
     dice, good = random.Random(3), _json()
     wrong = (None, -1, 1 << 70, "x", [], {}, [[]], True, 1.5)
-    for _ in range(3000):
-        data = copy.deepcopy(good)
-        container, key = dice.choice(_places(data))
+    for _ in range(1500):
+        data = inner = copy.deepcopy(good)
+        while inner:
+            container, key = (
+                inner,
+                dice.choice([*(inner if isinstance(inner, dict) else range(len(inner)))]),
+            )
+            inner = container[key]
+            if not isinstance(inner, dict | list) or dice.random() < 0.2:
+                break
         container[key] = dice.choice(wrong)
         try:
             plan_from_json(data)

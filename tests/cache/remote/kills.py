@@ -70,15 +70,16 @@ def _settings(folder: Path) -> RemoteSettings:
 
 def _time(folder: Path, source: Store, keys: list[str]) -> dict[str, float]:
     """Return how long each takes here when it is not interrupted."""
-    settings = _settings(folder / "timed")
-    began = time.perf_counter()
-    _child(_pushing(settings, source, keys, random.Random(1)))()
-    pushed = time.perf_counter()
-    _child(_pulling(settings, folder / "timed-store"))()
-    pulled = time.perf_counter()
-    _child(_merging(folder / "timed-merge", source))()
-    merged = time.perf_counter()
-    return {"push": pushed - began, "pull": pulled - pushed, "merge": merged - pulled}
+    settings, times = _settings(folder / "timed"), {}
+    for verb, work in (
+        ("push", _pushing(settings, source, keys, random.Random(1))),
+        ("pull", _pulling(settings, folder / "timed-store")),
+        ("merge", _merging(folder / "timed-merge", source)),
+    ):
+        began = time.perf_counter()
+        os.waitpid(_child(work), 0)
+        times[verb] = time.perf_counter() - began
+    return times
 
 
 def _pushing(
@@ -105,8 +106,8 @@ def _merging(folder: Path, source: Store) -> Callable[[], object]:
     return merge
 
 
-def _child(work: Callable[[], object]) -> Callable[[], int]:
-    """Start a process that does this work; return what waits for it and gives its status."""
+def _child(work: Callable[[], object]) -> int:
+    """Start a process that does this work; return its number."""
     pid = os.fork()
     if not pid:
         status = 1
@@ -117,9 +118,7 @@ def _child(work: Callable[[], object]) -> Callable[[], int]:
             traceback.print_exc()
         finally:
             os._exit(status)
-    wait = lambda: os.waitpid(pid, 0)[1]  # noqa: E731
-    wait.pid = pid  # type: ignore[attr-defined]
-    return wait
+    return pid
 
 
 def _killed(
@@ -130,10 +129,10 @@ def _killed(
     work: Callable[[], object],
 ) -> None:
     """Kill a process at a moment of its life; `longest` learns how long such a life is."""
-    wait = _child(work)
+    pid = _child(work)
     time.sleep(rng.uniform(0, longest[verb]))
-    os.kill(wait.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-    status = wait()
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         outcome.kills[verb] += 1
         longest[verb] *= 1.03

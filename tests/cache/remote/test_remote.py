@@ -33,7 +33,11 @@ DAY_S = 24 * 3600.0
 def test_what_one_machine_wrote_another_one_finds(
     settings: RemoteSettings, store: Store, other: Store
 ) -> None:
-    keys = fill(store, range(10))
+    huge = put(store, 99, size=8_000_000)
+    stats = upload(settings, store, [huge])
+    assert (stats.offered, stats.refusals) == (0, 1)
+    assert "are too many for a remote store" in stats.refused[0]
+    keys = [*fill(store, range(9)), put(store, 9, size=1_500_000)]
     assert download(settings, other, keys)[0] == {}
     sent = upload(settings, store, keys)
     assert (sent.offered, sent.tripped, sent.refused) == (10, "", [])
@@ -43,7 +47,7 @@ def test_what_one_machine_wrote_another_one_finds(
     assert found == {request_key(n): action_key(n) for n in range(10)}
     assert (stats.hits, stats.saved_s, stats.refused) == (10, 15.0, [])
     for number in range(10):
-        check(other, number)
+        check(other, number, size=1_500_000 if number == 9 else 3000)
     remote = Remote(settings, other, "0" * 64, tell=lambda text: None)
     assert remote.fetch(keys, accept_all) == {}
 
@@ -104,21 +108,6 @@ def test_many_variants_take_few_requests_and_many_packs_become_few(
     assert before.requests > MOST_PACKS
     assert after.requests <= 5
     assert verify(settings) == []
-
-
-def test_large_variants_arrive_in_parts(
-    settings: RemoteSettings, store: Store, other: Store
-) -> None:
-    keys = fill(store, range(5), size=1_500_000)
-    upload(settings, store, keys)
-    assert len(download(settings, other, [keys[4], keys[1]])[0]) == 2
-    check(other, 4, size=1_500_000)
-    assert len(download(settings, other, keys)[0]) == 5
-    check(other, 3, size=1_500_000)
-    huge = put(store, 9, size=8_000_000)
-    stats = upload(settings, store, [huge])
-    assert (stats.offered, stats.refusals) == (0, 1)
-    assert "are too many for a remote store" in stats.refused[0]
 
 
 def test_another_artifact_under_an_action_key_is_reported_and_the_local_one_stays(
