@@ -270,3 +270,11 @@ def test_a_file_over_the_limit_is_not_packed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(format, "MAX_FILE_BYTES", 10)
     with pytest.raises(CorruptError, match="has 11 bytes; a pack takes files of up to 10"):
         packed([[blob(b"x" * 11)]])
+
+
+def test_few_contents_are_kept_in_memory() -> None:
+    random = [[blob(os.urandom(2**20))] for _ in range(20)]
+    pack = Pack(packed(random)[0])
+    for (entry,) in random * 2:
+        assert pack.read("cas", entry.name) == entry.data
+    assert sum(map(len, pack._held.values())) == pack._held_bytes < 10 * 2**20

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,21 @@ def test_a_set_that_cannot_be_read_now_does_not_go(tmp_path: Path, unreadable: A
     with unreadable(names[0]):
         put(store, MAX_SETS)
     assert held(store) == {0, *range(2, MAX_SETS + 1)}
+
+
+def test_processes_that_store_sets_at_the_same_time_lose_none(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pallasc.cache.store import Store\n"
+        "from pallasc.cache.manifests import Manifest\n"
+        "store, key = Store(sys.argv[1]), sys.argv[2]\n"
+        "for read in sys.argv[3:]: store.put_set(key, Manifest(read=read, name='1'))\n"
+    )
+    reads = [read_of(number) for number in range(MAX_SETS)]
+    command = [sys.executable, "-c", program, str(tmp_path / "store"), REQUEST]
+    processes = [subprocess.Popen([*command, *part]) for part in (reads[::2], reads[1::2])]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    found = {manifest.read for _, manifest in Store(tmp_path / "store").sets(REQUEST)}
+    assert found == {*reads}
 
 
 def test_sets_of_several_stores_add_up_in_packs_and_only_loose_ones_are_removed(

@@ -57,6 +57,10 @@ DAMAGES: dict[str, tuple[Damage, list[tuple[str, str]]]] = {
         [("corrupt", "cas"), ("incomplete", "ac")],
     ),
     "blob gone": (lambda store: store.path("cas", DIGEST).unlink(), [("incomplete", "ac")]),
+    "manifest empty": (
+        lambda store: store.path("man", REQUEST).write_bytes(b""),
+        [("corrupt", "man")],
+    ),
     "file in the wrong shard": (
         lambda store: store.path("ac", KEY).rename(store.folder / "ac" / "cd" / KEY),
         [("foreign", "ac")],

@@ -62,6 +62,7 @@ def test_the_digest_depends_on_nothing_but_the_content() -> None:
     other = dict(reversed(json.loads(json.dumps(RECORD)).items()))
     assert Artifact(other, BLOBS.__getitem__).digest == _artifact().digest
     assert _artifact(toolchain={"ptxas": "13.6.1"}).digest != _artifact().digest
+    assert repr(_artifact()) == f"<Artifact {_artifact().digest[:12]} for h100-sxm>"
 
 
 def test_kernels_come_back_as_they_were_written() -> None:

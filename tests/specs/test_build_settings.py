@@ -33,6 +33,8 @@ def test_the_nearest_project_says_what_holds_for_builds(tmp_path: Path) -> None:
     found = build_settings(write(tmp_path, WHOLE) / "specs" / "deep")
     assert found[:4] == ("s3://kernels/cache", False, "required", "2026-03")
     assert str(found.where["remote"]) == f"{tmp_path}/pyproject.toml:6"
+    write(inner, "[project]\n")
+    assert build_settings(inner) == ("", None, "", "", "", {})
     for text in ("", "[tool.other]\nremote = 3\n", "tool = 3\n", "[[tool]]\n"):
         write(inner, f"# pallasc remote\n{text}")
         assert build_settings(inner) == ("", None, "", "", "", {})

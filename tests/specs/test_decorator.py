@@ -9,7 +9,7 @@ import pytest
 
 from pallasc.errors import SpecError
 from pallasc.specs.entries import load_module
-from pallasc.specs.loading.decorator import collect_python, declare
+from pallasc.specs.loading.decorator import Call, Ref, collect_python, declare
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 
@@ -93,6 +93,7 @@ def test_an_ordinary_import_declares_and_checks_nothing(folder: Path) -> None:
     (folder / "kernels.py").write_text(wrong)
     assert load_module("kernels.py", fresh=True).fast.__name__ == "fast"
     declare(entry="nowhere:f", args={})
+    assert repr([Call("a:b", c=1), Ref("a:b")]) == "[Call('a:b', {'c': 1}), Ref('a:b')]"
 
 
 def test_a_change_within_a_second_is_seen(folder: Path) -> None:
@@ -128,6 +129,11 @@ HEAD = "from pallasc.specs.loading.decorator import Ref, declare, kernel\n"
         (
             "def outer():\n    @kernel(args={})\n    def f(x): ...\nouter()\n",
             "s.py:3: the function outer.<locals>.f (s.py:3) has no name that a worker process can "
+            "import it by.\n  Define it with def at the top level of a file.",
+        ),
+        (
+            "class C:\n    def m(self, x): ...\nkernel(args={}, reference=C().m)(C)\n",
+            "s.py:4: C.reference: the function C.m (s.py:3) has no name that a worker process can "
             "import it by.\n  Define it with def at the top level of a file.",
         ),
         (

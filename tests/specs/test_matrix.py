@@ -8,6 +8,7 @@ import json
 import pytest
 
 from pallasc.errors import SpecError
+from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Tolerance, checked_mesh
@@ -181,3 +182,8 @@ def test_a_mesh_given_in_python_is_checked_the_same() -> None:
     for wrong in ({"x": "2"}, {"x": True}, {"a b": 2}, {"x": 0}, {"x": 1}, {"x": 257}):
         with pytest.raises(SpecError):
             checked_mesh(wrong)  # type: ignore[arg-type]
+
+
+def test_a_function_with_a_mesh_makes_a_spec_with_one() -> None:
+    spec = spec_of(json.loads, args=["f32[8]"], static={}, target="sm_90a", mesh={"x": 2})
+    assert expand([spec])[0].mesh == (("x", 2),)

@@ -194,6 +194,7 @@ def test_files_that_share_a_kernel_need_its_kernel_for_batches(
     ("path", "text"),
     [
         ("missing.yaml", "missing.yaml: there is no such file.\n  Did you mean 'mising.yaml'?"),
+        ("nowhere/a.yaml", "nowhere/a.yaml: there is no such file."),
         (
             "empty",
             "empty: no spec files (*.yaml, *.yml, or *.py that declares kernels) in this folder."

@@ -71,6 +71,7 @@ def test_every_value_and_key_has_its_place() -> None:
         ("a: !!int '1'", "t:1:4: the tag !!int is not allowed."),
         ("a: !!python/name:os.system", "t:1:4: the tag !!python/name:os.system is not allowed."),
         ("? [1]\n: 2", "t:1:3: a key must be text."),
+        ("a: *x", "t:1:4: not YAML: found undefined alias 'x'."),
         ("<<: 1", "t:1:5: '<<' takes a mapping."),
         ("a: &x [*x]", "t:1:8: an alias refers to what contains it."),
         ("a: 1\n---\nb: 2", "t:2:1: a file must be one document; a second one begins here."),

@@ -42,7 +42,6 @@ ALWAYS = 1_000_000
 HEAL_EVERY = 8
 CHOSEN = (
     (FULL, Case("utime", "EACCES", "fail", 0, ALWAYS)),
-    (FULL, Case("read", "EIO", "flip", 0, 1)),
     (FULL, Case("open", "EMFILE", "fail", 0, ALWAYS)),
     (NO_RECORD, Case("write", "ENOSPC", "fail", 0, ALWAYS)),
 )
