@@ -27,7 +27,7 @@ def test_sixteen_processes_that_want_twenty_cold_keys_make_each_once(
     ("program", "counts", "done"),
     [
         ("kill.py", (50, 1), {"kills": 50}),
-        ("race.py", (8, 250), {"hits": 100, "puts": 100, "packs": 5}),
+        ("race.py", (8, 250), {"hits": 100, "puts": 100, "packs": 1}),
         ("damage.py", (500, 1), {"mutations": 500}),
     ],
 )
