@@ -2,9 +2,8 @@
 
 Each is a program of `tests/cache/programs/`, which the tests run with small counts. The counts here
 are small too; `--full` takes hours on a small machine: 10,000 kills, 1,000 cases of failing system
-calls, 200 real builds under such, 100,000 damaged files, 1,000 damaged indexes, 1,000,000
-operations of 64 processes, 64 processes that open a new store, 16 that need the same 20 keys.
-Everything that is wrong is printed. Goal: nothing is.
+calls, 200 real builds under such, 100,000 damaged files, 1,000,000 operations of 64 processes, 16
+processes that need the same 20 keys. Everything that is wrong is printed. Goal: nothing is.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ PROOFS = {
     "system calls": Proof("faults.py", (60, 1), (1_000, 2), "injected", preload=True),
     "builds": Proof("build_faults.py", (10, 1), (200, 2), "injected", preload=True),
     "damage": Proof("damage.py", (1_000, 1), (100_000, 2), "mutations"),
-    "indexes": Proof("index_damage.py", (50, 1), (1_000, 2), "damages"),
     "races": Proof("race.py", (8, 250), (64, 15_625), "operations"),
-    "openings": Proof("opening.py", (64,), (64,), "processes"),
     "single flight": Proof("flight.py", (16, 20), (16, 20), "compilations"),
 }
 

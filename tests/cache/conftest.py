@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pallasc.cache import files
+from pallasc.cache.folders import Folders
+from pallasc.cache.format import sha256
 from pallasc.cache.store import Store
 
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+sys.path.insert(0, str(Path(__file__).parent / "remote"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import stored  # noqa: F401  (tests import it by its bare name)
+import content  # noqa: F401  (tests import these by their bare names)
+import servers  # noqa: F401
+import stored  # noqa: F401
+import variants  # noqa: F401
 
-sys.path.pop(0)
+del sys.path[:3]
 
 PROGRAMS = Path(__file__).parent / "programs"
 IN_MEMORY = Path("/dev/shm")
 
 Publish = Callable[..., str]
+Unreadable = Callable[[str], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -49,17 +61,11 @@ def publish(store: Store) -> Publish:
         parts = {"cubin": key[:8].encode() * 100} if blobs is None else blobs
         assert store.put_artifact(key, {"kernels": [{"cubin": "cubin"}]}, parts).stored
         for data in parts.values():
-            os.utime(store.path("cas", _sha256(data)), (used_s, used_s))
+            os.utime(store.path("cas", sha256(data)), (used_s, used_s))
         os.utime(store.path("ac", key), (used_s, used_s))
         return key
 
     return put
-
-
-def _sha256(data: bytes) -> str:
-    from pallasc.cache.format import sha256
-
-    return sha256(data)
 
 
 @pytest.fixture
@@ -76,3 +82,23 @@ def run_program() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
+    """Return a context in which the files whose places have a part cannot be read."""
+
+    @contextlib.contextmanager
+    def unreadable(part: str) -> Iterator[None]:
+        real = files.read
+
+        def refuse(folders: Folders, place: str, **options: Any) -> files.Content | None:
+            if part in place:
+                raise OSError(5, "Input/output error", str(folders.path(place)))
+            return real(folders, place, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "read", refuse)
+            yield
+
+    return unreadable

@@ -1,27 +1,30 @@
-"""Reading and publishing single files."""
+"""Reading and publishing single files, single flight, and which processes live."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import gc
 import os
-import stat
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stored import KEY
 
 from pallasc.cache import files
+from pallasc.cache import files as process
 from pallasc.cache.folders import Folders
+from pallasc.cache.store import Store
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
     """Return the folders of a store whose version's folder is the temporary one."""
     return Folders(tmp_path)
-
-
-def test_read_gives_none_where_nothing_is(tmp_path: Path, folders: Folders) -> None:
-    assert files.read(folders, "nothing") is None
 
 
 def test_read_refuses_a_file_beyond_the_limit_without_reading_it(
@@ -46,24 +49,6 @@ def test_read_continues_after_a_short_read(
     assert found.data == b"0123456789" * 10
 
 
-def test_a_temporary_file_is_removed_when_its_user_fails(tmp_path: Path, folders: Folders) -> None:
-    def fail(place: str) -> None:
-        assert (tmp_path / place).read_bytes() == b"x"
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), files.temporary(folders, b"x") as place:
-        fail(place)
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_publish_first_does_not_touch_what_is_there(tmp_path: Path, folders: Folders) -> None:
-    with files.temporary(folders, b"first") as place:
-        assert files.publish_first(folders, place, "a/name")
-    with files.temporary(folders, b"second") as place:
-        assert not files.publish_first(folders, place, "a/name")
-    assert (tmp_path / "a" / "name").read_bytes() == b"first"
-
-
 def test_a_file_is_durable_before_it_has_its_name_and_the_name_after(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,16 +71,12 @@ def test_a_file_is_durable_before_it_has_its_name_and_the_name_after(
         files.publish_first(folders, place, "a/name")
     name = place.rpartition("/")[2]
     assert events == [f"sync {name}", f"link {name}", "sync a"]
+    with files.temporary(folders, b"second") as place:
+        assert not files.publish_first(folders, place, "a/name")
+    assert (tmp_path / "a" / "name").read_bytes() == b"x"
 
 
-def test_a_rename_replaces_what_is_there(tmp_path: Path, folders: Folders) -> None:
-    for data in (b"first", b"second"):
-        with files.temporary(folders, data) as place:
-            folders.rename(place, "a/name")
-    assert (tmp_path / "a" / "name").read_bytes() == b"second"
-
-
-def test_descriptors_are_closed_whatever_happens(
+def test_nothing_is_left_open_or_behind_whatever_happens(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -107,10 +88,13 @@ def test_descriptors_are_closed_whatever_happens(
             patch.setattr(os, call, fail)
             with pytest.raises(OSError, match="No space"), files.temporary(folders, b"x"):
                 pass
+    with pytest.raises(KeyboardInterrupt), files.temporary(folders, b"x"):
+        raise KeyboardInterrupt
     assert len(os.listdir("/proc/self/fd")) == before
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize(("mode", "group"), [(0o2775, 0o7), (0o775, 0), (0o2755, 0), (0o700, 0)])
+@pytest.mark.parametrize(("mode", "group"), [(0o2775, 0o7), (0o775, 0), (0o2755, 0)])
 def test_what_is_made_in_a_shared_folder_is_the_groups_too(
     tmp_path: Path, mode: int, group: int
 ) -> None:
@@ -128,18 +112,161 @@ def test_what_is_made_in_a_shared_folder_is_the_groups_too(
     assert (root / "a" / "b" / "name").stat().st_mode >> 3 & 0o7 == group & 0o6
 
 
-@pytest.mark.parametrize("kind", ["link", "socket", "pipe", "folder"])
-def test_read_takes_nothing_for_a_file_that_is_none(
-    tmp_path: Path, folders: Folders, kind: str
+def test_a_child_has_a_token_of_its_own_and_is_dead_after_its_end() -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write, process.process_token().encode())
+        signal.pause()
+    token = os.read(read, 100).decode()
+    alive = process.is_alive(token)
+    os.kill(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # dead, but nobody has asked for it yet
+    zombie = process.is_alive(token)
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+    assert token != process.process_token()
+    assert (alive, zombie, process.is_alive(token)) == (True, False, False)
+
+
+@pytest.mark.parametrize("token", ["0123456789ab-1-1", "", "1-2", "a-b-c"])
+def test_what_another_machine_runs_is_not_known(token: str) -> None:
+    assert process.is_alive(token) is None
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place = tmp_path / "name"
-    make: dict[str, Callable[[], object]] = {
-        "link": lambda: place.symlink_to("x"),
-        "socket": lambda: os.mknod(place, stat.S_IFSOCK | 0o644),
-        "pipe": lambda: os.mkfifo(place),
-        "folder": place.mkdir,
-    }
-    make[kind]()
-    found = files.read(folders, "name")
-    assert found is not None
-    assert (found.data, found.fault) == (b"", "not a regular file")
+    token = process.process_token()
+    host, pid, start = token.split("-")
+    assert process.is_alive(token) is True
+    assert process.is_alive(f"{host}-{pid}-{int(start) + 1}") is False, "the number was given again"
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", refuse)
+        patch.setattr(process, "host", lambda: host)
+        assert process.is_alive(token) is None
+        patch.setattr(process, "_tokens", {})
+        assert process.process_token() == f"{host}-{os.getpid()}-0"
+    assert process.is_alive(f"{host}-{os.getpid()}-0") is None
+
+
+def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, pid, _ = process.process_token().split("-")
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    def hide(*arguments: object, **options: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(process, "host", lambda: host)
+    monkeypatch.setattr("builtins.open", hide)
+    assert process.is_alive(f"{host}-{pid}-1") is None
+    assert process.is_alive(f"{host}-{child}-1") is False
+    assert process.is_alive(f"{host}-{10**19}-1") is False
+
+
+HOLDER = """
+import sys
+from pallasc.cache.store import Store
+with Store(sys.argv[1]).single_flight(sys.argv[2]) as held:
+    print(held, flush=True)
+    sys.stdin.read()
+"""
+
+
+def hold(root: Path) -> subprocess.Popen[str]:
+    """Start a process that holds the lock of KEY until its standard input ends."""
+    command = [sys.executable, "-c", HOLDER, str(root), KEY]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "True\n"
+    return process
+
+
+def test_the_lock_is_held_and_leaves_nothing_even_after_an_error(store: Store) -> None:
+    def fail(held: bool) -> None:
+        assert held is True
+        assert (store.folder / "locks" / KEY).exists()
+        raise KeyError
+
+    with pytest.raises(KeyError), store.single_flight(KEY) as held:
+        fail(held)
+    assert list((store.folder / "locks").iterdir()) == []
+
+
+def test_a_living_holder_is_waited_for_and_then_gone_without(store: Store) -> None:
+    process = hold(store.root)
+    try:
+        with store.single_flight(KEY, timeout_s=0.05) as held:
+            assert held is False
+        with store.single_flight("cd" * 32, timeout_s=0) as held:
+            assert held is True
+    finally:
+        process.communicate()
+    with store.single_flight(KEY, timeout_s=0) as held:
+        assert held is True
+
+
+def test_a_waiter_gets_the_lock_when_the_holder_ends_and_a_killed_one_holds_nothing(
+    store: Store,
+) -> None:
+    process = hold(store.root)
+    command = [sys.executable, "-c", HOLDER, str(store.root), KEY]
+    waiter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process.communicate()
+    assert waiter.stdout is not None
+    assert waiter.stdout.readline() == "True\n"
+    waiter.kill()
+    waiter.communicate()
+    assert (store.folder / "locks" / KEY).exists()
+    with store.single_flight(KEY, timeout_s=0) as held:
+        assert held is True
+    assert not (store.folder / "locks" / KEY).exists()
+
+
+def test_a_lock_file_removed_under_the_holder_harms_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.folder / "locks" / KEY
+    with store.single_flight(KEY) as first:
+        path.unlink()
+        with store.single_flight(KEY, timeout_s=0) as second:
+            assert (first, second) == (True, True)
+        path.touch()
+    assert path.exists(), "the file of another holder is not removed"
+    real, removals = fcntl.flock, iter([path] * 2)
+
+    def removed_before_it_was_got(descriptor: int, operation: int) -> None:
+        if (gone := next(removals, None)) is not None:
+            gone.unlink()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before_it_was_got)
+    with store.single_flight(KEY) as held:
+        assert (held, path.exists()) == (True, True)
+    assert next(removals, None) is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+def test_a_file_system_without_locks_is_worked_on_without(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    gc.collect()  # which closes the folders of other stores
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for _ in range(3):
+        with store.single_flight(KEY) as held:
+            assert held is False
+    assert len(store.warnings) == 1
+    assert os.strerror(number) in store.warnings[0]
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -24,21 +24,7 @@ def test_a_record_has_exactly_these_bytes() -> None:
     data, digest = format.encode("artifact", KEY, BODY)
     assert digest == hashlib.sha256(TEXT).hexdigest()
     assert data == f"pallasc-store 1 artifact {KEY} {digest}\n".encode() + TEXT
-
-
-def test_decode_gives_what_was_encoded() -> None:
-    data, digest = format.encode("artifact", KEY, BODY)
     assert format.decode("artifact", KEY, data) == (BODY, digest)
-
-
-def test_the_order_of_fields_does_not_change_the_bytes() -> None:
-    assert format.encode("manifest", KEY, {"a": 1, "b": 2}) == format.encode(
-        "manifest", KEY, {"b": 2, "a": 1}
-    )
-
-
-def test_equal_bodies_have_equal_digests_under_every_key() -> None:
-    assert format.encode("manifest", KEY, BODY)[1] == format.encode("manifest", OTHER, BODY)[1]
 
 
 def test_every_single_bit_flip_is_detected() -> None:
@@ -67,22 +53,13 @@ def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int
     [
         (b"", "the file is empty"),
         (b"pallasc-store 1 art", "its header is b'pallasc-store 1 art' instead of"),
-        (b"\0" * 200, "its header is "),
-        (_record(TEXT)[:-1], "the SHA-256 of its body is "),
         (_record(TEXT) + b" ", "the SHA-256 of its body is "),
         (_record(TEXT, kind="manifest"), "its header is b'pallasc-store 1 manifest "),
         (_record(TEXT, version=2), "its header is b'pallasc-store 2 artifact "),
         (_record(TEXT, key=OTHER), f"its header is b'pallasc-store 1 artifact {OTHER} "),
-        (b"x" + _record(TEXT), "its header is b'xpallasc-store"),
-        (_record(b"\xff"), "its body is not valid: "),
         (_record(b"[" * 100_000), "its body is not valid: "),
-        (_record(b"[1]"), "Expected `object`, got `array`"),
         (_record(b"{}"), "missing required field `artifact`"),
         (_record(b'{"artifact":{},"blobs":[]}'), "Expected `object`, got `array` - at `$.blobs`"),
-        (
-            _record(b'{"artifact":{},"blobs":{"a":{}}}'),
-            "missing required field `digest` - at `$.blobs[...]`",
-        ),
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"../../x","size":1}}}'),
             "matching regex '\\\\A[0-9a-f]{64}\\\\Z' - at `$.blobs[...].digest`",
@@ -90,10 +67,6 @@ def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"%s","size":-1}}}' % OTHER.encode()),
             "Expected `int` >= 0 - at `$.blobs[...].size`",
-        ),
-        (
-            _record(b'{"artifact":{},"blobs":{"a":{"digest":"%s","size":true}}}' % OTHER.encode()),
-            "Expected `int`, got `bool` - at `$.blobs[...].size`",
         ),
     ],
 )
@@ -103,7 +76,7 @@ def test_decode_says_what_is_wrong(data: bytes, reason: str) -> None:
     assert reason in caught.value.message
 
 
-@pytest.mark.parametrize("body", [{"x": float("nan")}, {"x": b"bytes"}, {"x": {1, 2}}])
+@pytest.mark.parametrize("body", [{"x": float("nan")}, {"x": {1, 2}}])
 def test_what_is_not_json_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(CorruptError, match="cannot be written as JSON"):
         format.encode("manifest", KEY, body)
@@ -111,7 +84,7 @@ def test_what_is_not_json_is_refused(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "ab", "AB" * 32, "ab" * 32 + "\n", "g" * 64, "../" * 21 + "x", "٣" * 64, None, b"ab" * 32],
+    ["ab", "AB" * 32, "ab" * 32 + "\n", "../" * 21 + "x", "٣" * 64, None],
 )
 def test_only_64_lower_case_hexadecimal_digits_are_a_name(name: Any) -> None:
     with pytest.raises(CorruptError, match="64 lower-case hexadecimal digits"):
@@ -119,10 +92,7 @@ def test_only_64_lower_case_hexadecimal_digits_are_a_name(name: Any) -> None:
 
 
 @pytest.mark.parametrize("artifact", [{}, {"b": [1, {"c": "\u00e4"}], "a": '","blobs":{'}])
-@pytest.mark.parametrize("blobs", [{}, {"x": {"digest": "0" * 64, "size": 7}}])
-def test_the_digest_of_an_artifact_is_that_of_its_canonical_json(
-    artifact: dict[str, Any], blobs: dict[str, Any]
-) -> None:
-    key = "1" * 64
-    data, _ = format.encode("artifact", key, {"blobs": blobs, "artifact": artifact})
-    assert format.artifact_digest(data) == digest(canonical_json(artifact))
+def test_the_digest_of_an_artifact_is_that_of_its_canonical_json(artifact: dict[str, Any]) -> None:
+    for blobs in ({}, {"x": {"digest": "0" * 64, "size": 7}}):
+        data, _ = format.encode("artifact", KEY, {"blobs": blobs, "artifact": artifact})
+        assert format.artifact_digest(data) == digest(canonical_json(artifact))

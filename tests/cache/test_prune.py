@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import put_blob
+from stored import files_in, put_blob
 
 from pallasc.cache import files
 from pallasc.cache import prune as prune_module
@@ -37,21 +38,15 @@ def here(store: Store) -> list[str]:
     return [k for k in (OLD, MID, NEW) if store.get_artifact(k, verify=True) is not None]
 
 
-def files_in(store: Store, *folders: str) -> list[str]:
-    paths = (path for name in folders for path in (store.folder / name).rglob("*"))
-    return sorted(path.name for path in paths if path.is_file())
-
-
-def everything(store: Store) -> dict[str, bytes]:
+def everything(store: Store) -> dict[Path, bytes]:
     """Return all files but those that only count."""
-    counting = "stat"
     paths = (path for path in store.folder.rglob("*") if path.is_file())
-    named = {str(path.relative_to(store.folder)): path.read_bytes() for path in paths}
-    return {name: data for name, data in named.items() if not name.startswith(counting)}
+    return {path: path.read_bytes() for path in paths if path.parent.name != "stat"}
 
 
 def test_a_dry_run_tells_the_same_and_touches_nothing(filled: Store) -> None:
     filled.put_manifest("aa" * 32, Manifest(action=OLD, about={"name": "matmul"}))
+    filled.put_manifest("bb" * 32, Manifest(action=NEW))
     filled.path("ac", MID).write_bytes(b"")
     before = everything(filled)
     told = prune(filled, limits=NOTHING, dry_run=True, now_ns=time.time_ns() + 1)
@@ -62,128 +57,44 @@ def test_a_dry_run_tells_the_same_and_touches_nothing(filled: Store) -> None:
     assert (done.records, done.blobs) == (2, 3)
     assert done.plan == told.plan
     assert done.names == told.names == {OLD: ["matmul"]}
+    assert filled.get_manifest("aa" * 32) is filled.get_manifest("bb" * 32) is None
 
 
-def test_pruning_tells_what_went_and_why(filled: Store) -> None:
-    told = prune(filled, limits=Limits(max_bytes=None, max_age_s=10.0, grace_s=0),
-                 now_ns=1011 * 10**9 + 1).to_json()  # fmt: skip
-    assert [row["key"] for row in told["evicted"]] == [OLD, MID]
-    assert told["evicted"][0]["reason"] == "age"
-    assert told["limit_age_s"] == 10.0
-
-
-def test_what_a_build_begins_to_use_after_the_decision_stays(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = prune_module.decide
-
-    def decide_then_use(*arguments: Any, **options: Any) -> Any:
-        plan = real(*arguments, **options)
-        os.utime(filled.path("ac", MID))
-        return plan
-
-    monkeypatch.setattr(prune_module, "decide", decide_then_use)
-    pruned = prune(filled, limits=NOTHING)
-    assert here(filled) == [MID]
-    assert (len(pruned.plan.evictions), pruned.records, pruned.blobs) == (3, 2, 2)
-
-
-def test_a_blob_that_gets_a_new_record_after_the_decision_stays(
+def test_what_is_used_or_named_after_the_decision_stays(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = prune_module.decide
     data = OLD[:8].encode() * 100
 
-    def decide_then_publish(*arguments: Any, **options: Any) -> Any:
+    def decide_then_use(*arguments: Any, **options: Any) -> Any:
         plan = real(*arguments, **options)
+        os.utime(filled.path("ac", MID))
         assert Store(filled.root).put_artifact("44" * 32, {}, {"same": data}).stored
         return plan
 
-    monkeypatch.setattr(prune_module, "decide", decide_then_publish)
-    prune(filled, limits=NOTHING)
-    assert here(filled) == []
+    monkeypatch.setattr(prune_module, "decide", decide_then_use)
+    pruned = prune(filled, limits=NOTHING)
+    assert here(filled) == [MID]
+    assert (len(pruned.plan.evictions), pruned.records, pruned.blobs) == (3, 2, 1)
     assert filled.get_artifact("44" * 32, verify=True) is not None
 
 
-def test_a_record_goes_before_its_blobs(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    real = files.remove_same
-
-    def note(folders: Folders, place: str, known: Any) -> bool:
-        order.append(place.partition("/")[0])
-        return real(folders, place, known)
-
-    monkeypatch.setattr(files, "remove_same", note)
-    prune(filled, limits=NOTHING)
-    assert order == ["ac"] * 3 + ["cas"] * 3
-
-
-def test_manifests_of_what_went_go_too(filled: Store) -> None:
-    filled.put_manifest("aa" * 32, Manifest(action=OLD))
-    filled.put_manifest("bb" * 32, Manifest(action=NEW))
-    filled.put_manifest("cc" * 32, Manifest())
-    os.utime(filled.path("ac", NEW))
-    size = sum(path.stat().st_size for a in ("ac", "cas", "man") for path in
-               (filled.folder / a).rglob("*") if path.is_file())  # fmt: skip
-    prune(filled, limits=Limits(max_bytes=size - 1, grace_s=0))
-    assert filled.get_manifest("aa" * 32) is None
-    assert filled.get_manifest("bb" * 32) == Manifest(action=NEW)
-    assert filled.get_manifest("cc" * 32) == Manifest()
-
-
-def test_a_blob_without_a_record_goes_after_the_grace_only(filled: Store) -> None:
-    digest = put_blob(filled, b"nobody names me")
-    assert prune(filled, limits=Limits(max_bytes=None)).blobs == 0
-    later_ns = time.time_ns() + 301 * 10**9
-    assert prune(filled, limits=Limits(max_bytes=None), now_ns=later_ns).blobs == 1
-    assert filled.get_blob(digest) is None
-    assert here(filled) == [OLD, MID, NEW]
-
-
-def test_nothing_goes_where_a_record_cannot_be_read(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
+def test_nothing_goes_where_a_record_or_what_is_held_cannot_be_read(
+    filled: Store, unreadable: Any
 ) -> None:
-    real = files.read
-
-    def refuse(folders: Folders, place: str, **options: Any) -> files.Content | None:
-        if place.endswith(MID):
-            raise OSError(5, "broken")
-        return real(folders, place, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "read", refuse)
+    with unreadable(MID):
         pruned = prune(filled, limits=NOTHING)
     assert (pruned.records, pruned.blobs) == (0, 0)
-    assert "broken" in pruned.warnings[0]
-    assert here(filled) == [OLD, MID, NEW]
-
-
-def test_nothing_goes_where_what_is_held_cannot_be_read(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real_read = files.read
-
-    def refuse_read(folders: Folders, place: str, **options: Any) -> files.Content | None:
-        if place.startswith("leases/"):
-            raise PermissionError(13, "Permission denied", str(folders.path(place)))
-        return real_read(folders, place, **options)
-
-    with Session(filled) as session, monkeypatch.context() as patch:
+    assert "Input/output error" in pruned.warnings[0]
+    with Session(filled) as session:
         session.hit(NEW)
-        patch.setattr(files, "read", refuse_read)
-        pruned = prune(filled, limits=NOTHING)
+        with unreadable("leases/"):
+            pruned = prune(filled, limits=NOTHING)
     (warning,) = pruned.warnings
     assert "/leases" in warning
-    assert warning.endswith(": cannot be read: Permission denied")
+    assert warning.endswith(": cannot be read: Input/output error")
     assert (pruned.records, pruned.plan.complete) == (0, False)
     assert here(filled) == [OLD, MID, NEW]
-
-
-def test_a_corrupt_record_is_put_away(filled: Store) -> None:
-    filled.path("ac", MID).write_bytes(b"")
-    prune(filled, limits=Limits(max_bytes=None))
-    assert not filled.path("ac", MID).exists()
-    assert len(files_in(filled, "quarantine")) == 2
 
 
 def test_what_dead_processes_left_goes_and_what_living_ones_use_stays(filled: Store) -> None:
@@ -199,31 +110,40 @@ def test_what_dead_processes_left_goes_and_what_living_ones_use_stays(filled: St
         assert (told.temporaries, told.leases, told.locks) == (1, 1, 1)
         assert prune(filled, limits=ALL).leftovers == told
         assert files_in(filled, "locks") == [MID]
-    assert files_in(filled, "tmp", "leases") == [alive, alive]
+    assert files_in(filled, "tmp") == files_in(filled, "leases") == [alive]
 
 
-def test_corrupt_files_are_kept_for_a_week(filled: Store) -> None:
+def test_corrupt_files_are_kept_for_a_week(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.path("ac", MID).write_bytes(b"")
-    assert filled.get_artifact(MID) is None
     day_ns, now_ns = 86_400 * 10**9, time.time_ns()
     prune(filled, limits=Limits(), now_ns=now_ns + 6 * day_ns)
     assert len(files_in(filled, "quarantine")) == 2
     prune(filled, limits=Limits(), now_ns=now_ns + 8 * day_ns)
     assert files_in(filled, "quarantine") == []
+    digest = put_blob(filled, b"nobody names me")
+    assert prune(filled).blobs == 0
+    assert prune(filled, now_ns=time.time_ns() + 301 * 10**9).blobs == 1
+    assert filled.get_blob(digest) is None
+    assert here(filled) == [OLD, NEW]
+    monkeypatch.setenv("PALLASC_CACHE_SIZE", "1B")
+    assert prune(filled).records == 2
 
 
 def test_what_cannot_be_removed_is_told_and_not_counted(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    order: list[str] = []
     real = files.remove_same
 
     def refuse(folders: Folders, place: str, known: Any) -> bool:
+        order.append(place.partition("/")[0])
         if place.endswith(MID):
             raise OSError(30, "Read-only file system")
         return real(folders, place, known)
 
     monkeypatch.setattr(files, "remove_same", refuse)
     told = prune(filled, limits=NOTHING).to_json()
+    assert order == ["ac"] * 3 + ["cas"] * 2
     size = sum(path.stat().st_size for path in filled.folder.glob("[ac]*/*/*"))
     assert [row["key"] for row in told["evicted"]] == [OLD, NEW]
     assert (told["records"], told["bytes_after"], told["excess_bytes"]) == (2, size, size - 1)
@@ -240,26 +160,14 @@ def test_a_missing_store_is_not_made(store: Store) -> None:
 
 def test_tidying_prunes_once_an_hour(filled: Store) -> None:
     now_ns = time.time_ns()
+    assert tidy(filled, limits=Limits(max_bytes=1 << 40), now_ns=now_ns - 10**13) is None
+    assert not (filled.folder / "stat" / "index").exists()
     first = tidy(filled, limits=NOTHING, now_ns=now_ns)
     assert first is not None
     assert first.records == 3
     assert tidy(filled, limits=NOTHING, now_ns=now_ns + 10**9) is None
     aged = Limits(max_bytes=1, max_age_s=1.0)  # with an age to look at, it is never skipped
     assert tidy(filled, limits=aged, now_ns=now_ns + round(TIDY_EVERY_S * 1e9)) is not None
-
-
-def test_tidying_opens_no_index_for_a_store_far_below_its_limits(filled: Store) -> None:
-    assert tidy(filled, limits=Limits(max_bytes=1 << 40)) is None
-    assert not list(filled.folder.glob("index*"))
-
-
-def test_tidying_waits_for_nobody(filled: Store) -> None:
-    with files.single_flight(
-        filled.folders, "locks/totals", timeout_s=1, on_error=lambda error: None
-    ):
-        began_s = time.monotonic()
-        assert tidy(filled, limits=NOTHING) is not None
-        assert time.monotonic() - began_s < 8
 
 
 def test_clearing_leaves_nothing(filled: Store) -> None:
@@ -274,11 +182,5 @@ def test_clearing_leaves_nothing(filled: Store) -> None:
     assert [row["reason"] for row in cleared["evicted"]] == ["clear"] * 3
     assert cleared["kept"] == []
     assert here(filled) == []
-    assert files_in(filled, "man", "stat", "tmp", "quarantine") == []
-    assert files_in(filled, "cas") == []
+    assert everything(filled) == {}
     assert read_totals(filled).hits == 0
-
-
-def test_the_environment_sets_the_limits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PALLASC_CACHE_SIZE", "1B")
-    assert prune(filled).records == 3

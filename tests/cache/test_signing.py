@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored import KEY, OTHER, content_of
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, Trust, read_trust, secret_file
@@ -17,7 +18,7 @@ from pallasc.cache.store import Store
 from pallasc.errors import SpecError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
-NAME, OTHER, KEY = "ab" * 32, "cd" * 32, "ef" * 32
+NAME = "ef" * 32
 BODY: dict[str, Any] = {"action": KEY, "record": NAME, "files": {"file:k.py": OTHER}}
 
 
@@ -44,16 +45,13 @@ def required() -> Trust:
     return read_trust({}, required=True)
 
 
-def test_nothing_is_signed_required_or_made_by_default(settings: Path) -> None:
+def test_the_secret_is_made_where_signatures_are_required_and_for_this_user_alone(
+    settings: Path,
+) -> None:
     trust = read_trust({})
     assert (trust.required, trust.strict, trust.notes) == (False, False, ())
     assert trust.signed("manifest", NAME, BODY) == BODY
     assert not settings.exists()
-
-
-def test_the_secret_is_made_where_signatures_are_required_and_for_this_user_alone(
-    settings: Path,
-) -> None:
     before = os.umask(0)
     try:
         first = required()
@@ -67,28 +65,17 @@ def test_the_secret_is_made_where_signatures_are_required_and_for_this_user_alon
     again = required()
     assert again.notes == ()
     assert again.vouches("manifest", NAME, first.signed("manifest", NAME, BODY))
-
-
-def test_who_has_the_secret_signs_without_being_asked_to(settings: Path) -> None:
-    required()
-    assert read_trust({}).signed("manifest", NAME, BODY)["signed"]
-    assert required().vouches("manifest", NAME, read_trust({}).signed("manifest", NAME, BODY))
+    assert again.vouches("manifest", NAME, read_trust({}).signed("manifest", NAME, BODY))
 
 
 FORGERIES: dict[str, Callable[[dict[str, Any]], tuple[str, str, dict[str, Any]]]] = {
     "another name": lambda body: ("manifest", OTHER, body),
     "another kind": lambda body: ("stat", NAME, body),
-    "another action": lambda body: ("manifest", NAME, {**body, "action": NAME}),
     "another record": lambda body: ("manifest", NAME, {**body, "record": KEY}),
-    "other sources": lambda body: ("manifest", NAME, {**body, "files": {}}),
     "one field more": lambda body: ("manifest", NAME, {**body, "printed": "x"}),
-    "one field less": lambda body: (
-        "manifest", NAME, {k: v for k, v in body.items() if k != "files"}
-    ),
     "no signature": lambda body: (
         "manifest", NAME, {k: v for k, v in body.items() if k != "signed"}
     ),
-    "no signatures": lambda body: ("manifest", NAME, {**body, "signed": []}),
     "a wrong signature": lambda body: (
         "manifest", NAME, {**body, "signed": [{**body["signed"][0], "signature": "AAAA"}]}
     ),
@@ -101,19 +88,16 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], tuple[str, str, dict[str, Any]]]
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
 @pytest.mark.parametrize("with_key", [False, True])
 def test_a_signature_is_for_this_name_and_these_bytes(
-    forgery: str, with_key: bool, key_pair: tuple[Path, Path]
+    with_key: bool, key_pair: tuple[Path, Path]
 ) -> None:
-    private, _ = key_pair
     environ = {"PALLASC_REQUIRE_SIGNED_STORE": "1"}
-    if with_key:
-        environ["PALLASC_STORE_KEY"] = str(private)
-    trust = read_trust(environ)
+    trust = read_trust(environ | ({"PALLASC_STORE_KEY": str(key_pair[0])} if with_key else {}))
+    assert trust.required
     signed = trust.signed("manifest", NAME, BODY)
     assert trust.vouches("manifest", NAME, signed)
-    assert not trust.vouches(*FORGERIES[forgery](signed))
+    assert [name for name, forge in FORGERIES.items() if trust.vouches(*forge(signed))] == []
 
 
 def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it(
@@ -136,46 +120,26 @@ def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it
         ("00" * 32, 0o640, "other users can read or write it"),
         ("00" * 32, 0o602, "other users can read or write it"),
         ("00" * 31, 0o600, "is not a secret of pallasc"),
-        ("", 0o600, "is not a secret of pallasc"),
         ("zz" * 32, 0o600, "is not a secret of pallasc"),
+        (None, 0o600, "is not a secret of pallasc"),
     ],
 )
 def test_a_secret_that_is_none_is_an_error(
-    settings: Path, content: str, mode: int, reason: str
+    settings: Path, content: str | None, mode: int, reason: str
 ) -> None:
     settings.parent.mkdir(parents=True)
-    settings.write_text(content)
+    settings.write_text(content) if content else os.mkfifo(settings)
     settings.chmod(mode)
-    with pytest.raises(SpecError, match=reason):
-        read_trust({})
-
-
-def test_the_hint_for_an_open_secret_names_its_file(settings: Path) -> None:
-    settings.parent.mkdir(parents=True)
-    settings.write_text("00" * 32)
-    settings.chmod(0o640)
-    with pytest.raises(SpecError) as caught:
-        read_trust({})
-    assert caught.value.hint == (
-        f"If no one else can have read it, run chmod 600 {settings}; otherwise delete it."
-    )
-
-
-def test_a_pipe_in_the_place_of_the_secret_blocks_nobody(settings: Path) -> None:
-    settings.parent.mkdir(parents=True)
-    os.mkfifo(settings, 0o600)
-    with pytest.raises(SpecError, match="is not a secret of pallasc"):
+    with pytest.raises(SpecError, match=reason) as caught:
         required()
+    hint = f"If no one else can have read it, run chmod 600 {settings}; otherwise delete it."
+    assert (caught.value.hint == hint) is (mode != 0o600)
 
 
-def test_the_switch_of_the_environment_is_understood_or_refused() -> None:
-    assert read_trust({"PALLASC_REQUIRE_SIGNED_STORE": "1"}).required
+def test_the_environment_is_understood_or_refused(tmp_path: Path) -> None:
     assert not read_trust({"PALLASC_REQUIRE_SIGNED_STORE": "off"}).required
     with pytest.raises(SpecError, match="PALLASC_REQUIRE_SIGNED_STORE is 'maybe'"):
         read_trust({"PALLASC_REQUIRE_SIGNED_STORE": "maybe"})
-
-
-def test_a_key_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"PALLASC_STORE_KEY: .* cannot be read"):
         read_trust({"PALLASC_STORE_KEY": str(tmp_path / "missing")})
 
@@ -191,20 +155,11 @@ def test_a_store_takes_only_signed_manifests_where_that_is_required(tmp_path: Pa
     assert found is not None
     assert {**BODY, "signed": found.signed} == found.to_json()
     assert Store(tmp_path / "store").get_manifest(NAME) == found
-    signed = store.path("man", NAME).read_bytes()
-    assert format.decode("manifest", NAME, signed)[0] == found
-
-
-def test_a_manifest_that_was_signed_for_another_request_is_not_believed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", require_signed=True)
-    store.put_manifest(NAME, Manifest(**BODY))
-    found = store.find_manifest(NAME)
     place = store.path("man", OTHER)
     place.parent.mkdir(parents=True)
-    assert found is not None
     place.write_bytes(format.encode("manifest", OTHER, found.to_json())[0])
     assert store.find_manifest(OTHER) == found
-    assert store.get_manifest(OTHER) is None
+    assert store.get_manifest(OTHER) is None, "it was signed for another request"
 
 
 def test_who_replaces_puts_away_what_nobody_vouches_for(tmp_path: Path) -> None:
@@ -213,9 +168,7 @@ def test_who_replaces_puts_away_what_nobody_vouches_for(tmp_path: Path) -> None:
     kept = store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"})
     assert (kept.stored, kept.conflict) == (False, True)
     assert store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"}, replace=True).stored
-    found = store.get_artifact(KEY, verify=True)
-    assert found is not None
-    assert (found.artifact, found.blob("cubin")) == ({"forged": False}, b"good")
+    assert content_of(store) == ({"forged": False}, {"cubin": b"good"})
     (reason,) = (store.folder / "quarantine").glob("ac-*.reason")
     assert "it is not signed by a trusted key" in reason.read_text()
 

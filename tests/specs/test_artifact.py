@@ -1,4 +1,4 @@
-"""The artifact: one record that names everything by digest, and checks what it is given."""
+"""The artifact and the record of source lines: what comes back, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ import pytest
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.source_lines import (
+    Frame,
+    KernelLines,
+    SharedMemory,
+    SourceFile,
+    SourceLines,
+    from_json,
+    to_json,
+)
 from pallasc.specs.canonical import digest
 
 CUBIN, PTX, CONSTANT = b"cubin", b".version 9.0\n", b"\1\2\3\4"
@@ -53,6 +62,7 @@ def test_the_digest_depends_on_nothing_but_the_content() -> None:
     other = dict(reversed(json.loads(json.dumps(RECORD)).items()))
     assert Artifact(other, BLOBS.__getitem__).digest == _artifact().digest
     assert _artifact(toolchain={"ptxas": "13.6.1"}).digest != _artifact().digest
+    assert repr(_artifact()) == f"<Artifact {_artifact().digest[:12]} for h100-sxm>"
 
 
 def test_kernels_come_back_as_they_were_written() -> None:
@@ -68,25 +78,17 @@ def test_blobs_are_found_by_kernel() -> None:
     assert artifact.cubin_bytes == len(CUBIN)
 
 
-def test_its_representation_is_short() -> None:
-    artifact = _artifact()
-    assert repr(artifact) == f"<Artifact {artifact.digest[:12]} for h100-sxm>"
-
-
-def test_a_kernel_that_is_not_there_is_refused() -> None:
+def test_a_kernel_or_blob_that_is_not_there_is_refused() -> None:
     with pytest.raises(CorruptError, match="the artifact has no kernel g"):
         _artifact().cubin("g")
+    with pytest.raises(CorruptError, match="names no blob abc"):
+        _artifact().blob("abc")
 
 
 def test_a_blob_with_other_bytes_is_refused() -> None:
     artifact = Artifact(RECORD, lambda _: b"other")
     with pytest.raises(CorruptError, match="does not match its digest"):
         artifact.cubin()
-
-
-def test_a_blob_that_is_not_named_is_refused() -> None:
-    with pytest.raises(CorruptError, match="names no blob abc"):
-        _artifact().blob("abc")
 
 
 @pytest.mark.parametrize("name", ["plan", "kernels", "cubin_bytes"])
@@ -110,15 +112,17 @@ def test_a_record_of_another_kind_is_refused(record: Any, words: str) -> None:
         Artifact(record, BLOBS.__getitem__)
 
 
-@pytest.mark.parametrize("kernels", [[{"name": "k"}], [3], None])
-def test_damaged_kernels_are_refused(kernels: Any) -> None:
-    with pytest.raises(CorruptError, match="the artifact's kernels are damaged"):
-        _ = _artifact(kernels=kernels).kernels
-
-
-def test_a_damaged_plan_is_refused() -> None:
-    with pytest.raises(CorruptError, match="the launch plan is damaged"):
-        _ = _artifact(plan={"buffers": 3}).plan
+@pytest.mark.parametrize(
+    ("part", "damage", "words"),
+    [
+        ("kernels", [{"name": "k"}], "the artifact's kernels are damaged"),
+        ("kernels", [3], "the artifact's kernels are damaged"),
+        ("plan", {"buffers": 3}, "the launch plan is damaged"),
+    ],
+)
+def test_a_damaged_part_is_refused(part: str, damage: Any, words: str) -> None:
+    with pytest.raises(CorruptError, match=words):
+        getattr(_artifact(**{part: damage}), part)
 
 
 def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record() -> None:
@@ -129,7 +133,7 @@ def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record()
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("block", each) for each in ([128, "1", 1], [128, -1, 1], [0, 1, 1], [128], 128, None)]
+    [("block", each) for each in ([128, "1", 1], [0, 1, 1], [128], None)]
     + [("kernel", []), ("cubin", 1)],
 )
 def test_a_damaged_launch_is_refused_where_it_is_asked_for(field: str, value: object) -> None:
@@ -139,3 +143,53 @@ def test_a_damaged_launch_is_refused_where_it_is_asked_for(field: str, value: ob
     for artifact in (damaged, damaged.deferred(lambda: damaged.record)):
         with pytest.raises(CorruptError, match="the launches of the plan are damaged"):
             artifact.launch_sizes  # noqa: B018
+
+
+INNER, OUTER = Frame("k.py", 3, "outer.inner"), Frame("k.py", 9, "")
+FILE = SourceFile("k.py", "spec", "a" * 64, {3: "three", 4: "four", 9: "nine"})
+PART = SharedMemory("scratch", "a_smem", "f16[64, 64]", 8192, 0, 2)
+KERNEL = KernelLines("k", "b" * 64, "c" * 64, (1, 1, 2, 0), (2, 1), (PART,))
+LINES = SourceLines((KERNEL,), ((INNER, OUTER), (OUTER,)), (FILE,))
+
+
+def test_a_record_comes_back() -> None:
+    assert from_json(to_json(LINES)) == LINES
+    assert json.loads(to_json(LINES))["kernels"][0]["ptx_lines"] == [2, 1, 1, 2, 1, 0]
+
+
+def damaged(*path: Any, to: object) -> bytes:
+    """Return the record with another value in a place."""
+    body = json.loads(to_json(LINES))
+    inner = body
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "why"),
+    [
+        (("schema",), 2, "schema 2 instead of 1"),
+        (("files", 0, "place"), "/etc", "got '/etc'"),
+        (("files", 0, "text"), [[3]], "expected 2 values, got 1"),
+        (("files", 0, "text"), [[3, ["a\nb"]]], "a line of source has several lines"),
+        (("frames", 0, 0), 7, "out of range"),
+        (("frames", 0, 1), -1, "a whole number from 0, got -1"),
+        (("kernels", 0, "ptx_lines"), [2], "runs of a wrong length"),
+        (("kernels", 0, "ptx_lines"), [2**40, 1], "runs of a wrong length"),
+        (("kernels", 0, "shared_memory", 0), {}, "'what' is missing"),
+    ],
+)
+def test_a_damaged_record_is_refused(path: Any, to: object, why: str) -> None:
+    with pytest.raises(CorruptError, match=why):
+        from_json(damaged(*path, to=to))
+
+
+def test_runs_are_bounded_in_all_kernels_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = SourceLines((KERNEL, KERNEL), LINES.stacks, LINES.files)
+    monkeypatch.setattr("pallasc.specs.artifacts.source_lines._MOST_RUNS", 12)
+    assert from_json(to_json(twice)) == twice
+    monkeypatch.setattr("pallasc.specs.artifacts.source_lines._MOST_RUNS", 11)
+    with pytest.raises(CorruptError, match="runs of a wrong length"):
+        from_json(to_json(twice))

@@ -13,9 +13,6 @@ WHOLE = """\
 [project]
 name = "kernels"
 
-[tool.pallasc.bundles]
-"kernels/all.pallasc" = "specs/"
-
 [tool.pallasc]
 env = ["KERNEL_TILE"]
 remote = "s3://kernels/cache"
@@ -35,35 +32,27 @@ def test_the_nearest_project_says_what_holds_for_builds(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     found = build_settings(write(tmp_path, WHOLE) / "specs" / "deep")
     assert found[:4] == ("s3://kernels/cache", False, "required", "2026-03")
-    assert str(found.where["remote"]) == f"{tmp_path}/pyproject.toml:9"
+    assert str(found.where["remote"]) == f"{tmp_path}/pyproject.toml:6"
     write(inner, "[project]\n")
     assert build_settings(inner) == ("", None, "", "", "", {})
-
-
-@pytest.mark.parametrize("text", ["", "[tool.other]\nremote = 3\n", "tool = 3\n", "[[tool]]\n"])
-def test_most_projects_say_nothing(text: str, tmp_path: Path) -> None:
-    assert build_settings(write(tmp_path, f"# pallasc remote\n{text}")) == (
-        "",
-        None,
-        "",
-        "",
-        "",
-        {},
-    )
+    for text in ("", "[tool.other]\nremote = 3\n", "tool = 3\n", "[[tool]]\n"):
+        write(inner, f"# pallasc remote\n{text}")
+        assert build_settings(inner) == ("", None, "", "", "", {})
+    with pytest.raises(SpecError, match="not valid TOML") as caught:
+        build_settings(write(inner, "[tool.pallasc]\nremote =\n"))
+    assert str(caught.value.location) == f"{inner}/pyproject.toml"
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("remote = 3", "tool.pallasc.remote: expected a URL, got 3."),
-        ('remote = ""', "tool.pallasc.remote: expected a URL, got ''."),
         ('remote-write = "yes"', "tool.pallasc.remote-write: expected true or false, got 'yes'."),
         (
             'remote-signed = "require"',
             "tool.pallasc.remote-signed: expected 'required' or 'optional', got 'require'.",
         ),
         ('cache-salt = "a\\nb"', "tool.pallasc.cache-salt: expected a line of at most 200 "),
-        ("cache-salt = 2026", "tool.pallasc.cache-salt: expected a line of at most 200 printable"),
         ('remotes = "s3://b"', "tool.pallasc: unknown key 'remotes'."),
     ],
 )
@@ -75,20 +64,10 @@ def test_a_wrong_value_is_told_with_its_line(line: str, told: str, tmp_path: Pat
     assert caught.value.message.startswith(told)
 
 
-def test_a_file_that_is_not_toml_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="not valid TOML") as caught:
-        build_settings(write(tmp_path, "[tool.pallasc]\nremote =\n"))
-    assert str(caught.value.location) == f"{tmp_path}/pyproject.toml"
-
-
 def test_the_salt_of_the_environment_comes_before_the_projects(tmp_path: Path) -> None:
     write(tmp_path, WHOLE)
-    assert cache_salt({}, tmp_path) == "2026-03"
     assert cache_salt({"PALLASC_CACHE_SALT": ""}, tmp_path) == "2026-03"
     assert cache_salt({"PALLASC_CACHE_SALT": "after the leak"}, tmp_path) == "after the leak"
-
-
-@pytest.mark.parametrize("salt", ["a\nb", "é", "x" * 201])
-def test_a_salt_that_is_no_short_line_is_refused(salt: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"^PALLASC_CACHE_SALT is '.*, which is not a line of at"):
-        cache_salt({"PALLASC_CACHE_SALT": salt}, tmp_path)
+    for salt in ("a\nb", "é", "x" * 201):
+        with pytest.raises(SpecError, match=r"^PALLASC_CACHE_SALT is '.*, which is not a line of"):
+            cache_salt({"PALLASC_CACHE_SALT": salt}, tmp_path)

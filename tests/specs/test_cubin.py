@@ -1,18 +1,22 @@
-"""What is read from a cubin, against what the assembler says of it."""
+"""What is read from a cubin, against what the assembler says of it; the driver it needs."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pallasc.errors import CorruptError
+from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
+from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.artifacts.cubin import (
     Parameter,
     Tool,
+    minimum_driver,
     other_maker,
     parse_cubin,
     parse_elf,
@@ -31,9 +35,11 @@ _FUNCTION = re.compile(
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_resources_are_those_that_the_assembler_reports(assemble: Assemble, arch: str) -> None:
+def test_a_cubin_holds_what_the_assembler_reports(assemble: Assemble, arch: str) -> None:
     cubin, report = assemble(arch)
     parsed = parse_cubin(cubin)
+    assert parsed.sm == int(arch.strip("sm_a"))
+    assert parsed.ptx == ""
     found = {match["name"]: match for match in _FUNCTION.finditer(report)}
     assert set(parsed.kernels) == set(found) == {"plain", "shared", "stacked"}
     for name, kernel in parsed.kernels.items():
@@ -42,47 +48,28 @@ def test_resources_are_those_that_the_assembler_reports(assemble: Assemble, arch
         assert kernel.barriers == int(found[name]["barriers"])
         assert kernel.stack_bytes == int(found[name]["stack"])
         assert kernel.static_smem_bytes == (int(smem[1]) if smem else 0)
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_architecture_is_read_without_its_suffix(assemble: Assemble, arch: str) -> None:
-    assert parse_cubin(assemble(arch).cubin).sm == int(arch.strip("sm_a"))
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_parameters_have_the_sizes_of_the_signature(assemble: Assemble, arch: str) -> None:
-    kernels = parse_cubin(assemble(arch).cubin).kernels
-    assert kernels["plain"].parameters == (Parameter(0, 8), Parameter(8, 4))
-    assert [p.size for p in kernels["shared"].parameters] == [8, 384, 1]
-    assert [p.size for p in kernels["stacked"].parameters] == [8]
-
-
-def test_system_shared_memory_is_not_counted_from_hopper_on(assemble: Assemble) -> None:
-    for arch, size in (("sm_89", 2048), ("sm_90a", 3072)):
-        cubin = assemble(arch).cubin
-        section = parse_elf(cubin).section(".nv.shared.shared")
-        assert section is not None
-        assert section.size == size
-        assert parse_cubin(cubin).kernels["shared"].static_smem_bytes == 2048
-
-
-def test_the_toolkit_is_the_one_of_the_assembler(assemble: Assemble) -> None:
-    from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
-
+    assert parsed.kernels["plain"].parameters == (Parameter(0, 8), Parameter(8, 4))
+    assert [p.size for p in parsed.kernels["shared"].parameters] == [8, 384, 1]
     version = tool_version(find_toolchain().ptxas)
-    assert version.startswith(parse_cubin(assemble("sm_90a").cubin).toolkit + ".")
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_a_cubin_names_the_tool_that_made_it(assemble: Assemble, arch: str) -> None:
-    from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
-
-    version = tool_version(find_toolchain().ptxas)
-    cubin = assemble(arch).cubin
-    (tool,) = parse_cubin(cubin).tools
+    (tool,) = parsed.tools
     assert tools_of(cubin) == (tool,)
     assert (tool.name, tool.version) == ("ptxas", version)
     assert f"-arch {arch}" in tool.options
+    assert version.startswith(f"{parsed.toolkit}.")
+
+
+def test_any_damage_gives_an_answer_or_an_error_of_ours(assemble: Assemble) -> None:
+    cubin, dice = assemble("sm_100a").cubin, random.Random(1)
+    for _ in range(3000):
+        damaged = bytearray(cubin)
+        # Headers and the section table at the end are what lengths come from.
+        size = dice.choice((64, 64, len(cubin)))
+        for _ in range(dice.choice((1, 1, 4, 40))):
+            at = dice.choice((dice.randrange(size), len(cubin) - 1 - dice.randrange(2000)))
+            damaged[at] = dice.choice((0, 0xFF, dice.randrange(256)))
+        with contextlib.suppress(CorruptError):
+            parse_elf(bytes(damaged)).symbols()
+            parse_cubin(bytes(damaged))
 
 
 PTXAS = Tool("ptxas", "13.5.37", "")
@@ -91,9 +78,7 @@ PTXAS = Tool("ptxas", "13.5.37", "")
 @pytest.mark.parametrize(
     ("tools", "maker"),
     [
-        ((PTXAS,), ""),
         ((Tool("nvlink", "13.4.1", ""), PTXAS), ""),
-        ((Tool("ptxas", "13.0.88", ""),), "ptxas 13.0.88"),
         ((Tool("nvlink", "13.5.37", ""), Tool("ptxas", "13.0.88", "")), "ptxas 13.0.88"),
         ((Tool("nvJIT API", "13.5.37", ""), PTXAS), "nvJIT API 13.5.37"),
         ((), "a tool that it does not name"),
@@ -101,47 +86,95 @@ PTXAS = Tool("ptxas", "13.5.37", "")
 )
 def test_another_maker_than_the_assembler_is_named(tools: tuple[Tool, ...], maker: str) -> None:
     assert other_maker(tools, "13.5.37") == maker
-
-
-def test_what_names_no_tool_may_be_from_cuda_12() -> None:
     assert other_maker((), "12.9.86") == ""
 
 
-def test_a_cubin_without_debug_data_has_no_ptx(assemble: Assemble) -> None:
-    assert parse_cubin(assemble("sm_90a").cubin).ptx == ""
-
-
-def test_an_object_for_a_cpu_is_no_cubin(assemble: Assemble) -> None:
-    cubin = bytearray(assemble("sm_90a").cubin)
-    cubin[18:20] = (62).to_bytes(2, "little")
-    with pytest.raises(CorruptError, match="ELF machine 62 instead of 190"):
-        parse_cubin(bytes(cubin))
-
-
-def test_attributes_that_end_early_are_refused(assemble: Assemble) -> None:
-    cubin = bytearray(assemble("sm_90a").cubin)
-    info = parse_elf(bytes(cubin)).section(".nv.info.plain")
-    assert info is not None
-    at = bytes(cubin).find(info.content)
-    cubin[at : at + 4] = b"\x04\x17\xff\xff"
-    with pytest.raises(CorruptError, match="attributes end inside attribute 0x17"):
-        parse_cubin(bytes(cubin))
-
-
-def test_a_truncated_cubin_is_refused(assemble: Assemble) -> None:
+def test_what_is_no_whole_cubin_is_refused(assemble: Assemble) -> None:
     cubin = assemble("sm_90a").cubin
+    with pytest.raises(CorruptError, match="ELF machine 62 instead of 190"):
+        parse_cubin(cubin[:18] + (62).to_bytes(2, "little") + cubin[20:])
+    info = parse_elf(cubin).section(".nv.info.plain")
+    assert info is not None
+    at = cubin.find(info.content)
+    with pytest.raises(CorruptError, match="attributes end inside attribute 0x17"):
+        parse_cubin(cubin[:at] + b"\x04\x17\xff\xff" + cubin[at + 4 :])
     for size in range(0, len(cubin), 7):
         with pytest.raises(CorruptError):
             parse_cubin(cubin[:size])
 
 
-def test_a_damaged_cubin_gives_an_answer_or_an_error_of_ours(assemble: Assemble) -> None:
-    cubin, dice = assemble("sm_100a").cubin, random.Random(1)
-    for _ in range(2000):
-        damaged = bytearray(cubin)
-        for _ in range(dice.choice((1, 1, 4, 40))):
-            damaged[dice.randrange(len(damaged))] = dice.choice((0, 0xFF, dice.randrange(256)))
-        try:
-            parse_cubin(bytes(damaged))
-        except CorruptError:
-            continue
+def _elf(sections: list[tuple[str, int, bytes]], *, machine: int = 190) -> bytes:
+    """Return an ELF file with these sections (name, kind, content), the names last."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name, _, _ in sections) + b".shstrtab\0"
+    contents = [content for _, _, content in sections] + [names]
+    labels = [name for name, _, _ in sections] + [".shstrtab"]
+    kinds = [kind for _, kind, _ in sections] + [3]
+    at, rows = 64, [bytes(64)]
+    for label, kind, content in zip(labels, kinds, contents, strict=True):
+        name = names.index(label.encode() + b"\0")
+        rows.append(struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, at, len(content), 0, 0, 1, 0))
+        at += 0 if kind == 8 else len(content)
+    body = b"".join(c for c, kind in zip(contents, kinds, strict=True) if kind != 8)
+    header = struct.pack(
+        "<4s4B8xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 51, 1, machine, 1, 0, 0, at, 0x5A, 64, 0, 0,
+        64, len(rows), len(rows) - 1,
+    )  # fmt: skip
+    header = header[:8] + bytes([8]) + header[9:]
+    return header + body + b"".join(rows)
+
+
+def test_sections_have_names_kinds_and_contents() -> None:
+    elf = parse_elf(_elf([(".text.k", 1, b"abc"), (".bss", 8, b"four")]))
+    assert [(s.name, s.kind, s.size, s.content) for s in elf.sections[1:3]] == [
+        (".text.k", 1, 3, b"abc"),
+        (".bss", 8, 4, b""),
+    ]
+    assert (elf.machine, elf.abi_version, elf.flags) == (190, 8, 0x5A)
+    assert elf.section(".none") is None
+    data = _elf([(".text.k", 1, b"abc")])
+    assert parse_elf(data + b"more").size == len(data)
+    assert parse_elf(data).symbols() == []
+
+
+def test_symbols_say_whether_they_are_defined() -> None:
+    table = bytes(24) + struct.pack("<IBBHQQ", 1, 0, 0, 0, 0, 0)
+    table += struct.pack("<IBBHQQ", 7, 0, 0, 2, 0, 0)
+    elf = parse_elf(_elf([(".symtab", 2, table), (".strtab", 3, b"\0hello\0world\0")]))
+    assert [(s.name, s.section) for s in elf.symbols()] == [("", 0), ("hello", 0), ("world", 2)]
+
+
+def test_what_is_no_such_file_is_refused() -> None:
+    whole = _elf([(".text", 1, b"abc")])
+    cases = [
+        (b"", "not a 64-bit little-endian ELF file"),
+        (b"\x7fELF\x01\x01" + bytes(60), "not a 64-bit little-endian ELF file"),
+        (whole[:-1], "ends inside its section table"),
+    ]
+    for at, size, value, words in (
+        (40, 8, 1 << 60, "section table"), (58, 2, 40, "section headers of 40 bytes"),
+        (62, 2, 9, "has its names in 9"), (32, 8, 1 << 62, "ends after"),
+    ):  # fmt: skip
+        cases.append((whole[:at] + value.to_bytes(size, "little") + whole[at + size :], words))
+    for data, words in cases:
+        with pytest.raises(CorruptError, match=words):
+            parse_elf(data)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "sm", "cuda", "linux"),
+    [
+        ("12.9", 80, "12.0", "525.60.13"),
+        ("12.9", 100, "12.8", "570.26"),
+        ("12.9", 103, "12.9", "575.51.03"),
+        ("13.0", 80, "13.0", "580.65.06"),
+        ("13.5", 110, "13.0", "580.65.06"),
+    ],
+)
+def test_minimum_driver(toolkit: str, sm: int, cuda: str, linux: str) -> None:
+    assert minimum_driver(toolkit=toolkit, sm=sm) == {"cuda": cuda, "linux": linux}
+
+
+@pytest.mark.parametrize("toolkit", ["11.8", "14.0", ""])
+def test_a_toolkit_that_was_not_tested_is_refused(toolkit: str) -> None:
+    with pytest.raises(CompileError, match=f"CUDA toolkit {toolkit or 'unknown'}; tested are 12"):
+        minimum_driver(toolkit=toolkit, sm=90)

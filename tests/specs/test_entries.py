@@ -1,4 +1,4 @@
-"""Entry points, checked without importing."""
+"""Entry points, checked without importing, and files that are loaded as modules."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.entries import Entry, check_data_file, check_entry, parse_entry
+from pallasc.specs.entries import (
+    Entry,
+    check_data_file,
+    check_entry,
+    load_module,
+    module_name,
+    parse_entry,
+)
 
 
 @pytest.mark.parametrize(
     ("text", "entry"),
     [
         ("package.module:function", Entry("package.module", "function")),
-        ("module:Class.method", Entry("module", "Class.method")),
-        ("file.py:function", Entry("file.py", "function")),
         ("./sub/../file.py:function", Entry("file.py", "function")),
         ("../other/file.py:function", Entry("../other/file.py", "function")),
     ],
@@ -25,9 +30,7 @@ def test_parse_entry_splits_and_normalises(text: str, entry: Entry) -> None:
     assert parse_entry(text) == entry
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":", "module", "module:", ":f", "mod ule:f", "a..b:f", "m:f()", "m:a:b", "m:1"]
-)
+@pytest.mark.parametrize("text", ["module", "module:", ":f", "mod ule:f", "a..b:f", "m:a:b", "m:1"])
 def test_parse_entry_refuses_other_forms(text: str) -> None:
     with pytest.raises(SpecError, match="is not an entry point"):
         parse_entry(text)
@@ -36,44 +39,23 @@ def test_parse_entry_refuses_other_forms(text: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "def f(): ...",
-        "async def f(): ...",
-        "class f: ...",
-        "f = 1",
-        "f: int = 1",
-        "x, (f, *y) = 1, (2,)",
-        "import json as f",
-        "import f.g",
-        "from json import loads as f",
-        "if True:\n    def f(): ...",
-        "try:\n    import f\nexcept ImportError:\n    f = None",
-        "with open('x') as f: ...",
-        "for f in (): ...",
-        "(f := 2)",
-        "from json import *",
-        "def __getattr__(name): ...",
-        "globals()['f'] = 1",
-        "def (",
+        "async def f(): ...", "class f: ...", "f: int = 1", "x, (f, *y) = 1, (2,)",
+        "import json as f", "import f.g", "if True:\n    def f(): ...",
+        "try:\n    import f\nexcept ImportError:\n    f = None", "with open('x') as f: ...",
+        "for f in (): ...", "(f := 2)", "from json import *", "def __getattr__(name): ...",
+        "globals()['f'] = 1", "def (",
     ],
-)
+)  # fmt: skip
 def test_check_entry_finds_or_lets_pass(source: str, tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(source)
     check_entry(parse_entry("k.py:f"), str(tmp_path))
 
 
-@pytest.mark.parametrize("source", ["def g(): ...", "", "def g():\n    f = 1", "class A:\n  f = 1"])
+@pytest.mark.parametrize("source", ["", "def g():\n    f = 1", "class A:\n  f = 1"])
 def test_check_entry_refuses_names_that_are_not_there(source: str, tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(source)
     with pytest.raises(SpecError, match=r"'k\.py' has no 'f'"):
         check_entry(parse_entry("k.py:f"), str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "entry",
-    ["json:dumps", "json.decoder:JSONDecoder", "math:floor", "os.path:join", "builtins:float"],
-)
-def test_check_entry_finds_modules(entry: str, tmp_path: Path) -> None:
-    check_entry(parse_entry(entry), str(tmp_path))
 
 
 def test_check_entry_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +67,7 @@ def test_check_entry_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "pallasc_probe" not in sys.modules
 
 
-@pytest.mark.parametrize("inits", [(), ("package",), ("package", "package/sub")])
+@pytest.mark.parametrize("inits", [(), ("package", "package/sub")])
 def test_check_entry_finds_packages_beside_the_spec(inits: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "package/sub").mkdir(parents=True)
     (tmp_path / "package/sub/kern.py").write_text("from ..const import C\ndef f(): ...")
@@ -136,11 +118,13 @@ def test_a_name_is_found_however_deep_the_statements_around_it_are(tmp_path: Pat
         check_entry(parse_entry("deep.py:other"), str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["Mode", "Mode.FAST", "Mode.later", "call.defvjp"])
-def test_an_attribute_of_a_name_is_left_to_the_import(name: str, tmp_path: Path) -> None:
+def test_modules_and_attributes_of_a_name_are_found(tmp_path: Path) -> None:
     text = "import enum\nclass Mode(enum.Enum):\n    FAST = 1\ndef call(): ...\n"
     (tmp_path / "classes.py").write_text(text)
-    check_entry(parse_entry(f"classes.py:{name}"), str(tmp_path))
+    own = ("Mode.FAST", "Mode.later", "call.defvjp")
+    known = ("json.decoder:JSONDecoder", "math:floor", "os.path:join", "builtins:float")
+    for entry in (*known, *(f"classes.py:{name}" for name in own)):
+        check_entry(parse_entry(entry), str(tmp_path))
 
 
 def test_check_entry_reads_a_file_again_that_has_changed(tmp_path: Path) -> None:
@@ -151,3 +135,34 @@ def test_check_entry_reads_a_file_again_that_has_changed(tmp_path: Path) -> None
     check_entry(parse_entry("kernels.py:other"), str(tmp_path))
     with pytest.raises(SpecError, match="has no 'one'"):
         check_entry(parse_entry("kernels.py:one"), str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_a_file_is_executed_once_unless_asked(tmp_path: Path) -> None:
+    file = tmp_path / "once.py"
+    file.write_text("value = object()\n")
+    first = load_module(file)
+    assert load_module(file) is first
+    assert load_module(file, fresh=True) is not first
+    assert sys.modules[module_name(file)].__name__ == "_pallasc_spec_once"
+
+
+def test_files_of_one_stem_do_not_mix(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "near_by.py").touch()
+        (tmp_path / name / "same.py").write_text(f"import near_by\nvalue = {name!r}\n")
+    assert load_module(tmp_path / "one/same.py").value == "one"
+    assert load_module(tmp_path / "two/same.py").value == "two"
+
+
+def test_a_file_that_raises_leaves_no_module(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("x = 1\nraise ValueError('no')\n")
+    with pytest.raises(SpecError) as caught:
+        load_module(tmp_path / "bad.py")
+    assert str(caught.value) == f"{tmp_path}/bad.py:2: ValueError: no"
+    assert "_pallasc_spec_bad" not in sys.modules

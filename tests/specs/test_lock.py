@@ -8,6 +8,7 @@ import random
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pallasc.specs.loading.lock import (
     Entry,
     Lock,
     compare,
+    differences,
     lock_text,
     merged,
     parse_lock,
@@ -81,14 +83,8 @@ def error(text: str) -> str:
 
 def test_a_variant_is_one_line_and_lines_are_sorted() -> None:
     assert lock_text(LOCK) == TEXT
-
-
-def test_equal_locks_give_equal_bytes_whatever_the_order_was() -> None:
-    names = [f"k{i}@b200" for i in range(50)]
-    shuffled = random.Random(0).sample(names, len(names))
-    first = Lock({}, {name: entry(name) for name in names})
-    second = Lock({}, {name: entry(name) for name in shuffled})
-    assert lock_text(first) == lock_text(second)
+    assert lock_text(Lock()).endswith("schema: 3\ntoolchain: {}\nvariants: {}\n")
+    assert read(lock_text(Lock())) == Lock()
 
 
 def test_what_is_written_is_read_and_is_yaml() -> None:
@@ -103,27 +99,18 @@ def test_what_is_written_is_read_and_is_yaml() -> None:
     assert data["toolchain"]["jax"] == {"version": "0.12.0.1", "digest": JAX.digest}
 
 
-NAMES = [
-    "rows[layout=row major]@b200",
-    "rows[layout=a: b]@b200",
-    "rows[layout=a #b]@b200",
-    'rows[text="quoted" \\n]@b200',
-    "rows[text=two\nlines\t]@b200",
-    "rows[text=größe × 2 \U0001f600]@b200",
-    "rows[text=\x85\u2028\ufeff\x00]@b200",
-    f"rows[text={'long ' * 400}]@b200",
-    "rows[text={m}, n: [1]]@b200",
-    "null@b200",
-    "_x",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rows[layout=a: b]@b200", 'rows[text="quoted" \\n]@b200', "rows[text=two\nlines\t]@b200",
+        "rows[text=größe × 2 \U0001f600]@b200", "rows[text=\x85\u2028\ufeff\x00]@b200",
+        f"rows[text={'long ' * 400}]@b200", "rows[text={m}, n: [1]]@b200", "null@b200", "_x",
+    ],
+)  # fmt: skip
 def test_any_name_is_written_so_that_both_readers_give_it_back(name: str) -> None:
     text = lock_text(Lock({"jax": JAX}, {name: A}))
     assert list(yaml.safe_load(text)["variants"]) in ([name], [None])
-    assert read(text).variants == {name: A}
-    assert read(text.replace("{action", "{ action")).variants == {name: A}
+    assert read(text).variants == read(text.replace("{action", "{ action")).variants == {name: A}
 
 
 @given(st.sets(st.text(st.characters(exclude_categories=["Cs"]))))
@@ -132,50 +119,30 @@ def test_every_text_that_has_an_encoding_can_be_part_of_an_id(names: set[str]) -
     assert read(lock_text(lock)) == lock
 
 
-def test_a_lock_of_nothing_is_written_and_read() -> None:
-    assert lock_text(Lock()).endswith("schema: 3\ntoolchain: {}\nvariants: {}\n")
-    assert read(lock_text(Lock())) == Lock()
-
-
-def as_prettier_has_it(text: str) -> str:
-    return text.replace("{", "{ ").replace("}", " }").replace('"', "'")
-
-
-def in_block_style(text: str) -> str:
-    data = yaml.safe_load(text)
-    return yaml.safe_dump(data, default_flow_style=False, sort_keys=False)
-
-
 @pytest.mark.parametrize(
     "form",
     [
-        as_prettier_has_it,
-        in_block_style,
+        lambda text: text.replace("{", "{ ").replace("}", " }").replace('"', "'"),
+        lambda text: yaml.safe_dump(yaml.safe_load(text), sort_keys=False),
         lambda text: text.replace("\n", "\n\n"),
         lambda text: text.replace("variants:\n", "# the variants\nvariants:\n"),
         lambda text: text.removeprefix(text[: text.index("schema")]),
-        lambda text: f"# mine\n{text}",
         lambda text: f"---\n{text}...\n",
         lambda text: text.rstrip("\n"),
+        lambda text: "\ufeff" + text.replace("\n", "\r\n"),
     ],
 )
-def test_what_another_tool_made_of_it_is_read_the_same(form: object) -> None:
-    changed = form(TEXT)  # type: ignore[operator]
-    assert changed != TEXT
-    assert read(changed) == LOCK
-
-
-def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -> None:
+def test_what_another_tool_made_of_it_is_read_the_same(
+    form: Callable[[str], str], tmp_path: Path
+) -> None:
     path = tmp_path / "pallasc.lock"
-    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
+    assert read_lock(path) is None
+    path.write_bytes(form(TEXT).encode())
+    assert path.read_bytes() != TEXT.encode()
     assert read_lock(path) == LOCK
 
 
-def test_a_file_that_is_not_there_is_no_lock(tmp_path: Path) -> None:
-    assert read_lock(tmp_path / "pallasc.lock") is None
-
-
-def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_what_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read: Is a directory"):
         read_lock(tmp_path)
     path = tmp_path / "pallasc.lock"
@@ -185,63 +152,55 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert caught.value.hint == (
         f"Restore the file, or remove it and run: pallasc lock SPECS --update --lock {path}"
     )
+    with pytest.raises(SpecError, match="cannot be written: No such file or directory"):
+        write_lock(tmp_path / "none" / "pallasc.lock", LOCK)
 
 
 DAMAGE = [
     (
-        "variants:\n",
-        "variants:\n<<<<<<< HEAD\n",
+        "variants:\n", "variants:\n<<<<<<< HEAD\n",
         "pallasc.lock:8: the lock holds the marks of a merge conflict.\n"
         "  Take either side, then run: pallasc lock SPECS --update",
     ),
     ("  add@b200", "=======\n  add@b200", "pallasc.lock:8: the lock holds the marks of a merge"),
     (f"  {MATMUL}", ">>>>>>> theirs\n  x", "pallasc.lock:9: the lock holds the marks of a merge"),
     (
-        "schema: 3",
-        "schema: 5",
+        "schema: 3", "schema: 5",
         "lock:3:9: schema: the lock has schema 5, and this pallasc reads schemas 1, 2, 3 and 4.",
     ),
     ("schema: 3", "schema: [1]", "pallasc.lock:3:9: schema: the lock has schema a list, and"),
     ("schema: 3\n", "", "pallasc.lock:3:1: field 'schema' is missing."),
     ("variants:\n", "variant:\n", "pallasc.lock:7:1: unknown field 'variant'."),
-    ("schema: 3", "schema: 3\nmore: 2", "pallasc.lock:4:1: unknown field 'more'."),
     ("  add@b200", f"  {MATMUL}", "is given twice, first at pallasc.lock:8:3."),
     ("  libdevice", "  jax", "pallasc.lock:6:3: key 'jax' is given twice, first"),
+    (B.action, f"{A.action}, action: {B.action}", "8:88: key 'action' is given twice, first at"),
     (B.action, B.action[1:], "expected a digest of 64 hexadecimal digits, got"),
     (B.action, B.action.upper(), "pallasc.lock:8:22: "),
     ("action: ", "actoin: ", "pallasc.lock:8:14: variants.add@b200: unknown field 'actoin'."),
-    (
-        f", artifact: {B.artifact}",
-        "",
-        "lock:8:13: variants.add@b200: field 'artifact' is missing.",
-    ),
+    (f", artifact: {B.artifact}", "", "8:13: variants.add@b200: field 'artifact' is missing."),
     (shown(B), "1", "8:13: variants.add@b200: expected a mapping, got 1."),
     (B.action, f"[{B.action}]", "pallasc.lock:8:22: variants.add@b200.action: expected a digest"),
-    ("  add@b200:", "  [add]:", "pallasc.lock:8:3: a key must be text."),
     ("  add@b200", "\tadd@b200", "pallasc.lock:8:1: not YAML: "),
-    ("  jax: {", "  jax: {{", "pallasc.lock:5:9: a key must be text."),
-    ("add@b200", "add@b200\x07", "pallasc.lock:8: not YAML: "),
     ("cost: 1.8", "cost: fast", "cost: expected a number of at least 0, got 'fast'."),
     ("cost: 1.8", "cost: -1", "cost: expected a number of at least 0, got -1."),
-]
+    ("registers: 168", "registers: 168, registers: 9", "key 'registers' is given twice"),
+    ("registers: 168", "warps: 9", "pallasc.lock:9:"),
+    ("registers: 168", "registers: many", "expected a whole number of at least 0, got 'many'."),
+    (TEXT[TEXT.index("toolchain") :], "toolchain: []\nvariants: {}", "expected a mapping of "),
+    (TEXT[TEXT.index("variants") :], "variants: 1\n", "variants: expected a mapping of "),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("bad", "advice"),
-    [
+def test_advice_on_damage_names_the_file_to_write_anew() -> None:
+    for text, advice in (
         ("variants:\n<<<<<<< HEAD\n", "Take either side, then"),
         ("variants: {{\n", "Restore the file, or remove it and"),
-        ("variants: 1\n", "Restore the file, or remove it and"),
         ("", "Restore the file, or remove it and"),
-    ],
-)
-def test_advice_on_damage_names_the_file_to_write_anew(bad: str, advice: str) -> None:
-    text = f"schema: 1\ntoolchain: {{}}\n{bad}" if bad else ""
-    with pytest.raises(SpecError) as caught:
-        parse_lock(text, "my locks/ci.lock")
-    assert caught.value.hint == (
-        f"{advice} run: pallasc lock SPECS --update --lock 'my locks/ci.lock'"
-    )
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_lock(text and f"schema: 1\ntoolchain: {{}}\n{text}", "my locks/ci.lock")
+        command = "pallasc lock SPECS --update --lock 'my locks/ci.lock'"
+        assert caught.value.hint == f"{advice} run: {command}"
 
 
 @pytest.mark.parametrize(("good", "bad", "message"), DAMAGE)
@@ -250,25 +209,13 @@ def test_damage_is_named_with_file_and_line(good: str, bad: str, message: str) -
     assert message in error(TEXT.replace(good, bad, 1))
 
 
-def test_a_key_twice_in_one_line_is_seen() -> None:
-    text = TEXT.replace(f"action: {B.action}", f"action: {A.action}, action: {B.action}")
-    assert "pallasc.lock:8:88: key 'action' is given twice, first at" in error(text)
-
-
-@pytest.mark.parametrize("text", ["", "# only notes\n", "[]", "text", "a: " * 30, "[" * 5000])
+@pytest.mark.parametrize("text", ["# only notes\n", "[]", "text", "[" * 5000])
 def test_what_is_no_lock_at_all_is_refused(text: str) -> None:
     assert error(text).startswith("pallasc.lock")
 
 
-@pytest.mark.parametrize("field", ["toolchain", "variants"])
-@pytest.mark.parametrize("value", ["[]", "", "1"])
-def test_a_section_of_another_kind_is_refused(field: str, value: str) -> None:
-    text = "schema: 1\ntoolchain: {}\nvariants: {}\n".replace(f"{field}: {{}}", f"{field}: {value}")
-    assert f"{field}: expected a mapping of " in error(text)
-
-
 def test_a_lock_that_was_cut_off_is_refused_or_lacks_entries() -> None:
-    for length in range(len(TEXT)):
+    for length in range(0, len(TEXT), 3):
         try:
             found = read(TEXT[:length])
         except SpecError:
@@ -277,11 +224,13 @@ def test_a_lock_that_was_cut_off_is_refused_or_lacks_entries() -> None:
         assert found.variants.items() <= LOCK.variants.items()
 
 
-def test_writing_is_one_step_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = tmp_path / "pallasc.lock"
+def test_writing_is_one_step_through_a_link_too_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path, link = tmp_path / "pallasc.lock", tmp_path.with_suffix(".link")
     path.write_text("old")
+    link.symlink_to(path)
     before = path.stat().st_ino
-    write_lock(path, LOCK)
+    write_lock(link, LOCK)
+    assert link.is_symlink()
     assert path.read_text() == TEXT
     assert path.stat().st_ino != before
     assert os.listdir(tmp_path) == ["pallasc.lock"]
@@ -290,65 +239,30 @@ def test_writing_is_one_step_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
 
 
-def test_a_lock_that_is_a_link_stays_one(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    link = tmp_path / "pallasc.lock"
-    link.symlink_to(tmp_path / "real" / "pallasc.lock")
-    write_lock(link, LOCK)
-    assert link.is_symlink()
-    assert read_lock(tmp_path / "real" / "pallasc.lock") == LOCK
-
-
-def test_a_lock_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "none" / "pallasc.lock"
-    with pytest.raises(SpecError, match="cannot be written: No such file or directory"):
-        write_lock(path, LOCK)
-
-
 def test_changes_are_sorted_and_name_what_was_and_what_is() -> None:
     after = {"z": A, "a": B, "m": C}
-    assert compare({"m": A, "a": B, "gone": C}, after, whole=True) == [
-        Change("dropped", "gone", C),
-        Change("changed", "m", A, C),
-        Change("added", "z", None, A),
-    ]
+    changed = [Change("changed", "m", A, C), Change("added", "z", None, A)]
+    before = {"m": A, "a": B, "gone": C}
+    assert compare(before, after, whole=True) == [Change("dropped", "gone", C), *changed]
+    assert compare(before, after, whole=False) == changed
 
 
-def test_without_everything_nothing_is_dropped() -> None:
-    assert compare({"gone": C}, {"z": A}, whole=False) == [Change("added", "z", None, A)]
-    assert compare({"z": A, "gone": C}, {"z": A}, whole=False) == []
-
-
-def test_other_entries_stay_unless_the_new_ones_are_all() -> None:
-    new = Lock({"jax": JAX}, {"z": A})
-    assert merged(LOCK, new, whole=False).variants == {**LOCK.variants, "z": A}
-    assert merged(LOCK, new, whole=True).variants == {"z": A}
-
-
-def test_a_lock_of_the_first_schema_is_one_without_costs() -> None:
+def test_locks_of_older_schemas_lack_costs_or_resources() -> None:
     old = TEXT.replace("schema: 3", "schema: 1").replace(f", {NUMBERS}, cost: 1.8", "")
     assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, costs={}, resources={})
-
-
-def test_a_lock_of_the_second_schema_is_one_without_resources() -> None:
     old = TEXT.replace("schema: 3", "schema: 2").replace(f", {NUMBERS}", "")
     assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, resources={})
 
 
 def test_a_lock_with_tables_has_schema_4_and_one_without_is_as_before() -> None:
-    lock = replace(LOCK, tables={"matmul@h100-sxm": digest("rows"), "a b@b200": digest("more")})
-    section = f"tables:\n  a b@b200: {digest('more')}\n  matmul@h100-sxm: {digest('rows')}\n"
+    rows, more = digest("rows"), digest("more")
+    lock = replace(LOCK, tables={"matmul@h100-sxm": rows, "a b@b200": more})
+    section = f"tables:\n  a b@b200: {more}\n  matmul@h100-sxm: {rows}\nvariants:"
     text = lock_text(lock)
-    assert text == TEXT.replace("schema: 3", "schema: 4").replace(
-        "variants:", f"{section}variants:"
-    )
+    assert text == TEXT.replace("schema: 3", "schema: 4").replace("variants:", section)
     assert read(text) == read(text.replace("{", "{ ")) == lock
-    assert error(text.replace(digest("rows"), "abc")).startswith(
-        "pallasc.lock:9:20: tables.matmul@h100-sxm: expected a digest"
-    )
-
-
-def test_tables_of_what_was_not_locked_again_stay() -> None:
+    place = "pallasc.lock:9:20: tables.matmul@h100-sxm: expected a digest"
+    assert error(text.replace(rows, "abc")).startswith(place)
     old = replace(LOCK, tables={"matmul@h100-sxm": A.action, "matmul@b200": B.action, "z@b200": ""})
     new = Lock(TOOLCHAIN, {MATMUL: A}, tables={"matmul@h100-sxm": C.action})
     assert merged(old, new, whole=False).tables == {**old.tables, "matmul@h100-sxm": C.action}
@@ -361,21 +275,6 @@ def test_what_is_not_known_of_a_variant_is_left_out_of_its_line() -> None:
     lock = Lock({"jax": JAX}, {"z": A, "y": A}, {}, {"z": Resources(registers=8), "y": Resources()})
     assert "resources: {registers: 8}}\n" in lock_text(lock)
     assert read(lock_text(lock)) == read(lock_text(lock).replace("{", "{ ")) == lock
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ("registers: 8, registers: 9", "key 'registers' is given twice"),
-        ("registers: 8, warps: 9", "unknown field 'warps'"),
-        ("registers: many", "expected a whole number of at least 0, got 'many'."),
-    ],
-)
-def test_damaged_resources_are_told_with_their_line(numbers: str, message: str) -> None:
-    line = f"  k: {shown(A)[:-1]}, resources: {{{numbers}}}}}"
-    text = f"schema: 3\ntoolchain: {{}}\nvariants:\n{line}\n"
-    assert error(text).startswith("pallasc.lock:4:")
-    assert message in error(text)
 
 
 def test_resources_go_with_the_artifact_that_has_them() -> None:
@@ -391,16 +290,13 @@ def test_resources_go_with_the_artifact_that_has_them() -> None:
     [
         (None, 1.8372, "1.8"),
         (None, 0.32499, "0.32"),
-        (None, 137.2, "140"),
         (None, 0.0001, "0.01"),
         (None, 1e12, "90000"),
         (1.8, 0.9, "1.8"),
         (1.8, 3.6, "1.8"),
         (1.8, 0.89, "0.89"),
-        (0.13, 0.62, "0.13"),
         (0.13, 0.64, "0.64"),
         (0.6, 0.11, "0.6"),
-        (1.8, 3.71, "3.7"),
         (1.8374, 2, "1.8374"),
     ],
 )
@@ -422,8 +318,10 @@ def test_a_cost_does_not_change_twice_by_times_that_are_alike(now_s: float, nois
 def test_costs_go_with_their_variants_and_stay_without_a_new_time() -> None:
     kept = merged(LOCK, Lock({"jax": JAX}, {MATMUL: C}), whole=True)
     assert (kept.variants, kept.costs) == ({MATMUL: C}, {MATMUL: 1.8})
-    assert merged(LOCK, Lock({"jax": JAX}, {"z": A}), whole=True).costs == {}
-    assert merged(LOCK, Lock({"jax": JAX}, {"z": A}), whole=False).costs == {MATMUL: 1.8}
+    new = Lock({"jax": JAX}, {"z": A})
+    whole, part = merged(LOCK, new, whole=True), merged(LOCK, new, whole=False)
+    assert (whole.variants, whole.costs) == ({"z": A}, {})
+    assert (part.variants, part.costs) == ({**LOCK.variants, "z": A}, {MATMUL: 1.8})
 
 
 def test_words_for_the_same_toolchain_stay() -> None:
@@ -433,29 +331,56 @@ def test_words_for_the_same_toolchain_stay() -> None:
     assert merged(LOCK, other, whole=True) == replace(LOCK, toolchain=other.toolchain)
 
 
-def test_a_lock_of_ten_thousand_entries_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_lock_of_many_entries_is_read_as_it_was_written_and_without_yaml(tmp_path: Path) -> None:
     path = tmp_path / "pallasc.lock"
-    variants = {f"matmul[m={i},layout=row major]@b200": entry(str(i)) for i in range(10_000)}
-    costs = {name: index / 8 for index, name in enumerate(variants) if index % 3}
-    resources = {name: Resources(registers=i) for i, name in enumerate(variants) if i % 5}
+    names = [f"matmul[m={i},layout=row major]@b200" for i in range(1000)]
+    variants = {name: entry(name) for name in random.Random(0).sample(names, len(names))}
+    costs = {name: (index + 1) / 8 for index, name in enumerate(names) if index % 3}
+    resources = {name: Resources(registers=i) for i, name in enumerate(names) if i % 5}
     write_lock(path, Lock({"jax": JAX}, variants, costs, resources))
+    in_order = {name: variants[name] for name in names}
+    assert lock_text(Lock({"jax": JAX}, in_order, costs, resources)) == path.read_text()
     lock = read_lock(path)
     assert lock is not None
     assert (lock.variants, lock.costs, lock.resources) == (variants, costs, resources)
-    assert compare(lock.variants, variants, whole=True) == []
-
-
-def test_a_lock_in_the_form_that_is_written_needs_no_yaml(tmp_path: Path) -> None:
-    write_lock(tmp_path / "pallasc.lock", LOCK)
     code = (
         "import sys, pathlib\nfrom pallasc.specs.loading.lock import read_lock\n"
-        "read_lock(pathlib.Path('pallasc.lock'))\nprint('yaml' in sys.modules)"
+        "read_lock(pathlib.Path(sys.argv[1]))\nprint('yaml' in sys.modules)"
     )
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert result.stdout == "False\n"
+    command = [sys.executable, "-P", "-c", code, str(path)]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"False\n"
+
+
+def made(version: str, content: str = "") -> Component:
+    return Component(hashlib.sha256(f"{version}{content}".encode()).hexdigest(), version)
+
+
+@pytest.mark.parametrize(
+    ("locked", "now", "clauses"),
+    [
+        ({"jax": made("1")}, {"jax": made("1")}, []),
+        (
+            {"jax": made("1"), "jaxlib": made("1"), "pjrt": made("1"), "ptxas": made("13.5")},
+            {"jax": made("2"), "jaxlib": made("2"), "pjrt": made("2"), "ptxas": made("13.5", "x")},
+            ["jax, jaxlib and pjrt: 1 before, 2 here",
+             "ptxas: other content of the same version, 13.5"],
+        ),
+        (
+            {"libdevice": made(""), "variable XLA_FLAGS": made("")},
+            {"libdevice": made("", "x"), "variable XLA_FLAGS": made("", "x")},
+            ["libdevice and variable XLA_FLAGS: other content"],
+        ),
+        (
+            {"packages": made("numpy 2.1, scipy 1.14"), "tracing packages": made("numpy 2.1")},
+            {"packages": made("numpy 2.2, scipy 1.14"), "tracing packages": made("numpy 2.1, x 1")},
+            ["packages: numpy 2.1 before, numpy 2.2 here",
+             "tracing packages: nothing before, x 1 here"],
+        ),
+        ({"nvlink": made("")}, {}, ["nvlink: not here"]),
+        ({}, {"nvlink": made("")}, ["nvlink: only here"]),
+    ],
+)  # fmt: skip
+def test_how_toolchains_differ_is_said_in_words(
+    locked: dict[str, Component], now: dict[str, Component], clauses: list[str]
+) -> None:
+    assert differences(locked, now) == clauses

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_files_are_written_with_what_names_them(tmp_path: Path) -> None:
+def test_a_folder_is_made_or_replaced_through_a_link_too(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "made"
     replace_folder(folder, FILES)
     assert _content(folder) == dict(FILES)
@@ -30,31 +30,13 @@ def test_files_are_written_with_what_names_them(tmp_path: Path) -> None:
     replace_folder(folder, reversed(FILES))
     assert (folder / MARKER).read_bytes() == first
     assert [*folder.parent.iterdir()] == [folder]
-
-
-def test_what_was_made_is_replaced_and_an_empty_folder_is_filled(tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    folder.mkdir()
-    replace_folder(folder, FILES)
-    replace_folder(folder, [("c.txt", b"c")])
-    assert _content(folder) == {"c.txt": b"c"}
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "real")
-    replace_folder(link, FILES)
-    assert link.is_symlink()
-    assert _content(tmp_path / "real") == dict(FILES)
-
-
-def _add(folder: Path) -> None:
-    (folder / "deep" / "mine.txt").write_text("mine")
-
-
-def _change(folder: Path) -> None:
-    (folder / "a.txt").write_text("mine")
+    for files in (FILES, [("c.txt", b"c")]):
+        replace_folder(link, files)
+        assert link.is_symlink()
+        assert _content(tmp_path / "real") == dict(files)
 
 
 def _link(folder: Path) -> None:
@@ -62,50 +44,40 @@ def _link(folder: Path) -> None:
     (folder / "a.txt").symlink_to("deep/b.txt")
 
 
-def _unmark(folder: Path) -> None:
-    (folder / MARKER).unlink()
-
-
-def _damage(folder: Path) -> None:
-    (folder / MARKER).write_text("[" * 100_000)
-
-
-def _next_schema(folder: Path) -> None:
-    (folder / MARKER).write_text('{"schema": 2, "files": {}}')
+NOT_MADE = "holds files that pallasc bundle export did not write"
 
 
 @pytest.mark.parametrize(
     ("touch", "words"),
     [
-        (_add, "deep/mine.txt is not from an export"),
-        (_change, "a.txt was changed since it was written"),
+        (lambda folder: (folder / "deep" / "mine.txt").write_text("mine"),
+         "deep/mine.txt is not from an export"),
+        (lambda folder: (folder / "a.txt").write_text("mine"),
+         "a.txt was changed since it was written"),
         (_link, "a.txt is not from an export"),
-        (_unmark, "holds files that pallasc bundle export did not write"),
-        (_damage, "holds files that pallasc bundle export did not write"),
-        (_next_schema, "holds files that pallasc bundle export did not write"),
+        (lambda folder: (folder / MARKER).unlink(), NOT_MADE),
+        (lambda folder: (folder / MARKER).write_text("[" * 100_000), NOT_MADE),
+        (lambda folder: (folder / MARKER).write_text('{"schema": 2, "files": {}}'), NOT_MADE),
     ],
-)
-def test_somebodys_work_is_left_alone(tmp_path: Path, touch: object, words: str) -> None:
+)  # fmt: skip
+def test_somebodys_work_is_left_alone(
+    tmp_path: Path, touch: Callable[[Path], object], words: str
+) -> None:
     folder = tmp_path / "made"
     replace_folder(folder, FILES)
-    assert callable(touch)
     touch(folder)
     before = _content(folder)
     with pytest.raises(SpecError, match=words):
         replace_folder(folder, [("c.txt", b"c")])
     assert _content(folder) == before
     assert [*tmp_path.iterdir()] == [folder]
-
-
-def test_a_file_in_its_place_is_left_alone(tmp_path: Path) -> None:
-    place = tmp_path / "made"
-    place.write_text("mine")
     with pytest.raises(SpecError, match="cannot be read: Not a directory"):
-        replace_folder(place, FILES)
-    assert place.read_text() == "mine"
+        replace_folder(folder / "a.txt", FILES)
 
 
-def test_what_fails_midway_leaves_the_old_folder(tmp_path: Path) -> None:
+def test_what_fails_midway_leaves_the_old_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "made"
     replace_folder(folder, FILES)
 
@@ -115,15 +87,6 @@ def test_what_fails_midway_leaves_the_old_folder(tmp_path: Path) -> None:
 
     with pytest.raises(SpecError, match="cannot be written: No space left on device"):
         replace_folder(folder, failing())
-    assert _content(folder) == dict(FILES)
-    assert [*tmp_path.iterdir()] == [folder]
-
-
-def test_the_old_folder_is_back_where_the_new_one_cannot_take_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "made"
-    replace_folder(folder, FILES)
     moved = Path.rename
 
     def rename(self: Path, target: str | os.PathLike[str]) -> Path:

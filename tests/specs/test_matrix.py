@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 
 from pallasc.errors import SpecError
+from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
-from pallasc.specs.spec import Tolerance
+from pallasc.specs.spec import Tolerance, checked_mesh
 
 HEAD = "schema: 1\ntargets: [sm_90a]\nkernels:\n"
 
@@ -24,41 +26,24 @@ def ids(text: str) -> list[str]:
 
 
 def test_every_combination_on_every_target_in_order() -> None:
-    found = ids(
-        kernel(
-            "matrix: {m: [1, 2], n: [3, 4]}\ntargets: [h200, sm_80]", args='{x: "f32[{m}, {n}]"}'
-        )
-    )
-    assert found == [
+    body = "matrix: {m: [1, 2], n: [3, 4]}\ntargets: [h200, sm_80]"
+    assert ids(kernel(body, args='{x: "f32[{m}, {n}]"}')) == [
         f"k[m={m},n={n}]@{target}"
         for m, n, target in itertools.product((1, 2), (3, 4), ("h200", "a100-sxm"))
     ]
+    assert ids(kernel("", args="{}") + kernel("targets: [b200]", args="{}")) == [
+        "k@h100-sxm", "k@b200",
+    ]  # fmt: skip
 
 
-def test_without_a_matrix_there_is_one_point() -> None:
-    assert ids(kernel("", args="{}")) == ["k@h100-sxm"]
-
-
-def test_exclude_drops_every_point_that_it_fits() -> None:
+def test_points_are_excluded_and_then_included_in_the_order_of_the_matrix() -> None:
     body = "matrix: {m: [1, 2], n: [3, 4]}\nexclude: [{m: 1}, {m: 2, n: 4}]"
-    assert ids(kernel(body, args='{x: "f32[{m}, {n}]"}')) == ["k[m=2,n=3]@h100-sxm"]
-
-
-def test_include_adds_points_in_the_order_of_the_matrix() -> None:
-    body = "matrix: {m: [1], n: [3]}\ninclude: [{n: 9, m: 8}]"
-    assert ids(kernel(body, args='{x: "f32[{m}, {n}]"}')) == [
-        "k[m=1,n=3]@h100-sxm",
-        "k[m=8,n=9]@h100-sxm",
-    ]
-
-
-def test_include_alone_gives_just_its_points() -> None:
-    assert ids(kernel("include: [{m: 1}, {m: 2}]")) == ["k[m=1]@h100-sxm", "k[m=2]@h100-sxm"]
-
-
-def test_include_brings_an_excluded_point_back() -> None:
-    body = "matrix: {m: [1, 2]}\nexclude: [{m: 2}]\ninclude: [{m: 2}]"
-    assert ids(kernel(body)) == ["k[m=1]@h100-sxm", "k[m=2]@h100-sxm"]
+    args = '{x: "f32[{m}, {n}]"}'
+    assert ids(kernel(body, args=args)) == ["k[m=2,n=3]@h100-sxm"]
+    body += "\ninclude: [{n: 9, m: 8}, {m: 1, n: 3}]"
+    found = [f"k[m={m},n={n}]@h100-sxm" for m, n in ((2, 3), (8, 9), (1, 3))]
+    assert ids(kernel(body, args=args)) == found
+    assert ids(kernel("include: [{m: 1}]")) == ["k[m=1]@h100-sxm"]
 
 
 def test_values_of_different_type_are_different_values() -> None:
@@ -66,12 +51,6 @@ def test_values_of_different_type_are_different_values() -> None:
     (variant,) = expand(parse_yaml(HEAD + kernel(body, args="{}")))
     assert variant.static == {"s": 1}
     assert type(variant.static["s"]) is int
-
-
-def test_a_parameter_can_be_an_array_or_null() -> None:
-    body = 'matrix: {bias: ["f32[8]", null]}'
-    variants = expand(parse_yaml(HEAD + kernel(body, args='{b: "{bias}"}')))
-    assert [v.request()["args"] for v in variants] == [{"b": "f32[8]"}, {"b": None}]
 
 
 def test_a_parameter_that_is_no_array_is_refused() -> None:
@@ -84,11 +63,6 @@ def test_tolerance_and_budget_take_parameters() -> None:
     (variant,) = expand(parse_yaml(HEAD + kernel(body)))
     assert variant.tolerance == Tolerance(rtol=4)
     assert variant.budget.registers == 32
-
-
-def test_one_name_may_have_other_targets_in_the_same_file() -> None:
-    text = kernel("", args="{}") + kernel("targets: [b200]", args="{}")
-    assert ids(text) == ["k@h100-sxm", "k@b200"]
 
 
 def test_values_that_look_alike_in_an_id_are_duplicates() -> None:
@@ -120,6 +94,7 @@ def test_a_check_takes_other_values_of_parameters_and_no_budget() -> None:
     assert small[0] == small[1]
     assert str(small[0].args["x"]) == "f32[16, 2]"  # type: ignore[call-overload]
     assert (small[0].tolerance, small[0].budget.registers) == (Tolerance(atol=0.5), None)
+    assert small[0].for_check() is small[0]
 
 
 def test_a_check_takes_arguments_of_the_same_name_with_its_parameters() -> None:
@@ -136,36 +111,79 @@ def test_a_check_takes_arguments_of_the_same_name_with_its_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "args", "place", "words"),
+    ("check", "args", "words"),
     [
-        ('{$args: {z: "f32[2]"}}', '{x: "f32[4]"}', 7, "unknown argument 'z'"),
-        (
-            '{$args: ["f32[2]"]}',
-            '{x: "f32[4]"}',
-            7,
-            "do not match the 1 in 'args' of k.",
-        ),
-        (
-            '{$args: {x: "f32[2]"}}',
-            '["f32[4]"]',
-            7,
-            "do not match the 1 in 'args' of k.",
-        ),
-        ('{$args: ["f32[2]"]}', '["f32[4]", "f32[4]"]', 7, "do not match the 2 in 'args' of k."),
-        ('{$args: {x: "f32[{n}]"}}', '{x: "f32[4]"}', 7, "unknown parameter 'n'"),
-        ('{$args: {x: "f32[2"}}', '{x: "f32[4]"}', 7, "f32[2"),
+        ('{z: "f32[2]"}', '{x: "f32[4]"}', "unknown argument 'z'"),
+        ('["f32[2]"]', '{x: "f32[4]"}', "do not match the 1 in 'args' of k."),
+        ('["f32[2]"]', '["f32[4]", "f32[4]"]', "do not match the 2 in 'args' of k."),
+        ('{x: "f32[{n}]"}', '{x: "f32[4]"}', "unknown parameter 'n'"),
+        ('{x: "f32[2"}', '{x: "f32[4]"}', "f32[2"),
     ],
 )
-def test_arguments_of_a_check_that_do_not_fit_are_told(
-    check: str, args: str, place: int, words: str
-) -> None:
+def test_arguments_of_a_check_that_do_not_fit_are_told(check: str, args: str, words: str) -> None:
     with pytest.raises(SpecError) as caught:
-        expand(parse_yaml(HEAD + kernel(f"check: {check}", args=args)))
+        expand(parse_yaml(HEAD + kernel(f"check: {{$args: {check}}}", args=args)))
     assert words in caught.value.message
     assert caught.value.location is not None
-    assert caught.value.location.line == place
+    assert caught.value.location.line == 7
 
 
-def test_without_sizes_a_check_is_of_the_variant_itself() -> None:
-    (variant,) = expand(parse_yaml(HEAD + kernel("matrix: {m: [4]}")))
-    assert variant.for_check() is variant
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: k
+    entry: json:loads
+    args: {x: "f32[8]"}
+"""
+
+
+def _spec(*lines: str) -> str:
+    return SPEC + "".join(f"    {line}\n" for line in lines)
+
+
+def test_a_mesh_can_have_the_size_that_a_parameter_gives() -> None:
+    variants = expand(parse_yaml(_spec('mesh: {x: "{n}", y: 2}', "matrix: {n: [1, 4]}")))
+    assert [variant.mesh for variant in variants] == [(("x", n), ("y", 2)) for n in (1, 4)]
+    assert variants[0].request()["mesh"] == [["x", 1], ["y", 2]]
+
+
+def test_the_order_of_axes_and_their_sizes_are_part_of_a_request() -> None:
+    requests = [
+        json.dumps(expand(parse_yaml(_spec(line)))[0].request())
+        for line in ("", "mesh: {x: 2, y: 4}", "mesh: {y: 4, x: 2}", "mesh: {x: 4, y: 2}")
+    ]
+    assert len(set(requests)) == 4
+    assert "mesh" not in json.loads(requests[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("mesh: {x: 1}", "k.mesh: a mesh of 1 devices."),
+        ("mesh: {x: 16, y: 32}", "k.mesh: a mesh of 512 devices."),
+        ("mesh: {x: 0}", "k.mesh.x: expected a whole number of at least 1, got 0."),
+        ("mesh: {1st: 2}", "k.mesh.1st: expected the name of an axis, got '1st'."),
+        ("mesh: {}", "k.mesh: the mapping of axes is empty."),
+        ('mesh: {x: "{n}"}', "k.mesh.x: unknown parameter 'n' in '{n}'."),
+    ],
+)
+def test_a_mesh_that_is_none_is_refused_at_its_place(line: str, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        expand(parse_yaml(_spec(line)))
+    assert caught.value.message == words
+    assert caught.value.location is not None
+    assert caught.value.location.line == 7
+
+
+def test_a_mesh_given_in_python_is_checked_the_same() -> None:
+    assert checked_mesh(None) == checked_mesh({}) == ()
+    assert checked_mesh({"x": 2, "y": 1}) == (("x", 2), ("y", 1))
+    for wrong in ({"x": "2"}, {"x": True}, {"a b": 2}, {"x": 0}, {"x": 1}, {"x": 257}):
+        with pytest.raises(SpecError):
+            checked_mesh(wrong)  # type: ignore[arg-type]
+
+
+def test_a_function_with_a_mesh_makes_a_spec_with_one() -> None:
+    spec = spec_of(json.loads, args=["f32[8]"], static={}, target="sm_90a", mesh={"x": 2})
+    assert expand([spec])[0].mesh == (("x", 2),)

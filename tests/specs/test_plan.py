@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -98,12 +97,11 @@ def _json(plan: LaunchPlan = PLAN) -> Any:
     return json.loads(json.dumps(plan_to_json(plan)))
 
 
-def test_a_plan_comes_back_from_json_as_it_was() -> None:
+def test_plans_come_back_from_json_as_they_were() -> None:
     assert plan_from_json(_json()) == PLAN
-
-
-def test_launches_are_the_steps_that_launch() -> None:
+    assert plan_from_json(_json(SHARED)) == SHARED
     assert [launch.kernel for launch in PLAN.launches] == ["k", "f"]
+    assert (SHARED.device_count, _TABLE.words) == (2, 4 + 2 * 2 + 2)
 
 
 def test_leaves_of_a_tree_are_found_through_every_node() -> None:
@@ -126,42 +124,28 @@ def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
     ("path", "value", "words"),
     [
         ("buffers.0.role", "scratch", "role of a buffer: expected one of .* got 'scratch'"),
-        ("buffers.0.size", "4096", "size of a buffer: expected a whole number, got '4096'"),
         ("buffers.0.size", -1, "takes bytes 0 to 4096"),
-        ("buffers.3.size", -1, "takes bytes 0 to 256"),
         ("buffers.0.color", 1, "unknown field 'color' of a buffer"),
         ("buffers.2.digest", None, "constant buffer 2 of 12 bytes has digest None"),
         ("buffers.3.digest", "0" * 64, "temporary buffer 3"),
         ("inputs.0.buffer", 9, "array x names buffer 9 of 4"),
         ("inputs.0.dtype", "f17", "unknown dtype 'f17'"),
         ("inputs.0.shape", [16, 129], "array x takes bytes 0 to 4128 of buffer 0"),
-        ("inputs.0.shape", [16.0, 128], "shape of a binding: expected a whole number, got 16.0"),
-        ("inputs.0.shape", [-1, 128], "takes bytes 0 to"),
-        ("inputs.0.shape", 3, "shape of a binding: expected a list, got 3"),
         ("steps.0.kind", "jump", "unknown kind 'jump'"),
         ("steps.0.size", 257, "step 0 takes bytes 0 to 257 of buffer 3, which has 256"),
-        ("steps.0.offset", -4, "step 0 takes bytes -4"),
         ("steps.0.width", 2, "width of a fill: expected one of"),
         ("steps.0.value", 256, "step 0 fills 256 bytes with 0x100"),
         ("steps.1.size", 30, "step 1 fills 30 bytes"),
         ("steps.2.source", True, "source of a copy: expected a whole number, got True"),
         ("steps.2.target_offset", 250, "step 2 takes bytes 250 to 262"),
-        ("steps.3.grid", [132, 1], "grid of a launch: expected 3 values, got 2"),
         ("steps.3.grid", [0, 1, 1], "grid of a launch"),
         ("steps.3.block", None, "block of a launch: expected a list"),
         ("steps.3.pdl", 1, "pdl of a launch: expected true or false"),
-        ("steps.3.kernel", 7, "kernel of a launch: expected text"),
-        ("steps.3.parameters", None, "parameters of a launch: expected a list"),
         ("steps.3.parameters.0.offset", 2049, "step 3 takes bytes 2049"),
-        ("steps.3.parameters.1.size", 300, "step 3 passes 300 bytes that do not fit"),
         ("steps.3.parameters.2.data", "0102", "step 3 passes 4 bytes that do not fit"),
         ("steps.3.parameters.2.data", "zz020304", "non-hexadecimal"),
         ("steps.3.parameters.1.tensor_maps.0.0", -128, "step 3 passes 384 bytes"),
-        ("steps.3.parameters.1.tensor_maps.0.0", "0", "tensor_maps of a bytes"),
         ("steps.3.parameters.1.tensor_maps.0.1.buffer", 4, "step 3 names buffer 4 of 4"),
-        ("steps.3.parameters.1.tensor_maps.0.1.dims", [64, "16"], "dims of a tensor map"),
-        ("steps.3.parameters.1.tensor_maps.0.1.im2col", 3, "im2col of a tensor map"),
-        ("input_tree", {"x": 1}, "a pytree does not name each of 1 arrays once"),
         ("input_tree", {"x": 0, "y": 0}, "a pytree does not name each of 1 arrays once"),
         ("output_tree", None, "a pytree does not name each of 2 arrays once"),
     ],
@@ -171,45 +155,58 @@ def test_a_plan_that_does_not_fit_is_refused(path: str, value: Any, words: str) 
         plan_from_json(_set(PLAN, path, value))
 
 
-@pytest.mark.parametrize("name", ["buffers", "inputs", "outputs", "steps", "input_tree"])
-def test_a_plan_without_one_of_its_parts_is_refused(name: str) -> None:
-    data = _json()
-    del data[name]
-    with pytest.raises(CorruptError, match=f"the launch plan is damaged: '{name}' is missing"):
-        plan_from_json(data)
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("mesh", [], "a table of 2 peers for 1 devices"),
+        ("mesh.1.1", 0, "mesh of a launch plan: expected a whole number from 1, got 0"),
+        ("steps.0.peer_table", None, "takes a peer table, which its launch does not describe"),
+        ("steps.0.peer_table.symmetric", [2], "with 2 arrays names"),
+        ("steps.0.peer_table.arrays.0", [1, 999], "takes bytes 999 to 999 of buffer 1"),
+        ("steps.0.peer_table.multicast", 1, "multicast of a peer table: expected true"),
+        ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, 2], "names peers"),
+        ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, -2], "names peers"),
+        ("profiles.0.launch", 1, "a profile is of launch 1 of 1"),
+        ("profiles.0.buffer", 3, "a profile names buffer 3 of 3"),
+        ("profiles.0.buffer", 1, "a profile lies in output buffer 1"),
+        ("profiles.0.words", 15, "15 words takes 1536 bytes"),
+        ("profiles.0.words", 3, "3 traces of 3 words"),
+        ("profiles.0.traces", 0, "has 0 traces"),
+    ],
+)
+def test_a_plan_of_several_devices_that_does_not_fit_is_refused(
+    path: str, value: Any, words: str
+) -> None:
+    with pytest.raises(CorruptError, match=words):
+        plan_from_json(_set(SHARED, path, value))
 
 
-def test_ranges_are_checked_on_a_plan_that_was_made_here() -> None:
+def test_parts_are_needed_and_ranges_are_checked_on_a_plan_that_was_made_here() -> None:
+    with pytest.raises(CorruptError, match="the launch plan is damaged: 'steps' is missing"):
+        plan_from_json({key: value for key, value in _json().items() if key != "steps"})
     plan = LaunchPlan((Buffer("output", 4),), (), (), (Fill(0, 0, 8),), {}, None)
     with pytest.raises(CorruptError, match="step 0 takes bytes 0 to 8 of buffer 0, which has 4"):
         check_ranges(plan)
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Return every (container, key) in nested JSON."""
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    own = [(value, key) for key in keys]
-    inner = [value[key] for key in keys if isinstance(value[key], dict | list)]
-    return own + [place for item in inner for place in _places(item)]
-
-
 def test_any_value_of_another_type_is_refused_with_an_error_of_ours_or_harmless() -> None:
     dice, good = random.Random(3), _json()
     wrong = (None, -1, 1 << 70, "x", [], {}, [[]], True, 1.5)
-    for _ in range(3000):
-        data = copy.deepcopy(good)
-        container, key = dice.choice(_places(data))
+    for _ in range(1500):
+        data = inner = copy.deepcopy(good)
+        while inner:
+            container, key = (
+                inner,
+                dice.choice([*(inner if isinstance(inner, dict) else range(len(inner)))]),
+            )
+            inner = container[key]
+            if not isinstance(inner, dict | list) or dice.random() < 0.2:
+                break
         container[key] = dice.choice(wrong)
         try:
             plan_from_json(data)
         except CorruptError:
             continue
-
-
-def test_meshes_peers_and_profiles_survive_json() -> None:
-    assert plan_from_json(_json(SHARED)) == SHARED
-    assert SHARED.device_count == 2
-    assert _TABLE.words == 4 + 2 * 2 + 2
 
 
 def test_a_plan_of_one_device_says_nothing_of_them() -> None:
@@ -228,51 +225,10 @@ def test_the_order_of_parameters_survives_json_and_is_that_of_the_tree() -> None
     plan = replace(SHARED, input_tree=tree, parameters=("bias", "x"))
     data = json.loads(json.dumps(plan_to_json(plan)))
     assert plan_from_json(data) == plan
-    for wrong in (["bias"], ["bias", "y"], ["x", "x"]):
-        with pytest.raises(CorruptError, match="do not match its pytree"):
+    for wrong, words in (
+        (["bias"], "do not match its"),
+        (["x", "x"], "do not match"),
+        (5, "damaged"),
+    ):
+        with pytest.raises(CorruptError, match=words):
             plan_from_json({**data, "parameters": wrong})
-    for wrong in (5, [1, 2]):
-        with pytest.raises(CorruptError, match="damaged"):
-            plan_from_json({**data, "parameters": wrong})
-
-
-def test_a_profile_takes_room_for_the_traces_of_every_block() -> None:
-    profile, launch = SHARED.profiles[0], SHARED.launches[0]
-    blocks = math.prod(launch.grid)
-    assert SHARED.buffers[2].size == 4 * profile.words * profile.traces * blocks
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("mesh", [], "a table of 2 peers for 1 devices"),
-        ("mesh.1.1", 3, "a table of 2 peers for 3 devices"),
-        ("mesh.1.1", 0, "mesh of a launch plan: expected a whole number from 1, got 0"),
-        ("mesh.1.0", 7, "mesh of a launch plan: expected text, got 7"),
-        ("mesh", 5, "is damaged"),
-        ("steps.0.peer_table", None, "takes a peer table, which its launch does not describe"),
-        ("steps.0.peer_table.symmetric", [2], "with 2 arrays names"),
-        ("steps.0.peer_table.arrays.0", [9, 0], "names buffer 9 of 3"),
-        ("steps.0.peer_table.arrays.0", [1, 999], "takes bytes 999 to 999 of buffer 1"),
-        ("steps.0.peer_table.multicast", 1, "multicast of a peer table: expected true"),
-        ("steps.0.peer_table.barrier", None, "barrier of a peer table: expected true"),
-        ("steps.0.peer_table.ranks", "2", "ranks of a peer table: expected a whole"),
-        ("steps.0.peer_table.more", 1, "is damaged"),
-        ("steps.0.parameters.3.tensor_maps.0.1.peers", [0], "names peers"),
-        ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, 2], "names peers"),
-        ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, -2], "names peers"),
-        ("steps.0.parameters.3.tensor_maps.0.1.peers", 5, "is damaged"),
-        ("profiles.0.launch", 1, "a profile is of launch 1 of 1"),
-        ("profiles.0.buffer", 3, "a profile names buffer 3 of 3"),
-        ("profiles.0.buffer", 1, "a profile lies in output buffer 1"),
-        ("profiles.0.words", 15, "15 words takes 1536 bytes"),
-        ("profiles.0.words", 3, "3 traces of 3 words"),
-        ("profiles.0.traces", 0, "has 0 traces"),
-        ("profiles.0.names.0", 1, "names of a profile: expected text"),
-        ("profiles.0.launch", None, "launch of a profile: expected a whole"),
-        ("profiles.0", 7, "is damaged"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(path: str, value: Any, words: str) -> None:
-    with pytest.raises(CorruptError, match=words):
-        plan_from_json(_set(SHARED, path, value))

@@ -18,7 +18,6 @@ ROWS = [
     {"m": 16, "dtype": "bf16", "cfg": {"tile": 128, "warps": [1, 2]}, "device": "H100"},
     {"m": 16, "dtype": "f16", "cfg": {"tile": 128, "warps": [1, 2]}, "device": "A100"},
 ]
-BY_SIZE = {"triton_version": "3.4.0", "1": {"tile": 16}, "64": {"tile": 32}, "4096": {"tile": 64}}
 
 
 @pytest.fixture
@@ -28,8 +27,9 @@ def expanded(tmp_path: Path) -> Any:
     folder.mkdir()
     (folder / "rows.json").write_text(json.dumps(ROWS, indent="\t"))
     (folder / "minified.json").write_text(json.dumps({"gemm": [{"h100": ROWS}]}))
-    (folder / "sizes.yaml").write_text(json.dumps(BY_SIZE))
-    (folder / "plain.json").write_text('{"16": 4, "32": 8, "name \\ud83d\\ude00": 1}')
+    sizes = {"version": "3.4.0", "1": {"tile": 16}, "4096": {"tile": 64}}
+    (folder / "sizes.yaml").write_text(json.dumps(sizes))
+    (folder / "plain.json").write_text('{"16": 4, "name \\ud83d\\ude00": 1}')
 
     def expanded(matrix: Any, args: str = "f32[{m}]", **fields: Any) -> list[Variant]:
         kernel = {"name": "k", "entry": "json:loads", "args": {"x": args}, "matrix": matrix}
@@ -47,24 +47,9 @@ def points(variants: list[Variant]) -> list[dict[str, Any]]:
     return [dict(variant.params) for variant in variants]
 
 
-def test_rows_are_points_in_the_order_of_the_file(expanded: Any) -> None:
-    table = {"path": "tuned/rows.json", "select": ["m", "dtype"]}
-    assert points(expanded({"$file": table}, "{dtype}[{m}]")) == [
-        {"m": row["m"], "dtype": row["dtype"]} for row in ROWS
-    ]
-
-
-def test_without_a_selection_a_row_gives_all_its_fields(expanded: Any) -> None:
-    static = {"a": "{dtype}", "b": "{cfg.tile}", "c": "{device}"}
-    found = expanded({"$file": "tuned/rows.json"}, static=static)
-    assert [variant.static["b"] for variant in found] == [64, 128, 128]
-    assert found[0].id == "k[m=8,dtype=bf16,cfg={tile:64,warps:[1,2]},device=H100]@h100-sxm"
-
-
 @pytest.mark.parametrize(
     ("where", "sizes"),
     [
-        ({"device": "H100"}, [8, 16]),
         ({"device": ["A100", "H200"]}, [16]),
         ({"dtype": "bf16", "m": 16}, [16]),
         ({"cfg.tile": 64}, [8]),
@@ -75,43 +60,29 @@ def test_where_keeps_rows_by_equality(expanded: Any, where: Any, sizes: list[int
     assert [point["m"] for point in points(expanded({"$file": table}))] == sizes
 
 
-def test_a_path_leads_to_the_rows_and_paths_to_fields(expanded: Any) -> None:
+def test_rows_are_taken_whole_by_field_by_path_or_by_key(expanded: Any) -> None:
+    static = {"a": "{dtype}", "b": "{cfg.tile}", "c": "{device}"}
+    found = expanded({"$file": "tuned/rows.json"}, static=static)
+    assert [variant.static["b"] for variant in found] == [64, 128, 128]
+    assert found[0].id == "k[m=8,dtype=bf16,cfg={tile:64,warps:[1,2]},device=H100]@h100-sxm"
     for rows in ("gemm.0.h100", ["gemm", 0, "h100"]):
         select = {"m": "cfg.tile", "w": "cfg.warps.1", "d": ["device"]}
         table = {"path": "tuned/minified.json", "rows": rows, "select": select}
         found = expanded({"$file": table}, static={"w": "{w}", "d": "{d}"})
         assert points(found)[1] == {"m": 128, "w": 2, "d": "H100"}
-
-
-def test_rows_by_key_give_the_key_as_a_number(expanded: Any) -> None:
-    select = {"m": "$key", "tile": "tile"}
-    table = {"path": "tuned/sizes.yaml", "skip": ["triton_version"], "select": select}
-    found = expanded({"$file": table}, static={"tile": "{tile}"})
-    assert [variant.id for variant in found] == [
-        "k[m=1,tile=16]@h100-sxm",
-        "k[m=64,tile=32]@h100-sxm",
-        "k[m=4096,tile=64]@h100-sxm",
-    ]
-    assert str(found[1].args["x"]) == "f32[64]"  # type: ignore[call-overload]
-
-
-def test_a_row_may_be_a_value(expanded: Any) -> None:
-    table = {"path": "tuned/plain.json", "select": {"m": "$value", "name": "$key"}}
-    found = expanded({"$file": table}, static={"name": "{name}"})
-    assert points(found) == [
-        {"m": 4, "name": 16},
-        {"m": 8, "name": 32},
-        {"m": 1, "name": "name \U0001f600"},
-    ]
-
-
-def test_a_whole_row_may_be_one_parameter(expanded: Any) -> None:
     table = {"path": "tuned/rows.json", "select": {"row": "$value"}}
     found = expanded({"$file": table}, "{row.dtype}[{row.m}]", static={"row": "{row}"})
     assert [str(variant.args["x"]) for variant in found] == ["bf16[8]", "bf16[16]", "f16[16]"]
     assert [variant.static["row"] for variant in found] == ROWS
-    assert len({variant.id for variant in found}) == 3
-    assert all(len(variant.id) < 30 for variant in found)
+    table = {"path": "tuned/plain.json", "select": {"m": "$value", "name": "$key"}}
+    found = expanded({"$file": table}, static={"name": "{name}"})
+    assert points(found) == [{"m": 4, "name": 16}, {"m": 1, "name": "name \U0001f600"}]
+    select = {"m": "$key", "tile": "tile"}
+    table = {"path": "tuned/sizes.yaml", "skip": ["version"], "select": select}
+    found = expanded({"$file": table}, static={"tile": "{tile}"})
+    assert [variant.id for variant in found] == [
+        "k[m=1,tile=16]@h100-sxm", "k[m=4096,tile=64]@h100-sxm",
+    ]  # fmt: skip
 
 
 CALLS = {
@@ -137,22 +108,20 @@ def test_keys_may_be_json_text_on_several_levels(expanded: Any, tmp_path: Path) 
     ]
     only = {**table, "where": {"$call.mask.causal": None}, "select": {"x": "$call.x"}}
     assert points(expanded({"$file": only}, "{x}")) == [{"x": "f16[8]"}]
-
-
-def test_rows_may_be_json_text(expanded: Any, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps({"8": '{"tile": [16, 32]}'}))
     table = {"path": "rows.json", "values": "json", "select": {"m": "$key", "tile": "tile.1"}}
     assert points(expanded({"$file": table}, static={"tile": "{tile}"})) == [{"m": 8, "tile": 32}]
+    with pytest.raises(SpecError, match=r"\$json is another spelling of \$file"):
+        expanded({"$file": "rows.json", "$json": "rows.json"})
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"keys": "json", "path": "plain.json"}, "plain.json:1:20: the key is not JSON"),
+        ({"keys": "json", "path": "plain.json"}, "plain.json:1:11: the key is not JSON"),
         ({"keys": {"a": "json", "b": "json"}}, "expected a mapping of mappings, got a list."),
         ({"keys": {"a": "text", "b": "text"}, "path": "plain.json"}, "got 4."),
         ({"keys": {"value": "json"}}, "'value' is the row itself"),
-        ({"keys": "xml"}, "expected 'text' or 'json', got 'xml'"),
         ({"values": "json"}, "the row is not JSON text: a mapping."),
         ({"keys": {"call": "text"}, "where": {"$cal": "H100"}}, "Did you mean '$call'?"),
     ],
@@ -164,11 +133,6 @@ def test_keys_that_are_written_otherwise_are_errors(
     with pytest.raises(SpecError) as caught:
         expanded({"$file": {**table, "path": f"tuned/{table['path']}"}})
     assert message in str(caught.value)
-
-
-def test_a_matrix_takes_one_file(expanded: Any) -> None:
-    with pytest.raises(SpecError, match=r"\$json is another spelling of \$file"):
-        expanded({"$file": "tuned/rows.json", "$json": "tuned/rows.json"})
 
 
 def test_rows_go_with_every_combination_and_are_excluded_and_added_to(expanded: Any) -> None:
@@ -192,40 +156,11 @@ def test_only_values_count_and_not_where_they_come_from(expanded: Any, tmp_path:
     assert "rows.json" not in repr(from_file)
 
 
-def test_defaults_and_several_kernels_read_a_table_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pallasc.specs.loading import tables
-
-    read = []
-    plain = tables.read_document
-    monkeypatch.setattr(tables, "read_document", lambda *p: read.append(p) or plain(*p))
-    (tmp_path / "rows.json").write_text('[{"m": 1}, {"m": 2}]')
-    kernels = "".join(f"  - {{name: k{n}}}\n" for n in range(20))
-    kernels += "  - {name: other, matrix: {$file: {path: rows.json, where: {m: 2}}}}\n"
-    (tmp_path / "spec.yaml").write_text(
-        'schema: 1\ntargets: [sm_90a]\ndefaults:\n  entry: "json:loads"\n  args: {x: "f32[{m}]"}\n'
-        f"  matrix: {{$file: rows.json}}\nkernels:\n{kernels}"
-    )
-    specs = load_yaml(tmp_path / "spec.yaml")
-    assert len(read) == 1
-    assert len({id(spec.rows) for spec in specs[:20]}) == 1
-    assert len(expand(specs)) == 41
-    assert specs[3].where("matrix", "$file").line == 6
-    text = (tmp_path / "spec.yaml").read_text().replace("  matrix: {$file", "  matrix: {\n  $json")
-    (tmp_path / "spec.yaml").write_text(text)
-    assert load_yaml(tmp_path / "spec.yaml")[3].where("matrix", "$file").line == 7
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1, 2", "rows.json:1:6: not YAML: expected ',' or ']', but got '<stream end>'."),
         ('[{"m": 1e400}]', "rows.json:1:2: row 0: inf is not allowed in a spec."),
-        (
-            '[{"m": {"a": [{"$ref": "os:system"}]}}]',
-            "'$ref' is not allowed here.",
-        ),
+        ('[{"m": {"a": [{"$ref": "os:system"}]}}]', "'$ref' is not allowed here."),
         ("[]", "there are no rows in "),
         ("[[1, 2]]", "expected a row, got a list."),
         ('[{"m": 1}, {"k": 1}]', "row 1: the row has no field 'm'."),
@@ -233,27 +168,11 @@ def test_defaults_and_several_kernels_read_a_table_once(
         ('[{"target": 1}]', "'target' is not the name of a parameter."),
         ("3", "expected rows, a list or a mapping of them, got 3."),
         ("[" * 200, "lists and mappings are nested too deeply."),
-        ('{"a": "\\ud800"}', "holds half of a character"),
-        ("", "the file is empty."),
     ],
 )
-def test_what_a_table_may_not_be(content: str, message: str, tmp_path: Path) -> None:
+def test_what_a_table_may_not_be(content: str, message: str, expanded: Any, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(content)
-    (tmp_path / "spec.yaml").write_text(
-        'schema: 1\ntargets: [sm_90a]\nkernels:\n  - {name: k, entry: "json:loads", '
-        'args: {x: "f32[{m}]"}, matrix: {$file: rows.json}}\n'
-    )
     with pytest.raises(SpecError) as caught:
-        expand(load_yaml(tmp_path / "spec.yaml"))
+        expanded({"$file": "rows.json"})
     assert message in str(caught.value)
     assert str(tmp_path / "rows.json") in str(caught.value)
-
-
-def test_a_table_lies_where_paths_of_a_spec_do(tmp_path: Path) -> None:
-    for path, message in (("/etc/passwd.json", "not a relative path"), ("no.json", "not exist")):
-        (tmp_path / "spec.yaml").write_text(
-            'schema: 1\ntargets: [sm_90a]\nkernels:\n  - {name: k, entry: "json:loads", '
-            f'args: {{x: "f32[{{m}}]"}}, matrix: {{$file: {path}}}}}\n'
-        )
-        with pytest.raises(SpecError, match=message):
-            load_yaml(tmp_path / "spec.yaml")

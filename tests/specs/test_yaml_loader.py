@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +14,14 @@ from hypothesis import strategies as st
 from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.select import retarget
-from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml
-from pallasc.specs.spec import Spec
+from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml, spec_files
+from pallasc.specs.spec import (
+    Spec,
+    spec_from_json,
+    spec_to_json,
+    variant_from_json,
+    variant_to_json,
+)
 
 FULL = """\
 schema: 1
@@ -40,6 +47,10 @@ kernels:
     tolerance: {rtol: 0.1, atol: 1}
     budget: {registers: "{m}", spill_bytes: 0}
     files: [table.json]
+    mesh: {y: "{m}", x: 4}
+    env: [KERNEL_TILE]
+    check: {m: 1, $args: {c: "f32[2]"}, $seed: 3, $tolerance: {atol: 0.5}}
+    vmap: plain
   - name: plain
     entry: json:loads
     args: ["f32[]"]
@@ -66,51 +77,45 @@ def test_every_field_arrives(folder: Path) -> None:
     assert spec.base_dir == str(folder)
     assert str(spec.location) == f"{folder}/full.yaml:10:5"
     assert str(spec.where("args", "cache", 0, "k")) == f"{folder}/full.yaml:13:63"
-    assert plain.args == ["f32[]"]
-
-
-def test_a_kernels_own_field_replaces_the_default(folder: Path) -> None:
-    spec, plain = load_yaml(folder / "full.yaml")
-    assert spec.tolerance == {"rtol": 0.1, "atol": 1}
+    assert (plain.args, plain.targets) == (["f32[]"], ("sm_90a",))
     assert (plain.tolerance, plain.budget) == ({"rtol": 0.01}, {"registers": 168})
-    assert plain.targets == ("sm_90a",)
     assert str(plain.where("budget", "registers")) == f"{folder}/full.yaml:5:23"
 
 
-def test_models_of_the_file_are_targets(folder: Path) -> None:
-    variants = {v.id: v for v in expand(load_specs([folder / "full.yaml"]))}
-    assert list(variants) == [
-        "decode[m=32]@my-h20",
-        "decode[m=32]@slower",
-        "decode[m=32]@h200",
-        "decode[m=64]@my-h20",
-        "decode[m=64]@slower",
-        "decode[m=64]@h200",
-        "plain@h100-sxm",
-    ]
-    slower = variants["decode[m=32]@slower"].target
+def test_models_are_targets_and_values_are_filled_with_their_types(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    found = expand(load_specs([folder / "full.yaml"]))
+    models = ("my-h20", "slower", "h200")
+    decode = [f"decode[m={m}]@{model}" for m in (32, 64) for model in models]
+    assert [variant.id for variant in found] == [*decode, "plain@h100-sxm"]
+    slower = found[1].target
     assert (slower.sm_count, slower.clock_ghz, slower.description) == (78, 1.2, "Slow")
+    assert found[0].request()["args"] == {
+        "c": None, "cache": [{"k": "i4[8]"}, None], "x": "bf16[32, 16]",
+    }  # fmt: skip
+    config = {"$call": "json:JSONDecoder", "deep": [{"$ref": "math:pi"}, 32], "strict": True}
+    assert found[0].static == {"config": config, "label": "m is 32"}
+    assert (found[0].budget.registers, found[0].mesh) == (32, (("y", 32), ("x", 4)))
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    again = expand(load_specs([shutil.copytree(folder, elsewhere / "x") / "full.yaml"]))
+    assert [v.request() for v in again] == [v.request() for v in found]
 
 
-def test_values_are_filled_with_their_types(folder: Path) -> None:
-    variant = expand(load_specs([folder / "full.yaml"]))[0]
-    assert variant.request()["args"] == {
-        "c": None,
-        "cache": [{"k": "i4[8]"}, None],
-        "x": "bf16[32, 16]",
-    }
-    assert variant.static == {
-        "config": {"$call": "json:JSONDecoder", "deep": [{"$ref": "math:pi"}, 32], "strict": True},
-        "label": "m is 32",
-    }
-    assert variant.budget.registers == 32
+def test_specs_and_variants_survive_json(folder: Path) -> None:
+    specs = load_specs([folder / "full.yaml"])
+    back = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in specs]
+    assert back == specs
+    assert [spec.locations for spec in back] == [spec.locations for spec in specs]
+    assert [*back[0].mesh] == ["y", "x"]
+    assert expand(back) == expand(specs)
+    for variant in expand(specs):
+        again = variant_from_json(json.loads(json.dumps(variant_to_json(variant))))
+        assert again == variant
+        assert (again.id, again.request()) == (variant.id, variant.request())
 
 
 KERNEL = 'schema: 1\ntargets: [sm_80]\nkernels: [{{name: {}, entry: "json:loads", args: {{}}}}]\n'
-
-
-def names(specs: list[Spec]) -> list[str]:
-    return [spec.name for spec in specs]
 
 
 def test_files_and_folders_are_read_in_order(tmp_path: Path) -> None:
@@ -119,27 +124,9 @@ def test_files_and_folders_are_read_in_order(tmp_path: Path) -> None:
     single = tmp_path / "sub" / "z.yaml"
     single.parent.mkdir()
     single.write_text(KERNEL.format("z"))
-    assert names(load_specs([single, tmp_path])) == ["z", "a", "b"]
-
-
-def test_a_file_given_twice_is_read_once(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(KERNEL.format("a"))
-    assert names(load_specs([tmp_path / "a.yaml", tmp_path])) == ["a"]
-
-
-def test_the_same_name_in_two_files_is_refused_with_both_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.yaml", "b.yaml"):
-        Path(name).write_text(KERNEL.format("twin"))
-    with pytest.raises(SpecError) as caught:
-        load_specs(["a.yaml", "b.yaml"])
-    assert str(caught.value) == (
-        "b.yaml:3:18: kernel 'twin' is declared in two files for sm_80."
-        "\n  The other is at a.yaml:3:18. Two files may declare one kernel for different "
-        "architectures."
-    )
+    specs = load_specs([single, tmp_path, tmp_path / "a.yml"])
+    assert [spec.name for spec in specs] == ["z", "a", "b"]
+    assert load_specs([tmp_path / "d.py"], collect_python=lambda path: specs[:1]) == specs[:1]
 
 
 def twins(*targets: str) -> list[str]:
@@ -150,33 +137,42 @@ def twins(*targets: str) -> list[str]:
     return [f"twin{number}.yaml" for number in range(len(targets))]
 
 
-def test_one_kernel_may_lie_in_a_file_for_each_architecture(
+def test_one_kernel_may_be_in_a_file_for_each_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     specs = load_specs(twins("sm_80", "h100-sxm, h200", "b200"))
     ids = ["twin@a100-sxm", "twin@h100-sxm", "twin@h200", "twin@b200"]
     assert [variant.id for variant in expand(specs)] == ids
-    assert [v.id for v in expand(retarget(specs, ["gh200", "sm_100a"]))] == [
-        "twin@gh200",
-        "twin@b200",
-    ]
+    again = expand(retarget(specs, ["gh200", "sm_100a"]))
+    assert [variant.id for variant in again] == ["twin@gh200", "twin@b200"]
+    first, second = twins("sm_80", "sm_90a")
+    text = Path(second).read_text()
+    Path(second).write_text(text.replace("targets: [sm_90a]\n", ""))
+    for order in ([first, second], [second, first]):
+        with pytest.raises(SpecError, match=r"is declared in two files\."):
+            load_specs(order)
 
 
 @pytest.mark.parametrize(
-    ("targets", "message"),
+    ("targets", "last", "arch"),
     [
-        (("sm_80, h200", "b200, h100-sxm"), "twin1.yaml:3:18: .* two files for sm_90a"),
-        (("sm_80", "sm_90a", "a100-pcie"), "twin2.yaml:3:18: .* two files for sm_80"),
+        (("sm_80", "sm_80"), 1, "sm_80"),
+        (("sm_80, h200", "b200, h100-sxm"), 1, "sm_90a"),
+        (("sm_80", "sm_90a", "a100-pcie"), 2, "sm_80"),
     ],
 )
 def test_files_may_not_share_a_kernel_for_one_architecture(
-    targets: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    targets: tuple[str, ...], last: int, arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match=message) as caught:
+    with pytest.raises(SpecError) as caught:
         load_specs(twins(*targets))
-    assert "The other is at twin0.yaml:3:18." in str(caught.value)
+    assert str(caught.value) == (
+        f"twin{last}.yaml:3:18: kernel 'twin' is declared in two files for {arch}."
+        "\n  The other is at twin0.yaml:3:18. Two files may declare one kernel for different "
+        "architectures."
+    )
 
 
 def test_files_that_share_a_kernel_need_its_kernel_for_batches(
@@ -192,18 +188,6 @@ def test_files_that_share_a_kernel_need_its_kernel_for_batches(
     assert [spec.vmap for spec in specs] == ["many", "many", None]
     with pytest.raises(SpecError, match=r"twin0.yaml:3:30: twin.vmap: there is no kernel 'many'"):
         load_specs(files)
-
-
-def test_files_that_leave_targets_open_share_no_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, second = twins("sm_80", "sm_90a")
-    text = Path(second).read_text()
-    Path(second).write_text(text.replace("targets: [sm_90a]\n", ""))
-    for order in ([first, second], [second, first]):
-        with pytest.raises(SpecError, match=r"is declared in two files\."):
-            load_specs(order)
 
 
 @pytest.mark.parametrize(
@@ -232,32 +216,13 @@ def test_a_path_that_gives_no_spec_is_refused(
     assert str(caught.value) == text
 
 
-def test_python_files_go_to_the_collector(tmp_path: Path) -> None:
-    (tmp_path / "code.py").touch()
-    declared = parse_yaml(KERNEL.format("a"))
-    assert load_specs([tmp_path / "code.py"], collect_python=lambda path: declared) == declared
-
-
-def test_the_same_text_gives_the_same_requests_in_every_folder(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "json.py").write_text("def loads(): ...\n")
-        (tmp_path / name / "table.json").write_text("{}")
-        (tmp_path / name / "full.yaml").write_text(FULL)
-    first, two = (
-        [v.request() for v in expand(load_specs([tmp_path / name]))] for name in ("one", "two")
-    )
-    assert first == two
-
-
-def test_an_unreadable_file_is_an_error_of_ours(tmp_path: Path) -> None:
-    fifo = tmp_path / "loop.yaml"
-    os.symlink(fifo, fifo)
-    with pytest.raises(SpecError):
-        load_specs([fifo])
-
-
 LINES = FULL.splitlines()
+
+
+def _here(text: str) -> list[Spec]:
+    """Parse with the files that are here."""
+    text = text.replace("table.json", "kernels.py").replace("./json.py:loads", "kernels.py:double")
+    return parse_yaml(text, base_dir=Path(__file__).parent / "wrong")
 
 
 @given(st.data())
@@ -267,11 +232,69 @@ def test_a_damaged_spec_is_read_or_refused(data: st.DataObject) -> None:
     rubbish = data.draw(st.text(alphabet="ab1 -:[]{}\"'$,.~", max_size=6))
     line = LINES[index][:cut] + rubbish + LINES[index][cut + len(rubbish) :]
     text = "\n".join([*LINES[:index], line, *LINES[index + 1 :]])
-    text = text.replace("table.json", "kernels.py").replace("./json.py:loads", "kernels.py:double")
     with suppress(SpecError):
-        assert expand(parse_yaml(text, base_dir=Path(__file__).parent / "wrong"))
+        assert expand(_here(text))
+    assert len(expand(_here(FULL))) == 7
 
 
-def test_the_spec_that_is_damaged_is_right_when_whole() -> None:
-    text = FULL.replace("table.json", "kernels.py").replace("./json.py:loads", "kernels.py:double")
-    assert len(expand(parse_yaml(text, base_dir=Path(__file__).parent / "wrong"))) == 7
+YAML = "schema: 1\nkernels: []\n"
+DECORATED = "import pallasc\n@pallasc.kernel(args={})\ndef f(x): ...\n"
+
+
+def found(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of what a folder stands for, and what is said."""
+    told: list[str] = []
+    files = spec_files([folder], on_skip=told.append)
+    return [Path(file).name for file in files], told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pallasc as p\n@p.kernel(args={})\nasync def f(x): ...\n",
+        "from pallasc import kernel as k\nk(args={})(print)\n",
+        "from pallasc import *\nkernel(args={})(print)\n",
+        "from pallasc.specs.loading.decorator import kernel\n"
+        "class A:\n    kernel(args={})(print)\n",
+        "import pallasc\nif True:\n    for n in (1, 2):\n        pallasc.declare(entry='a:b')\n",
+        "from pallasc import declare\n[declare(entry=e) for e in ()]\n",
+        "import pallasc\npallasc.kernel(\n",
+        f"import pallasc  # kernel\nx = {'1 + ' * 20_000}1\n",
+    ],
+    ids=range(8),
+)
+def test_python_files_that_declare_kernels_are_specs(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(YAML)
+    (tmp_path / "b.py").write_text(text)
+    (tmp_path / "c.yml").write_text(YAML)
+    assert found(tmp_path) == (["a.yaml", "b.py", "c.yml"], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def kernel(): ...\nkernel()\n",
+        "import pallasc\nartifact = pallasc.compile(print)\n",
+        "from other import kernel\n# not of pallasc\nkernel()\n",
+        "import other as pallasc_kernel\n",
+    ],
+)
+def test_other_python_files_are_not_and_need_no_word(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(YAML)
+    (tmp_path / "b.py").write_text(text)
+    assert found(tmp_path) == (["a.yaml"], [])
+
+
+def test_folders_inside_are_named_where_they_have_specs(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(YAML)
+    for name in ("sub", "deep", ".hidden", "__pycache__", "plain"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("sub", ".hidden", "__pycache__"):
+        (tmp_path / name / "b.yaml").write_text(YAML)
+    (tmp_path / "deep" / "c.py").write_text(DECORATED)
+    (tmp_path / "plain" / "config.yaml").write_text("kernels: 3\n")
+    told = f"specs in {tmp_path}/deep, {tmp_path}/sub are not read: name the folders to read them."
+    assert found(tmp_path) == (["a.yaml"], [told])
+    (tmp_path / "a.yaml").unlink()
+    with pytest.raises(SpecError, match=r"in this folder\. .*/deep has some: name it\."):
+        found(tmp_path)

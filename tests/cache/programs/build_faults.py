@@ -41,14 +41,9 @@ FULL, EMPTY, NO_RECORD = "full", "empty", "no record"
 ALWAYS = 1_000_000
 HEAL_EVERY = 8
 CHOSEN = (
-    (FULL, Case("read", "EINTR", "fail", 0, 3)),
     (FULL, Case("utime", "EACCES", "fail", 0, ALWAYS)),
-    (FULL, Case("rename", "EROFS", "fail", 0, ALWAYS)),
-    (FULL, Case("read", "EIO", "flip", 0, 1)),
     (FULL, Case("open", "EMFILE", "fail", 0, ALWAYS)),
-    (EMPTY, Case("write", "ENOSPC", "fail", 0, ALWAYS)),
-    (NO_RECORD, Case("link", "EACCES", "fail", 0, ALWAYS)),
-    (EMPTY, Case("mkdir", "EROFS", "fail", 0, ALWAYS)),
+    (NO_RECORD, Case("write", "ENOSPC", "fail", 0, ALWAYS)),
 )
 
 

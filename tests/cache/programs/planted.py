@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from content import publish
-from shared import ANNE, BERT, GROUP, done
+from shared import ANNE, BERT, GROUP, run
 
 from pallasc.cache import files
 from pallasc.cache.evict import Limits
@@ -21,22 +21,6 @@ from pallasc.cache.format import FOLDERS
 from pallasc.cache.prune import clear, prune
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
-
-
-def as_user(root: Path, user: int, step: object) -> list[str]:
-    """Do a step as a user; return what was wrong."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(read)
-        os.write(write, json.dumps(done(root, user, step)).encode())  # type: ignore[arg-type]
-        os._exit(0)
-    os.close(write)
-    with open(read, encoding="utf-8") as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    found: list[str] = json.loads(text) if text else ["the process died"]
-    return found
 
 
 def care(store: Store, place: Path) -> list[str]:
@@ -66,7 +50,7 @@ def main() -> None:
         root.mkdir()
         os.chown(root, -1, GROUP)
         root.chmod(0o2775)
-        wrong += as_user(root, ANNE, lambda store: publish(store, 1) and None)
+        wrong += run(root, ANNE, lambda store: publish(store, 1) and None)
         stranger = 64_003
         for area in FOLDERS:
             for kind in ("link", "folder"):
@@ -79,7 +63,7 @@ def main() -> None:
                 else:
                     place.mkdir()
                     os.chown(place, stranger, stranger)
-                wrong += as_user(root, ANNE, lambda store, place=place: care(store, place))
+                wrong += run(root, ANNE, lambda store, place=place: care(store, place))
                 tried += 1
                 place.unlink() if kind == "link" else shutil.rmtree(place)
                 if aside.exists():

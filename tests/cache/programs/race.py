@@ -22,7 +22,7 @@ from pallasc.cache.evict import Limits
 from pallasc.cache.inventory import stats
 from pallasc.cache.prune import merge_packs, prune, tidy
 from pallasc.cache.store import Store
-from pallasc.cache.uses import Session
+from pallasc.cache.uses import Session, read_totals
 from pallasc.cache.verify import verify
 
 KEYS = 6
@@ -95,6 +95,7 @@ def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
     else:
         with Session(store) as session:
             session.hit(key(number), seconds=1.0)
+        tally["used"] += 1
 
 
 def care(store: Store, dice: random.Random) -> None:
@@ -115,7 +116,7 @@ def care(store: Store, dice: random.Random) -> None:
 def work(root: Path, seed: int, operations: int) -> dict[str, Any]:
     """Do all operations of one process; an exception is wrong, whatever it is."""
     store, dice = Store(root), random.Random(seed)
-    tally: dict[str, Any] = {"hits": 0, "puts": 0, "packs": 0, "lost": 0, "wrong": []}
+    tally: dict[str, Any] = {"hits": 0, "puts": 0, "packs": 0, "lost": 0, "used": 0, "wrong": []}
     for _ in range(operations):
         try:
             operate(store, dice, tally)
@@ -133,6 +134,8 @@ def main() -> None:
     wrong = [text for tally in tallies for text in tally["wrong"]]
     names = ("hits", "puts", "packs", "lost")
     sums = {name: sum(tally[name] for tally in tallies) for name in names}
+    used, counted = sum(tally["used"] for tally in tallies), read_totals(Store(root)).hits
+    wrong += [] if used == counted else [f"{counted} of {used} hits were counted"]
     print(json.dumps({**sums, "operations": processes * operations, "wrong": wrong[:20]}))
     sys.exit(bool(wrong))
 

@@ -21,7 +21,7 @@ def together(works: Sequence[Callable[[], dict[str, Any]]]) -> list[dict[str, An
         with open(pipe, encoding="utf-8") as file:
             text = file.read()
         os.waitpid(child, 0)
-        died = {"hits": 0, "puts": 0, "lost": 0, "wrong": ["died"]}
+        died = {"hits": 0, "puts": 0, "packs": 0, "lost": 0, "used": 0, "wrong": ["died"]}
         answers.append(json.loads(text) if text else died)
     os.close(start_read)
     return answers

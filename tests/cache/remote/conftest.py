@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,6 @@ import pytest
 from pallasc.cache.remote import session
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import servers  # noqa: F401  (tests import these by their bare names)
-import variants  # noqa: F401
-
-sys.path.pop(0)
 
 
 @pytest.fixture(autouse=True)

@@ -37,15 +37,7 @@ class Outcome:
     """What came of many kills; `wrong` says what did not verify."""
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_VERBS, 0))
-    completed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_VERBS, 0))
     wrong: list[str] = field(default_factory=list)
-
-    def add(self, other: Outcome) -> None:
-        """Add what came of other kills."""
-        for verb in _VERBS:
-            self.kills[verb] += other.kills[verb]
-            self.completed[verb] += other.completed[verb]
-        self.wrong += other.wrong
 
 
 def run(folder: Path, *, kills: int, seed: int) -> Outcome:
@@ -78,15 +70,16 @@ def _settings(folder: Path) -> RemoteSettings:
 
 def _time(folder: Path, source: Store, keys: list[str]) -> dict[str, float]:
     """Return how long each takes here when it is not interrupted."""
-    settings = _settings(folder / "timed")
-    began = time.perf_counter()
-    _child(_pushing(settings, source, keys, random.Random(1)))()
-    pushed = time.perf_counter()
-    _child(_pulling(settings, folder / "timed-store"))()
-    pulled = time.perf_counter()
-    _child(_merging(folder / "timed-merge", source))()
-    merged = time.perf_counter()
-    return {"push": pushed - began, "pull": pulled - pushed, "merge": merged - pulled}
+    settings, times = _settings(folder / "timed"), {}
+    for verb, work in (
+        ("push", _pushing(settings, source, keys, random.Random(1))),
+        ("pull", _pulling(settings, folder / "timed-store")),
+        ("merge", _merging(folder / "timed-merge", source)),
+    ):
+        began = time.perf_counter()
+        os.waitpid(_child(work), 0)
+        times[verb] = time.perf_counter() - began
+    return times
 
 
 def _pushing(
@@ -113,8 +106,8 @@ def _merging(folder: Path, source: Store) -> Callable[[], object]:
     return merge
 
 
-def _child(work: Callable[[], object]) -> Callable[[], int]:
-    """Start a process that does this work; return what waits for it and gives its status."""
+def _child(work: Callable[[], object]) -> int:
+    """Start a process that does this work; return its number."""
     pid = os.fork()
     if not pid:
         status = 1
@@ -125,9 +118,7 @@ def _child(work: Callable[[], object]) -> Callable[[], int]:
             traceback.print_exc()
         finally:
             os._exit(status)
-    wait = lambda: os.waitpid(pid, 0)[1]  # noqa: E731
-    wait.pid = pid  # type: ignore[attr-defined]
-    return wait
+    return pid
 
 
 def _killed(
@@ -138,15 +129,14 @@ def _killed(
     work: Callable[[], object],
 ) -> None:
     """Kill a process at a moment of its life; `longest` learns how long such a life is."""
-    wait = _child(work)
+    pid = _child(work)
     time.sleep(rng.uniform(0, longest[verb]))
-    os.kill(wait.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-    status = wait()
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         outcome.kills[verb] += 1
         longest[verb] *= 1.03
     else:
-        outcome.completed[verb] += 1
         longest[verb] *= 0.9
         if os.WEXITSTATUS(status):
             outcome.wrong.append(f"{verb} failed")

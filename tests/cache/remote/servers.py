@@ -9,7 +9,6 @@ import base64
 import contextlib
 import email.utils
 import hmac
-import json
 import os
 import random
 import shlex
@@ -161,24 +160,6 @@ def azurite(folder: Path) -> Iterator[Mapping[str, str]]:
             "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY,
             "AZURE_STORAGE_ENDPOINT": endpoint,
         }
-
-
-@contextlib.contextmanager
-def gcs_for_reading(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Serve the buckets in a folder as Google does; give what names the server.
-
-    fake-gcs-server takes uploads through Google's JSON interface alone, which obstore does not use.
-    """
-    program = shutil.which("fake-gcs-server")
-    if program is None:
-        pytest.skip("fake-gcs-server is not installed")
-    port = free_port()
-    place = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
-    command = [program, *place, "-public-host", f"127.0.0.1:{port}", "-backend", "memory"]
-    with running([*command, "-data", str(folder)], port):
-        key = {"gcs_base_url": f"http://127.0.0.1:{port}", "disable_oauth": True}
-        nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-        yield {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**key, **nobody})}
 
 
 def _make_container(endpoint: str, name: str) -> None:

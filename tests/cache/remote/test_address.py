@@ -16,13 +16,9 @@ SECRET = "s3cr3t-hunter2"
     [
         ("file:///srv/kernels/", "file:///srv/kernels", "", "/srv/kernels"),
         ("file://localhost/srv/a%20b", "file:///srv/a b", "", "/srv/a b"),
-        ("s3://bucket", "s3://bucket", "bucket", ""),
         ("s3://bucket/a/b/", "s3://bucket/a/b", "bucket", "a/b"),
         ("GS://my.bucket/x", "gs://my.bucket/x", "my.bucket", "x"),
-        ("az://container/x", "az://container/x", "container", "x"),
-        ("https://host/x", "https://host/x", "host", "x"),
         ("http://[::1]:80/x", "http://[::1]:80/x", "[::1]:80", "x"),
-        ("https://host:8443", "https://host:8443", "host:8443", ""),
         (f"https://me:{SECRET}@host/x", "https://host/x", "host", "x"),
     ],
 )
@@ -30,39 +26,19 @@ def test_an_address(url: str, text: str, place: str, path: str) -> None:
     address = parse_address(url)
     assert (str(address), address.place, address.path) == (text, place, path)
     assert SECRET not in repr(address)
-
-
-def test_user_and_password_are_kept_apart() -> None:
     assert parse_address("https://me%40work:p%3Aw@host").login == ("me@work", "p:w")
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "",
-        "kernels",
-        "/srv/kernels",
-        "ftp://host/x",
-        "file://host/x",
-        "file://",
-        "file:relative",
-        "s3://",
-        "s3:///x",
-        f"s3://key:{SECRET}@bucket/x",
-        "s3://bucket/a/../b",
-        "s3://bucket/a//b",
-        "s3://bucket/a b",
-        "https://",
-        "https://host:port/x",
-        "https://host:99999/x",
-        f"https://host/x?sig={SECRET}",
-        f"https://host/x#{SECRET}",
-        f"https://me:{SECRET}@/x",
-        f"{SECRET}://host",
-        f"https://me:{SECRET}@ho st/x",
-        f"https://[{SECRET}/x",
+        "", "/srv/kernels", "ftp://host/x", "file://host/x", "file://", "file:relative", "s3:///x",
+        f"s3://key:{SECRET}@bucket/x", "s3://bucket/a/../b", "s3://bucket/a//b", "s3://bucket/a b",
+        "https://", "https://host:99999/x", f"https://host/x?sig={SECRET}",
+        f"https://host/x#{SECRET}", f"https://me:{SECRET}@/x", f"{SECRET}://host",
+        f"https://me:{SECRET}@ho st/x", f"https://[{SECRET}/x",
     ],
-)
+)  # fmt: skip
 def test_what_is_not_an_address_is_refused_without_quoting_it(url: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_address(url)
@@ -76,17 +52,14 @@ def test_what_is_not_an_address_is_refused_without_quoting_it(url: str) -> None:
 def test_the_command_line_counts_before_the_environment_before_the_project() -> None:
     environ = {"PALLASC_REMOTE": "file:///b", "PALLASC_REMOTE_WRITE": "1"}
     project = BuildSettings("file:///c", remote_write=False, remote_signed="required")
-    first = read_settings(environ, project, url="file:///a", write=False)
-    second = read_settings(environ, project)
-    third = read_settings({}, project)
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    assert [str(s.address) for s in (first, second, third)] == [
-        "file:///a", "file:///b", "file:///c",
+    found = [
+        read_settings(environ, project, url="file:///a", write=False),
+        read_settings(environ, project),
+        read_settings({}, project),
+    ]
+    assert [s and (str(s.address), s.write, s.signed) for s in found] == [
+        ("file:///a", False, True), ("file:///b", True, True), ("file:///c", False, True),
     ]  # fmt: skip
-    assert [s.write for s in (first, second, third)] == [False, True, False]
-    assert third.signed
     assert read_settings({}) is None
     assert read_settings({"PALLASC_REMOTE": ""}) is None
 

@@ -1,4 +1,4 @@
-"""Hostile servers and damaged remotes, in a process whose memory is measured: `hostile.py`."""
+"""Hostile servers, damaged remotes, and kills: `hostile.py` and `kills.py`, in own processes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,27 @@ def test_no_answer_and_no_damaged_file_makes_a_build_wrong_slow_or_large() -> No
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert "secret" not in done.stdout
-    assert len(rows) > 90
+    assert len(rows) > 70
     assert [row for row in rows if row["wrong"]] == []
     assert [row for row in rows if row["growth_bytes"] > 64 * 2**20] == []
     assert [row["hits"] for row in rows[:1]] == [6]
-    everywhere = [row for row in rows if row["name"].endswith(", everywhere")]
-    assert len(everywhere) >= 20
+
+
+_PROGRAM = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import kills
+outcome = kills.run(Path(sys.argv[2]), kills=int(sys.argv[3]), seed=int(sys.argv[4]))
+print(json.dumps([outcome.kills, outcome.wrong]))
+"""
+
+
+def test_all_stores_verify_after_kills(fast_folder: Path) -> None:
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", _PROGRAM, str(here), str(fast_folder), "30", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    kills, wrong = json.loads(done.stdout)
+    assert wrong == []
+    assert min(kills.values()) >= 10

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import variants
 from msgspec import structs
 from variants import (
     NAMESPACE,
@@ -25,9 +21,8 @@ from variants import (
 )
 
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.remote import transfer
 from pallasc.cache.remote.remote import MOST_PACKS, Remote, prune, pull, push, survey, verify
-from pallasc.cache.remote.session import Failure, RemoteError, Session
+from pallasc.cache.remote.session import RemoteError
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.transfer import catalog_name, pack_name
 from pallasc.cache.store import Store
@@ -38,7 +33,11 @@ DAY_S = 24 * 3600.0
 def test_what_one_machine_wrote_another_one_finds(
     settings: RemoteSettings, store: Store, other: Store
 ) -> None:
-    keys = fill(store, range(10))
+    huge = put(store, 99, size=8_000_000)
+    stats = upload(settings, store, [huge])
+    assert (stats.offered, stats.refusals) == (0, 1)
+    assert "are too many for a remote store" in stats.refused[0]
+    keys = [*fill(store, range(5)), *fill(store, range(5, 10), size=1_500_000)]
     assert download(settings, other, keys)[0] == {}
     sent = upload(settings, store, keys)
     assert (sent.offered, sent.tripped, sent.refused) == (10, "", [])
@@ -48,7 +47,7 @@ def test_what_one_machine_wrote_another_one_finds(
     assert found == {request_key(n): action_key(n) for n in range(10)}
     assert (stats.hits, stats.saved_s, stats.refused) == (10, 15.0, [])
     for number in range(10):
-        check(other, number)
+        check(other, number, size=3000 if number < 5 else 1_500_000)
     remote = Remote(settings, other, "0" * 64, tell=lambda text: None)
     assert remote.fetch(keys, accept_all) == {}
 
@@ -95,10 +94,10 @@ def test_many_variants_take_few_requests_and_many_packs_become_few(
     settings: RemoteSettings, fast_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(fast_folder / "store")
-    keys = fill(store, range(400), size=1000)
+    keys = fill(store, range(120), size=1000)
     upload(settings, store, keys)
     found, stats = download(settings, Store(fast_folder / "first"), keys)
-    assert (len(found), stats.requests <= 12) == (400, True)
+    assert (len(found), stats.requests <= 12) == (120, True)
     few = keys[: MOST_PACKS + 3]
     prune(settings, max_bytes=0)
     for key in few:
@@ -109,21 +108,6 @@ def test_many_variants_take_few_requests_and_many_packs_become_few(
     assert before.requests > MOST_PACKS
     assert after.requests <= 5
     assert verify(settings) == []
-
-
-def test_large_variants_arrive_in_parts(
-    settings: RemoteSettings, store: Store, other: Store
-) -> None:
-    keys = fill(store, range(5), size=1_500_000)
-    upload(settings, store, keys)
-    assert len(download(settings, other, [keys[4], keys[1]])[0]) == 2
-    check(other, 4, size=1_500_000)
-    assert len(download(settings, other, keys)[0]) == 5
-    check(other, 3, size=1_500_000)
-    huge = put(store, 9, size=8_000_000)
-    stats = upload(settings, store, [huge])
-    assert (stats.offered, stats.refusals) == (0, 1)
-    assert "are too many for a remote store" in stats.refused[0]
 
 
 def test_another_artifact_under_an_action_key_is_reported_and_the_local_one_stays(
@@ -177,15 +161,7 @@ def test_push_and_pull_move_a_whole_store(
     assert verify(settings) == []
 
 
-def test_a_command_fails_where_the_remote_fails(
-    settings: RemoteSettings, store: Store, there: Path
-) -> None:
-    there.write_text("a file, not a folder")
-    with pytest.raises(RemoteError):
-        push(settings, store, {NAMESPACE: fill(store, range(1))})
-
-
-@pytest.mark.parametrize("part", ["pallasc", "pallasc/v4", f"pallasc/v4/{NAMESPACE}/packs"])
+@pytest.mark.parametrize("part", ["pallasc", f"pallasc/v4/{NAMESPACE}/packs"])
 def test_a_link_in_a_remote_folder_leads_nowhere(
     settings: RemoteSettings, store: Store, there: Path, tmp_path: Path, part: str
 ) -> None:
@@ -261,26 +237,15 @@ def test_a_catalog_that_is_full_loses_its_oldest_packs(
     settings: RemoteSettings, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pallasc.cache.remote.transfer.MAX_ROWS", 3)
-    assert variants.blobs(1)["cubin"].__len__() < transfer.PACK_BYTES
     for number in range(5):
         upload(settings, store, [put(store, number)])
     found, _ = download(settings, other, [request_key(n) for n in range(5)])
     assert sorted(found) == sorted(request_key(n) for n in (2, 3, 4))
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_request_that_ends_before_it_begins_leaves_nothing_behind(
-    settings: RemoteSettings, monkeypatch: pytest.MonkeyPatch
+def test_a_command_fails_where_the_remote_fails(
+    settings: RemoteSettings, store: Store, there: Path
 ) -> None:
-    left: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", left.append)
-    session = Session(settings, {}, is_build=True)
-    busy, go_on = threading.Event(), threading.Event()
-    session._loop.call_soon_threadsafe(lambda: busy.set() or go_on.wait())
-    busy.wait()
-    session.submit(session.objects.get("name", limit=10))
-    session.fail(RemoteError("over", Failure.SLOW))
-    go_on.set()
-    session.close()
-    gc.collect()
-    assert left == []
+    there.write_text("a file, not a folder")
+    with pytest.raises(RemoteError):
+        push(settings, store, {NAMESPACE: fill(store, range(1))})

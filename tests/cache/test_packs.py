@@ -68,70 +68,48 @@ GROUPS = [group(number) for number in range(5)]
 DATA, SUMMARY = packed(GROUPS)
 
 
-def test_a_pack_gives_every_file_back() -> None:
-    pack = open_pack(DATA)
-    wanted = {(entry.area, entry.name): entry.data for group in GROUPS for entry in group}
-    assert {key: pack.read(*key) for key in names(pack)} == wanted
-    assert len(pack) == len(wanted) == 5 + 5 + 6
-    assert fault(pack) == ""
-
-
-def test_the_summary_is_what_a_reader_sees() -> None:
-    pack = open_pack(DATA)
-    assert SUMMARY.digest == pack.computed_digest() == hashlib.sha256(DATA).hexdigest()
-    assert SUMMARY.size == pack.size == len(DATA)
-    assert SUMMARY.names == list(names(pack))
-
-
-def test_a_pack_is_read_from_a_file(tmp_path: Path) -> None:
+def test_a_pack_gives_every_file_back(tmp_path: Path) -> None:
     (tmp_path / "pack").write_bytes(DATA)
-    pack = open_pack(tmp_path / "pack", digest=SUMMARY.digest)
-    assert pack.read("man", name("request 3")) == b"manifest 3"
-    assert fault(pack) == ""
+    wanted = {(entry.area, entry.name): entry.data for group in GROUPS for entry in group}
+    for pack in (open_pack(DATA), open_pack(tmp_path / "pack", digest=SUMMARY.digest)):
+        assert {key: pack.read(*key) for key in names(pack)} == wanted
+        assert len(pack) == len(wanted) == 5 + 5 + 6
+        assert fault(pack) == ""
+        assert pack.read("ac", name("request 1")) is None
+        assert not pack.has(packed_name("cas", "0" * 64))
+        assert SUMMARY.digest == pack.computed_digest() == hashlib.sha256(DATA).hexdigest()
+        assert (SUMMARY.size, SUMMARY.names) == (pack.size, list(names(pack)))
+    pack = open_pack(tmp_path / "pack")
+    os.truncate(tmp_path / "pack", 20)
+    with pytest.raises(CorruptError):
+        pack.read("man", name("request 3"))
 
 
-def test_a_file_that_is_not_there_is_none() -> None:
-    pack = open_pack(DATA)
-    assert pack.read("ac", name("request 1")) is None
-    assert not pack.has(packed_name("cas", "0" * 64))
-
-
-def test_an_empty_pack_is_a_pack() -> None:
+def test_packs_may_be_empty_and_the_first_file_of_a_name_stays() -> None:
     data, summary = packed([])
     assert (len(open_pack(data)), summary.names) == (0, [])
-    empty = blob(b"")
-    assert open_pack(packed([[empty]])[0]).read("cas", empty.name) == b""
+    empty, zeros = blob(b""), blob(bytes(3 * 2**20))
+    one, two = Entry("ac", "a" * 64, b"one"), Entry("ac", "a" * 64, b"two")
+    pack = open_pack(packed([[empty], [one], [one], [two]])[0])
+    assert (pack.read("cas", empty.name), pack.read("ac", one.name)) == (b"", b"one")
+    pack = open_pack(packed([[zeros]])[0])
+    (frame,) = pack.frames
+    assert frame.size == frame.raw_size, "what compresses too well is stored as it is"
+    assert pack.read("cas", zeros.name) == zeros.data
 
 
-def test_manifests_lie_in_frames_of_their_own() -> None:
-    large = [group(n, blobs=[os.urandom(600_000)]) for n in range(6)]
-    pack = open_pack(packed(large)[0])
-    frames: dict[str, set[int]] = {area: set() for area in format.AREAS}
-    for (area, _), place in names(pack).items():
-        frames[area].add(place.frame)
-    assert frames["man"] == {len(pack.frames) - 1}
-    assert not frames["man"] & (frames["ac"] | frames["cas"])
-
-
-def test_a_variant_lies_in_one_frame() -> None:
+def test_a_variant_lies_in_one_frame_and_manifests_in_another() -> None:
     large = [group(n, blobs=[os.urandom(700_000)]) for n in range(6)]
-    pack = open_pack(packed(large)[0])
+    data, _ = packed(large)
+    pack = open_pack(data)
     for entries in large:
         own = [e for e in entries if e.area != "man" and e.data != b"shared by all" * 9]
         assert len({names(pack)[e.area, e.name].frame for e in own}) == 1
     assert len(pack.frames) == 4
-
-
-def test_a_shared_blob_is_written_once() -> None:
+    assert {p.frame for (area, _), p in names(pack).items() if area == "man"} == {3}
+    assert {p.frame for (area, _), p in names(pack).items() if area != "man"} == {0, 1, 2}
     shared = os.urandom(300_000)
-    data, _ = packed([group(n, blobs=[shared]) for n in range(20)])
-    assert len(data) < 350_000
-
-
-def test_of_files_with_other_bytes_under_one_name_the_first_stays() -> None:
-    first, second = Entry("ac", "a" * 64, b"one"), Entry("ac", "a" * 64, b"two")
-    data, _ = packed([[first], [first], [second]])
-    assert open_pack(data).read("ac", "a" * 64) == b"one"
+    assert len(packed([group(n, blobs=[shared]) for n in range(20)])[0]) < 350_000
 
 
 def test_the_same_files_give_the_same_bytes_whatever_the_hash_seed() -> None:
@@ -147,23 +125,17 @@ def test_the_same_files_give_the_same_bytes_whatever_the_hash_seed() -> None:
             text=True,
             check=True,
         ).stdout
-        for seed in ("0", "1", "77")
+        for seed in ("0", "77")
     }
     assert digests == {packed(list(map(group, range(40))))[1].digest + "\n"}
 
 
-def test_every_flipped_byte_is_corrupt() -> None:
+def test_every_flipped_byte_and_every_truncation_is_corrupt() -> None:
     for position in range(len(DATA)):
         damaged = bytearray(DATA)
         damaged[position] ^= 0x41
         assert _is_refused(bytes(damaged)), position
-
-
-def test_every_truncation_is_corrupt() -> None:
-    assert all(_is_refused(DATA[:length]) for length in range(len(DATA)))
-
-
-def test_what_follows_or_precedes_a_pack_is_corrupt() -> None:
+        assert _is_refused(DATA[:position]), position
     assert _is_refused(DATA + b"\0")
     assert _is_refused(b"\0" + DATA)
 
@@ -200,24 +172,12 @@ def test_a_frame_that_is_damaged_leaves_the_others_readable() -> None:
             assert pack.read(*key) is not None
 
 
-def test_a_file_that_shrinks_while_it_is_open_is_an_error_and_no_signal(tmp_path: Path) -> None:
-    (tmp_path / "pack").write_bytes(DATA)
-    pack = open_pack(tmp_path / "pack")
-    os.truncate(tmp_path / "pack", 20)
-    with pytest.raises(CorruptError):
-        pack.read("man", name("request 3"))
-
-
-def test_an_unknown_version_is_refused() -> None:
-    other = DATA.replace(format.MAGIC, b"pallasc-pack 3\n")
+def test_other_files_are_no_packs() -> None:
     with pytest.raises(CorruptError, match="does not begin as a pack of version 2"):
-        open_pack(other)
-
-
-@pytest.mark.parametrize("data", [b"", b"x", b"pallasc-pack 2", format.MAGIC, b"\0" * 500])
-def test_other_files_are_no_packs(data: bytes) -> None:
-    with pytest.raises(CorruptError):
-        open_pack(data)
+        open_pack(DATA.replace(format.MAGIC, b"pallasc-pack 3\n"))
+    for data in (b"", b"pallasc-pack 2", format.MAGIC, b"\0" * 500):
+        with pytest.raises(CorruptError):
+            open_pack(data)
 
 
 def forged(
@@ -244,12 +204,6 @@ A, B = (packed_name("cas", digit * 64) for digit in "ab")
 CONTENT = b"." * 72 + b"abc"
 
 
-def test_forged_packs_are_made_as_real_ones() -> None:
-    pack = open_pack(forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}))
-    assert pack.read("cas", "a" * 64) == b"abc"
-    assert fault(pack) == ""
-
-
 def test_a_frame_that_would_unpack_to_gigabytes_is_refused_unread() -> None:
     zeros = compress.compress(bytes(60 * 2**20), 3)
     tracemalloc.start()
@@ -262,79 +216,54 @@ def test_a_frame_that_would_unpack_to_gigabytes_is_refused_unread() -> None:
         tracemalloc.stop()
 
 
-def test_what_compresses_too_well_is_stored_as_it_is() -> None:
-    zeros = blob(bytes(3 * 2**20))
-    data, _ = packed([[zeros]])
-    (frame,) = open_pack(data).frames
-    assert frame.size == frame.raw_size
-    assert open_pack(data).read("cas", zeros.name) == zeros.data
+def test_an_index_that_contradicts_its_frames_is_a_fault() -> None:
+    def with_places(places: dict[bytes, Place]) -> Pack:
+        return open_pack(forged([(CONTENT, len(CONTENT))], places))
+
+    right = with_places({A: Place(0, 72, 3)})
+    assert (right.read("cas", "a" * 64), fault(right)) == (b"abc", "")
+    for place in (Place(1, 72, 3), Place(0, 73, 3), Place(0, 2**32 - 1, 2**32 - 1)):
+        assert fault(with_places({A: place}))
+    assert fault(with_places({A: Place(0, 0, 40), B: Place(0, 0, 40)})), "they overlap"
+
+
+WHOLE, PLACES = [(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        forged([(CONTENT, len(CONTENT))], {A: Place(1, 72, 3)}),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 73, 3)}),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 2**32 - 1, 2**32 - 1)}),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 0, 40), B: Place(0, 0, 40)}),
+        *(forged(WHOLE, PLACES, **{name: value}) for name, value in (
+            ("frames", 2**16 + 1), ("names", 2**31), ("offset", 2**63), ("size", 2**32 - 1))),
+        *(forged([(CONTENT, size)], PLACES) for size in (
+            0, format.MAX_FRAME_BYTES + 1, len(CONTENT) - 1)),
+        *(forged([], {A: Place(0, 0, 0), B: Place(0, 0, 0)}, order=o) for o in ([A, A], [B, A])),
+        forged([], {A: Place(0, 0, 0)}, order=[b"\7" + A[1:]]),
     ],
-    ids=["frame", "behind", "far", "overlap"],
-)
-def test_an_index_that_contradicts_its_frames_is_a_fault(data: bytes) -> None:
-    assert fault(open_pack(data))
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, frames=2**16 + 1),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, names=2**31),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, offset=2**63),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, size=2**32 - 1),
-        forged([(CONTENT, 0)], {A: Place(0, 72, 3)}),
-        forged([(CONTENT, format.MAX_FRAME_BYTES + 1)], {A: Place(0, 72, 3)}),
-        forged([(CONTENT, len(CONTENT) - 1)], {A: Place(0, 72, 3)}),
-    ]
-    + [
-        forged([], {A: Place(0, 0, 0), B: Place(0, 0, 0)}, order=order)
-        for order in ([A, A], [B, A])
-    ]
-    + [forged([], {A: Place(0, 0, 0)}, order=[b"\7" + A[1:]])],
-)
+)  # fmt: skip
 def test_an_index_over_a_limit_or_out_of_order_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptError):
         open_pack(data)
 
 
-def test_a_frame_is_copied_to_another_pack_unchanged() -> None:
-    pack, out = open_pack(DATA), io.BytesIO()
-    writer = PackWriter(out)
-    for number in range(len(pack.frames)):
-        writer.copy_frame(pack, number, pack.names_in(number))
-    summary = writer.close()
-    assert summary.digest == SUMMARY.digest
-    assert out.getvalue() == DATA
+def test_a_frame_is_copied_to_another_pack_unchanged_unless_it_is_damaged() -> None:
+    def copied(data: bytes, gone: set[bytes]) -> bytes:
+        pack, out = open_pack(data), io.BytesIO()
+        writer = PackWriter(out)
+        for number in range(len(pack.frames)):
+            writer.copy_frame(pack, number, set(pack.names_in(number)) - gone)
+        assert writer.close().digest == hashlib.sha256(out.getvalue()).hexdigest()
+        return out.getvalue()
 
-
-def test_a_copied_frame_leaves_files_out_of_the_index() -> None:
-    pack, out = open_pack(DATA), io.BytesIO()
-    writer = PackWriter(out)
-    gone = packed_name("ac", name("action 1"))
-    for number in range(len(pack.frames)):
-        writer.copy_frame(pack, number, set(pack.names_in(number)) - {gone})
-    writer.close()
-    copied = open_pack(out.getvalue())
-    assert copied.read("ac", name("action 1")) is None
-    assert names(pack).keys() - names(copied).keys() == {("ac", name("action 1"))}
-    assert fault(copied) == ""
-
-
-def test_a_damaged_frame_is_not_copied() -> None:
-    data = bytearray(DATA)
-    data[open_pack(DATA).frames[0].offset + 1] ^= 1
-    pack = open_pack(bytes(data))
+    assert copied(DATA, set()) == DATA
+    fewer = open_pack(copied(DATA, {packed_name("ac", name("action 1"))}))
+    assert fewer.read("ac", name("action 1")) is None
+    assert names(open_pack(DATA)).keys() - names(fewer).keys() == {("ac", name("action 1"))}
+    assert fault(fewer) == ""
+    damaged = bytearray(DATA)
+    damaged[open_pack(DATA).frames[0].offset + 1] ^= 1
     with pytest.raises(CorruptError, match="is damaged"):
-        PackWriter(io.BytesIO()).copy_frame(pack, 0, pack.names_in(0))
+        copied(bytes(damaged), set())
 
 
 def test_a_file_over_the_limit_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +273,7 @@ def test_a_file_over_the_limit_is_not_packed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_few_contents_are_kept_in_memory() -> None:
-    random = [[blob(os.urandom(2**20))] for _ in range(40)]
+    random = [[blob(os.urandom(2**20))] for _ in range(20)]
     pack = Pack(packed(random)[0])
     for (entry,) in random * 2:
         assert pack.read("cas", entry.name) == entry.data
