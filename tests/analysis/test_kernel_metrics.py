@@ -18,7 +18,6 @@ from pallasc.analysis.metrics import (
 )
 from pallasc.analysis.roofline import peak_operations_per_s
 from pallasc.compiler.toolchain import toolchain
-from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Dim3, Launch
 from pallasc.specs.gpus import MODELS
@@ -32,18 +31,13 @@ def metrics(artifacts: Mapping[str, Artifact]) -> Mapping[str, KernelMetrics]:
     return {name: found[artifact.digest][0] for name, artifact in artifacts.items()}
 
 
-@pytest.mark.parametrize("name", ["hopper_matmul", "jax_blackwell_matmul"])
-def test_a_product_of_matrices_takes_two_operations_for_each_of_its_terms(
-    metrics: Mapping[str, KernelMetrics], name: str
+def test_a_product_of_matrices_takes_two_operations_for_each_term_and_moves_tiles_at_each_step(
+    metrics: Mapping[str, KernelMetrics],
 ) -> None:
-    assert metrics[name].work.tensor_flops == {"f16": 2 * M * N * K}
-
-
-@pytest.mark.parametrize(("name", "m", "n", "k"), [("hopper_matmul", 128, 128, 64)])
-def test_tma_moves_tiles_of_both_operands_at_each_step(
-    metrics: Mapping[str, KernelMetrics], name: str, m: int, n: int, k: int
-) -> None:
-    work = metrics[name].work
+    assert metrics["jax_blackwell_matmul"].work.tensor_flops == {"f16": 2 * M * N * K}
+    work = metrics["hopper_matmul"].work
+    assert work.tensor_flops == {"f16": 2 * M * N * K}
+    m, n, k = 128, 128, 64
     tiles, steps = (M // m) * (N // n), K // k
     assert work.tma_load_bytes == tiles * steps * (m * k + k * n) * 2
     assert work.tma_store_bytes == M * N * 2
@@ -163,15 +157,6 @@ def _without_ptx(artifact: Artifact) -> Artifact:
     record: Any = dict(artifact.record)
     record["kernels"] = [{**kernel, "ptx": None} for kernel in record["kernels"]]
     return Artifact(record, artifact.blob)
-
-
-def test_a_damaged_cubin_is_refused(artifacts: Mapping[str, Artifact]) -> None:
-    artifact = artifacts["add"]
-    damaged = Artifact(artifact.record, artifact.blob)
-    key = artifact.kernels[0].cubin
-    damaged.blob = lambda k: artifact.blob(k)[:3000] if k == key else artifact.blob(k)  # type: ignore[method-assign]
-    with pytest.raises(CorruptError, match=key):
-        all_metrics([damaged])
 
 
 def test_every_model_that_has_tensor_cores_in_the_table_is_one_of_ours() -> None:

@@ -1,4 +1,4 @@
-"""What the kernels of this folder share: types of results, references, facts of a plan."""
+"""Code that kernels share: types of results, expected results, facts of a plan."""
 
 from __future__ import annotations
 
@@ -14,24 +14,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallasc.specs.artifacts.plan import Copy, Fill, Pointer
 
-NO_BLOCKS = {
-    "0.10": "assert all(bm.has_trivial_window() for bm in grid_mapping.block_mappings)",
-}
-"""What the interpreter says of blocks of `pl.pallas_call`."""
-
-NO_LAYOUTS = {"0.10": "assert isinstance(tref_aval, state_types.AbstractRef)"}
-"""What it says of loads in a layout."""
-
-NO_PREDICATES = "predicate not supported"
-"""What it says of copies that `emit_pipeline` makes under a condition."""
-
-NO_REFERENCES = {"0.10": "KeyError: None"}
-"""What it says of references that a kernel is given."""
-
-NO_SEMAPHORES = "nan + semaphore"
-"""What it says of semaphores."""
-
-
 NEAR = {"rtol": 1e-2, "atol": 1e-2}
 """The tolerance of products of half precision."""
 
@@ -41,9 +23,9 @@ def like(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def vector(size: int = 128, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    """Return the type of a vector."""
-    return jax.ShapeDtypeStruct((size,), dtype)
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    """Return the type of an array."""
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def lane(**fields: Any) -> Any:

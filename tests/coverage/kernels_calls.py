@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import BEFORE_HOPPER, EVERYWHERE, SINCE_HOPPER
-from covering import compared, covers, no_ptx, plan, ptx, same_artifact
-from forms import NO_BLOCKS, NO_PREDICATES, NO_REFERENCES, like, maps, plus_one, vector
+from covering import compared, covers, kernel, no_ptx, plan, same_artifact
+from forms import array, like, maps, plus_one
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -18,7 +18,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallasc
 
 NO_CALL = {"0.12": "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"}
-NO_CALL_NOTE = "0.11 took this back end from `pl.pallas_call`; see `pipeline_of_plain_blocks`"
 
 
 def blocks() -> Any:
@@ -36,18 +35,16 @@ def block_plus_one(x_smem: Any, out_smem: Any) -> None:
 
 
 @covers(
-    "pl.pallas_call",
-    "pl.BlockSpec",
+    ["pl.pallas_call", "pl.BlockSpec"],
     looks=[
         plan("16 blocks", lambda plan: math.prod(plan.launches[0].grid) == 16),
         plan("boxes of 64 x 64", lambda plan: {m.box[:2] for m in maps(plan)} == {(64, 64)}),
-        ptx(r"cp\.async\.bulk\.tensor\.2d\.shared"),
+        r"cp\.async\.bulk\.tensor\.2d\.shared",
     ],
     gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note=NO_CALL_NOTE,
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def call_over_blocks(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -59,6 +56,7 @@ def call_over_blocks(x: jax.Array) -> jax.Array:
     )(x)
 
 
+# Without `compiler_params`.
 @covers(
     "pl.pallas_call",
     looks=[
@@ -69,21 +67,15 @@ def call_over_blocks(x: jax.Array) -> jax.Array:
         (f"0.10 {arch}" for arch in BEFORE_HOPPER),
         "'nvvm.cp.async.bulk.wait_group' op is not supported on …",
     ),
-    note="without `compiler_params`",
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def call_without_parameters(x: jax.Array) -> jax.Array:
     return pl.pallas_call(block_plus_one, out_shape=like(x))(x)
 
 
-@covers(
-    "pl.GridSpec",
-    looks=[same_artifact("call_over_blocks")],
-    gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note=NO_CALL_NOTE,
-)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
+@covers("pl.GridSpec", looks=[same_artifact("call_over_blocks")], gaps=NO_CALL, expected=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def call_over_a_grid(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -93,6 +85,7 @@ def call_over_a_grid(x: jax.Array) -> jax.Array:
     )(x)
 
 
+# `input_output_aliases`.
 @covers(
     "pl.pallas_call",
     looks=[
@@ -100,10 +93,9 @@ def call_over_a_grid(x: jax.Array) -> jax.Array:
         plan("the kernel reads what it writes", lambda plan: {m.buffer for m in maps(plan)} == {1}),
     ],
     gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note="`input_output_aliases`",
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def call_in_place(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -116,17 +108,17 @@ def call_in_place(x: jax.Array) -> jax.Array:
     )(x)
 
 
+# `scratch_shapes`, `name`, `cost_estimate` and `metadata`.
 @covers(
     "pl.pallas_call",
     looks=[
         plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel),
-        ptx(r"st\.shared"),
+        r"st\.shared",
     ],
     gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note="`scratch_shapes`, `name`, `cost_estimate` and `metadata`",
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def call_with_more_keywords(x: jax.Array) -> jax.Array:
     def body(x_smem: Any, out_smem: Any, smem: Any) -> None:
         smem[...] = x_smem[...]
@@ -146,19 +138,14 @@ def call_with_more_keywords(x: jax.Array) -> jax.Array:
     )(x)
 
 
-def numbers_of_blocks(x: Any) -> Any:
-    return x + np.repeat(np.arange(4, dtype=np.int32) * 10 + 4, 128)
-
-
+# See `place_in_a_grid`.
 @covers(
-    "pl.program_id",
-    "pl.num_programs",
-    looks=[ptx(r"%ctaid\.x"), plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
+    ["pl.program_id", "pl.num_programs"],
+    looks=[r"%ctaid\.x", plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
     gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note="see `place_in_a_grid`",
+    expected=lambda x: x + np.repeat(np.arange(4, dtype=np.int32) * 10 + 4, 128),
 )
-@pallasc.kernel(args={"x": "i32[512]"}, targets=SINCE_HOPPER, reference=numbers_of_blocks)
+@pallasc.kernel(args={"x": "i32[512]"}, targets=SINCE_HOPPER)
 def place_in_a_call(x: jax.Array) -> jax.Array:
     def body(x_smem: Any, out_smem: Any) -> None:
         out_smem[...] = x_smem[...] + (pl.program_id(0) * 10 + pl.num_programs(0))
@@ -178,48 +165,34 @@ def numbered(x: Any) -> Any:
     return x + np.arange(4, dtype=np.int32)[:, None]
 
 
+# Deprecated in 0.12; `lax.axis_index` takes its place.
 @covers(
-    "pl.program_id",
-    looks=[ptx(r"%ctaid\.x"), same_artifact("place_in_a_kernel")],
-    uninterpreted={"0.10": "result 0 differs by …", "0.12": "RACE DETECTED"},
-    note="deprecated in 0.12; `lax.axis_index` takes its place",
+    "pl.program_id", looks=[r"%ctaid\.x", same_artifact("place_in_a_kernel")], expected=numbered
 )
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE, reference=numbered)
-def program_of_a_kernel(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        row = pl.program_id(0)
-        out_gmem[row] = x_gmem[row] + row
-
-    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+@kernel({"x": "i32[4, 128]"}, grid=(4,))
+def program_of_a_kernel(x_gmem: Any, out_gmem: Any) -> None:
+    row = pl.program_id(0)
+    out_gmem[row] = x_gmem[row] + row
 
 
-@covers("pl.program_id", looks=[ptx(r"%ctaid\.x")], note="`lax.axis_index` in its place")
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE, reference=numbered)
-def place_in_a_kernel(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        row = lax.axis_index("i")
-        out_gmem[row] = x_gmem[row] + row
-
-    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+# `lax.axis_index` in its place.
+@covers("pl.program_id", looks=[r"%ctaid\.x"], expected=numbered)
+@kernel({"x": "i32[4, 128]"}, grid=(4,))
+def place_in_a_kernel(x_gmem: Any, out_gmem: Any) -> None:
+    row = lax.axis_index("i")
+    out_gmem[row] = x_gmem[row] + row
 
 
-def places(x: Any) -> Any:
-    return x + np.arange(4, dtype=np.int32)[:, None] * 10 + 4
-
-
+# `lax.axis_index` and `lax.axis_size` in their place.
 @covers(
-    "pl.program_id",
-    "pl.num_programs",
-    looks=[ptx(r"%ctaid\.x"), plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
-    note="`lax.axis_index` and `lax.axis_size` in their place",
+    ["pl.program_id", "pl.num_programs"],
+    looks=[r"%ctaid\.x", plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
+    expected=lambda x: x + np.arange(4, dtype=np.int32)[:, None] * 10 + 4,
 )
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE, reference=places)
-def place_in_a_grid(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        row = lax.axis_index("i")
-        out_gmem[row] = x_gmem[row] + (row * 10 + lax.axis_size("i"))
-
-    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+@kernel({"x": "i32[4, 128]"}, grid=(4,))
+def place_in_a_grid(x_gmem: Any, out_gmem: Any) -> None:
+    row = lax.axis_index("i")
+    out_gmem[row] = x_gmem[row] + (row * 10 + lax.axis_size("i"))
 
 
 def row(i: Any) -> Any:
@@ -241,33 +214,33 @@ def pipelined(x: jax.Array, spec: Any) -> jax.Array:
 @covers(
     "pl.BlockSpec",
     looks=[plan("boxes of 64 x 64", lambda plan: {m.box[:2] for m in maps(plan)} == {(64, 64)})],
-    uninterpreted=NO_PREDICATES,
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipeline_of_plain_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, pl.BlockSpec((64, 64), row))
 
 
 @covers(
-    "plgpu.BlockSpec",
-    "pl.BlockSpec",
+    ["plgpu.BlockSpec", "pl.BlockSpec"],
     looks=[same_artifact("pipeline_of_plain_blocks")],
-    uninterpreted=NO_PREDICATES,
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipeline_of_gpu_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, plgpu.BlockSpec((64, 64), row))
 
 
+# Deprecated in 0.12; `pl.kernel` takes its place.
 @covers(
     "pl.core_map",
     looks=[
         plan("four blocks", lambda plan: plan.launches[0].grid == (4, 1, 1)),
         no_ptx(r"mbarrier\.init"),
     ],
-    note="deprecated in 0.12; `pl.kernel` takes its place",
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE)
 def mapped_over_blocks(x: jax.Array) -> jax.Array:
     @pl.run_state
     def run(refs: Any) -> None:
@@ -284,14 +257,12 @@ def mapped_over_blocks(x: jax.Array) -> jax.Array:
 @covers(
     "pl.cdiv",
     looks=[plan("8 blocks of 128 for 1000", lambda plan: plan.launches[0].grid == (8, 1, 1))],
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE, reference=plus_one)
-def blocks_rounded_up(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        block = pl.ds(lax.axis_index("i") * 128, 128)
-        out_gmem[block] = x_gmem[block] + 1
-
-    return plgpu.kernel(body, out_type=like(x), grid=(pl.cdiv(1000, 128),), grid_names=("i",))(x)
+@kernel({"x": "f32[1024]"}, grid=(pl.cdiv(1000, 128),))
+def blocks_rounded_up(x_gmem: Any, out_gmem: Any) -> None:
+    block = pl.ds(lax.axis_index("i") * 128, 128)
+    out_gmem[block] = x_gmem[block] + 1
 
 
 def written(x: jax.Array, start: jax.Array) -> jax.Array:
@@ -314,19 +285,20 @@ def steps(plan: Any) -> list[str]:
 @covers(
     "pl.empty",
     looks=[plan("only a launch", lambda plan: steps(plan) == ["Launch"])],
-    uninterpreted=NO_REFERENCES,
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def into_an_empty_array(x: jax.Array) -> jax.Array:
     return written(x, pl.empty(x.shape, x.dtype))
 
 
-@covers("pl.empty_like", looks=[same_artifact("into_an_empty_array")], uninterpreted=NO_REFERENCES)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@covers("pl.empty_like", looks=[same_artifact("into_an_empty_array")], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def into_an_array_like_another(x: jax.Array) -> jax.Array:
-    return written(x, pl.empty_like(vector(128)))
+    return written(x, pl.empty_like(array(128)))
 
 
+# With zeros in the place of an empty array.
 @covers(
     "pl.empty",
     looks=[
@@ -336,9 +308,8 @@ def into_an_array_like_another(x: jax.Array) -> jax.Array:
             to="into_an_empty_array",
         )
     ],
-    uninterpreted=NO_REFERENCES,
-    note="with zeros in the place of an empty array",
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def into_zeros(x: jax.Array) -> jax.Array:
     return written(x, jnp.zeros_like(x))

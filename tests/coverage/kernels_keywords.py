@@ -1,0 +1,469 @@
+"""Ways into a kernel: every keyword of `plgpu.kernel` and `pl.kernel`, torch, the interpreter."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+from architectures import EVERYWHERE, SINCE_HOPPER
+from covering import covers, kernel, plan, printed, same_artifact
+from forms import absent, array, exponentials, like, plus_one, same, smem_bytes
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallasc
+
+CALLBACK = (
+    "the function contains a host callback (io_callback), which cannot be launched from a cubin"
+)
+
+
+@covers(
+    "plgpu.kernel",
+    looks=[plan("one block of 128", lambda plan: plan.launches[0].block == (128, 1, 1))],
+    expected=plus_one,
+)
+@kernel({"x": "f32[128]"})
+def smallest_kernel(x_gmem: Any, out_gmem: Any) -> None:
+    out_gmem[...] = x_gmem[...] + 1
+
+
+# It compiles when it is called with torch's tensors, for the GPU at hand; see
+# `wrapped_for_torch`.
+@covers(
+    "plgpu.as_torch_kernel",
+    gaps=dict.fromkeys(("0.10", "0.12"), "Can't compile for PyTorch: import torch failed"),
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def called_by_torch(x: jax.Array) -> Any:
+    with patch.dict(sys.modules, {"torch": None}):  # the same words where torch is installed
+        return plgpu.as_torch_kernel(smallest_kernel)(x)
+
+
+# What it wraps compiles ahead of time, and `pallasc.open_artifact` takes torch's tensors.
+@covers("plgpu.as_torch_kernel", looks=[same_artifact("smallest_kernel")], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def wrapped_for_torch(x: jax.Array) -> jax.Array:
+    wrapped = plgpu.as_torch_kernel(smallest_kernel)
+    return wrapped.__wrapped__(x)
+
+
+# *numbers* on this page come from it; there is nothing to compile.
+@covers(
+    ["plgpu.InterpretGPUParams", "plgpu.force_gpu_interpret_mode"],
+    gaps=absent("force_gpu_interpret_mode") | {"0.12": CALLBACK},
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def forced_into_the_interpreter(x: jax.Array) -> jax.Array:
+    with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams()):
+        return smallest_kernel(x)
+
+
+@covers("plgpu.set_gpu_interpret_mode", gaps=absent("set_gpu_interpret_mode") | {"0.12": CALLBACK})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def switched_to_the_interpreter(x: jax.Array) -> jax.Array:
+    plgpu.set_gpu_interpret_mode(plgpu.InterpretGPUParams())
+    try:
+        return smallest_kernel(x)
+    finally:
+        plgpu.set_gpu_interpret_mode(None)
+
+
+INTERPRETER = (
+    "the function contains a host callback (io_callback), which cannot be launched from a cubin"
+)
+
+
+def no_keyword(name: str, *versions: str) -> dict[str, str]:
+    """Return the gap of a keyword that JAX takes for one of `plgpu.Mesh`."""
+    words = f"Mesh.__init__() got an unexpected keyword argument '{name}'"
+    return dict.fromkeys(versions, words)
+
+
+def body(x_gmem: Any, out_gmem: Any) -> None:
+    out_gmem[...] = x_gmem[...] + 1
+
+
+@covers(["plgpu.kernel(body)", "plgpu.kernel(out_type)"], looks=[r"st\.global"], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_of_a_body(x: jax.Array) -> jax.Array:
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+# The factory form: no body, then a decorator.
+@covers("plgpu.kernel(body)", looks=[same_artifact("kernel_of_a_body")], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_from_a_factory(x: jax.Array) -> jax.Array:
+    return plgpu.kernel(out_type=like(x))(body)(x)
+
+
+# `out_type` took its place.
+@covers(
+    "plgpu.kernel(out_shape)",
+    looks=[same_artifact("kernel_of_a_body")],
+    gaps=no_keyword("out_shape", "0.12"),
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_with_an_out_shape(x: jax.Array) -> jax.Array:
+    return plgpu.kernel(body, out_shape=like(x))(x)
+
+
+@covers(
+    "plgpu.kernel(out_type)",
+    looks=[
+        plan(
+            "three outputs in a tree",
+            lambda plan: (
+                [output.path for output in plan.outputs] == ["out.0.more", "out.0.twice", "out.1"]
+            ),
+        )
+    ],
+    expected=lambda x: ({"more": x + 1, "twice": x * 2}, x - 1),
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_with_a_tree_of_outputs(x: jax.Array) -> Any:
+    def body(x_gmem: Any, named: Any, less_gmem: Any) -> None:
+        named["more"][...] = x_gmem[...] + 1
+        named["twice"][...] = x_gmem[...] * 2
+        less_gmem[...] = x_gmem[...] - 1
+
+    return plgpu.kernel(body, out_type=({"more": like(x), "twice": like(x)}, like(x)))(x)
+
+
+def through_smem(x: jax.Array, **keywords: Any) -> jax.Array:
+    """Return `x` by way of shared memory."""
+
+    def body(x_gmem: Any, out_gmem: Any, smem: Any, loaded: Any) -> None:
+        plgpu.copy_gmem_to_smem(x_gmem, smem, loaded)
+        plgpu.barrier_wait(loaded)
+        out_gmem[...] = smem[...]
+
+    return plgpu.kernel(body, out_type=like(x), **keywords)(x)
+
+
+@covers(
+    "plgpu.kernel(scratch_types)",
+    looks=[
+        plan("64 KiB of shared memory", lambda plan: smem_bytes(plan) >= 65536),
+        r"mbarrier\.init",
+    ],
+    expected=same,
+)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
+def kernel_with_scratch(x: jax.Array) -> jax.Array:
+    return through_smem(x, scratch_types=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()])
+
+
+# By name.
+@covers("plgpu.kernel(scratch_types)", looks=[same_artifact("kernel_with_scratch")], expected=same)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
+def kernel_with_named_scratch(x: jax.Array) -> jax.Array:
+    scratch = {"smem": plgpu.SMEM(x.shape, x.dtype), "loaded": plgpu.Barrier()}
+    return through_smem(x, scratch_types=scratch)
+
+
+# `scratch_types` took its place.
+@covers(
+    "plgpu.kernel(scratch_shapes)",
+    looks=[same_artifact("kernel_with_scratch")],
+    gaps=no_keyword("scratch_shapes", "0.12"),
+    expected=same,
+)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
+def kernel_with_scratch_shapes(x: jax.Array) -> jax.Array:
+    return through_smem(x, scratch_shapes=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()])
+
+
+@covers("plgpu.kernel(compiler_params)", looks=[r"ex2\.approx"], expected=exponentials)
+@kernel(
+    {"x": "f32[128]"}, out_type=array(128), compiler_params=plgpu.CompilerParams(approx_math=True)
+)
+def kernel_with_parameters(x_gmem: Any, out_gmem: Any) -> None:
+    out_gmem[...] = jnp.exp(x_gmem[...])
+
+
+# *numbers* on this page come from the interpreter; there is nothing to compile.
+@covers(
+    "plgpu.kernel(interpret)",
+    gaps={
+        "0.10": "module 'jax.experimental.pallas.mosaic_gpu' has no attribute 'InterpretGPUParams'",
+        "0.12": INTERPRETER,
+    },
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_in_the_interpreter(x: jax.Array) -> jax.Array:
+    return plgpu.kernel(body, out_type=like(x), interpret=plgpu.InterpretGPUParams())(x)
+
+
+# `pallasc inspect --debug-output` shows it.
+@covers(
+    "plgpu.kernel(debug)",
+    looks=[
+        printed("The kernel jaxpr for"),
+        printed("The Mosaic GPU module for"),
+        same_artifact("kernel_of_a_body"),
+    ],
+    gaps=no_keyword("debug", "0.10"),
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_that_is_shown(x: jax.Array) -> jax.Array:
+    return plgpu.kernel(body, out_type=like(x), debug=True)(x)
+
+
+# `kernel_name`.
+@covers(
+    "plgpu.kernel(mesh_kwargs)",
+    looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_with_a_name(x: jax.Array) -> jax.Array:
+    return plgpu.kernel(body, out_type=like(x), kernel_name="add_one")(x)
+
+
+# XLA's scheduler reads it, which leaves nothing of it.
+@covers(
+    "plgpu.kernel(cost_estimate)",
+    looks=[same_artifact("kernel_of_a_body")],
+    gaps=no_keyword("cost_estimate", "0.10"),
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def kernel_with_costs(x: jax.Array) -> jax.Array:
+    costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
+    return plgpu.kernel(body, out_type=like(x), cost_estimate=costs)(x)
+
+
+def added(x: Any, y: Any) -> Any:
+    return x, x + y
+
+
+NO_EFFECTS = {"0.10": "`JaxprInputEffect` … does not have a corresponding jaxpr input."}
+
+
+# A reference as an argument, by `jax.new_ref`.
+@covers(
+    "plgpu.kernel",
+    looks=[plan("the reference is an output", lambda plan: len(plan.outputs) == 2), r"st\.global"],
+    gaps=NO_EFFECTS,
+    expected=added,
+)
+@pallasc.kernel(args={"x": "f32[128]", "y": "f32[128]"}, targets=EVERYWHERE)
+def kernel_given_a_reference(x: jax.Array, y: jax.Array) -> Any:
+    y_ref = jax.new_ref(y)
+
+    def body(x_gmem: Any, y_gmem: Any, out_gmem: Any) -> None:
+        y_gmem[...] = y_gmem[...] + x_gmem[...]
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x, y_ref), jax.freeze(y_ref)
+
+
+# A reference that the body closes over.
+@covers(
+    "plgpu.kernel",
+    looks=[same_artifact("kernel_given_a_reference")],
+    gaps=NO_EFFECTS,
+    expected=added,
+)
+@pallasc.kernel(args={"x": "f32[128]", "y": "f32[128]"}, targets=EVERYWHERE)
+def kernel_closing_over_a_reference(x: jax.Array, y: jax.Array) -> Any:
+    y_ref = jax.new_ref(y)
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        y_ref[...] = y_ref[...] + x_gmem[...]
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x), jax.freeze(y_ref)
+
+
+@covers(
+    ["pl.kernel", "pl.kernel(body)", "pl.kernel(out_type)"],
+    looks=[r"st\.global", plan("one block", lambda plan: plan.launches[0].grid == (1, 1, 1))],
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_of_a_body(x: jax.Array) -> jax.Array:
+    return pl.kernel(body, like(x), mesh=plgpu.Mesh())(x)
+
+
+# The factory form: no body, then a decorator.
+@covers("pl.kernel(body)", looks=[same_artifact("entry_of_a_body")], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_from_a_factory(x: jax.Array) -> jax.Array:
+    return pl.kernel(out_type=like(x), mesh=plgpu.Mesh())(body)(x)
+
+
+# Several bodies, each with a mesh.
+@covers(
+    "pl.kernel(body)",
+    gaps=dict.fromkeys(("0.10", "0.12"), "NotImplementedError: raise NotImplementedError()"),
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_of_two_bodies(x: jax.Array) -> jax.Array:
+    meshes = [plgpu.Mesh(), plgpu.Mesh(grid=(2,), grid_names=("i",))]
+    return pl.kernel([body, body], like(x), mesh=meshes)(x)
+
+
+@covers(
+    "pl.kernel(out_type)",
+    looks=[
+        plan(
+            "two outputs in a tree",
+            lambda plan: [output.path for output in plan.outputs] == ["out.more", "out.twice"],
+        )
+    ],
+    expected=lambda x: {"more": x + 1, "twice": x * 2},
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_with_a_tree_of_outputs(x: jax.Array) -> Any:
+    @pl.kernel(out_type={"more": like(x), "twice": like(x)}, mesh=plgpu.Mesh())
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem["more"][...] = x_gmem[...] + 1
+        out_gmem["twice"][...] = x_gmem[...] * 2
+
+    return body(x)
+
+
+# `plgpu.kernel` has it, and `pl.run_scoped` does the same.
+@covers(
+    "pl.kernel(scratch_types)",
+    looks=[same_artifact("entry_with_a_scope")],
+    gaps={"0.12": "Scratch operands are not supported by the Mosaic GPU mpmd_map lowering"},
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_with_scratch(x: jax.Array) -> jax.Array:
+    scratch = [plgpu.SMEM((128,), jnp.float32)]
+
+    @pl.kernel(out_type=like(x), mesh=plgpu.Mesh(), scratch_types=scratch)
+    def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
+        smem[...] = x_gmem[...]
+        out_gmem[...] = smem[...] + 1
+
+    return body(x)
+
+
+# By `pl.run_scoped`.
+@covers("pl.kernel(scratch_types)", looks=[r"ld\.shared", r"st\.shared"], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_with_a_scope(x: jax.Array) -> jax.Array:
+    @pl.kernel(out_type=like(x), mesh=plgpu.Mesh())
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        def add(smem: Any) -> None:
+            smem[...] = x_gmem[...]
+            out_gmem[...] = smem[...] + 1
+
+        pl.run_scoped(add, plgpu.SMEM((128,), jnp.float32))
+
+    return body(x)
+
+
+@covers("pl.kernel(compiler_params)", looks=[r"ex2\.approx"], expected=exponentials)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_with_parameters(x: jax.Array) -> jax.Array:
+    parameters = plgpu.CompilerParams(approx_math=True)
+
+    @pl.kernel(out_type=like(x), mesh=plgpu.Mesh(), compiler_params=parameters)
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = jnp.exp(x_gmem[...])
+
+    return body(x)
+
+
+@covers(
+    "pl.kernel(interpret)",
+    looks=[
+        plan(
+            "kernels of XLA alone",
+            lambda plan: {launch.origin for launch in plan.launches} == {"xla"},
+        )
+    ],
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_in_the_interpreter(x: jax.Array) -> jax.Array:
+    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), interpret=True)(x)
+
+
+# XLA's scheduler reads it, which leaves nothing of it.
+@covers("pl.kernel(cost_estimate)", looks=[same_artifact("entry_of_a_body")], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_with_costs(x: jax.Array) -> jax.Array:
+    costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
+    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), cost_estimate=costs)(x)
+
+
+# `pallasc inspect --debug-output` shows it.
+@covers(
+    "pl.kernel(debug)",
+    looks=[
+        printed("The kernel jaxpr for"),
+        printed("The Mosaic GPU module for"),
+        same_artifact("entry_of_a_body"),
+    ],
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_that_is_shown(x: jax.Array) -> jax.Array:
+    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), debug=True)(x)
+
+
+@covers(
+    "pl.kernel(name)",
+    looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_with_a_name(x: jax.Array) -> jax.Array:
+    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), name="add_one")(x)
+
+
+# This back end takes it and leaves nothing of it.
+@covers("pl.kernel(metadata)", looks=[same_artifact("entry_of_a_body")], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+def entry_with_metadata(x: jax.Array) -> jax.Array:
+    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), metadata={"author": "nobody"})(x)
+
+
+# A reference as an argument.
+@covers(
+    "pl.kernel",
+    looks=[
+        plan("one array for the kernel", lambda plan: len(plan.launches[-1].parameters) == 1),
+        plan("a copy first", lambda plan: type(plan.steps[0]).__name__ == "Copy"),
+    ],
+    expected=plus_one,
+)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE)
+def reference_as_an_argument(x: jax.Array) -> jax.Array:
+    x_ref = jax.new_ref(x)
+
+    @pl.kernel(mesh=plgpu.Mesh(grid=(4,), grid_names=("i",)))
+    def body(x_gmem: Any) -> None:
+        row = lax.axis_index("i")
+        x_gmem[row] = x_gmem[row] + 1
+
+    body(x_ref)
+    return jax.freeze(x_ref)
+
+
+# A reference that the body closes over.
+@covers("pl.kernel", looks=[same_artifact("reference_as_an_argument")], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE)
+def reference_closed_over(x: jax.Array) -> jax.Array:
+    x_ref = jax.new_ref(x)
+
+    @pl.kernel(mesh=plgpu.Mesh(grid=(4,), grid_names=("i",)))
+    def body() -> None:
+        row = lax.axis_index("i")
+        x_ref[row] = x_ref[row] + 1
+
+    body()
+    return jax.freeze(x_ref)
