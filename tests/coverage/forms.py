@@ -124,10 +124,6 @@ def plus_one(x: Any) -> Any:
     return x + np.ones((), x.dtype)
 
 
-def transposed(x: Any) -> Any:
-    return x.T
-
-
 def product(a: Any, b: Any) -> Any:
     return np.asarray(a, np.float32) @ np.asarray(b, np.float32)
 

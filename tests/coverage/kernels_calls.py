@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import BEFORE_HOPPER, EVERYWHERE, SINCE_HOPPER
-from covering import compared, covers, kernel, no_ptx, plan, same_artifact
+from covering import covers, kernel, no_ptx, plan, same_artifact
 from forms import array, like, maps, plus_one
 from jax import lax
 from jax.experimental import pallas as pl
@@ -81,59 +81,6 @@ def call_over_a_grid(x: jax.Array) -> jax.Array:
         block_plus_one,
         out_shape=like(x),
         grid_spec=pl.GridSpec(grid=(4, 4), in_specs=[blocks()], out_specs=blocks()),
-        compiler_params=plgpu.CompilerParams(),
-    )(x)
-
-
-# `input_output_aliases`.
-@covers(
-    "pl.pallas_call",
-    looks=[
-        plan("a copy, then a launch", lambda plan: steps(plan) == ["Copy", "Launch"]),
-        plan("the kernel reads what it writes", lambda plan: {m.buffer for m in maps(plan)} == {1}),
-    ],
-    gaps=NO_CALL,
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
-def call_in_place(x: jax.Array) -> jax.Array:
-    return pl.pallas_call(
-        block_plus_one,
-        out_shape=like(x),
-        grid=(4, 4),
-        in_specs=[blocks()],
-        out_specs=blocks(),
-        input_output_aliases={0: 0},
-        compiler_params=plgpu.CompilerParams(),
-    )(x)
-
-
-# `scratch_shapes`, `name`, `cost_estimate` and `metadata`.
-@covers(
-    "pl.pallas_call",
-    looks=[
-        plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel),
-        r"st\.shared",
-    ],
-    gaps=NO_CALL,
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
-def call_with_more_keywords(x: jax.Array) -> jax.Array:
-    def body(x_smem: Any, out_smem: Any, smem: Any) -> None:
-        smem[...] = x_smem[...]
-        out_smem[...] = smem[...] + 1
-
-    return pl.pallas_call(
-        body,
-        out_shape=like(x),
-        grid=(4, 4),
-        in_specs=[blocks()],
-        out_specs=blocks(),
-        scratch_shapes=[plgpu.SMEM((64, 64), jnp.float32)],
-        name="add_one",
-        cost_estimate=pl.CostEstimate(flops=65536, bytes_accessed=524288, transcendentals=0),
-        metadata={"author": "nobody"},
         compiler_params=plgpu.CompilerParams(),
     )(x)
 
@@ -221,16 +168,6 @@ def pipeline_of_plain_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, pl.BlockSpec((64, 64), row))
 
 
-@covers(
-    ["plgpu.BlockSpec", "pl.BlockSpec"],
-    looks=[same_artifact("pipeline_of_plain_blocks")],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
-def pipeline_of_gpu_blocks(x: jax.Array) -> jax.Array:
-    return pipelined(x, plgpu.BlockSpec((64, 64), row))
-
-
 # Deprecated in 0.12; `pl.kernel` takes its place.
 @covers(
     "pl.core_map",
@@ -296,20 +233,3 @@ def into_an_empty_array(x: jax.Array) -> jax.Array:
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def into_an_array_like_another(x: jax.Array) -> jax.Array:
     return written(x, pl.empty_like(array(128)))
-
-
-# With zeros in the place of an empty array.
-@covers(
-    "pl.empty",
-    looks=[
-        compared(
-            "more steps than",
-            lambda own, other: len(own.plan.steps) > len(other.plan.steps),
-            to="into_an_empty_array",
-        )
-    ],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def into_zeros(x: jax.Array) -> jax.Array:
-    return written(x, jnp.zeros_like(x))

@@ -102,18 +102,6 @@ def copies_before_hopper(x_gmem: Any, out_gmem: Any, x_smem: Any) -> None:
     out_gmem[...] = x_smem[...]
 
 
-@covers("plgpu.wait_smem_to_gmem", looks=[r"cp\.async\.bulk\.wait_group\.read\s+1"], expected=same)
-@kernel({"x": "f32[2, 128]"}, SINCE_HOPPER, scratch=[plgpu.SMEM((2, 128), jnp.float32)])
-def waits_for_reads_only(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
-    smem[0] = x_gmem[0]
-    smem[1] = x_gmem[1]
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(smem.at[0], out_gmem.at[0])
-    plgpu.copy_smem_to_gmem(smem.at[1], out_gmem.at[1])
-    plgpu.wait_smem_to_gmem(1, wait_read_only=True)
-    plgpu.wait_smem_to_gmem(0)
-
-
 @covers(
     "plgpu.commit_smem_to_gmem_group",
     looks=[r"(?s)(cp\.async\.bulk\.global.*){2}cp\.async\.bulk\.commit_group"],
@@ -216,21 +204,6 @@ def partitioned_copy(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any, every
     plgpu.wait_smem_to_gmem(0)
 
 
-# `num_barriers`.
-@covers("plgpu.Barrier", looks=[r"(?s)(mbarrier\.init.*){2}"], expected=same)
-@kernel(
-    {"x": "f32[2, 64, 32]"},
-    SINCE_HOPPER,
-    scratch=[plgpu.SMEM((2, 64, 32), jnp.float32), plgpu.Barrier(num_barriers=2)],
-)
-def two_barriers(x_gmem: Any, out_gmem: Any, smem: Any, loaded: Any) -> None:
-    for number in range(2):
-        plgpu.copy_gmem_to_smem(x_gmem.at[number], smem.at[number], loaded.at[number])
-    for number in range(2):
-        plgpu.barrier_wait(loaded.at[number])
-        out_gmem[number] = smem[number]
-
-
 def stored(x: jax.Array, *, second_only: bool) -> jax.Array:
     """Return `x` by way of shared memory, or its second row alone."""
 
@@ -311,21 +284,6 @@ def gathered_rows(x_gmem: Any, rows_gmem: Any, out_gmem: Any, smem: Any, loaded:
     plgpu.copy_gmem_to_smem(x_gmem.at[numbers], smem, loaded)
     plgpu.barrier_wait(loaded)
     out_gmem[...] = smem[...]
-
-
-# `reduction_op`.
-@covers(
-    "plgpu.copy_smem_to_gmem",
-    looks=[r"cp\.reduce\.async\.bulk\S*\.max"],
-    zeroed=True,
-    expected=lambda x: np.maximum(x, 0),
-)
-@kernel({"x": "f16[64, 64]"}, SINCE_HOPPER, scratch=[plgpu.SMEM((64, 64), jnp.float16)])
-def copy_that_compares(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
-    smem[...] = x_gmem[...]
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(smem, out_gmem, reduction_op="max")
-    plgpu.wait_smem_to_gmem(0)
 
 
 # `predicate`.

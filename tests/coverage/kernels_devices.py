@@ -58,25 +58,6 @@ def semaphores_of_blocks(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
     out_gmem[block] = x_gmem[block]
 
 
-@covers(
-    ["plgpu.semaphore_signal_parallel", "plgpu.SemaphoreSignal"],
-    looks=[r"fence\.\S*(sys|gpu)", r"(red|atom)\."],
-    gaps=unfenced("release"),
-    expected=same,
-)
-@kernel(
-    {"x": "f32[128]"}, scratch=[plgpu.SemaphoreType.REGULAR(()), plgpu.SemaphoreType.REGULAR(())]
-)
-def signals_in_parallel(x_gmem: Any, out_gmem: Any, one: Any, other: Any) -> None:
-    out_gmem[...] = x_gmem[...]
-    plgpu.semaphore_signal_parallel(
-        plgpu.SemaphoreSignal(one, device_id=None),
-        plgpu.SemaphoreSignal(other, device_id=None, inc=2),
-    )
-    pl.semaphore_wait(one)
-    pl.semaphore_wait(other, 2)
-
-
 def in_both(plan: Any) -> list[int]:
     """Return the sizes of what begins as zeros and is given to both of two Mosaic kernels."""
     first, second = (buffers(launch) for launch in plan.launches if launch.origin == "mosaic")
@@ -214,37 +195,18 @@ def store_without_a_mesh(x_gmem: Any, out_gmem: Any) -> None:
     plgpu.multimem_store(x_gmem[...], out_gmem, "d")
 
 
-def reduced(x: jax.Array, operation: Any) -> jax.Array:
-    """Return what an operation makes of the arrays of all devices."""
-
-    def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
-        found = plgpu.multimem_load_reduce(x_gmem, collective_axes="d", reduction_op=operation)
-        out_gmem[...] = plgpu.layout_cast(found, plgpu.Layout.WG_STRIDED((64, 32), vec_size=4))
-        meet(semaphore)
-
-    scratch = [plgpu.SemaphoreType.REGULAR(())]
-    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
-
-
 @covers(
     "plgpu.multimem_load_reduce",
     looks=[r"multimem\.ld_reduce\.\S*global\S*\.add", PEERS, MULTICAST],
     expected=lambda x: x.sum(axis=0, keepdims=True).repeat(2, axis=0),
 )
-@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
-def sum_over_all_devices(x: jax.Array) -> jax.Array:
-    return reduced(x, "add")
-
-
-# `reduction_op`.
-@covers(
-    "plgpu.multimem_load_reduce",
-    looks=[r"multimem\.ld_reduce\.\S*global\S*\.max", PEERS, MULTICAST],
-    expected=lambda x: x.max(axis=0, keepdims=True).repeat(2, axis=0),
+@kernel(
+    {"x": "f32[64, 32]"}, SINCE_HOPPER, mesh={"d": 2}, scratch=[plgpu.SemaphoreType.REGULAR(())]
 )
-@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
-def most_of_all_devices(x: jax.Array) -> jax.Array:
-    return reduced(x, "max")
+def sum_over_all_devices(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
+    found = plgpu.multimem_load_reduce(x_gmem, collective_axes="d", reduction_op="add")
+    out_gmem[...] = plgpu.layout_cast(found, plgpu.Layout.WG_STRIDED((64, 32), vec_size=4))
+    meet(semaphore)
 
 
 def copied(x: jax.Array, *, to_another: bool) -> jax.Array:

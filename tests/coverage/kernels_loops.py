@@ -9,20 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, SINCE_BLACKWELL, SINCE_HOPPER, TENSOR_MEMORY
 from covering import compared, covers, kernel, no_ptx, plan
-from forms import (
-    NEAR,
-    absent,
-    array,
-    lane,
-    like,
-    load,
-    maps,
-    plus_one,
-    product,
-    same,
-    store,
-    warpgroup,
-)
+from forms import NEAR, array, lane, like, load, maps, plus_one, product, same, warpgroup
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -173,22 +160,6 @@ def sum_of_blocks(x: Any) -> Any:
     return x.reshape(4, 64, 64).sum(axis=0)
 
 
-# `init_carry`.
-@covers(
-    "plgpu.emit_pipeline", looks=[r"mbarrier\.try_wait", r"add\.(rn\.)?f32"], expected=sum_of_blocks
-)
-@kernel({"x": "f32[256, 64]"}, SINCE_HOPPER, out_type=array(64, 64), compiler_params=warpgroup())
-def pipeline_with_a_carry(x_gmem: Any, out_gmem: Any) -> None:
-    def step(_: Any, x_smem: Any, carry: Any) -> Any:
-        return carry + x_smem[...]
-
-    spec = plgpu.BlockSpec((64, 64), row)
-    start = jnp.zeros((64, 64), jnp.float32)
-    out_gmem[...] = plgpu.emit_pipeline(
-        step, grid=(4,), in_specs=[spec], max_concurrent_steps=2, init_carry=start
-    )(x_gmem)
-
-
 # `compute_context` and `manual_consumed_barriers`.
 @covers(
     "plgpu.emit_pipeline_warp_specialized",
@@ -269,16 +240,6 @@ def dynamic_schedule_of_threads(x_gmem: Any, out_gmem: Any) -> None:
             out_gmem[number] = x_gmem[number] + (carry - 3 * info.local_index)
 
         return carry + 3
-
-
-# `axis` and `accumulator_ilp`.
-@covers(
-    "plgpu.sum", looks=[r"add\.(rn\.)?f32"], gaps=absent("sum"), expected=lambda x: x.sum(axis=1)
-)
-@kernel({"x": "f32[64, 64]"}, out_type=array(64))
-def sums_of_rows(x_gmem: Any, out_gmem: Any) -> None:
-    value = load(x_gmem, layout=plgpu.Layout.WGMMA, optimized=False)
-    store(out_gmem, plgpu.sum(value, axis=1, accumulator_ilp=2))
 
 
 # `collective_axes`; see `specialized_pipeline_of_a_cluster`.

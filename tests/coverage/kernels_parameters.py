@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -63,17 +62,6 @@ def blocks(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 NO_CALL = {"0.12": "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"}
-
-
-@covers(
-    "plgpu.CompilerParams(dimension_semantics)",
-    looks=[plan("16 blocks", lambda plan: math.prod(plan.launches[0].grid) == 16)],
-    gaps=NO_CALL,
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
-def parallel_blocks(x: jax.Array) -> jax.Array:
-    return blocks(x, dimension_semantics=["parallel", "parallel"])
 
 
 @covers(

@@ -152,22 +152,6 @@ def tiles(dtype: Any, swizzle: int = 128) -> Any:
     return (plgpu.TilingTransform((8, 8 * swizzle // bits)), plgpu.SwizzleTransform(swizzle))
 
 
-def multiplied(body: Any, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return what a kernel of one block gives, with room for two tiles and their product."""
-    return plgpu.kernel(
-        body,
-        out_type=F32,
-        scratch_types=[
-            plgpu.SMEM((128, 64), jnp.float16),
-            plgpu.SMEM((64, 128), jnp.float16),
-            plgpu.TMEM((128, 128), jnp.float32),
-            plgpu.Barrier(num_arrivals=2),
-            plgpu.Barrier(orders_tensor_core=True),
-        ],
-        compiler_params=warpgroup(),
-    )(a, b)
-
-
 @covers(
     [
         "plgpu.tcgen05_mma",
@@ -185,48 +169,28 @@ def multiplied(body: Any, a: jax.Array, b: jax.Array) -> jax.Array:
     ],
     expected=product,
 )
-@pallasc.kernel(
-    args={"a": "f16[128, 64]", "b": "f16[64, 128]"}, targets=TENSOR_MEMORY, tolerance=NEAR
+@kernel(
+    {"a": "f16[128, 64]", "b": "f16[64, 128]"},
+    TENSOR_MEMORY,
+    tolerance=NEAR,
+    out_type=F32,
+    scratch=[
+        plgpu.SMEM((128, 64), jnp.float16),
+        plgpu.SMEM((64, 128), jnp.float16),
+        plgpu.TMEM((128, 128), jnp.float32),
+        plgpu.Barrier(num_arrivals=2),
+        plgpu.Barrier(orders_tensor_core=True),
+    ],
+    compiler_params=warpgroup(),
 )
-def tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
-    def body(
-        a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
-        done: Any,
-    ) -> None:  # fmt: skip
-        fetch(ready, (a_gmem, a_smem), (b_gmem, b_smem))
-        plgpu.tcgen05_mma(acc, a_smem, b_smem, done, accumulate=False)
-        plgpu.barrier_wait(done)
-        out_gmem[...] = plgpu.async_load_tmem(acc)
-
-    return multiplied(body, a, b)
-
-
-@covers(
-    ["plgpu.tcgen05_commit_arrive", "plgpu.tcgen05_mma", "plgpu.warp_map"],
-    looks=[r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive"],
-    expected=product,
-)
-@pallasc.kernel(
-    args={"a": "f16[128, 64]", "b": "f16[64, 128]"}, targets=TENSOR_MEMORY, tolerance=NEAR
-)
-def commit_of_a_tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
-    def body(
-        a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
-        done: Any,
-    ) -> None:  # fmt: skip
-        fetch(ready, (a_gmem, a_smem), (b_gmem, b_smem))
-
-        @plgpu.warp_map
-        def per_warp(warp: jax.Array) -> None:
-            @pl.when(warp == 0)
-            def multiply() -> None:
-                plgpu.tcgen05_mma(acc, a_smem, b_smem, accumulate=False)
-                plgpu.tcgen05_commit_arrive(done)
-
-        plgpu.barrier_wait(done)
-        out_gmem[...] = plgpu.async_load_tmem(acc)
-
-    return multiplied(body, a, b)
+def tensor_core(
+    a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
+    done: Any,
+) -> None:  # fmt: skip
+    fetch(ready, (a_gmem, a_smem), (b_gmem, b_smem))
+    plgpu.tcgen05_mma(acc, a_smem, b_smem, done, accumulate=False)
+    plgpu.barrier_wait(done)
+    out_gmem[...] = plgpu.async_load_tmem(acc)
 
 
 @covers(
