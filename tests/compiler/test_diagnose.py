@@ -30,18 +30,11 @@ JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "failing.py"
 
 MESSAGES = {
-    "trace_attribute": "AttributeError: DynamicJaxprTracer has no attribute foo",
-    "trace_shapes": "TypeError: dot_general requires contracting dimensions to have the same shape",
-    "trace_raise": "ValueError: only even tiles, not (128, 128)",
     "store_shape": "ValueError: Invalid shape for `swap`. Ref shape: (128, 128).",
     "no_rule": "NotImplementedError: Unimplemented primitive in Pallas Mosaic GPU lowering: sort",
     "layouts": "ValueError: Failed to infer a possible set of layouts.",
-    "copy_of_three": "ValueError: Async copies require the number of bits copied along the last",
     "too_much_smem": "ValueError: Mosaic GPU kernel exceeds available shared memory: "
     "smem_bytes=1650704 > max_smem_bytes=232448",
-    "wrong_architecture": "the kernel uses tensor memory (tcgen05_mma), which sm_90a does "
-    "not have, only sm_100a, sm_103a, sm_110a",
-    "too_many_threads": "ValueError: Requested too many CUDA threads per block.",
     "nested_call": "AttributeError: DynamicJaxprTracer has no attribute bar",
     "bad_ptx": "ptxas refuses the PTX of this kernel: line ",
     "library_call": "ValueError: block_size=100 must be a multiple of 128.",

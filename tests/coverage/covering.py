@@ -192,6 +192,20 @@ def covers(
     return register
 
 
+def table_row(
+    namespace: dict[str, Any],
+    name: str,
+    call: Callable[..., Any],
+    *,
+    expected: Any,
+    **declared: Any,
+) -> None:
+    """Declare a case of a module's table: a function of one vector, which gets a name there."""
+    call.__module__, call.__name__, call.__qualname__ = namespace["__name__"], name, name
+    namespace[name] = pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)(call)
+    covers(declared.pop("entries"), expected=expected, **declared)(call)
+
+
 def kernel(
     args: Mapping[str, str],
     targets: Sequence[str] = EVERYWHERE,

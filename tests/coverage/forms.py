@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import BEFORE_HOPPER
-from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallasc.specs.artifacts.plan import Copy, Fill, Pointer
@@ -130,40 +129,6 @@ def product(a: Any, b: Any) -> Any:
 
 def exponentials(x: Any) -> Any:
     return np.exp(x)
-
-
-def exchanged(x: jax.Array, *, begins: int | None = None, **options: Any) -> jax.Array:
-    """Return what each of two blocks stores into the shared memory of the other one.
-
-    With `begins` that memory first holds so many times the block's own values.
-    """
-
-    def body(x_gmem: Any, out_gmem: Any, smem: Any, stored: Any, begun: Any = None) -> None:
-        block = lax.axis_index("c")
-        value = load(x_gmem.at[block], layout=plgpu.Layout.WGMMA, optimized=False)
-        if begun is not None:
-            store(smem, value * begins)
-            plgpu.commit_smem()
-            plgpu.barrier_arrive(begun)
-            plgpu.barrier_wait(begun)
-        plgpu.async_store_smem(
-            value, smem, stored, cluster_idx=1 - block, cluster_dim="c", **options
-        )
-        plgpu.barrier_wait(stored)
-        out_gmem[block] = load(smem, layout=plgpu.Layout.WGMMA)
-
-    transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
-    scratch = [plgpu.SMEM((64, 32), x.dtype, transforms=transforms), plgpu.Barrier()]
-    if begins is not None:
-        scratch.append(plgpu.ClusterBarrier(collective_axes=("c",)))
-    return plgpu.kernel(
-        body,
-        out_type=like(x),
-        scratch_types=scratch,
-        cluster=(2,),
-        cluster_names=("c",),
-        compiler_params=lane(),
-    )(x)
 
 
 def fetch(loaded: Any, *pairs: tuple[Any, Any]) -> None:

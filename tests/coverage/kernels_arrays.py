@@ -8,7 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, HOPPER, SINCE_HOPPER
-from covering import compared, covers, faulty, kernel, no_ptx, plan, ptx, same_artifact, sass
+from covering import (
+    compared,
+    covers,
+    faulty,
+    kernel,
+    no_ptx,
+    plan,
+    ptx,
+    same_artifact,
+    sass,
+    table_row,
+)
 from forms import (
     NEAR,
     absent,
@@ -128,50 +139,31 @@ def iota(x_gmem: Any, out_gmem: Any) -> None:
     out_gmem[...] = rows
 
 
-def of_all(operation: Any, x: Any) -> Any:
-    """Return a vector of what an operation makes of all values."""
-    return np.full((128,), operation(x), np.float32)
+def reduced(operation: str) -> Any:
+    """Return a function that broadcasts the reduction of a vector."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = lax.broadcast(getattr(plgpu, operation)(x_gmem[...]), (128,))
+
+    return lambda x: plgpu.kernel(body, out_type=like(x))(x)
 
 
-@covers(
-    "plgpu.sum", looks=[r"shfl\.sync"], gaps=absent("sum"), expected=lambda x: of_all(np.sum, x)
-)
-@kernel({"x": "f32[128]"}, out_type=array(128))
-def sum_of_a_vector(x_gmem: Any, out_gmem: Any) -> None:
-    out_gmem[...] = lax.broadcast(plgpu.sum(x_gmem[...]), (128,))
-
-
-@covers(
-    "plgpu.max",
-    looks=[r"max\.(NaN\.)?f32"],
-    gaps=absent("max"),
-    expected=lambda x: of_all(np.max, x),
-)
-@kernel({"x": "f32[128]"}, out_type=array(128))
-def max_of_a_vector(x_gmem: Any, out_gmem: Any) -> None:
-    out_gmem[...] = lax.broadcast(plgpu.max(x_gmem[...]), (128,))
-
-
-@covers(
-    "plgpu.min",
-    looks=[r"min\.(NaN\.)?f32"],
-    gaps=absent("min"),
-    expected=lambda x: of_all(np.min, x),
-)
-@kernel({"x": "f32[128]"}, out_type=array(128))
-def min_of_a_vector(x_gmem: Any, out_gmem: Any) -> None:
-    out_gmem[...] = lax.broadcast(plgpu.min(x_gmem[...]), (128,))
-
-
-@covers(
-    "plgpu.prod",
-    looks=[r"mul\.(rn\.)?f32"],
-    gaps=absent("prod"),
-    expected=lambda x: of_all(np.prod, x),
-)
-@kernel({"x": "f32[128]"}, out_type=array(128))
-def product_of_a_vector(x_gmem: Any, out_gmem: Any) -> None:
-    out_gmem[...] = lax.broadcast(plgpu.prod(x_gmem[...]), (128,))
+REDUCTIONS = [
+    ("sum_of_a_vector", "sum", r"shfl\.sync"),
+    ("max_of_a_vector", "max", r"max\.(NaN\.)?f32"),
+    ("min_of_a_vector", "min", r"min\.(NaN\.)?f32"),
+    ("product_of_a_vector", "prod", r"mul\.(rn\.)?f32"),
+]
+for row, name, look in REDUCTIONS:
+    table_row(
+        globals(),
+        row,
+        reduced(name),
+        entries=f"plgpu.{name}",
+        looks=[look],
+        gaps=absent(name),
+        expected=lambda x, name=name: np.full((128,), getattr(np, name)(x), np.float32),
+    )
 
 
 @covers(

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import jax
 import jax.numpy as jnp
 from architectures import EVERYWHERE, SINCE_HOPPER
-from covering import covers, kernel, plan, printed, same_artifact
+from covering import covers, kernel, plan, printed, same_artifact, table_row
 from forms import absent, array, exponentials, like, plus_one, same, smem_bytes
 from jax import lax
 from jax.experimental import pallas as pl
@@ -174,46 +174,6 @@ def kernel_in_the_interpreter(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), interpret=plgpu.InterpretGPUParams())(x)
 
 
-# `pallasc inspect --debug-output` shows it.
-@covers(
-    "plgpu.kernel(debug)",
-    looks=[
-        printed("The kernel jaxpr for"),
-        printed("The Mosaic GPU module for"),
-        same_artifact("smallest_kernel"),
-    ],
-    gaps=no_keyword("debug", "0.10"),
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def kernel_that_is_shown(x: jax.Array) -> jax.Array:
-    return plgpu.kernel(body, out_type=like(x), debug=True)(x)
-
-
-# `kernel_name`.
-@covers(
-    "plgpu.kernel(mesh_kwargs)",
-    looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def kernel_with_a_name(x: jax.Array) -> jax.Array:
-    return plgpu.kernel(body, out_type=like(x), kernel_name="add_one")(x)
-
-
-# XLA's scheduler reads it, which leaves nothing of it.
-@covers(
-    "plgpu.kernel(cost_estimate)",
-    looks=[same_artifact("smallest_kernel")],
-    gaps=no_keyword("cost_estimate", "0.10"),
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def kernel_with_costs(x: jax.Array) -> jax.Array:
-    costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
-    return plgpu.kernel(body, out_type=like(x), cost_estimate=costs)(x)
-
-
 def added(x: Any, y: Any) -> Any:
     return x, x + y
 
@@ -237,16 +197,6 @@ def kernel_given_a_reference(x: jax.Array, y: jax.Array) -> Any:
         out_gmem[...] = x_gmem[...]
 
     return plgpu.kernel(body, out_type=like(x))(x, y_ref), jax.freeze(y_ref)
-
-
-@covers(
-    ["pl.kernel", "pl.kernel(body)", "pl.kernel(out_type)"],
-    looks=[r"st\.global", plan("one block", lambda plan: plan.launches[0].grid == (1, 1, 1))],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def entry_of_a_body(x: jax.Array) -> jax.Array:
-    return pl.kernel(body, like(x), mesh=plgpu.Mesh())(x)
 
 
 # Several bodies, each with a mesh.
@@ -326,61 +276,6 @@ def entry_with_parameters(x: jax.Array) -> jax.Array:
     return body(x)
 
 
-@covers(
-    "pl.kernel(interpret)",
-    looks=[
-        plan(
-            "kernels of XLA alone",
-            lambda plan: {launch.origin for launch in plan.launches} == {"xla"},
-        )
-    ],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def entry_in_the_interpreter(x: jax.Array) -> jax.Array:
-    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), interpret=True)(x)
-
-
-# XLA's scheduler reads it, which leaves nothing of it.
-@covers("pl.kernel(cost_estimate)", looks=[same_artifact("entry_of_a_body")], expected=plus_one)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def entry_with_costs(x: jax.Array) -> jax.Array:
-    costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
-    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), cost_estimate=costs)(x)
-
-
-# `pallasc inspect --debug-output` shows it.
-@covers(
-    "pl.kernel(debug)",
-    looks=[
-        printed("The kernel jaxpr for"),
-        printed("The Mosaic GPU module for"),
-        same_artifact("entry_of_a_body"),
-    ],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def entry_that_is_shown(x: jax.Array) -> jax.Array:
-    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), debug=True)(x)
-
-
-@covers(
-    "pl.kernel(name)",
-    looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def entry_with_a_name(x: jax.Array) -> jax.Array:
-    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), name="add_one")(x)
-
-
-# This back end takes it and leaves nothing of it.
-@covers("pl.kernel(metadata)", looks=[same_artifact("entry_of_a_body")], expected=plus_one)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def entry_with_metadata(x: jax.Array) -> jax.Array:
-    return pl.kernel(body, like(x), mesh=plgpu.Mesh(), metadata={"author": "nobody"})(x)
-
-
 # A reference as an argument.
 @covers(
     "pl.kernel",
@@ -401,3 +296,41 @@ def reference_as_an_argument(x: jax.Array) -> jax.Array:
 
     body(x_ref)
     return jax.freeze(x_ref)
+
+
+def plus_one_with(entry: str, keywords: Any) -> Any:
+    """Return a function of an array that calls one of the two entries with keywords."""
+
+    def call(x: jax.Array) -> jax.Array:
+        if entry.startswith("plgpu."):
+            return plgpu.kernel(body, out_type=like(x), **keywords)(x)
+        return pl.kernel(body, like(x), mesh=plgpu.Mesh(), **keywords)(x)
+
+    return call
+
+
+SAME, SAME_ENTRY = same_artifact("smallest_kernel"), same_artifact("entry_of_a_body")
+ONE_BLOCK = plan("one block", lambda plan: plan.launches[0].grid == (1, 1, 1))
+NAMED = plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)
+XLA = plan("kernels of XLA alone", lambda plan: {each.origin for each in plan.launches} == {"xla"})
+SHOWN = [printed("The kernel jaxpr for"), printed("The Mosaic GPU module for")]
+DEBUG = {"debug": True}  # `pallasc inspect --debug-output` shows it
+COSTS = {"cost_estimate": pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)}
+ROWS: list[tuple[str, list[str], dict[str, Any], list[Any], dict[str, str]]] = [
+    ("kernel_that_is_shown", ["plgpu.kernel(debug)"], DEBUG, [*SHOWN, SAME],
+     no_keyword("debug", "0.10")),
+    ("kernel_with_a_name", ["plgpu.kernel(mesh_kwargs)"], {"kernel_name": "add_one"}, [NAMED], {}),
+    ("kernel_with_costs", ["plgpu.kernel(cost_estimate)"], COSTS, [SAME],
+     no_keyword("cost_estimate", "0.10")),
+    ("entry_of_a_body", ["pl.kernel", "pl.kernel(body)", "pl.kernel(out_type)"], {},
+     [r"st\.global", ONE_BLOCK], {}),
+    ("entry_in_the_interpreter", ["pl.kernel(interpret)"], {"interpret": True}, [XLA], {}),
+    ("entry_with_costs", ["pl.kernel(cost_estimate)"], COSTS, [SAME_ENTRY], {}),
+    ("entry_that_is_shown", ["pl.kernel(debug)"], DEBUG, [*SHOWN, SAME_ENTRY], {}),
+    ("entry_with_a_name", ["pl.kernel(name)"], {"name": "add_one"}, [NAMED], {}),
+    ("entry_with_metadata", ["pl.kernel(metadata)"], {"metadata": {"author": "nobody"}},
+     [SAME_ENTRY], {}),
+]  # fmt: skip
+for row, entries, keywords, looks, gaps in ROWS:
+    call = plus_one_with(entries[0], keywords)
+    table_row(globals(), row, call, entries=entries, looks=looks, gaps=gaps, expected=plus_one)

@@ -12,9 +12,9 @@ from covering import covers, faulty, kernel, plan, sass
 from forms import (
     absent,
     array,
-    exchanged,
     lane,
     like,
+    load,
     maps,
     no_argument,
     plus_one,
@@ -118,6 +118,9 @@ def warps(x: jax.Array) -> Any:
     )(x)
 
 
+TILED = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
+
+
 def neighbours(x: Any) -> Any:
     return x[::-1]
 
@@ -158,16 +161,6 @@ def memory_of_the_neighbour(x_gmem: Any, out_gmem: Any, smem: Any, loaded: Any, 
 
 
 @covers(
-    "plgpu.async_store_smem",
-    looks=[r"st\.async\..*mbarrier::complete_tx::bytes"],
-    expected=neighbours,
-)
-@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER)
-def store_to_the_neighbour(x: jax.Array) -> jax.Array:
-    return exchanged(x)
-
-
-@covers(
     "plgpu.set_max_registers",
     looks=[
         r"setmaxnreg\.dec\.sync\.aligned\.u32\s+40",
@@ -186,13 +179,6 @@ def registers(x_gmem: Any, out_gmem: Any) -> None:
     def more() -> None:
         plgpu.set_max_registers(232, action="increase")
         out_gmem[...] = x_gmem[...]
-
-
-# `atomic`.
-@covers("plgpu.async_store_smem", looks=[r"red\.async\.\S*add"], expected=lambda x: 3 * x + x[::-1])
-@pallasc.kernel(args={"x": "i32[2, 64, 32]"}, targets=SINCE_HOPPER)
-def addition_to_the_neighbour(x: jax.Array) -> jax.Array:
-    return exchanged(x, begins=3, atomic="add")
 
 
 # `num_barriers` and `num_arrivals`.
@@ -332,3 +318,23 @@ def commit_of_two_tensor_cores(
     plgpu.tcgen05_commit_arrive(done, collective_axis="c")
     plgpu.barrier_wait(done)
     store(out_gmem.at[block], plgpu.async_load_tmem(tmem))
+
+
+@covers(
+    "plgpu.async_store_smem",
+    looks=[r"st\.async\..*mbarrier::complete_tx::bytes"],
+    expected=neighbours,
+)
+@kernel(
+    {"x": "f32[2, 64, 32]"},
+    SINCE_HOPPER,
+    scratch=[plgpu.SMEM((64, 32), jnp.float32, transforms=TILED), plgpu.Barrier()],
+    cluster=(2,),
+    compiler_params=lane(),
+)
+def store_to_the_neighbour(x_gmem: Any, out_gmem: Any, smem: Any, stored: Any) -> None:
+    block = lax.axis_index("c")
+    value = load(x_gmem.at[block], layout=plgpu.Layout.WGMMA, optimized=False)
+    plgpu.async_store_smem(value, smem, stored, cluster_idx=1 - block, cluster_dim="c")
+    plgpu.barrier_wait(stored)
+    out_gmem[block] = load(smem, layout=plgpu.Layout.WGMMA)
