@@ -31,10 +31,14 @@ def test_many_at_once_are_the_same_as_one_by_one(
 
 
 def test_every_instruction_has_its_text_its_bytes_and_a_class_and_branches_have_labels(
-    cubins: Mapping[str, bytes], together: Mapping[str, Mapping[str, Code]]
+    artifacts: Mapping[str, Any], together: Mapping[str, Mapping[str, Code]]
 ) -> None:
-    for name, cubin in cubins.items():
-        (code,) = together[name].values()
+    for name, artifact in artifacts.items():
+        (code,), cubin = together[name].values(), artifact.cubin()
+        counts = [each.live_registers for each in code.instructions]
+        assert counts[0] is not None
+        most = max(count for count in counts if count is not None)
+        assert 1 < most <= artifact.kernels[0].registers
         raw = _text_section(cubin)
         listed = [line.partition("*/")[2] for line in sass(cubin).splitlines() if "/*" in line]
         texts = [" ".join(line.rstrip(" ;").split()) for line in listed]
@@ -49,17 +53,6 @@ def test_every_instruction_has_its_text_its_bytes_and_a_class_and_branches_have_
             else:
                 assert each.text.partition("`")[0] == texts[number].partition("`")[0]
         assert set(texts[len(code.instructions) :]) <= {"NOP"}
-
-
-def test_live_registers_are_counted_and_no_more_than_a_thread_has(
-    artifacts: Mapping[str, Any], together: Mapping[str, Mapping[str, Code]]
-) -> None:
-    for name, artifact in artifacts.items():
-        (code,) = together[name].values()
-        counts = [each.live_registers for each in code.instructions]
-        assert counts[0] is not None
-        most = max(count for count in counts if count is not None)
-        assert 1 < most <= artifact.kernels[0].registers
 
 
 @pytest.mark.parametrize("bad", [b"", b"no cubin at all", b"\x7fELF\x02\x01" + bytes(100)])

@@ -155,24 +155,13 @@ def test_a_constant_without_bytes_or_of_another_size_is_refused() -> None:
     ("kind", "fields", "expected"),
     [
         (1, {"preds": [True, False, True]}, b"\1\0\1"),
-        (2, {"s8s": b"\x80\x7f"}, b"\x80\x7f"),
-        (3, {"s16s": b"\1\2\3\4"}, b"\1\2\3\4"),
-        (4, {"s32s": [-1, 2]}, np.array([-1, 2], np.int32).tobytes()),
-        (5, {"s64s": [-1, 2]}, np.array([-1, 2], np.int64).tobytes()),
-        (8, {"u32s": [1 << 31]}, np.array([1 << 31], np.uint32).tobytes()),
-        (9, {"u64s": [1 << 63]}, np.array([1 << 63], np.uint64).tobytes()),
-        (11, {"f32s": [0x7FA00001]}, b"\1\0\xa0\x7f"),
-        (12, {"f64s": [0x7FF4000000000001]}, b"\1\0\0\0\0\0\xf4\x7f"),
         (15, {"c64s": [0x3F800000, 0]}, np.array([1], np.complex64).tobytes()),
         (21, {"s4s": b"\x08\x07\x0f"}, b"\x78\x0f"),
-        (22, {"u4s": b"\x01\x02\x03\x04"}, b"\x21\x43"),
         (26, {"s2s": b"\x03\x01\x00\x02\x01"}, b"\x87\x01"),
         (30, {"s1s": b"\x01\x00\x01\x01\x00\x00\x00\x01\x01"}, b"\x8d\x01"),
-        (32, {"f4e2m1fns": b"\x0f\x01"}, b"\x1f"),
-        (33, {"f8e8m0fnus": b"\x7f"}, b"\x7f"),
     ],
 )
-def test_elements_lie_as_the_device_reads_them(
+def test_elements_are_packed_as_the_device_reads_them(
     kind: int, fields: dict[str, object], expected: bytes
 ) -> None:
     literal = message_type("Literal")(shape={"element_type": kind}, **fields)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import BEFORE_HOPPER, SINCE_BLACKWELL, SINCE_HOPPER, TENSOR_MEMORY
-from covering import compared, covers, kernel, no_ptx, plan, sass
-from forms import array, like, load, maps, no_argument, plus_one, same, smem_bytes, unfenced
+from covering import compared, covers, kernel, plan, sass
+from forms import array, like, load, maps, no_argument, plus_one, same, smem_bytes
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -299,21 +299,6 @@ def gathered_rows(x_gmem: Any, rows_gmem: Any, out_gmem: Any, smem: Any, loaded:
 @kernel({"x": "f32[128, 128]"}, SINCE_HOPPER)
 def prefetch_under_a_condition(x_gmem: Any, out_gmem: Any) -> None:
     plgpu.async_prefetch(x_gmem.at[:64, :64], predicate=x_gmem[0, 0] > 0)
-    out_gmem[...] = x_gmem[...]
-
-
-# `decrement`.
-@covers(
-    ["plgpu.semaphore_wait", "pl.semaphore_wait"],
-    looks=[r"ld\.(relaxed|acquire)\.sys", no_ptx(r"atom\.\S*cas")],
-    gaps=unfenced(),
-    expected=same,
-)
-@kernel({"x": "f32[128]"}, scratch=[plgpu.SemaphoreType.REGULAR(())])
-def semaphore_left_as_it_is(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
-    plgpu.semaphore_signal(semaphore, 2)
-    plgpu.semaphore_wait(semaphore, 1, decrement=False)
-    pl.semaphore_wait(semaphore, 2, decrement=False)
     out_gmem[...] = x_gmem[...]
 
 

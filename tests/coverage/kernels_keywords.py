@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import covers, kernel, plan, printed, same_artifact, table_row
 from forms import absent, array, exponentials, like, plus_one, same, smem_bytes
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -93,28 +92,6 @@ def body(x_gmem: Any, out_gmem: Any) -> None:
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_with_an_out_shape(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_shape=like(x))(x)
-
-
-@covers(
-    "plgpu.kernel(out_type)",
-    looks=[
-        plan(
-            "three outputs in a tree",
-            lambda plan: (
-                [output.path for output in plan.outputs] == ["out.0.more", "out.0.twice", "out.1"]
-            ),
-        )
-    ],
-    expected=lambda x: ({"more": x + 1, "twice": x * 2}, x - 1),
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def kernel_with_a_tree_of_outputs(x: jax.Array) -> Any:
-    def body(x_gmem: Any, named: Any, less_gmem: Any) -> None:
-        named["more"][...] = x_gmem[...] + 1
-        named["twice"][...] = x_gmem[...] * 2
-        less_gmem[...] = x_gmem[...] - 1
-
-    return plgpu.kernel(body, out_type=({"more": like(x), "twice": like(x)}, like(x)))(x)
 
 
 def through_smem(x: jax.Array, **keywords: Any) -> jax.Array:
@@ -210,26 +187,6 @@ def entry_of_two_bodies(x: jax.Array) -> jax.Array:
     return pl.kernel([body, body], like(x), mesh=meshes)(x)
 
 
-@covers(
-    "pl.kernel(out_type)",
-    looks=[
-        plan(
-            "two outputs in a tree",
-            lambda plan: [output.path for output in plan.outputs] == ["out.more", "out.twice"],
-        )
-    ],
-    expected=lambda x: {"more": x + 1, "twice": x * 2},
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def entry_with_a_tree_of_outputs(x: jax.Array) -> Any:
-    @pl.kernel(out_type={"more": like(x), "twice": like(x)}, mesh=plgpu.Mesh())
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        out_gmem["more"][...] = x_gmem[...] + 1
-        out_gmem["twice"][...] = x_gmem[...] * 2
-
-    return body(x)
-
-
 # `plgpu.kernel` has it, and `pl.run_scoped` does the same.
 @covers(
     "pl.kernel(scratch_types)",
@@ -274,28 +231,6 @@ def entry_with_parameters(x: jax.Array) -> jax.Array:
         out_gmem[...] = jnp.exp(x_gmem[...])
 
     return body(x)
-
-
-# A reference as an argument.
-@covers(
-    "pl.kernel",
-    looks=[
-        plan("one array for the kernel", lambda plan: len(plan.launches[-1].parameters) == 1),
-        plan("a copy first", lambda plan: type(plan.steps[0]).__name__ == "Copy"),
-    ],
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE)
-def reference_as_an_argument(x: jax.Array) -> jax.Array:
-    x_ref = jax.new_ref(x)
-
-    @pl.kernel(mesh=plgpu.Mesh(grid=(4,), grid_names=("i",)))
-    def body(x_gmem: Any) -> None:
-        row = lax.axis_index("i")
-        x_gmem[row] = x_gmem[row] + 1
-
-    body(x_ref)
-    return jax.freeze(x_ref)
 
 
 def plus_one_with(entry: str, keywords: Any) -> Any:

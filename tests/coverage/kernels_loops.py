@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from architectures import EVERYWHERE, SINCE_BLACKWELL, SINCE_HOPPER, TENSOR_MEMORY
+from architectures import EVERYWHERE, SINCE_BLACKWELL, SINCE_HOPPER
 from covering import compared, covers, kernel, no_ptx, plan
-from forms import NEAR, array, lane, like, load, maps, plus_one, product, same, warpgroup
+from forms import array, lane, like, maps, plus_one, same, warpgroup
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -130,74 +130,6 @@ def pipelines_in_a_row(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), num_threads=2, thread_name="wg")(x)
 
 
-# `step` and `init_carry`.
-@covers("pl.loop", looks=[r"add\.(rn\.)?f32"], expected=lambda x: x[::2].sum(axis=0))
-@kernel({"x": "f32[64, 128]"}, out_type=array(128), compiler_params=warpgroup())
-def loop_with_a_carry(x_gmem: Any, out_gmem: Any) -> None:
-    @pl.loop(0, 64, step=2, init_carry=jnp.zeros((128,), jnp.float32))
-    def total(number: Any, carry: Any) -> Any:
-        return carry + x_gmem[number]
-
-    out_gmem[...] = total
-
-
-# `tiling` and `init_carry`.
-@covers(
-    "plgpu.nd_loop",
-    looks=[plan("three blocks", lambda plan: plan.launches[0].grid == (3, 1, 1))],
-    expected=lambda x: np.array([[6], [5], [5]], np.int32) + np.zeros((3, 128), np.int32),
-)
-@kernel({"x": "i32[128]"}, out_type=array(3, 128, dtype=jnp.int32), grid=(3,), grid_names=("sm",))
-def loop_over_tiles(x_gmem: Any, out_gmem: Any) -> None:
-    @plgpu.nd_loop((4, 4), collective_axes="sm", tiling=(2, 2), init_carry=jnp.int32(0))
-    def steps(info: Any, carry: Any) -> Any:
-        return carry + 1
-
-    out_gmem[lax.axis_index("sm")] = lax.broadcast(steps, (128,))
-
-
-def sum_of_blocks(x: Any) -> Any:
-    return x.reshape(4, 64, 64).sum(axis=0)
-
-
-# `compute_context` and `manual_consumed_barriers`.
-@covers(
-    "plgpu.emit_pipeline_warp_specialized",
-    looks=[
-        r"setmaxnreg\.dec\.sync\.aligned\.u32\s+40",
-        r"mbarrier\.arrive",
-        plan("two warpgroups", lambda plan: plan.launches[0].block == (256, 1, 1)),
-    ],
-    expected=sum_of_blocks,
-)
-@kernel(
-    {"x": "f32[256, 64]"},
-    SINCE_HOPPER,
-    out_type=array(64, 64),
-    num_threads=2,
-    compiler_params=warpgroup(),
-)
-def specialized_pipeline_with_a_carry(x_gmem: Any, out_gmem: Any) -> None:
-    def step(_: Any, x_smem: Any, consumed: Any, carry: Any) -> Any:
-        value = x_smem[...]
-        plgpu.barrier_arrive(consumed)
-        return carry + value
-
-    def compute(pipeline: Any) -> None:
-        out_gmem[...] = pipeline(jnp.zeros((64, 64), jnp.float32))
-
-    plgpu.emit_pipeline_warp_specialized(
-        step,
-        grid=(4,),
-        in_specs=[plgpu.BlockSpec((64, 64), row)],
-        wg_axis="wg",
-        num_compute_wgs=1,
-        memory_registers=40,
-        manual_consumed_barriers=True,
-        compute_context=compute,
-    )(x_gmem)
-
-
 # `memory_thread_idx`.
 @covers(
     "plgpu.emit_pipeline_warp_specialized",
@@ -217,29 +149,6 @@ def specialized_pipeline_of_the_first_thread(x_gmem: Any, out_gmem: Any) -> None
         memory_registers=40,
         memory_thread_idx=0,
     )(x_gmem)
-
-
-# `thread_axis` and `init_carry`.
-@covers(
-    "plgpu.dynamic_scheduling_loop",
-    looks=[
-        r"clusterlaunchcontrol\.try_cancel",
-        plan("two warpgroups", lambda plan: plan.launches[0].block == (256, 1, 1)),
-    ],
-    expected=lambda x: x + 5,
-)
-@kernel({"x": "i32[256, 128]"}, SINCE_BLACKWELL, grid=(256,), num_threads=2)
-def dynamic_schedule_of_threads(x_gmem: Any, out_gmem: Any) -> None:
-    # Which rows a block takes over is not known, but how many it has done is in `info`, too.
-    @plgpu.dynamic_scheduling_loop(("i",), thread_axis="wg", init_carry=jnp.int32(5))
-    def step(info: Any, carry: Any) -> Any:
-        (number,) = info.index
-
-        @pl.when(lax.axis_index("wg") == 0)
-        def copy() -> None:
-            out_gmem[number] = x_gmem[number] + (carry - 3 * info.local_index)
-
-        return carry + 3
 
 
 # `collective_axes`; see `specialized_pipeline_of_a_cluster`.
@@ -286,61 +195,6 @@ def specialized_pipeline_of_a_cluster(x_gmem: Any, out_gmem: Any) -> None:
         num_compute_wgs=1,
         memory_registers=40,
     )(x_gmem)
-
-
-# `memory_space`: the array stays where it is.
-@covers(
-    "plgpu.BlockSpec",
-    looks=[r"ld\.global", no_ptx(r"cp\.async\.bulk\.tensor\S*\.shared::(cluster|cta)\.global")],
-    expected=plus_one,
-)
-@kernel({"x": "f32[256, 64]"}, SINCE_HOPPER)
-def pipeline_of_global_blocks(x_gmem: Any, out_gmem: Any) -> None:
-    def step(index: Any, all_gmem: Any, out_smem: Any) -> None:
-        out_smem[...] = all_gmem[pl.ds(index[0] * 64, 64)] + 1
-
-    outside = plgpu.BlockSpec(memory_space=plgpu.GMEM)
-    plgpu.emit_pipeline(
-        step, grid=(4,), in_specs=[outside], out_specs=[plgpu.BlockSpec((64, 64), row)]
-    )(x_gmem, out_gmem)
-
-
-# `accumulate`, and a left side in tensor memory.
-@covers(
-    ["plgpu.tcgen05_mma", "plgpu.tcgen05_commit_arrive"],
-    looks=[
-        r"tcgen05\.mma\.cta_group::1\.kind::f16\s+\[\S+\],\s*\[",
-        r"(?s)(tcgen05\.mma\.cta_group::1.*){2}",
-    ],
-    expected=lambda a, b: 2 * product(a, b),
-)
-@kernel(
-    {"a": "f16[128, 64]", "b": "f16[64, 128]"},
-    TENSOR_MEMORY,
-    tolerance=NEAR,
-    out_type=array(128, 128),
-    scratch=[
-        plgpu.SMEM((64, 128), jnp.float16),
-        plgpu.TMEM((128, 64), jnp.float16, packed=True),
-        plgpu.TMEM((128, 128), jnp.float32),
-        plgpu.Barrier(),
-        plgpu.Barrier(orders_tensor_core=True),
-    ],
-    compiler_params=warpgroup(),
-)
-def product_from_tensor_memory(
-    a_gmem: Any, b_gmem: Any, out_gmem: Any, b_smem: Any, a_tmem: Any, acc: Any, ready: Any,
-    done: Any,
-) -> None:  # fmt: skip
-    plgpu.copy_gmem_to_smem(b_gmem, b_smem, ready)
-    plgpu.async_store_tmem(a_tmem, load(a_gmem, layout=plgpu.Layout.TCGEN05, optimized=False))
-    plgpu.commit_tmem()
-    plgpu.barrier_wait(ready)
-    for accumulate in (False, True):
-        plgpu.tcgen05_mma(acc, a_tmem, b_smem, accumulate=accumulate)
-    plgpu.tcgen05_commit_arrive(done)
-    plgpu.barrier_wait(done)
-    out_gmem[...] = plgpu.async_load_tmem(acc)
 
 
 @covers(

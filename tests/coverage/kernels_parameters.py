@@ -75,23 +75,6 @@ def sequential_blocks(x: jax.Array) -> jax.Array:
     return blocks(x, dimension_semantics=["parallel", "sequential"])
 
 
-@covers(
-    "plgpu.CompilerParams(max_concurrent_steps)",
-    looks=[
-        compared(
-            "more shared memory than",
-            lambda own, other: smem_bytes(own.plan) > smem_bytes(other.plan),
-            to="sequential_blocks",
-        )
-    ],
-    gaps=NO_CALL,
-    expected=plus_one,
-)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
-def concurrent_steps(x: jax.Array) -> jax.Array:
-    return blocks(x, dimension_semantics=["parallel", "sequential"], max_concurrent_steps=2)
-
-
 # The dimensions of `plgpu.kernel` are parallel anyway.
 @covers(
     "plgpu.CompilerParams(dimension_semantics)",

@@ -55,30 +55,6 @@ def wgmma(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @covers(
-    ["plgpu.wgmma", "plgpu.Layout"],
-    looks=[r"wgmma\.mma_async\.sync\.aligned\.m64n64k16\.f32\.bf16\.bf16\s*\{[^}]*\},\s*\{"],
-    expected=product,
-)
-@kernel(
-    {"a": "bf16[64, 64]", "b": "bf16[64, 64]"},
-    HOPPER,
-    tolerance=NEAR,
-    out_type=OUT,
-    scratch=[plgpu.SMEM((64, 64), jnp.bfloat16), plgpu.Barrier()],
-    compiler_params=warpgroup(),
-)
-def wgmma_from_registers(a_gmem: Any, b_gmem: Any, out_gmem: Any, b_smem: Any, ready: Any) -> None:
-    fetch(ready, (b_gmem, b_smem))
-    left = load(a_gmem, layout=plgpu.Layout.WGMMA, optimized=False)
-
-    def multiply(acc: Any) -> Any:
-        plgpu.wgmma(acc, left, b_smem)
-        return acc[...]
-
-    out_gmem[...] = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
-
-
-@covers(
     "plgpu.wgmma",
     looks=[r"wgmma\.mma_async\.sync\.aligned\.m64n64k32\.f32\.e4m3\.e4m3"],
     expected=lambda a, b: product(a, b.T),
@@ -414,7 +390,11 @@ def sparse_product(a: jax.Array, b: jax.Array, places: jax.Array) -> jax.Array:
     )(a, b, formatted)
 
 
-@covers("plgpu.async_copy_smem_to_tmem", looks=[r"tcgen05\.cp\.cta_group::1\.128x"], expected=same)
+@covers(
+    ["plgpu.async_copy_smem_to_tmem", "plgpu.tcgen05_commit_arrive"],
+    looks=[r"tcgen05\.cp\.cta_group::1\.128x", r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive"],
+    expected=same,
+)
 @kernel(
     {"x": "f16[128, 128]"},
     TENSOR_MEMORY,

@@ -7,21 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from architectures import SINCE_BLACKWELL, SINCE_HOPPER, TENSOR_MEMORY
+from architectures import SINCE_BLACKWELL, SINCE_HOPPER
 from covering import covers, faulty, kernel, plan, sass
-from forms import (
-    absent,
-    array,
-    lane,
-    like,
-    load,
-    maps,
-    no_argument,
-    plus_one,
-    same,
-    store,
-    warpgroup,
-)
+from forms import absent, array, lane, like, load, maps, no_argument, plus_one, same, warpgroup
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -181,27 +169,6 @@ def registers(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = x_gmem[...]
 
 
-# `num_barriers` and `num_arrivals`.
-@covers(
-    "plgpu.ClusterBarrier",
-    looks=[r"(?s)(mbarrier\.init.*){2}", r"mbarrier\.arrive\.\S*shared::cluster"],
-    expected=same,
-)
-@kernel(
-    {"x": "f32[2, 128]"},
-    SINCE_HOPPER,
-    scratch=[plgpu.ClusterBarrier(collective_axes=("c",), num_barriers=2, num_arrivals=2)],
-    cluster=(2,),
-)
-def two_barriers_of_a_cluster(x_gmem: Any, out_gmem: Any, both: Any) -> None:
-    block = lax.axis_index("c")
-    for number in range(2):
-        plgpu.barrier_arrive(both.at[number])
-        plgpu.barrier_arrive(both.at[number])
-        plgpu.barrier_wait(both.at[number])
-    out_gmem[block] = x_gmem[block]
-
-
 # `num_buffers` and `collective_axes`.
 @covers(
     ["plgpu.TryClusterCancelResult", "plgpu.try_cluster_cancel"],
@@ -281,43 +248,6 @@ def prefetch_by_a_cluster(x: jax.Array) -> jax.Array:
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER)
 def prefetch_of_inferred_layouts(x: jax.Array) -> jax.Array:
     return fetched(x, warpgroup())
-
-
-# `collective_axis`.
-@covers(
-    "plgpu.tcgen05_commit_arrive",
-    looks=[r"tcgen05\.commit\.cta_group::2\.\S*multicast::cluster"],
-    expected=same,
-)
-@kernel(
-    {"x": "f16[2, 128, 128]"},
-    TENSOR_MEMORY,
-    scratch=[
-        plgpu.SMEM(
-            (128, 128),
-            jnp.float16,
-            transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)),
-        ),
-        plgpu.TMEM((128, 128), jnp.float16, packed=True, collective=True),
-        plgpu.Barrier(),
-        plgpu.ClusterBarrier(collective_axes=("c",)),
-        plgpu.Barrier(orders_tensor_core=True),
-    ],
-    cluster=(2,),
-    compiler_params=lane(),
-)
-def commit_of_two_tensor_cores(
-    x_gmem: Any, out_gmem: Any, smem: Any, tmem: Any, loaded: Any, both: Any, done: Any
-) -> None:
-    block = lax.axis_index("c")
-    plgpu.copy_gmem_to_smem(x_gmem.at[block], smem, loaded)
-    plgpu.barrier_wait(loaded)
-    plgpu.barrier_arrive(both)
-    plgpu.barrier_wait(both)
-    plgpu.async_copy_smem_to_tmem(smem, tmem, collective_axis="c")
-    plgpu.tcgen05_commit_arrive(done, collective_axis="c")
-    plgpu.barrier_wait(done)
-    store(out_gmem.at[block], plgpu.async_load_tmem(tmem))
 
 
 @covers(
