@@ -92,19 +92,11 @@ def test_any_callable_compiles_with_its_arrays_in_the_order_of_the_signature(
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("missing", "scaled needs 'by', which is not given.", "Give it as an array"),
-        ("too_many", "wide takes 1 array by position, 2 are given.", "Its parameters: x."),
-        (
-            "too_many_for_two",
-            "positional takes 2 arrays by position, 3 are given.",
-            "Its parameters: x, y.",
-        ),
         (
             "too_many_bound",
             "the function takes 1 array by position, 2 are given.",
             "Its parameters: x, by, name.",
         ),
-        ("unknown", "scaled has no parameter 'bye'.", "Did you mean 'by'?"),
         ("nearly", "scaled has no parameter 'nam'.", "Did you mean 'name'?"),
     ],
 )

@@ -15,13 +15,11 @@ JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "refused.py"
 
 REFUSED = {
-    "cond": "control flow (lax.cond or lax.switch)",
     "fori_loop": "control flow (lax.while_loop, fori_loop or scan)",
     "scan": "a loop of 9000 rounds (more than 4096 steps)",
     "fft": "a Fourier transform by cuFFT",
     "cholesky": "a call into NVIDIA's library cusolver (cusolver_potrf_ffi)",
     "solve": "a triangular solve by cuBLAS",
-    "pure_callback": "a host callback (pure_callback)",
     "convolution": "a cuDNN convolution",
     "c64_matmul": "a matrix product by cuBLASLt",
     "random_bits": "a random seed drawn at run time",

@@ -18,11 +18,6 @@ def k(x: Any) -> Any:
     return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
-def cond(x: Any, flag: Any) -> Any:
-    y = x * 2
-    return jax.lax.cond(flag, k, lambda v: v, y)  # HERE cond
-
-
 def fori_loop(x: Any, n: Any) -> Any:
     return jax.lax.fori_loop(0, n, lambda _, v: k(v), x)  # HERE fori_loop
 
@@ -44,11 +39,6 @@ def solve(x: Any) -> Any:
     return y
 
 
-def pure_callback(x: Any) -> Any:
-    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return jax.pure_callback(lambda v: v, out, k(x))  # HERE pure_callback
-
-
 def convolution(x: Any, w: Any) -> Any:
     y = jax.lax.conv(x, w, (1, 1), "SAME")  # HERE convolution
     return y
@@ -68,13 +58,11 @@ def approx_top(x: Any) -> Any:  # HERE approx_top
 
 _X = "f32[128, 128]"
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "cond": (cond, {"x": _X, "flag": "bool[]"}, {}),
     "fori_loop": (fori_loop, {"x": _X, "n": "i32[]"}, {}),
     "scan": (scan, {"x": _X}, {}),
     "fft": (fft, {"x": _X}, {}),
     "cholesky": (cholesky, {"x": _X}, {}),
     "solve": (solve, {"x": _X}, {}),
-    "pure_callback": (pure_callback, {"x": _X}, {}),
     "convolution": (convolution, {"x": "f32[8, 16, 32, 32]", "w": "f32[16, 16, 3, 3]"}, {}),
     "c64_matmul": (c64_matmul, {"x": "c64[512, 512]", "y": "c64[512, 512]"}, {}),
     "random_bits": (random_bits, {"x": _X}, {}),
