@@ -18,7 +18,7 @@ FILE = Path(__file__).parent / "programs" / "architectures.py"
 MESSAGES = {
     "registers": "set_max_registers",
     "cluster": "a cluster of blocks",
-    "tma": "asynchronous copies by TMA",
+    "tma": "asynchronous copies by TMA (copy_gmem_to_smem)",
 }
 
 
