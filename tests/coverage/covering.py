@@ -228,8 +228,8 @@ def kernel(
 
     def register(body: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(body)
-        def call(**arrays: Any) -> Any:
-            given = [arrays[name] for name in args]
+        def call(*arrays: Any, **named: Any) -> Any:
+            given = arrays or [named[name] for name in args]
             out_type = keywords.get("out_type", like(given[0]))
             return plgpu.kernel(body, scratch_types=scratch, **(keywords | {"out_type": out_type}))(
                 *given
