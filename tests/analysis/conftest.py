@@ -29,7 +29,6 @@ from pallasc.specs.loading.yaml_loader import load_yaml
 LIBRARY = Path(__file__).parents[2] / "specs" / "library"
 KERNELS = {
     "hopper_matmul": ("hopper_matmul.yaml", "hopper_matmul[m=1024,tile_n=128]", ""),
-    "jax_attention": ("jax_kernels.yaml", "jax_attention[head=64]", ""),
     "jax_blackwell_matmul": ("jax_kernels.yaml", "jax_blackwell_matmul", ""),
     "softmax": ("softmax.yaml", "softmax", "a100-sxm"),
     "add": ("elementwise.yaml", "add", "a100-sxm"),

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.analysis import nvdisasm
 from pallasc.analysis.nvdisasm import disassemble, disassemble_all, sass
-from pallasc.analysis.sass import INSTRUCTION_BYTES, Code
+from pallasc.analysis.sass import INSTRUCTION_BYTES, Code, classify
 from pallasc.compiler.toolchain import toolchain
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.cubin import parse_elf
@@ -27,19 +26,25 @@ def _with_damaged_code(cubin: bytes) -> bytes:
 def test_many_at_once_are_the_same_as_one_by_one(
     cubins: Mapping[str, bytes], together: Mapping[str, Mapping[str, Code]]
 ) -> None:
-    assert {name: dict(disassemble(cubin)) for name, cubin in cubins.items()} == together
-    # So the comparison is not one of a way with itself.
-    assert all(nvdisasm._pieces(cubin) for cubin in cubins.values())
+    for name in ("add", "hopper_matmul"):
+        assert dict(disassemble(cubins[name])) == together[name]
 
 
-def test_every_instruction_has_its_text_and_its_bytes(
-    cubins: Mapping[str, bytes], together: Mapping[str, Mapping[str, Code]]
+def test_every_instruction_has_its_text_its_bytes_and_a_class_and_branches_have_labels(
+    artifacts: Mapping[str, Any], together: Mapping[str, Mapping[str, Code]]
 ) -> None:
-    for name, cubin in cubins.items():
-        (code,) = together[name].values()
+    for name, artifact in artifacts.items():
+        (code,), cubin = together[name].values(), artifact.cubin()
+        counts = [each.live_registers for each in code.instructions]
+        assert counts[0] is not None
+        most = max(count for count in counts if count is not None)
+        assert 1 < most <= artifact.kernels[0].registers
         raw = _text_section(cubin)
         listed = [line.partition("*/")[2] for line in sass(cubin).splitlines() if "/*" in line]
         texts = [" ".join(line.rstrip(" ;").split()) for line in listed]
+        labels = {each.label for each in code.instructions} | {n for n, _ in code.functions}
+        assert {each.target for each in code.instructions} - {""} <= labels
+        assert "other" not in {classify(each) for each in code.instructions}
         for number, each in enumerate(code.instructions):
             assert each.address == number * INSTRUCTION_BYTES
             assert each.encoding == raw[each.address : each.address + INSTRUCTION_BYTES]
@@ -48,40 +53,6 @@ def test_every_instruction_has_its_text_and_its_bytes(
             else:
                 assert each.text.partition("`")[0] == texts[number].partition("`")[0]
         assert set(texts[len(code.instructions) :]) <= {"NOP"}
-
-
-def test_every_branch_names_a_label_that_is_there(
-    together: Mapping[str, Mapping[str, Code]],
-) -> None:
-    for codes in together.values():
-        for code in codes.values():
-            labels = {each.label for each in code.instructions} | {n for n, _ in code.functions}
-            targets = {each.target for each in code.instructions} - {""}
-            assert targets
-            assert targets <= labels
-
-
-def test_live_registers_are_counted_and_no_more_than_a_thread_has(
-    artifacts: Mapping[str, Any], together: Mapping[str, Mapping[str, Code]]
-) -> None:
-    for name, artifact in artifacts.items():
-        (code,) = together[name].values()
-        counts = [each.live_registers for each in code.instructions]
-        assert counts[0] is not None
-        most = max(count for count in counts if count is not None)
-        assert 1 < most <= artifact.kernels[0].registers
-
-
-def test_equal_kernels_are_disassembled_once(
-    cubins: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-    together = nvdisasm._together
-    monkeypatch.setattr(nvdisasm, "_together", lambda b: seen.append(len(b)) or together(b))
-    cubin = cubins["add"]
-    found = disassemble_all({"first": cubin, "second": cubin + bytes(8)})
-    assert seen == [1]
-    assert found["first"] == found["second"] == disassemble(cubin)
 
 
 @pytest.mark.parametrize("bad", [b"", b"no cubin at all", b"\x7fELF\x02\x01" + bytes(100)])
@@ -93,7 +64,7 @@ def test_what_is_no_cubin_is_refused(bad: bytes) -> None:
 
 
 def test_a_damaged_cubin_among_good_ones_is_named(cubins: Mapping[str, bytes]) -> None:
-    good, bad = cubins["hopper_matmul"], _with_damaged_code(cubins["hopper_matmul"])
+    good, bad = cubins["add"], _with_damaged_code(cubins["add"])
     with pytest.raises(CorruptError, match=r"^bad: nvdisasm cannot read the cubin: ") as caught:
         disassemble_all({"good": good, "bad": bad}, jobs=1)
     assert "\n" not in caught.value.message

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sass_text import code_of
 
-from pallasc.analysis.loops import Loop, loops
+from pallasc.analysis.loops import loops
 from pallasc.analysis.sass import Code
 
 NESTED = """
@@ -39,25 +39,18 @@ def test_a_loop_that_only_polls_a_barrier_is_one_of_waiting() -> None:
     assert [loops(code_of(text))[0].is_wait for text in (poll, work)] == [True, False]
 
 
-def _has(loop: Loop, mnemonic: str) -> bool:
-    return any(each.mnemonic == mnemonic for each in loop.body)
-
-
-def _depths(found: tuple[Loop, ...], mnemonic: str) -> set[int]:
-    return {loop.depth for loop in found if _has(loop, mnemonic)}
-
-
 def test_the_loops_of_real_kernels(together: Mapping[str, Mapping[str, Code]]) -> None:
     found = {name: loops(code) for name, codes in together.items() for code in codes.values()}
-    # One warpgroup copies, the others multiply, each in loops of its own.
-    attention = found["jax_attention"]
-    copying = [loop for loop in attention if _has(loop, "UTMALDG")]
-    working = [loop for loop in attention if _has(loop, "HGMMA")]
-    assert len(copying) == 1
-    assert working
-    assert not any({*copying[0].body} & {*loop.body} for loop in working)
-    # Steps of the pipeline, in a kernel that keeps its blocks within a loop over tiles.
-    assert _depths(found["hopper_matmul"], "HGMMA") == {1}
-    assert {1, 2} <= _depths(found["jax_blackwell_matmul"], "UTCHMMA")
+
+    def depths(name: str, mnemonic: str) -> set[int]:
+        loops_with = [
+            each for each in found[name] if any(i.mnemonic == mnemonic for i in each.body)
+        ]
+        return {loop.depth for loop in loops_with}
+
+    # One warpgroup copies, the others multiply, each in its own loop over the pipeline's steps.
+    assert depths("hopper_matmul", "HGMMA") == depths("hopper_matmul", "UTMALDG") == {1}
+    # A kernel that keeps its blocks has a loop over tiles around it.
+    assert {1, 2} <= depths("jax_blackwell_matmul", "UTCHMMA")
     # Nothing but waiting is repeated in a kernel that adds one block.
     assert all(loop.is_wait for loop in found["add"])

@@ -45,9 +45,5 @@ def test_what_several_launches_do_is_added_up_and_one_that_is_unknown_makes_it_u
     assert twice.bound_s == 2 * once.bound_s
     assert twice.tile_flops == once.tile_flops
     assert facts_of(artifact, [launch, replace(launch, instructions=None)]).instructions is None
-
-
-def test_a_kernel_without_tensor_cores_has_no_tile(artifacts: Mapping[str, Artifact]) -> None:
-    artifact = artifacts["add"]
-    facts = facts_of(artifact, _metrics(artifact))
-    assert (facts.tile_flops, facts.mbarriers) == (None, 0)
+    add = facts_of(artifacts["add"], _metrics(artifacts["add"]))
+    assert (add.tile_flops, add.mbarriers) == (None, 0)

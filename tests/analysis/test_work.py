@@ -68,6 +68,15 @@ ONE = 2 * 64 * 8 * 16
 def test_a_warpgroup_does_a_product_together() -> None:
     assert _flops(WGMMA) == ONE
     assert _flops(WGMMA, block=(256, 1, 1), grid=(3, 2, 1)) == ONE * 2 * 6
+    body = f"""mov.u32 %r1, %tid.x;
+    shr.u32 %r2, %r1, 7;
+    shfl.sync.idx.b32 %r3, %r2, 0, 31, -1;
+    setp.eq.b32 %p1, %r3, 0;
+    @%p1 bra other;
+    {WGMMA}
+    other:
+    """  # the first of three warpgroups does something else
+    assert _flops(body, block=(384, 1, 1)) == ONE * 2
 
 
 def test_loops_count_as_often_as_they_run() -> None:
@@ -93,18 +102,6 @@ def test_a_loop_over_tiles_that_blocks_share_counts_each_tile_once() -> None:
         assert _flops(tiles.format(body=WGMMA), grid=(blocks, 1, 1)) == ONE * 10
 
 
-def test_roles_of_warpgroups_are_told_apart() -> None:
-    body = f"""mov.u32 %r1, %tid.x;
-    shr.u32 %r2, %r1, 7;
-    shfl.sync.idx.b32 %r3, %r2, 0, 31, -1;
-    setp.eq.b32 %p1, %r3, 0;
-    @%p1 bra other;
-    {WGMMA}
-    other:
-    """
-    assert _flops(body, block=(384, 1, 1)) == ONE * 2
-
-
 def test_waiting_takes_no_time_and_an_elected_lane_copies_once() -> None:
     wait = "try:\nmbarrier.try_wait.parity.shared.b64 %p5, [%r5], %r6, %r7;\n@!%p5 bra try;\n"
     work = _work(MAPS + wait + TMA.format(guard="@%p1", base="%rd5"))
@@ -126,9 +123,6 @@ def test_a_loop_that_waits_for_data_and_counts_nothing_is_left() -> None:
     assert _flops(quiet + after) is None
     # One that loads while it waits loads an unknown number of bytes.
     assert _work(wait + WGMMA).global_load_bytes is None
-
-
-def test_all_lanes_load_and_those_that_are_not_elected_go_their_own_way() -> None:
     assert _work(LOAD).global_load_bytes == 128 * 16
     elected = f"elect.sync %r1|%p1, -1;\n@%p1 bra end;\n{LOAD}\nend:\n"
     assert _work(elected).global_load_bytes == 4 * 31 * 16

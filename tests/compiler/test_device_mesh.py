@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.artifacts.plan import Bytes, Launch, Peers, PeerTable
+from pallasc.specs.artifacts.plan import Bytes, Peers
 
 
 @pytest.fixture(scope="module")
@@ -14,86 +14,31 @@ def meshes(build: Any) -> Any:
     return build("meshes")
 
 
-def _launch(result: Any) -> Launch:
+def _launch(result: Any) -> Any:
     (launch,) = [step for step in result.plan.launches if step.origin == "mosaic"]
-    return launch  # type: ignore[no-any-return]
-
-
-def _table(result: Any) -> PeerTable:
-    table = _launch(result).peer_table
-    assert table is not None
-    return table
-
-
-def _peers(launch: Launch) -> list[Any]:
-    """Return whom each tensor map shows."""
-    return [
-        tensor_map.peers
-        for parameter in launch.parameters
-        if isinstance(parameter, Bytes)
-        for _, tensor_map in parameter.tensor_maps
-    ]
+    return launch
 
 
 @pytest.mark.parametrize(
-    "name", ["all_gather", "reduce_scatter", "collective_matmul", "signal", "fetch", "reduced"]
+    ("name", "symmetric"), [("all_gather", (2, 3)), ("reduce_scatter", (0, 3)), ("fetch", ())]
 )
-def test_a_plan_over_several_devices_is_that_of_one_of_them(meshes: Any, name: str) -> None:
-    plan = meshes[name].plan
+def test_a_plan_is_of_one_device_and_names_the_arrays_that_all_must_reach(
+    meshes: Any, name: str, symmetric: tuple[int, ...]
+) -> None:
+    plan, launch = meshes[name].plan, _launch(meshes[name])
     assert (plan.mesh, plan.device_count) == ((("x", 4),), 4)
-    table = _table(meshes[name])
+    table = launch.peer_table
     assert (table.ranks, table.words) == (4, 4 + 5 * len(table.arrays))
-
-
-def test_arrays_are_those_of_one_device(meshes: Any) -> None:
-    plan = meshes["all_gather"].plan
-    assert [binding.shape for binding in (*plan.inputs, *plan.outputs)] == [
-        (256, 256),
-        (1024, 256),
-    ]
-
-
-def test_a_kernel_with_multicast_says_which_arrays_all_devices_must_reach(meshes: Any) -> None:
-    for name, symmetric in (("all_gather", (2, 3)), ("reduce_scatter", (0, 3)), ("reduced", (0,))):
-        table = _table(meshes[name])
-        assert (table.multicast, table.symmetric) == (True, symmetric)
-    for name in ("collective_matmul", "signal", "fetch"):
-        assert (_table(meshes[name]).multicast, _table(meshes[name]).symmetric) == (False, ())
-
-
-def test_a_kernel_gets_the_table_as_a_parameter(meshes: Any) -> None:
-    for name in ("all_gather", "signal", "reduced"):
-        assert Peers() in _launch(meshes[name]).parameters
-    # All that this one needs of its peers is in its tensor map.
-    assert Peers() not in _launch(meshes["fetch"]).parameters
-
-
-def test_a_tensor_map_names_the_peer_of_each_rank(meshes: Any) -> None:
-    assert _peers(_launch(meshes["fetch"])) == [(1, 2, 3, 0)]
-    assert sorted(_peers(_launch(meshes["collective_matmul"])), key=str) == [
-        (3, 0, 1, 2),
-        *[None] * 4,
-    ]
-
-
-def test_the_code_reaches_for_its_peers(meshes: Any) -> None:
-    for name, instruction in (
-        ("all_gather", "multimem.st"),
-        ("all_gather", "multimem.red"),
-        ("reduce_scatter", "multimem.ld_reduce"),
-        ("reduced", "multimem.ld_reduce"),
-        ("collective_matmul", "wgmma.mma_async"),
-        ("signal", ".sys."),
-    ):
-        artifact = meshes[name].artifact
-        kernel = _launch(meshes[name]).kernel
-        assert instruction in artifact.ptx(kernel), (name, instruction)
+    assert (table.multicast, table.symmetric) == (bool(symmetric), symmetric)
+    # All that `fetch` needs of its peers is in its tensor map.
+    assert (Peers() in launch.parameters) == (name != "fetch")
+    maps = [m for p in launch.parameters if isinstance(p, Bytes) for _, m in p.tensor_maps]
+    assert ([each.peers for each in maps] == [(1, 2, 3, 0)]) == (name == "fetch")
 
 
 def test_several_axes_are_numbered_with_the_last_one_fastest(meshes: Any) -> None:
-    plan = meshes["two_axes"].plan
-    assert plan.mesh == (("a", 2), ("b", 2))
-    assert _table(meshes["two_axes"]).ranks == 4
+    assert meshes["two_axes"].plan.mesh == (("a", 2), ("b", 2))
+    assert _launch(meshes["two_axes"]).peer_table.ranks == 4
 
 
 def test_a_function_that_needs_no_peers_is_one_of_its_mesh_still(meshes: Any) -> None:
@@ -103,11 +48,8 @@ def test_a_function_that_needs_no_peers_is_one_of_its_mesh_still(meshes: Any) ->
     assert meshes["alone"].key != meshes["alone_on_two"].key
 
 
-def test_a_collective_of_xla_is_refused_by_name(meshes: Any) -> None:
+def test_collectives_of_xla_and_axes_without_a_mesh_are_refused(meshes: Any) -> None:
     assert "a collective over devices (all reduce)" in meshes["summed"].error["message"]
-
-
-def test_an_axis_without_a_mesh_is_explained(meshes: Any) -> None:
     error = meshes["without_a_mesh"].error
     assert "unbound axis name: x" in error["message"]
     assert error["hint"].endswith("; devices are declared in the spec: mesh: {x: 4}.")

@@ -10,56 +10,38 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallasc.compiler.lowering.constructs import hint, message
 
-
-def test_rows_that_a_swizzle_does_not_fit_are_told_what_does() -> None:
-    text = "Swizzle 128 requires the trailing dimension to be of size 64, but got shape: (64, 32)"
-    assert hint(ValueError(text)) == (
-        "Each row of a tile must have 128 bytes: use plgpu.TilingTransform((8, 64)), or a smaller "
-        "plgpu.SwizzleTransform."
-    )
-
-
-class _Tiling:
-    def __init__(self, tiling: tuple[int, ...]) -> None:
-        self.tiling = tiling
-
-    def check(self, tiled_dims: tuple[int, ...]) -> None:
-        assert all(d % t == 0 for d, t in zip(tiled_dims, self.tiling))  # noqa: B905
-
-
-def test_tiles_that_do_not_divide_the_shape_have_a_hint() -> None:
-    with pytest.raises(AssertionError) as caught:
-        _Tiling((8, 64)).check((64, 100))
-    assert hint(caught.value) == "Choose tiles that divide the shape, or pad the array."
+AXES = "The axes of a kernel are named in grid_names, cluster_names and thread_name"
+SHARED = "memref<8x128xi4> must have a number of elements that is a multiple of 128 (got 1024)"
 
 
 @pytest.mark.parametrize(
-    ("memory", "number", "wanted"),
+    ("error", "wanted"),
     [
         (
-            "memref<100xf32>",
-            100,
-            "The 128 threads of a warpgroup share the elements evenly: pad them to a multiple of "
-            "128.",
-        ),
-        (
-            "memref<8x128xi4>",
-            1024,
+            ValueError(SHARED),
             "This version of JAX reads no elements smaller than a byte this way: pass them as "
             "int8.",
         ),
+        (
+            NameError("Found an unbound axis name: rows. To fix this, please call jax.shard_map."),
+            f"{AXES}; devices are declared in the spec: mesh: {{rows: 4}}.",
+        ),
+        (
+            TypeError("Mesh.__init__() got an unexpected keyword argument 'scratch_shapes'"),
+            "This version of JAX calls it scratch_types.",
+        ),
+        (
+            TypeError("kernel() got an unexpected keyword argument 'out_shape'"),
+            "This version of JAX calls it out_type.",
+        ),
+        (TypeError("Mesh.__init__() got an unexpected keyword argument 'axis'"), None),
+        (NameError("no such name"), None),
+        (ValueError("only even tiles"), None),
+        (AssertionError(), None),
     ],
 )
-def test_elements_that_threads_cannot_share(memory: str, number: int, wanted: str) -> None:
-    text = f"{memory} must have a number of elements that is a multiple of 128 (got {number})"
-    assert hint(ValueError(text)) == wanted
-
-
-def test_a_reduction_across_warps_without_scratch_names_the_parameter() -> None:
-    text = "scratch must be provided when cross-warp reduction is required"
-    assert hint(ValueError(text)) == (
-        "Use plgpu.CompilerParams(reduction_scratch_bytes=2048), or more."
-    )
+def test_an_error_of_jax_has_a_hint(error: Exception, wanted: str | None) -> None:
+    assert hint(error) == wanted
 
 
 def test_the_other_way_to_call_load_is_named() -> None:
@@ -79,8 +61,6 @@ def test_each_way_to_declare_a_kernel_has_its_own_argument_names() -> None:
     assert hint(caught.value) == (
         "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
     )
-    new = TypeError("kernel() got an unexpected keyword argument 'out_shape'")
-    assert hint(new) == "This version of JAX calls it out_type."
 
 
 @pytest.mark.parametrize(
@@ -117,8 +97,3 @@ def test_a_name_that_a_module_lacks_is_compared_with_those_it_has() -> None:
     with pytest.raises(AttributeError) as caught:
         "".sqroot()  # type: ignore[attr-defined]
     assert hint(caught.value) is None
-
-
-def test_other_errors_get_none() -> None:
-    assert hint(ValueError("only even tiles")) is None
-    assert hint(AssertionError()) is None

@@ -90,6 +90,7 @@ def test_each_instruction_has_the_location_before_it() -> None:
         "@P1": 3,
         "bra.uni": 3,
     }
+    assert numbers(2) == {"mov.u32": 2, "bar.sync": 1}  # the others have no stack
 
 
 def test_barriers_are_initialized_at_the_line_of_their_kernel() -> None:
@@ -119,17 +120,10 @@ def test_the_start_of_a_kernel_has_the_line_of_its_call() -> None:
     assert (lines["mov.u32"], lines["bar.sync"]) == (2, 3)
 
 
-def test_a_number_without_a_stack_is_none() -> None:
-    assert numbers(2) == {"mov.u32": 2, "bar.sync": 1}
-
-
 @pytest.mark.parametrize("other", ["bar.sync 1;", "", "bar.sync 0;\nbar.sync 0;"])
 def test_other_instructions_are_refused(other: str) -> None:
     with pytest.raises(CompileError, match="its PTX differs from what ships at instruction '"):
         matched(SHIPPED, LOCATED.replace("bar.sync 0;", other, 1), 6)
-
-
-def test_what_was_not_printed_is_refused() -> None:
     with pytest.raises(CompileError, match="its PTX differs from what ships at its end"):
         matched(SHIPPED, "", 6)
 
@@ -139,9 +133,5 @@ def test_each_printed_kernel_has_its_own_text() -> None:
     assert set(printed) == {"kernel", "second"}
     assert "second_param_0" in printed["second"][0]
     assert "second" not in printed["kernel"][0]
-
-
-def test_of_printed_kernels_that_share_a_name_all_are_kept() -> None:
-    other = LOCATED.replace("bar.sync 0;", "bar.sync 1;")
-    printed = printed_kernels(LOCATED + other)
-    assert [("bar.sync 1;" in text) for text in printed["kernel"]] == [False, True]
+    same_name = printed_kernels(LOCATED + LOCATED.replace("bar.sync 0;", "bar.sync 1;"))
+    assert [("bar.sync 1;" in text) for text in same_name["kernel"]] == [False, True]

@@ -51,17 +51,11 @@ def test_another_version_is_refused_with_the_versions_named(proto: Any, version:
     assert "pallasc doctor" in (caught.value.hint or "")
 
 
-def test_what_is_no_kernel_is_refused() -> None:
+def test_damaged_kernels_are_refused(proto: Any) -> None:
     with pytest.raises(CompileError, match="is not readable"):
         read_mosaic_kernel(b"\xff\xff", buffers=2)
-
-
-def test_a_host_function_that_is_not_there_is_refused(proto: Any) -> None:
     with pytest.raises(CompileError, match="does not define other"):
         read_mosaic_kernel(_changed(proto, host_func_name="other"), buffers=2)
-
-
-def test_a_host_object_that_is_cut_is_refused(proto: Any) -> None:
     with pytest.raises(CorruptError):
         read_mosaic_kernel(_changed(proto, object_file=proto.object_file[:200]), buffers=2)
 

@@ -28,15 +28,13 @@ def test_a_table_is_as_long_as_the_plan_says() -> None:
         words = PeerSentinels(3, ranks).words(1)
         assert len(words) == PeerTable(ranks, ((0, 0),) * 3).words
         assert words[:4] == [1, 0, 0, 0]
-
-
-def test_the_own_arrays_have_the_addresses_that_the_call_passes() -> None:
     for rank in (0, 1):
         words = _SENTINELS.words(rank)
-        assert [words[4 + 2 * array + rank] for array in range(3)] == [
-            sentinel(array) for array in range(3)
-        ]
+        own = [words[4 + 2 * array + rank] for array in range(3)]
+        assert own == [sentinel(array) for array in range(3)]
         assert len(set(words[4:])) == len(words[4:])
+    with pytest.raises(CompileError, match="a kernel of 20 arrays over 256 devices"):
+        PeerSentinels(20, 256)
 
 
 def test_an_address_says_whose_it_is() -> None:
@@ -53,11 +51,6 @@ def test_an_address_of_no_array_is_refused() -> None:
             _SENTINELS.own(sentinel(number), 0)
 
 
-def test_more_arrays_than_addresses_are_refused() -> None:
-    with pytest.raises(CompileError, match="a kernel of 20 arrays over 256 devices"):
-        PeerSentinels(20, 256)
-
-
 def _recorded(rank: int, peer: int, *, array: int = 1) -> Recorded:
     address = _SENTINELS.words(rank)[4 + 2 * array + peer]
     shown = TiledMap(address, 5, (8, 64), (64, 1), 128, (8, 64))
@@ -69,9 +62,6 @@ def test_a_map_names_the_peer_of_each_rank() -> None:
     joined = join_ranks([_recorded(0, 1), _recorded(1, 0)], _SENTINELS)
     ((_, shown),) = joined.arguments[1].maps
     assert (shown.address, shown.peers) == (sentinel(1), (1, 0))
-
-
-def test_a_map_of_the_own_array_names_none() -> None:
     joined = join_ranks([_recorded(0, 0), _recorded(1, 1)], _SENTINELS)
     ((_, shown),) = joined.arguments[1].maps
     assert (shown.address, shown.peers) == (sentinel(1), None)
@@ -79,15 +69,15 @@ def test_a_map_of_the_own_array_names_none() -> None:
 
 def test_ranks_that_launch_different_things_are_refused() -> None:
     first, second = _recorded(0, 0), _recorded(1, 1)
-    with pytest.raises(CompileError, match="something different"):
-        join_ranks([first, replace(second, grid=(5, 1, 1))], _SENTINELS)
-    with pytest.raises(CompileError, match="something different"):
-        join_ranks([first, replace(second, arguments=second.arguments[:1])], _SENTINELS)
     other = (Argument(address=sentinel(2)), second.arguments[1])
-    with pytest.raises(CompileError, match="something different"):
-        join_ranks([first, replace(second, arguments=other)], _SENTINELS)
-    with pytest.raises(CompileError, match="something different"):
-        join_ranks([first, _recorded(1, 1, array=2)], _SENTINELS)
+    for wrong in (
+        replace(second, grid=(5, 1, 1)),
+        replace(second, arguments=second.arguments[:1]),
+        replace(second, arguments=other),
+        _recorded(1, 1, array=2),
+    ):
+        with pytest.raises(CompileError, match="something different"):
+            join_ranks([first, wrong], _SENTINELS)
 
 
 def _call(**attributes: Any) -> Any:

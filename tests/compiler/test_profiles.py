@@ -22,17 +22,8 @@ def test_a_profiled_kernel_writes_into_a_temporary_of_its_own(profiled: Any) -> 
     assert (buffer.role, buffer.size) == ("temporary", 4 * 64 * 2)
     (launch,) = plan.launches
     assert launch.parameters[-1] == Pointer(profile.buffer, 0)
-
-
-def test_it_gives_what_it_would_give_without(profiled: Any) -> None:
-    plan = profiled["region"].plan
     assert [(binding.path, binding.shape) for binding in plan.outputs] == [("out", (128,))]
-
-
-def test_a_kernel_reads_the_clock(profiled: Any) -> None:
-    artifact = profiled["region"].artifact
-    assert "%clock" in artifact.ptx()
-    assert "%globaltimer" in artifact.ptx()
+    assert "%globaltimer" in profiled["region"].artifact.ptx()
 
 
 def test_each_profiled_launch_has_a_profile(profiled: Any) -> None:
@@ -44,9 +35,3 @@ def test_each_profiled_launch_has_a_profile(profiled: Any) -> None:
     assert (found[2, 1, 1].traces, found[2, 1, 1].names) == (1, ("Init", "add"))
     used = [p.buffer for launch in plan.launches for p in launch.parameters]
     assert all(used.count(profile.buffer) == 1 for profile in plan.profiles)
-
-
-def test_names_of_regions_make_another_compilation(profiled: Any) -> None:
-    (profile,) = profiled["other_name"].plan.profiles
-    assert profile.names == ("Init", "plus")
-    assert profiled["other_name"].key != profiled["region"].key

@@ -54,6 +54,9 @@ def test_records_come_back_in_order(compression: bytes) -> None:
     values = [b"", b"one", bytes(range(256)) * 3]
     data = file(chunk(b"r", simple(values, compression), 3), chunk(b"r", simple([b"x"]), 1))
     assert records(data) == [*values, b"x"]
+    # Padding and metadata hold no records.
+    data = file(chunk(b"m", b"about", 0), chunk(b"p", bytes(99), 0), chunk(b"r", simple([b"x"]), 1))
+    assert records(data) == [b"x"]
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5), st.integers(0, 3 * BLOCK))
@@ -63,25 +66,17 @@ def test_records_that_cross_blocks_come_back(values: list[bytes], size: int) -> 
     assert records(data) == [long, *values]
 
 
-def test_padding_and_metadata_hold_no_records() -> None:
-    data = file(chunk(b"m", b"about", 0), chunk(b"p", bytes(99), 0), chunk(b"r", simple([b"x"]), 1))
-    assert records(data) == [b"x"]
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"", "a Riegeli file of 0 bytes is too short"),
         (file(chunk(b"t", b"transposed", 1)), "Riegeli chunk of type b't'"),
         (file(chunk(b"r", b"x\1\1", 1)), "uses Riegeli compression b'x'"),
-        (file(chunk(b"r", b"", 1)), "uses Riegeli compression b''"),
         (file(chunk(b"r", simple([b"abc"])[:-1], 1)), "record is longer than its chunk"),
         (file(chunk(b"r", simple([b"abc"]), 2)), "ends inside a varint"),
         (file(chunk(b"r", b"\0\xff\xff\xff", 1)), "ends inside a varint"),
         (file(chunk(b"r", simple([b"abc"]), 1))[:-1], "ends inside a Riegeli chunk"),
-        (file(chunk(b"r", simple([b"abc"]), 5000)), "ends inside a varint"),
         (file(chunk(b"r", b"s\2\1\1\5garbage", 1)), "cannot be decompressed"),
-        (file(chunk(b"r", b"z\2\1\1\5zstd", 1)), "uses Riegeli compression b'z'"),
         (file(chunk(b"r", b"s\3\2\4\1\1\0", 1)), "says 2 bytes and holds 1|cannot be decompressed"),
     ],
 )

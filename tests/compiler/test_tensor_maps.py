@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import metadata
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ from pallasc.compiler.lowering.mosaic_kernel import TiledMap, check_tensor_map, 
 from pallasc.compiler.lowering.serialized import message_type
 from pallasc.compiler.lowering.translate import from_xla
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.plan import Bytes, TensorMap
-
-JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+from pallasc.specs.artifacts.plan import TensorMap
 
 # f16[8, 64, 256], windows of [1, 8, 64]
 RECORDED = TiledMap(1 << 40, 5, (8, 64, 256), (16384, 256, 1), 128, (1, 8, 64))
@@ -51,12 +48,9 @@ def test_elements_under_a_byte_are_packed_along_the_minor_dimension(
     )  # fmt: skip
 
 
-def test_elements_that_do_not_fill_bytes_are_refused() -> None:
+def test_elements_that_do_not_fill_bytes_are_refused_and_a_swizzle_of_16_bytes_means_none() -> None:
     with pytest.raises(CompileError, match="4-bit elements that does not fill bytes"):
         from_mosaic(TiledMap(0, 0, (4, 33), (33, 1), 16, (1, 32)), buffer=0, offset=0)
-
-
-def test_a_swizzle_of_16_bytes_means_none() -> None:
     assert from_mosaic(replace(RECORDED, swizzle_bytes=16), buffer=0, offset=0).swizzle == 0
 
 
@@ -169,46 +163,3 @@ def test_descriptors_of_xla_with_unknown_numbers_are_refused(
 ) -> None:
     with pytest.raises(CompileError, match=words):
         from_xla(_descriptor(**change), buffer=0, offset=0)
-
-
-def _maps(result: Any) -> list[TensorMap]:
-    (launch,) = result.plan.launches
-    return [m for p in launch.parameters if isinstance(p, Bytes) for _, m in p.tensor_maps]
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "dims", "strides", "box"),
-    [
-        ("f32", "float32", (512, 256), (2048,), (128, 64)),
-        ("bf16", "bfloat16", (512, 256), (1024,), (128, 64)),
-        ("i8", "uint8", (512, 256), (512,), (128, 64)),
-        ("f8e4m3fn", "uint8", (512, 256), (512,), (128, 64)),
-        ("i4", "uint8", (256, 256), (256,), (64, 64)),
-    ],
-)
-def test_a_kernel_that_copies_a_part_of_an_array_has_the_map_of_the_whole(
-    build: Any, name: str, dtype: str, dims: tuple[int, ...], strides: tuple[int, ...],
-    box: tuple[int, ...],
-) -> None:  # fmt: skip
-    found, *_ = _maps(build("maps")[name])
-    assert (found.dtype, found.dims, found.strides, found.box) == (dtype, dims, strides, box)
-    assert (found.buffer, found.offset, found.swizzle) == (0, 0, 0)
-
-
-def test_two_maps_of_a_kernel_lie_in_one_parameter(build: Any) -> None:
-    (launch,) = build("maps")["swizzled"].plan.launches
-    (parameter,) = launch.parameters
-    assert (parameter.size, [at for at, _ in parameter.tensor_maps]) == (256, [0, 128])
-    source, target = (m for _, m in parameter.tensor_maps)
-    assert (source.buffer, target.buffer) == (0, 1)
-    assert replace(target, buffer=0) == source
-    assert (source.swizzle, source.box[0] * 2) == (128, 128)
-
-
-@pytest.mark.skipif(JAX < (0, 12), reason="JAX copies by windows (im2col) from 0.12 on")
-def test_a_kernel_that_copies_windows_has_their_map(build: Any) -> None:
-    (found,) = _maps(build("maps")["windows"])
-    assert (found.dims, found.strides, found.box) == ((64, 8, 16, 2), (128, 1024, 16384), ())
-    assert found.im2col == {
-        "lower": [-1, -1], "upper": [-1, -1], "channels_per_pixel": 32, "pixels_per_column": 64,
-    }  # fmt: skip

@@ -56,10 +56,7 @@ def test_nested_and_asynchronous_thunks_run_in_order() -> None:
         )
     ).steps
     assert [step.offset for step in steps] == [0, 8, 16, 24]  # type: ignore[union-attr]
-
-
-def test_a_copy_onto_itself_is_left_out() -> None:
-    same = {"slice": _slice(0)}
+    same = {"slice": _slice(0)}  # a copy onto itself is left out
     copy = {"source_buffer": same, "destination_buffer": same, "mem_size": 64}
     assert translate(_executable(_thunk(copy_thunk=copy))).steps == []
 
@@ -81,9 +78,6 @@ def _sliced(offsets: Any, **more: Any) -> Any:
 def test_a_slice_at_constant_offsets_is_a_place_in_its_buffer() -> None:
     steps = translate(_sliced([{"const_offset": 2}, {"const_offset": 0}])).steps
     assert steps == [Fill(1, 2 * 8 * 4, 32)]
-
-
-def test_a_slice_at_an_offset_of_run_time_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
         translate(_sliced([{"slice_offset": _slice(1, 0, 4)}, {"const_offset": 0}]))
 
@@ -101,6 +95,12 @@ def _fusion(**config: Any) -> Any:
 
 def test_a_slice_fusion_adds_its_byte_offset() -> None:
     assert translate(_fusion(byte_offset=96)).steps == [Fill(1, 96, 32)]
+    with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
+        translate(_fusion(byte_offset=0, byte_stride=32))  # it moves without a loop
+    executable = _fusion(byte_offset=0)
+    executable.thunks[0].dynamic_slice_fusion_thunk.parameters[0].parameter_number = 1
+    with pytest.raises(CompileError, match="the executable's parts contradict each other"):
+        translate(executable)
 
 
 def test_slices_of_one_buffer_have_an_inner_allocation_each() -> None:
@@ -118,13 +118,6 @@ def test_slices_of_one_buffer_have_an_inner_allocation_each() -> None:
     }
     executable = _executable(_thunk(dynamic_slice_fusion_thunk=body), sizes=(64, 128))
     assert translate(executable).steps == [Fill(1, 32, 32), Fill(1, 64, 32)]
-
-
-def test_a_slice_of_a_buffer_that_is_not_there_is_refused() -> None:
-    executable = _fusion(byte_offset=0)
-    executable.thunks[0].dynamic_slice_fusion_thunk.parameters[0].parameter_number = 1
-    with pytest.raises(CompileError, match="the executable's parts contradict each other"):
-        translate(executable)
 
 
 def _loop(rounds: int | None, *thunks: Any, **more: Any) -> Any:
@@ -155,17 +148,8 @@ def test_a_slice_of_a_loop_moves_on_with_each_round() -> None:
     assert [step.offset for step in translate(_loop(3, fusion)).steps] == [16, 48, 80]  # type: ignore[union-attr]
     # The innermost loop is the one that counts.
     assert [step.offset for step in translate(_loop(2, inner)).steps] == [16, 48] * 2  # type: ignore[union-attr]
-
-
-def test_a_slice_of_a_loop_further_out_is_refused() -> None:
-    fusion = _fusion(loop_index=1, byte_stride=32).thunks[0]
     with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
-        translate(_loop(2, fusion))
-
-
-def test_a_slice_fusion_that_moves_without_a_loop_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
-        translate(_fusion(byte_offset=0, byte_stride=32))
+        translate(_loop(2, _fusion(loop_index=1, byte_stride=32).thunks[0]))  # a loop further out
 
 
 def test_zeroed_outputs_are_filled_before_their_kernel(functions: Any) -> None:
@@ -208,30 +192,21 @@ def test_a_kernel_of_the_whole_module_comes_from_the_module_cubin(functions: Any
     assert (launch.dynamic_smem_bytes, launch.cubin) == (512, cubin)
 
 
-def test_an_argument_packing_that_is_not_known_is_refused() -> None:
+def test_what_is_not_known_is_refused() -> None:
     packing = {"kernel_arguments": [{"relocations": [], "data": b"1234"}]}
     spec = {"kernel_name": "f", "cubin": {"data": b"x"}, "kernel_args_packing_spec": packing}
     with pytest.raises(CompileError, match="f packs an argument in an unknown way"):
         translate(_executable(_thunk(custom_kernel_thunk={"custom_kernel": {"kernel_spec": spec}})))
-
-
-def test_a_thunk_of_no_kind_is_refused() -> None:
     with pytest.raises(CompileError, match="has 0 kinds instead of one"):
         translate(_executable(_thunk()))
-
-
-def test_a_field_that_is_not_known_is_refused_by_its_number() -> None:
+    with pytest.raises(CompileError, match="unknown allocation 7"):
+        translate(_executable(_thunk(memzero_thunk={"dest_buffer": {"slice": _slice(7)}})))
     unknown = message_type("Memzero").FromString(b"\xa2\x06\x01x")
     with pytest.raises(CompileError, match="sets the unknown field 100 of Memzero"):
         refuse_unknown_fields(unknown)
     thunk = message_type("Thunk").FromString(b"\xba\x1f\x00")
     with pytest.raises(CompileError, match="sets the unknown field 503 of Thunk"):
         translate(_executable(thunk))
-
-
-def test_a_step_on_an_allocation_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(CompileError, match="unknown allocation 7"):
-        translate(_executable(_thunk(memzero_thunk={"dest_buffer": {"slice": _slice(7)}})))
 
 
 def test_parameters_are_checked_against_the_kernels_signature() -> None:

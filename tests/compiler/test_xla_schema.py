@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -13,32 +15,6 @@ from pallasc.compiler.lowering import serialized
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
-
-FILES = (
-    "jaxlib/mosaic/gpu/mosaic_gpu.proto",
-    "xla/backends/gpu/codegen/kernels/custom_kernel.proto",
-    "xla/backends/gpu/runtime/copy_thunk.proto",
-    "xla/backends/gpu/runtime/dynamic_slice_thunk.proto",
-    "xla/backends/gpu/runtime/thunk.proto",
-    "xla/ffi/attribute_map.proto",
-    "xla/ffi/execution_state.proto",
-    "xla/pjrt/proto/compile_options.proto",
-    "xla/service/buffer_assignment.proto",
-    "xla/service/gpu/backend_configs.proto",
-    "xla/service/gpu/dense_data_intermediate.proto",
-    "xla/service/gpu/gpu_executable.proto",
-    "xla/service/gpu/launch_dimensions.proto",
-    "xla/service/hlo.proto",
-    "xla/service/shaped_slice.proto",
-    "xla/shape_util.proto",
-    "xla/stream_executor/gpu/tma_metadata.proto",
-    "xla/stream_executor/kernel_args_packing_spec.proto",
-    "xla/stream_executor/kernel_spec.proto",
-    "xla/stream_executor/launch_dim.proto",
-    "xla/util/split_proto/split_proto.proto",
-    "xla/xla.proto",
-    "xla/xla_data.proto",
-)
 
 
 def _varint(data: Any, at: int) -> tuple[int, int]:
@@ -68,30 +44,24 @@ def _descriptor_end(data: Any, start: int) -> int:
 
 
 def _file_descriptors(data: Any) -> Iterator[Any]:
+    """Yield the descriptors of XLA's files, which begin with a length and the file's name."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 
-    for name in FILES:
-        pattern = b"\n" + bytes([len(name)]) + name.encode()
-        at = data.find(pattern)
-        while at >= 0:
-            try:
-                file = FileDescriptorProto.FromString(data[at : _descriptor_end(data, at)])
-            except DecodeError:
-                file = FileDescriptorProto()
-            if file.message_type:
-                yield file
-                break
-            at = data.find(pattern, at + 1)
+    for found in re.finditer(rb"\n[\x05-\x7f](?:xla|jaxlib)/[\w/]+\.proto", data):
+        at = found.start()
+        if found[0][1] == len(found[0]) - 2:
+            with suppress(DecodeError):
+                yield FileDescriptorProto.FromString(data[at : _descriptor_end(data, at)])
 
 
 @pytest.fixture(scope="module")
 def installed() -> dict[str, Any]:
-    """Return every message type of the installed CUDA plugin by its full name."""
+    """Return the message types of the installed CUDA plugin by their full names."""
     found: dict[str, Any] = {}
 
     def add(prefix: str, message: Any) -> None:
-        name = f"{prefix}.{message.name}"
+        name = f"{prefix}.{message.name}" if prefix else message.name
         found[name] = message
         for nested in message.nested_type:
             add(name, nested)
@@ -102,90 +72,35 @@ def installed() -> dict[str, Any]:
     ):
         for descriptor in _file_descriptors(data):
             for message in descriptor.message_type:
-                add(f".{descriptor.package}" if descriptor.package else "", message)
+                add(descriptor.package, message)
     return found
 
 
-NAMES = {
-    "Allocation": "xla.BufferAllocationProto",
-    "Allocations": "xla.gpu.GpuExecutableProto.RepeatedBufferAllocations",
-    "ArgPacking": "stream_executor.KernelArgPackingSpecProto",
-    "While": "xla.gpu.WhileThunkProto",
-    "ArgsPacking": "stream_executor.KernelArgsPackingSpecProto",
-    "AsyncDone": "xla.gpu.AsyncDoneThunkProto",
-    "AsyncStart": "xla.gpu.AsyncStartThunkProto",
-    "Attribute": "xla.ffi.AttributeProto",
-    "AttributeEntry": "xla.ffi.AttributesMapProto.AttrsEntry",
-    "AttributesMap": "xla.ffi.AttributesMapProto",
-    "BlockDim": "stream_executor.BlockDimProto",
-    "ClusterDim": "stream_executor.ClusterDimProto",
-    "Constant": "xla.gpu.GpuExecutableProto.ConstantInfoProto",
-    "Copy": "xla.gpu.CopyThunkProto",
-    "CubinSource": "stream_executor.CudaCubinProto",
-    "CustomCall": "xla.gpu.CustomCallThunkProto",
-    "CustomKernel": "xla.gpu.CustomKernelProto",
-    "CustomKernelThunk": "xla.gpu.CustomKernelThunkProto",
-    "DenseData": "xla.gpu.DenseDataIntermediateProto",
-    "DeviceCopy": "xla.gpu.DeviceToDeviceCopyThunkProto",
-    "Dim3D": "stream_executor.Dim3DProto",
-    "DynamicSlice": "xla.gpu.DynamicSliceThunkProto",
-    "DynamicSliceFusion": "xla.gpu.DynamicSliceFusionThunkProto",
+READ = {
     "ExecutableAndOptionsProto": "xla.ExecutableAndOptionsProto",
-    "ExecutionState": "xla.ffi.ExecutionStateProto",
-    "FieldOverride": "xla.Record.FieldOverrideRecord",
-    "FieldPathPart": "xla.Record.FieldOverrideRecord.FieldPathPart",
-    "FileLocation": "xla.StackFrameIndexProto.FileLocation",
-    "GpuExecutableProto": "xla.gpu.GpuExecutableProto",
-    "HloComputation": "xla.HloComputationProto",
-    "HloInstruction": "xla.HloInstructionProto",
-    "HloModule": "xla.HloModuleProto",
-    "HloModuleWithConfig": "xla.HloModuleProtoWithConfig",
-    "Kernel": "xla.gpu.KernelThunkProto",
-    "KernelLoaderSpec": "stream_executor.KernelLoaderSpecProto",
-    "LaunchDims": "xla.gpu.LaunchDimensionsProto",
-    "Layout": "xla.LayoutProto",
-    "Literal": "xla.LiteralProto",
-    "Memset32": "xla.gpu.Memset32BitValueThunkProto",
-    "Memzero": "xla.gpu.MemzeroThunkProto",
-    "MosaicGpuKernelProto": "mosaic.gpu.MosaicGpuKernelProto",
-    "NullableShapedSlice": "xla.NullableShapedSliceProto",
-    "OpMetadata": "xla.OpMetadata",
-    "OptionalOffsets": "xla.gpu.OptionalDynamicSliceOffsetsProto",
-    "OptionalShape": "xla.gpu.OptionalShapeProto",
-    "OptionalSlice": "xla.gpu.OptionalBufferAllocationSliceProto",
-    "OptionalType": "xla.gpu.OptionalPrimitiveType",
-    "OutputEntry": "xla.gpu.GpuExecutableProto.OutputInfoMapEntry",
-    "OutputInfo": "xla.gpu.GpuExecutableProto.OutputInfoProto",
-    "ProgramShape": "xla.ProgramShapeProto",
-    "PtxSource": "stream_executor.CudaPtxProto",
-    "Record": "xla.Record",
-    "Relocation": "stream_executor.KernelArgPackingRelocationProto",
-    "ScalarAttribute": "xla.ffi.ScalarProto",
-    "Shape": "xla.ShapeProto",
-    "ShapeIndex": "xla.ShapeIndexProto",
-    "ShapedSlice": "xla.ShapedSliceProto",
-    "Slice": "xla.buffer_assignment.BufferAllocationSliceProto",
-    "SliceConfig": "xla.gpu.DynamicSliceConfig",
-    "SliceLinear": "xla.gpu.DynamicSliceConfig.Linear",
-    "SliceOffset": "xla.gpu.OptionalDynamicSliceOffsetsProto.DynamicSliceOffsetProto",
-    "SliceOffsets": "xla.gpu.OptionalDynamicSliceOffsetsProto.DynamicSliceOffsetsProto",
-    "SlicedParameter": "xla.gpu.DynamicSliceFusionThunkProto.ParameterProto",
-    "SlicedResult": "xla.gpu.DynamicSliceFusionThunkProto.ResultProto",
     "SplitProtoManifest": "xla.SplitProtoManifest",
-    "StackFrame": "xla.StackFrameIndexProto.StackFrame",
-    "StackFrameIndex": "xla.StackFrameIndexProto",
-    "ThreadDim": "stream_executor.ThreadDimProto",
-    "Thunk": "xla.gpu.ThunkProto",
-    "ThunkInfo": "xla.gpu.ThunkInfoProto",
-    "ThunkSequence": "xla.gpu.SequentialThunkProto",
-    "TmaDescriptor": "stream_executor.gpu.TmaDescriptorProto",
-    "TmaEntry": "stream_executor.gpu.TmaMetadataProto.ArgIndexToTmaInfoEntry",
-    "TmaMetadata": "stream_executor.gpu.TmaMetadataProto",
+    "GpuExecutableProto": "xla.gpu.GpuExecutableProto",
+    "MosaicGpuKernelProto": "mosaic.gpu.MosaicGpuKernelProto",
 }
-"""What XLA calls the messages of the schema."""
+"""XLA's names of the messages that are read from bytes; others are in their fields."""
 
-ALSO = {("ThunkSequence", "xla.gpu.ThunkSequenceProto")}
-"""Two messages of XLA's that are laid out alike."""
+
+@pytest.fixture(scope="module")
+def names(installed: dict[str, Any]) -> dict[str, str]:
+    """Return XLA's name of each message of the schema."""
+    found, new = dict(READ), list(READ)
+    while new:
+        name = new.pop()
+        types = {field.number: field.type_name for field in installed[found[name]].field}
+        for _, number, kind, _ in serialized.fields()[name]:
+            if kind in serialized.fields() and kind not in found and number in types:
+                found[kind] = types[number].removeprefix(".")
+                new.append(kind)
+    return found
+
+
+ALSO = {"ThunkSequence"}
+"""A schema message that stands for two messages of XLA, which are laid out alike."""
 
 RENAMED = {("DynamicSlice", "offset_modules"): "offset_as_function_of_indvar_modules_metadata"}
 
@@ -224,19 +139,17 @@ def _missing(name: str, field: str | None = None) -> bool:
     return ((name, field) if field else name) in absent
 
 
-def test_every_message_of_the_schema_has_a_name_in_xla() -> None:
-    assert set(NAMES) == set(serialized.fields())
+def test_every_message_of_the_schema_is_in_the_plugin(names: dict[str, str]) -> None:
+    assert {name for name in serialized.fields() if not _missing(name)} == set(names)
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(serialized.fields()))
 def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
-    installed: dict[str, Any], name: str
+    installed: dict[str, Any], names: dict[str, str], name: str
 ) -> None:
-    theirs = installed.get(f".{NAMES[name]}")
-    assert (theirs is None) == _missing(name)
-    if theirs is None:
+    if _missing(name):
         return
-    by_number = {field.number: field for field in theirs.field}
+    by_number = {field.number: field for field in installed[names[name]].field}
     for field_name, number, kind, repeated in serialized.fields()[name]:
         field = by_number.get(number)
         assert (field is None) == _missing(name, field_name), field_name
@@ -244,9 +157,9 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
             continue
         assert field.name == RENAMED.get((name, field_name), field_name)
         assert (field.label == 3) == repeated, field_name
-        if kind in NAMES:
+        if kind in names:
             found = field.type_name.removeprefix(".")
-            assert found == NAMES[kind] or (kind, found) in ALSO, field_name
+            assert found == names[kind] or kind in ALSO, field_name
         else:
             assert _WIRE[field.type] == _WIRE[serialized._SCALARS[kind]], field_name
         assert (field.type in (9, 12)) == (kind in ("string", "bytes")) or field.type == 11
@@ -259,9 +172,11 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
         "AsyncStart", "Slice", "ShapedSlice", "DynamicSliceFusion", "KernelLoaderSpec", "Constant",
     ],
 )  # fmt: skip
-def test_messages_that_make_steps_are_read_completely(installed: dict[str, Any], name: str) -> None:
+def test_messages_that_make_steps_are_read_completely(
+    installed: dict[str, Any], names: dict[str, str], name: str
+) -> None:
     known = {number for _, number, _, _ in serialized.fields()[name]}
-    theirs = {field.number: field.name for field in installed[f".{NAMES[name]}"].field}
+    theirs = {field.number: field.name for field in installed[names[name]].field}
     assert {number: theirs[number] for number in set(theirs) - known} == {}
 
 

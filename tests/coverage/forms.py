@@ -1,4 +1,4 @@
-"""What the kernels of this folder share: types of results, references, facts of a plan."""
+"""Code that kernels share: types of results, expected results, facts of a plan."""
 
 from __future__ import annotations
 
@@ -9,28 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import BEFORE_HOPPER
-from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallasc.specs.artifacts.plan import Copy, Fill, Pointer
-
-NO_BLOCKS = {
-    "0.10": "assert all(bm.has_trivial_window() for bm in grid_mapping.block_mappings)",
-}
-"""What the interpreter says of blocks of `pl.pallas_call`."""
-
-NO_LAYOUTS = {"0.10": "assert isinstance(tref_aval, state_types.AbstractRef)"}
-"""What it says of loads in a layout."""
-
-NO_PREDICATES = "predicate not supported"
-"""What it says of copies that `emit_pipeline` makes under a condition."""
-
-NO_REFERENCES = {"0.10": "KeyError: None"}
-"""What it says of references that a kernel is given."""
-
-NO_SEMAPHORES = "nan + semaphore"
-"""What it says of semaphores."""
-
 
 NEAR = {"rtol": 1e-2, "atol": 1e-2}
 """The tolerance of products of half precision."""
@@ -41,9 +22,9 @@ def like(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def vector(size: int = 128, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    """Return the type of a vector."""
-    return jax.ShapeDtypeStruct((size,), dtype)
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    """Return the type of an array."""
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def lane(**fields: Any) -> Any:
@@ -142,50 +123,12 @@ def plus_one(x: Any) -> Any:
     return x + np.ones((), x.dtype)
 
 
-def transposed(x: Any) -> Any:
-    return x.T
-
-
 def product(a: Any, b: Any) -> Any:
     return np.asarray(a, np.float32) @ np.asarray(b, np.float32)
 
 
 def exponentials(x: Any) -> Any:
     return np.exp(x)
-
-
-def exchanged(x: jax.Array, *, begins: int | None = None, **options: Any) -> jax.Array:
-    """Return what each of two blocks stores into the shared memory of the other one.
-
-    With `begins` that memory first holds so many times the block's own values.
-    """
-
-    def body(x_gmem: Any, out_gmem: Any, smem: Any, stored: Any, begun: Any = None) -> None:
-        block = lax.axis_index("c")
-        value = load(x_gmem.at[block], layout=plgpu.Layout.WGMMA, optimized=False)
-        if begun is not None:
-            store(smem, value * begins)
-            plgpu.commit_smem()
-            plgpu.barrier_arrive(begun)
-            plgpu.barrier_wait(begun)
-        plgpu.async_store_smem(
-            value, smem, stored, cluster_idx=1 - block, cluster_dim="c", **options
-        )
-        plgpu.barrier_wait(stored)
-        out_gmem[block] = load(smem, layout=plgpu.Layout.WGMMA)
-
-    transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
-    scratch = [plgpu.SMEM((64, 32), x.dtype, transforms=transforms), plgpu.Barrier()]
-    if begins is not None:
-        scratch.append(plgpu.ClusterBarrier(collective_axes=("c",)))
-    return plgpu.kernel(
-        body,
-        out_type=like(x),
-        scratch_types=scratch,
-        cluster=(2,),
-        cluster_names=("c",),
-        compiler_params=lane(),
-    )(x)
 
 
 def fetch(loaded: Any, *pairs: tuple[Any, Any]) -> None:

@@ -1,16 +1,15 @@
-"""Every field of `CompilerParams`, with a value that is not its default, and what it changes."""
+"""Every field of `CompilerParams`, with a value that is not its default, and its effect."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, HOPPER, SINCE_HOPPER
-from covering import compared, covers, fewer, no_ptx, plan, ptx, same_artifact
-from forms import NEAR, NO_BLOCKS, exponentials, like, maps, plus_one, product
+from covering import compared, covers, fewer, no_ptx, plan, same_artifact
+from forms import NEAR, array, exponentials, like, maps, plus_one, product, smem_bytes
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -27,17 +26,20 @@ def exponential(x: jax.Array, **fields: Any) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), compiler_params=plgpu.CompilerParams(**fields))(x)
 
 
-@covers("plgpu.CompilerParams", looks=[ptx(r"fma\.rn"), no_ptx(r"shared_profiler")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
+@covers(
+    "plgpu.CompilerParams", looks=[r"fma\.rn", no_ptx(r"shared_profiler")], expected=exponentials
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def default_parameters(x: jax.Array) -> jax.Array:
     return exponential(x)
 
 
 @covers(
     "plgpu.CompilerParams(approx_math)",
-    looks=[ptx(r"ex2\.approx"), fewer(r"fma\.rn", than="default_parameters")],
+    looks=[r"ex2\.approx", fewer(r"fma\.rn", than="default_parameters")],
+    expected=exponentials,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def approximate_mathematics(x: jax.Array) -> jax.Array:
     return exponential(x, approx_math=True)
 
@@ -60,86 +62,50 @@ def blocks(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 NO_CALL = {"0.12": "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"}
-NO_CALL_NOTE = (
-    "`pl.pallas_call` takes no parameters of this back end since 0.11; `emit_pipeline` does"
-)
-
-
-@covers(
-    "plgpu.CompilerParams(dimension_semantics)",
-    looks=[plan("16 blocks", lambda plan: math.prod(plan.launches[0].grid) == 16)],
-    gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note=NO_CALL_NOTE,
-)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
-def parallel_blocks(x: jax.Array) -> jax.Array:
-    return blocks(x, dimension_semantics=["parallel", "parallel"])
 
 
 @covers(
     "plgpu.CompilerParams(dimension_semantics)",
     looks=[plan("4 blocks instead of 16", lambda plan: plan.launches[0].grid == (4, 1, 1))],
     gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note=NO_CALL_NOTE,
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def sequential_blocks(x: jax.Array) -> jax.Array:
     return blocks(x, dimension_semantics=["parallel", "sequential"])
 
 
-@covers(
-    "plgpu.CompilerParams(max_concurrent_steps)",
-    looks=[
-        compared(
-            "more shared memory than",
-            lambda own, other: smem_bytes(own) > smem_bytes(other),
-            to="sequential_blocks",
-        )
-    ],
-    gaps=NO_CALL,
-    uninterpreted=NO_BLOCKS,
-    note=NO_CALL_NOTE,
-)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
-def concurrent_steps(x: jax.Array) -> jax.Array:
-    return blocks(x, dimension_semantics=["parallel", "sequential"], max_concurrent_steps=2)
-
-
-def smem_bytes(found: Any) -> int:
-    return max(launch.dynamic_smem_bytes for launch in found.plan.launches)
-
-
+# The dimensions of `plgpu.kernel` are parallel anyway.
 @covers(
     "plgpu.CompilerParams(dimension_semantics)",
     looks=[same_artifact("default_parameters")],
     gaps={"0.12": "dimension_semantics= is not supported by the unpipelined lowering"},
-    note="the dimensions of `plgpu.kernel` are parallel anyway",
+    expected=exponentials,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def parallel_kernel(x: jax.Array) -> jax.Array:
     return exponential(x, dimension_semantics=[])
 
 
+# `plgpu.kernel` takes it and leaves nothing of it; `emit_pipeline` has one of its own, see
+# `pipeline`.
 @covers(
     "plgpu.CompilerParams(max_concurrent_steps)",
     looks=[same_artifact("default_parameters")],
-    note="`plgpu.kernel` takes it and leaves nothing of it; `emit_pipeline` has one of its own, "
-    "see `pipeline`",
+    expected=exponentials,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def concurrent_steps_of_a_kernel(x: jax.Array) -> jax.Array:
     return exponential(x, max_concurrent_steps=2)
 
 
+# `BlockSpec` has it, see `pipeline_of_tiles`.
 @covers(
     "plgpu.CompilerParams(delay_release)",
     gaps=dict.fromkeys(
         ("0.10", "0.12"),
         "CompilerParams.__init__() got an unexpected keyword argument 'delay_release'",
     ),
-    note="`BlockSpec` has it, see `pipeline_of_tiles`",
 )
 @pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def delayed_release(x: jax.Array) -> jax.Array:
@@ -162,8 +128,8 @@ def through_smem(x: jax.Array, **fields: Any) -> jax.Array:
     )(x)
 
 
-@covers("plgpu.CompilerParams", looks=[ptx(r"bar\.sync")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@covers("plgpu.CompilerParams", looks=[r"bar\.sync"], expected=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def automatic_barriers(x: jax.Array) -> jax.Array:
     return through_smem(x)
 
@@ -171,8 +137,9 @@ def automatic_barriers(x: jax.Array) -> jax.Array:
 @covers(
     "plgpu.CompilerParams(unsafe_no_auto_barriers)",
     looks=[fewer(r"bar\.sync|barrier\.\S*sync", than="automatic_barriers")],
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def no_automatic_barriers(x: jax.Array) -> jax.Array:
     return through_smem(x, unsafe_no_auto_barriers=True)
 
@@ -183,19 +150,17 @@ def total(x: jax.Array, **fields: Any) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = jnp.broadcast_to(jnp.sum(x_gmem[...]), (128,))
 
-    return plgpu.kernel(
-        body,
-        out_type=jax.ShapeDtypeStruct((128,), jnp.float32),
-        compiler_params=plgpu.CompilerParams(**fields),
-    )(x)
+    return plgpu.kernel(body, out_type=array(128), compiler_params=plgpu.CompilerParams(**fields))(
+        x
+    )
 
 
 def totals(x: Any) -> Any:
     return np.full((128,), x.sum(), np.float32)
 
 
-@covers("plgpu.CompilerParams", looks=[ptx(r"shfl\.sync")])
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE, reference=totals)
+@covers("plgpu.CompilerParams", looks=[r"shfl\.sync"], expected=totals)
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE)
 def reduction(x: jax.Array) -> jax.Array:
     return total(x)
 
@@ -205,12 +170,13 @@ def reduction(x: jax.Array) -> jax.Array:
     looks=[
         compared(
             "4096 bytes more shared memory than",
-            lambda own, other: smem_bytes(own) == smem_bytes(other) + 4096,
+            lambda own, other: smem_bytes(own.plan) == smem_bytes(other.plan) + 4096,
             to="reduction",
         )
     ],
+    expected=totals,
 )
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE, reference=totals)
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE)
 def reduction_with_more_scratch(x: jax.Array) -> jax.Array:
     return total(x, reduction_scratch_bytes=2048 + 4096)
 
@@ -226,15 +192,18 @@ def scoped(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 @covers(
-    "plgpu.CompilerParams(profile_space)",
-    "plgpu.CompilerParams(profile_dir)",
-    "plgpu.TraceScope",
+    [
+        "plgpu.CompilerParams(profile_space)",
+        "plgpu.CompilerParams(profile_dir)",
+        "plgpu.TraceScope",
+    ],
     looks=[
-        ptx(r"%clock"),
+        r"%clock",
         plan("a profile with the region `work`", lambda plan: "work" in plan.profiles[0].names),
     ],
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile(x: jax.Array) -> jax.Array:
     return scoped(x, profile_space=8, profile_dir="traces")
 
@@ -245,11 +214,11 @@ def four_times_the_traces(own: Any, other: Any) -> bool:
 
 
 @covers(
-    "plgpu.CompilerParams(profile_trace_scope)",
-    "plgpu.TraceScope",
+    ["plgpu.CompilerParams(profile_trace_scope)", "plgpu.TraceScope"],
     looks=[compared("four times the traces of", four_times_the_traces, to="profile")],
+    expected=plus_one,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile_of_warps(x: jax.Array) -> jax.Array:
     scope = plgpu.TraceScope.WARP
     return scoped(x, profile_space=8, profile_dir="traces", profile_trace_scope=scope)
@@ -277,14 +246,15 @@ def plus_four(x: Any) -> Any:
     return x + 4
 
 
+# Of eight events two have room, and the others are written behind it: see
+# `profile_within_bounds`.
 @covers(
     "plgpu.CompilerParams(profile_space)",
-    looks=[ptx("%clock")],
+    looks=["%clock"],
     emulated="an access of 8 bytes at offset 1056 of shared memory, which has 1057 bytes",
-    note="of eight events two have room, and the others are written behind it: "
-    "see `profile_within_bounds`",
+    expected=plus_four,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_four)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile_of_a_loop(x: jax.Array) -> jax.Array:
     return repeated(x, profile_space=2, profile_dir="traces")
 
@@ -295,8 +265,9 @@ def profile_of_a_loop(x: jax.Array) -> jax.Array:
         compared("other code than", lambda own, other: own.ptx != other.ptx, to="profile_of_a_loop")
     ],
     gaps=without("profile_bounds_check"),
+    expected=plus_four,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_four)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile_within_bounds(x: jax.Array) -> jax.Array:
     return repeated(x, profile_space=2, profile_dir="traces", profile_bounds_check=True)
 
@@ -328,38 +299,37 @@ def squared(x: Any) -> Any:
     return product(x, x)
 
 
+# Transforms are those that the kernel names.
 @covers(
-    "plgpu.CompilerParams(lowering_semantics)",
-    "plgpu.LoweringSemantics",
+    ["plgpu.CompilerParams(lowering_semantics)", "plgpu.LoweringSemantics"],
     looks=[plan("a swizzle of 64 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {64})],
-    note="transforms are those that the kernel names",
+    expected=squared,
 )
-@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER, reference=squared, tolerance=NEAR)
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER, tolerance=NEAR)
 def lane_semantics(x: jax.Array) -> jax.Array:
     transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(64))
     return square(x, transforms, lowering_semantics=plgpu.LoweringSemantics.Lane)
 
 
+# Where the kernel names none.
 @covers(
-    "plgpu.CompilerParams(lowering_semantics)",
-    "plgpu.LoweringSemantics",
+    ["plgpu.CompilerParams(lowering_semantics)", "plgpu.LoweringSemantics"],
     gaps=dict.fromkeys(
         ("0.10", "0.12"),
         "When WGMMA lhs is passed in as a ref, it must be transformed by swizzling and tiling",
     ),
-    note="where the kernel names none",
 )
 @pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER)
 def lane_semantics_of_plain_memory(x: jax.Array) -> jax.Array:
     return square(x, (), lowering_semantics=plgpu.LoweringSemantics.Lane)
 
 
+# Mosaic finds the transforms.
 @covers(
-    "plgpu.CompilerParams(lowering_semantics)",
-    "plgpu.LoweringSemantics",
+    ["plgpu.CompilerParams(lowering_semantics)", "plgpu.LoweringSemantics"],
     looks=[plan("a swizzle of 128 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {128})],
-    note="Mosaic finds the transforms",
+    expected=squared,
 )
-@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER, reference=squared, tolerance=NEAR)
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER, tolerance=NEAR)
 def warpgroup_semantics(x: jax.Array) -> jax.Array:
     return square(x, (), lowering_semantics=plgpu.LoweringSemantics.Warpgroup)

@@ -1,14 +1,13 @@
-"""What a case's outcome is called: "ok", "gap: …", "fault: …", "found: …" or "wrong: …".
+"""The outcome of a case: "ok", "gap: …", "fault: …", "found: …" or "wrong: …".
 
-A gap is what JAX, Mosaic or `ptxas` refuse, in their words; a fault is what they compile into
-something else than was asked for; "found" is what the emulation of the PTX says of it. All are
-declared. What is not as declared is "wrong".
+A gap is a message of JAX, Mosaic, or `ptxas`; a fault is something else than the kernel asks for;
+"found" is a finding of the emulation. All are declared. Anything that is not declared is "wrong".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from covering import Case, Found, Look
@@ -18,61 +17,46 @@ def outcome(case: Case, arch: str, version: str, said: str, found: Found | None)
     """Return the outcome of compiling a case for an architecture.
 
     Args:
-        case: what is declared of it.
+        case: its declaration.
         arch: the architecture.
         version: JAX's version.
-        said: the compiler's message where it did not compile.
-        found: what it compiled to.
+        said: the compiler's message if it did not compile.
+        found: the result.
     """
     words = case.gap(version, arch)
     if found is None:
         return told("compiler", words, said)
     if words is not None:
         return f"wrong: it compiles, and was to say: {words}"
-    looks = [look for look in case.looks if look.applies(arch, version)]
+    looks = [look for look in case.looks if look.jax in ("", version)]
     verdicts = [text for look in looks if (text := verdict(look, found))]
-    return "; ".join(worst(verdicts)) or "ok"
+    return "; ".join([text for text in verdicts if text.startswith("wrong")] or verdicts) or "ok"
 
 
 def verdict(look: Look, found: Found) -> str:
-    """Return what a look comes to, "" if it is as it should be."""
+    """Return the outcome of a look, "" if it is as it should be."""
     try:
         wrong = look.wrong(found)
-    except Exception as error:  # what is looked for is not even there
+    except Exception as error:  # the thing to look at is absent
         return f"wrong: {look.says}: {type(error).__name__}: {error}"
     if look.fault:
         return f"fault: {look.fault}" if wrong else f"wrong: {look.says}, and was to be a fault"
     return f"wrong: {wrong}" if wrong else ""
 
 
-def worst(verdicts: Iterable[str]) -> list[str]:
-    """Return those verdicts that are wrong, or all if none is."""
-    kept = list(verdicts)
-    return [one for one in kept if one.startswith("wrong")] or kept
-
-
-def numbers(case: Case, version: str, said: str) -> str:
-    """Return the outcome of interpreting a case; `said` is "" where its numbers agree."""
-    return told("interpreter", case.unnumbered(version), said)
-
-
-def emulated(case: Case, version: str, arch: str, said: str) -> str:
-    """Return the outcome of emulating a case for an architecture.
-
-    A gap is what the emulator does not know or nobody can know; other words that are declared are
-    found: what JAX made of the kernel, or the kernel itself, is wrong.
-    """
+def emulated(case: Case, said: str) -> str:
+    """Return the outcome of emulating a case."""
     kind, _, why = said.partition(": ")
     if kind == "undefined":
         return f"gap: {why}"
-    outcome_told = told("emulator", case.ends(version, arch), said)
-    if kind != "UnsupportedError" and outcome_told.startswith("gap: "):
-        return f"found: {outcome_told.removeprefix('gap: ')}"
-    return outcome_told
+    found = told("emulator", case.emulated, said)
+    if kind != "UnsupportedError" and found.startswith("gap: "):
+        return f"found: {found.removeprefix('gap: ')}"
+    return found
 
 
 def told(who: str, words: str | None, said: str) -> str:
-    """Compare what was said with the words that were expected, which say why there is a gap."""
+    """Compare a message with the words that were expected."""
     if not said:
         return "ok" if words is None else f"wrong: the {who} was to say: {words}"
     if words is None or not any(_begins(text, words) for text in _beginnings(said)):
@@ -87,7 +71,7 @@ def _begins(text: str, words: str) -> bool:
 
 
 def _beginnings(said: str) -> Iterator[str]:
-    """Yield a message, and what follows the class of an error or the line where it was found."""
+    """Yield a message, and the text after the class of an error or the line of the finding."""
     yield said
     first, *more = said.split("\n", 1)
     while ": " in first:
@@ -95,13 +79,12 @@ def _beginnings(said: str) -> Iterator[str]:
         yield "\n".join([first, *more])
 
 
-def wrong(all_results: Mapping[str, Any]) -> list[str]:
+def wrong(cases: Mapping[str, Any]) -> list[str]:
     """Return a line for everything that is not as declared."""
-    lines = []
-    for name, case in all_results["cases"].items():
-        emulated_on = {f"emulated for {a}": text for a, text in case.get("emulated", {}).items()}
-        others = {"interpreter": case.get("numbers", ""), **emulated_on}
-        for where, text in [*case["targets"].items(), *others.items()]:
-            if text.startswith("wrong"):
-                lines.append(f"{all_results['declared'][name]['file']} {name} {where}: {text}")
-    return lines
+    return [
+        f"{name} {where}: {text}"
+        for name, case in cases.items()
+        for kind in ("targets", "emulated")
+        for where, text in case.get(kind, {}).items()
+        if text.startswith("wrong")
+    ]

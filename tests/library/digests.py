@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,23 +37,22 @@ def variants(*files: Path) -> list[Variant]:
 
 def digests(results: Iterable[VariantResult]) -> dict[str, str]:
     """Return the digest of each artifact, by the variant's id."""
-    found: dict[str, str] = {}
+    found = {}
     for result in results:
         if result.artifact is None:
             raise SystemExit(f"{result.variant.id} was not compiled: {result.error}")
-        assert result.variant.id not in found
         found[result.variant.id] = result.artifact.digest
     return found
 
 
-def toolchain(results: Iterable[VariantResult]) -> dict[str, Any]:
-    """Return the toolchain that artifacts name, which is part of what their digests cover."""
-    artifacts = [result.artifact for result in results if result.artifact is not None]
-    return dict(artifacts[0].toolchain)
+def toolchain(results: Sequence[VariantResult]) -> dict[str, Any] | None:
+    """Return the toolchain that the first artifact names, which its digest covers."""
+    artifact = results[0].artifact
+    return dict(artifact.toolchain) if artifact else None
 
 
 def recorded() -> dict[str, Any]:
-    """Return what is recorded for the installed JAX; nothing is for versions in between."""
+    """Return the record for the installed JAX; there is none for versions in between."""
     return json.loads(FILE.read_text()) if FILE.is_file() else {"toolchain": None, "digests": {}}
 
 

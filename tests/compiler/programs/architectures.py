@@ -6,37 +6,10 @@ import functools
 from typing import Any
 
 import jax
-import jax.experimental.pallas as pl
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 kernel = functools.partial(plgpu.kernel, out_type=jax.ShapeDtypeStruct((128, 128), jnp.float32))
-_SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-
-
-def _tile() -> Any:
-    return plgpu.SMEM((128, 128), jnp.float16, transforms=_SWIZZLED)
-
-
-def tensor_memory(x: Any) -> Any:
-    def body(x_ref: Any, o_ref: Any, a: Any, b: Any, acc: Any, barrier: Any) -> None:
-        plgpu.tcgen05_mma(acc, a, b, barrier, accumulate=False)  # HERE tensor_memory
-        o_ref[...] = x_ref[...]
-
-    barrier = plgpu.Barrier(orders_tensor_core=True)
-    accumulator = plgpu.TMEM((128, 128), jnp.float32)
-    return kernel(body, scratch_types=[_tile(), _tile(), accumulator, barrier])(x)
-
-
-def warpgroup_matrix(x: Any) -> Any:
-    def body(x_ref: Any, o_ref: Any, a: Any, b: Any) -> None:
-        def multiply(acc: Any) -> Any:
-            plgpu.wgmma(acc, a, b)  # HERE warpgroup_matrix
-            return acc[...]
-
-        o_ref[...] = pl.run_scoped(multiply, plgpu.ACC((128, 128), jnp.float32))
-
-    return kernel(body, scratch_types=[_tile(), _tile()])(x)
 
 
 def registers(x: Any) -> Any:
@@ -66,5 +39,5 @@ def tma(x: Any) -> Any:
 
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     function.__name__: (function, {"x": "f32[128, 128]"}, {})
-    for function in (tensor_memory, warpgroup_matrix, registers, cluster, tma)
+    for function in (registers, cluster, tma)
 }

@@ -2,7 +2,7 @@
 
 Usage: build.py OUTPUT TARGETS FILE [NAME...]. FILE defines CASES, name -> (function, args, static),
 for several devices with a mesh behind; OUTPUT gets JSON: for each case its record, blobs, the
-serialised executable, key and seconds, or its error. Bytes are in base64. TARGETS are joined by
+serialised executable and key, or its error. Bytes are in base64. TARGETS are joined by
 commas; the second is there to be refused.
 """
 
@@ -13,7 +13,6 @@ import json
 import os
 import runpy
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,14 @@ from pallasc.compiler.toolchain.setup import (
 )
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.errors import PallascError
+from pallasc.specs.arrays import resolve_array
+from pallasc.specs.canonical import labelled_key
+from pallasc.specs.gpus import resolve_target
 from pallasc.specs.objects import collector_past
 
 
 def parse_args(args: Any) -> Any:
     """Return the arrays in text as array specs."""
-    from pallasc.specs.arrays import resolve_array
-
     if isinstance(args, str):
         return resolve_array(args)
     if isinstance(args, list):
@@ -71,25 +71,20 @@ def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
     keep_executable(kept)
     from pallasc.compiler.lowering.compile import action_fields, compile_job, lower_job
     from pallasc.compiler.lowering.lower import Job
-    from pallasc.specs.canonical import labelled_key
-    from pallasc.specs.gpus import resolve_target
 
     function, args, static, *mesh = case
-    start = time.perf_counter()
     try:
         job = Job(function, parse_args(args), static, resolve_target(target), *mesh)
         lowered = lower_job(job)
         key = labelled_key(action_fields(job, lowered, tools))
         record, blobs = compile_job(job, lowered, tools)
     except PallascError as error:
-        return {"error": describe(error), "seconds": time.perf_counter() - start}
-    seconds = time.perf_counter() - start
+        return {"error": describe(error)}
     return {
         "record": record,
         "blobs": {name: base64.b64encode(blob).decode() for name, blob in blobs.items()},
         "executable": base64.b64encode(kept[0]).decode(),
         "key": key,
-        "seconds": seconds,
     }
 
 

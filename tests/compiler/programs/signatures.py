@@ -121,11 +121,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "lambda": (lambda x: x * 2, {"x": _X}, {}),
     "wide": (wide, {"x": "i64[16]"}, {}),
     "narrow": (wide, {"x": "i32[16]"}, {}),
-    "missing": (scaled, {"x": _X}, {}),
-    "too_many": (wide, [_X, _X], {}),
-    "too_many_for_two": (positional, [_X, _X, _X], {}),
     "too_many_bound": (functools.partial(scaled, by=2), [_X, _X], {}),
-    "twice": (optional, [_X, _X], {"y": 3}),
-    "unknown": (scaled, {"x": _X, "bye": _X}, {"by": 3}),
     "nearly": (scaled, {"x": _X}, {"by": 3, "nam": "x"}),
 }

@@ -62,13 +62,7 @@ def test_lines_come_back_with_functions_and_text(store: Store, tmp_path: Path) -
     assert found.text(found.stack(1)[0]) == "        return ref[...]"
     # The whole of the functions that frames are in is shown, and nothing else of the file.
     assert sorted(found.files[0].text) == [*range(4, 9), 11]
-
-
-def test_lines_of_ptx_without_a_location_belong_to_a_neighbour(
-    store: Store,
-) -> None:
-    found = read_source_lines(store, KEY)
-    assert found is not None
+    # Lines of PTX without a location belong to a neighbour.
     assert found.kernels[0].stacks == (1, 1, 1, 0)
     assert found.of("k", "c" * 64) is found.kernels[0]
     assert found.of("k", "d" * 64) is None

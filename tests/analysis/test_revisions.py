@@ -82,7 +82,6 @@ def test_what_is_not_there_is_refused(
         ("a@b.yaml@v1", ("a@b.yaml", "v1")),
         ("odd@name.yaml", ("odd@name.yaml", "")),
         ("@main", ("@main", "")),
-        ("k.yaml@", ("k.yaml@", "")),
     ],
 )
 def test_a_path_that_exists_has_no_revision(
