@@ -19,7 +19,6 @@ import c_exports  # noqa: F401  (as bundle_files)
 import exchange  # noqa: F401  (as bundle_files)
 import flat  # noqa: F401  (as bundle_files)
 import foreign  # noqa: F401  (as bundle_files)
-import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
 import native_build  # noqa: F401  (as bundle_files)
 import native_calls  # noqa: F401  (as bundle_files)
@@ -27,6 +26,7 @@ import native_comparison  # noqa: F401  (as bundle_files)
 import native_plans  # noqa: F401  (as bundle_files)
 import orders  # noqa: F401  (as bundle_files)
 import page_programs  # noqa: F401  (as bundle_files)
+import processes  # noqa: F401  (as bundle_files)
 import rig as programs
 import standin as control
 import standin_torch as torch_control

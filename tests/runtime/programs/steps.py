@@ -1,12 +1,7 @@
-"""Compile functions with several steps, and run them on the stand-in step by step.
-
-Usage: steps.py. Standard output gets one JSON object: function -> the steps of its plan and
-whether the numbers are right.
-"""
+"""Compile functions with several steps, and run them on the stand-in step by step."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -94,55 +89,56 @@ def _add_one_in_place(places: list[int]) -> None:
 ADD_ONE = _on(lambda x: x + 1)
 ADD = _on(lambda x, y: x + y)
 
+# Function, kinds and origins of its steps, the device for each launch, and the right result.
 CASES: dict[str, Any] = {
-    "filled": (filled, [_on(lambda: 1.5), ADD], lambda x: x + 1.5),
-    "constant": (constant, [ADD], lambda x: x + TABLE),
+    "filled": (
+        filled, "launch launch", "xla mosaic", [_on(lambda: 1.5), ADD], lambda x: x + 1.5
+    ),
+    "constant": (constant, "launch", "mosaic", [ADD], lambda x: x + TABLE),
     "around": (
-        around,
+        around, "launch launch launch launch", "mosaic xla mosaic xla",
         [ADD_ONE, _on(np.transpose), ADD_ONE, _on(lambda x: x * 2)],
         lambda x: ((x + 1).T + 1) * 2,
     ),
-    "in_place": (in_place, [_add_one_in_place] * 2, lambda x: x + 2),
-    "both": (both, [ADD_ONE, ADD_ONE], lambda x: {"once": x + 1, "again": (x + 2,)}),
-}
+    "in_place": (
+        in_place, "copy launch launch", "mosaic mosaic", [_add_one_in_place] * 2, lambda x: x + 2
+    ),
+    "both": (
+        both, "launch launch", "mosaic mosaic", [ADD_ONE, ADD_ONE],
+        lambda x: {"once": x + 1, "again": (x + 2,)},
+    ),
+}  # fmt: skip
 
 
 def main() -> None:
     """Compile all, then run all."""
     driver = standin.load()
     driver.reset()
-    made.install()
-    artifacts = {
-        name: pallasc.compile(function, "f32[128, 128]", target="h100-sxm")
-        for name, (function, _, _) in CASES.items()
-    }
+    framework = made.install()
     x = np.random.default_rng(3).integers(-9, 9, SHAPE).astype(np.float32)
-    report = {}
-    for name, (_, functions, reference) in CASES.items():
-        artifact = artifacts[name]
-        kernel = made.kernel(artifact)
-        driver.kernel("*")(emulate_steps(artifact, *functions))
-        wanted = reference(x)
-        right = [_same(kernel(x), wanted)]
-        tensors = made.arrays._by_type[made.Tensor]
-        mine = tensors.tensor("f32[128, 128]", values=x)
-        for _ in range(3):
-            right.append(_same(kernel(mine), wanted))
+    artifacts = {
+        name: pallasc.compile(case[0], "f32[128, 128]", target="h100-sxm")
+        for name, case in CASES.items()
+    }
+    for name, (_, steps, origins, functions, reference) in CASES.items():
+        plan, kernel, wanted = artifacts[name].plan, made.kernel(artifacts[name]), reference(x)
+        assert " ".join(type(step).__name__.lower() for step in plan.steps) == steps, name
+        assert " ".join(launch.origin for launch in plan.launches) == origins, name
+        driver.kernel("*")(emulate_steps(artifacts[name], *functions))
+        for array in (x, *[framework.tensor("f32[128, 128]", values=x)] * 3):
+            check(kernel(array), wanted)
         driver.check()
-        steps = [type(step).__name__.lower() for step in artifact.plan.steps]
-        origins = [launch.origin for launch in artifact.plan.launches]
-        report[name] = {"steps": steps, "origins": origins, "right": all(right)}
-    print(json.dumps(report))
 
 
-def _same(got: Any, wanted: Any) -> bool:
-    """Tell whether results are equal, whatever they lie in."""
-    if isinstance(wanted, dict):
-        return set(got) == set(wanted) and all(_same(got[key], wanted[key]) for key in wanted)
-    if isinstance(wanted, tuple):
-        return len(got) == len(wanted) and all(map(_same, got, wanted))
-    array = got.numpy() if isinstance(got, made.Tensor) else got
-    return bool((array == wanted).all())
+def check(got: Any, wanted: Any) -> None:
+    """Check that results are equal, whatever they lie in."""
+    if isinstance(wanted, dict | tuple):
+        assert len(got) == len(wanted)
+        for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
+            check(got[key], wanted[key])
+    else:
+        array = got.numpy() if isinstance(got, made.Tensor) else got
+        assert (array == wanted).all()
 
 
 main()
