@@ -35,8 +35,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no cc on the PATH")
 def test_tvm_ffi_calls_the_kernels(python: Path, tmp_path: Path) -> None:
-    folder = c_exports.export(c_exports.small_bundle(tmp_path / "made.pallasc"), tmp_path / "c")
-    library = c_exports.build_with_cc(folder, tmp_path / "build")
+    library = c_exports.build_with_cc(c_exports.export(tmp_path), tmp_path / "build")
     program = tmp_path / "page.py"
     (text,) = (
         block["text"]
