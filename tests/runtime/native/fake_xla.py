@@ -87,14 +87,6 @@ class Site:
         )
         return list(version), traits.value, _refused(answer, code)
 
-    def describe_shorter(self, stage: str, size: int, minor: int) -> tuple[bool, int]:
-        """Return whether a handler writes behind metadata of this size, and a code of failure."""
-        code = ctypes.c_int()
-        wrote = self._xla.fake_describe_shorter(
-            self.handler(stage), ctypes.c_size_t(size), minor, ctypes.byref(code)
-        )
-        return bool(wrote), code.value
-
     def instantiate(
         self, plans: Mapping[str, bytes], *, kernel: str = "made", origin: str = ""
     ) -> Refused | None:
