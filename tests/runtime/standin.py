@@ -37,17 +37,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compiled import compiled, compiler
 from standin_records import (
     Call,
     Device,
@@ -62,7 +59,6 @@ from standin_records import (
 )
 
 SOURCES = Path(__file__).parent / "driver"
-_BUILD = Path(__file__).parents[2] / "build" / "standin"
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
 _LINK = ("-shared", "-Wl,-soname,libcuda.so.1", "-Wl,--no-undefined", "-lpthread")
 
@@ -70,11 +66,6 @@ __all__ = ["Call", "Device", "Launch", "Options", "Standin", "TensorMap", "build
 __all__ += ["environment", "load"]
 
 LAUNCH_FAILED = 719
-
-
-def compiler() -> str | None:
-    """Return the C compiler at hand, or None."""
-    return shutil.which("cc") or shutil.which("gcc")
 
 
 def why_not() -> str:
@@ -86,30 +77,15 @@ def why_not() -> str:
 
 @functools.cache
 def build() -> Path:
-    """Return the built library, compiling it where these sources were not compiled before.
+    """Return the built library.
 
     The variable STANDIN_LIBRARY names one that was built otherwise.
     """
     if made_elsewhere := os.environ.get("STANDIN_LIBRARY"):
         return Path(made_elsewhere)
-    cc = compiler()
-    if cc is None:
-        raise RuntimeError("no C compiler: neither cc nor gcc is on the PATH")
-    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h"))
-    digest = hashlib.sha256(repr((_FLAGS, _LINK)).encode())
-    for path in sources:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    folder = _BUILD / digest.hexdigest()[:16]
-    library = folder / "libcuda.so.1"
-    if not library.exists():
-        _BUILD.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_BUILD) as scratch:
-            made = Path(scratch) / library.name
-            files = [str(path) for path in sources if path.suffix == ".c"]
-            subprocess.run([cc, *_FLAGS, *files, "-o", str(made), *_LINK], check=True)
-            folder.mkdir(exist_ok=True)
-            os.replace(made, library)
-    return library
+    sources = [path for path in SOURCES.iterdir() if path.suffix == ".c"]
+    headers = SOURCES.glob("*.h")
+    return compiled("libcuda.so.1", _FLAGS, sources, link=_LINK, watched=headers, folder="standin")
 
 
 def environment(

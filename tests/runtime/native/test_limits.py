@@ -1,10 +1,12 @@
-"""Limits of the C library and of the extension: the same in Python, documented, and refused."""
+"""Limits and headers of the C library: as in Python, documented, refused; they compile alone."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
+import c_exports
 import made
 import pytest
 import standin as control
@@ -51,6 +53,23 @@ def test_the_page_says_the_limits_of_the_sources() -> None:
         f"GPUs 0 to {fast['MOST_DEVICES'] - 1}, {fast['MOST_ARRAYS'] - 2} arrays",
     ):
         assert said in text
+
+
+@pytest.mark.parametrize(
+    ("compiler", "standard", "header", "more"),
+    [
+        # In the format no byte may lie between fields: what a compiler adds is not in the grammar.
+        ("cc", "c11", "flat_plan.h", ["-x", "c", "-Wpadded"]),
+        ("c++", "c++11", "include/pallasc.h", ["-x", "c++"]),
+    ],
+)
+def test_a_header_compiles_alone(
+    compiler: str, standard: str, header: str, more: list[str]
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} on the PATH")
+    flags = [f"-std={standard}", *c_exports.WARNINGS, "-fsyntax-only", *more]
+    c_exports.run([compiler, *flags, FOLDER / header])
 
 
 def test_a_gpu_beyond_the_last_is_refused(

@@ -37,11 +37,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tvm_ffi_calls_the_kernels(python: Path, tmp_path: Path) -> None:
     library = c_exports.build_with_cc(c_exports.export(tmp_path), tmp_path / "build")
     program = tmp_path / "page.py"
-    (text,) = (
-        block["text"]
-        for block in page_programs.BLOCK.finditer(PAGE.read_text("utf-8"))
-        if block["kind"] == "python" and "tvm_ffi" in block["text"]
-    )
+    (text,) = (text for text in page_programs.blocks(PAGE, "python") if "tvm_ffi" in text)
     program.write_text(text)
     calls = RUNTIME_TESTS / "programs" / "tvm_calls.py"
     environment = {**control.environment(), "PYTHONPATH": str(RUNTIME_TESTS)}
