@@ -10,13 +10,11 @@ compute capability 9.0 ("Stand-in H100"), driver 13.0, `cuInit` not called, empt
     driver.configure(driver_version=12080)      # any field of `Options`
     driver.fault("cuMemAlloc_v2", 2, nth=3)     # the third call from now on answers 2
     driver.fault("cuStreamSynchronize", 719, nth=0, sticky=True)  # every call; context is broken
-    driver.break_context(700)                   # like an earlier kernel that failed (next sync)
     driver.kernel("rms_norm_body")(function)    # function(launch) is that kernel; "*" is any
     driver.calls("cuMemAlloc_v2")               # list of Call: name, code, device, stream, values
     driver.launches                             # list of Launch: grid, parameter bytes, maps …
     driver.adopt(array)                         # numpy or torch CPU memory is device memory
     driver.live()                               # (allocations, bytes) that the program holds
-    driver.decode(map_bytes)                    # a TensorMap as it was encoded
     environment(devices="9.0,10.0", driver=12080)    # for a process of its own
 
 Functions of the driver go by their full symbol names (`cuMemAlloc_v2`, `cuLaunchKernelEx`). A
@@ -54,7 +52,6 @@ from standin_records import (
     RawDevice,
     RawLaunch,
     TensorMap,
-    decode_map,
     read_launch,
 )
 
@@ -188,10 +185,6 @@ class Standin:
         """Forget all faults."""
         self.library.standin_clear_faults()
 
-    def break_context(self, code: int, *, device: int = 0, sticky: bool = False) -> None:
-        """Let the primary context have failed: the next call that waits says so, or every call."""
-        assert not self.library.standin_break_context(device, code, sticky), "no primary context"
-
     def kernel(self, name: str = "*") -> Callable[[KernelFunction], KernelFunction]:
         """Decorate the function that is kernel `name`; "*" is every kernel without its own."""
 
@@ -303,12 +296,6 @@ class Standin:
         count = self.library.standin_live(device, ctypes.byref(size))
         return int(count), size.value
 
-    def decode(self, data: bytes) -> TensorMap:
-        """Return what a tensor map was encoded from."""
-        found = decode_map(data)
-        assert found is not None, "these bytes are no tensor map of the stand-in"
-        return found
-
 
 def _declare(library: ctypes.CDLL) -> None:
     u64, i32, text, pointer = ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
@@ -318,7 +305,6 @@ def _declare(library: ctypes.CDLL) -> None:
     for name in ("count", "call_count", "launch_count", "live", "seen", "unexpected"):
         getattr(library, f"standin_{name}").restype = u64
     library.standin_fault.argtypes = (text, i32, i32, i32)
-    library.standin_break_context.argtypes = (i32, i32, i32)
     library.standin_expect.argtypes = (text, ctypes.c_uint32, pointer, i32)
     library.standin_seen.argtypes = (u64,)
     library.standin_adopt.argtypes = (u64, u64, i32)

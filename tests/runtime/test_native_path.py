@@ -19,7 +19,6 @@ from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.calls import native_path
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.kernel import Kernel
-from pallasc.runtime.matching import arrays
 from pallasc.runtime.native import library as loading
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
 
@@ -373,18 +372,6 @@ def test_arrays_whose_api_is_of_another_major_version_are_described_by_python(
     assert left == []
     with pytest.raises(ArgumentError, match="f16"):
         kernel.into(current.tensor("f16[4, 64]"), b, out=out)
-
-
-def test_arrays_of_a_type_that_is_not_known_are_left_to_python(current: Any, adds: Any) -> None:
-    class Special(made.Tensor):
-        pass
-
-    a, b, out = _tensors(current, 3)
-    left = _warm(adds, a, b, out=out)
-    arrays._by_type[Special] = arrays._by_type[made.Tensor]
-    special = Special(a.pointer, a.dtype, a.shape)
-    adds.into(special, b, out=out)
-    assert left == ["into"]
 
 
 class _Working:

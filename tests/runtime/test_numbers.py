@@ -24,7 +24,3 @@ def test_the_numbers_are_right_from_numpy_jax_and_views(saved: Path) -> None:
 
 def test_the_numbers_are_right_from_torch(saved: Path, torch_process: Any) -> None:
     torch_process("library_torch.py", saved, devices="9.0")
-
-
-def test_plans_of_several_steps_of_mosaic_and_of_xla_give_the_right_numbers() -> None:
-    processes.run_program("steps.py")

@@ -64,5 +64,4 @@ def test_odd_calls_of_the_extension_are_left_to_python_or_launch_what_was_passed
     assert found["cases"] == KERNELS
     assert found["launched"] > KERNELS
     assert found["left to Python"] > KERNELS
-    for what in ("kernels refused", "damaged programs refused", "exceptions"):
-        assert found[what] > 0
+    assert found["exceptions"] > 0

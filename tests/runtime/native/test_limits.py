@@ -9,11 +9,10 @@ from pathlib import Path
 import c_exports
 import made
 import pytest
-import standin as control
 
-from pallasc.errors import ArgumentError, UnsupportedError
+from pallasc.errors import UnsupportedError
 from pallasc.runtime.adapters import jax_handlers
-from pallasc.runtime.native.library import FOLDER, Library
+from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.artifacts import flat_plan
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "native.md"
@@ -70,16 +69,6 @@ def test_a_header_compiles_alone(
         pytest.skip(f"no {compiler} on the PATH")
     flags = [f"-std={standard}", *c_exports.WARNINGS, "-fsyntax-only", *more]
     c_exports.run([compiler, *flags, FOLDER / header])
-
-
-def test_a_gpu_beyond_the_last_is_refused(
-    native: Library, runtime: control.Standin, framework: made.Framework
-) -> None:
-    runtime.devices(*["9.0"] * (DEVICES + 1))
-    opened = native.open(flat_plan.flat_plan(made.add(), name="made"))
-    opened.prepare(DEVICES - 1)
-    with pytest.raises(ArgumentError, match="GPU 64 is beyond the 64 that are supported"):
-        opened.prepare(DEVICES)
 
 
 @pytest.mark.parametrize(

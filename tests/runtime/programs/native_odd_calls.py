@@ -70,15 +70,14 @@ missing = object()
 new_capsule = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
 )(("PyCapsule_New", ctypes.pythonapi))
-NAMES = [b"dlpack_exchange_api", b"something_else"]
+NAME = b"dlpack_exchange_api"
 
 
 def address(name):
     return ctypes.cast(getattr(watcher, name), ctypes.c_void_p).value
 
 
-SOUND = API(1, 3, None, None, None, None, address("exchange_view"), address("exchange_stream"))
-WITHOUT = API(1, 0, None, None, None, None, None, address("exchange_stream"))
+EXCHANGE = API(1, 3, None, None, None, None, address("exchange_view"), address("exchange_stream"))
 
 
 class Fault(Exception):
@@ -139,7 +138,6 @@ class Case:
         self.kept = []
         self.is_slow = False
         self.front = self.make_front()
-        self.odd_kernel = self.faults
 
     def odd(self, share=0.05):
         """Tell whether something odd happens here; it is counted."""
@@ -175,77 +173,40 @@ class Case:
         return "left"
 
     def make_front(self):
+        """Return the function of a kernel; what `runtime/calls` gives for it is sound."""
         self.kept_front = None
-        api = self.one(0.02, SOUND, WITHOUT)
-        name = self.one(0.02, *NAMES)
-        kinds = self.one(0.02, (Array,), (), (Array,) * 5, (None, Array))
-        names = self.one(0.02, ("a", "b"), (), (None,) * 40, (None, None))
         plain = self.callback(lambda array: True) if self.any.random() < 0.5 else None
         written = self.callback(lambda arrays: None) if self.any.random() < 0.5 else None
         new_in = self.callback(self.new_in) if self.any.random() < 0.7 else None
         self.new_in_is_there = new_in is not None
-        capsule = new_capsule(ctypes.addressof(api), name, None)
-        if api is WITHOUT or name != NAMES[0] or self.any.random() < 0.4:
-            capsule = self.one(0.1, None, "x")  # arrays are described by Python
+        capsule = new_capsule(ctypes.addressof(EXCHANGE), NAME, None)
+        if self.any.random() < 0.4:
+            capsule = None  # arrays are described by Python
         describe = self.callback(self.describe)
         calls = (
             self.fallback, describe, describe, written, self.callback(self.new_here), new_in,
             self.callback(lambda stream: 5), plain,
             self.callback(lambda device: now["stream_now"].value or 0),
         )  # fmt: skip
-        calls = self.one(0.01, calls, (), calls[1:])
-        made = native.front(self.what, names, missing, kinds, capsule, calls, 0)
-        self.kept_front, self.can_ask_plain = made.__self__, plain is not None
-        self.add_route()
-        return made
-
-    def add_route(self):
-        plain = self.any.choice((0, 8)) * self.can_ask_plain
-        array = struct.pack("=8q", 2, 32, 7 | plain, 2, 4, 64, 64, 1)
-        words = array * 3
-        if self.odd(0.05):
-            words = self.changed(words)
-        slots = self.one(0.03, (0, 1), (0, 0), (5, 1), (0,), (-1, 1))
-        updated = self.one(0.02, (), (0,), (7,), (-1,))
-        leaves = self.one(0.03, ((True, 0),), (), ((True, 3),), ((True, -1),), (7,))
-        self.returns = self.one(0.02, self.any.randrange(3), 3, 9, -1)
-        results = (("result",),) * self.one(0.02, 1, 0, 30, 31)
+        made = native.front(self.what, ("a", "b"), missing, (Array,), capsule, calls, 0)
+        self.kept_front, self.returns = made.__self__, self.any.randrange(3)
+        asks = 7 | self.any.choice((0, 8)) * (plain is not None)
         calls = (
             self.callback(self.ready), self.callback(lambda device, stream: None),
             self.callback(lambda *order: lambda: None), self.callback(raising(Fault)),
         )  # fmt: skip
         self.kept_front.add(
-            2, words, self.one(0.02, ("f32",) * 3, (), ("f32", "f32", 7)),
-            slots, updated, self.returns, leaves, results,
-            ("workspace",) if self.has_workspace else None,
-            self.one(0.01, calls, (), calls * 2),
+            2, struct.pack("=8q", 2, 32, asks, 2, 4, 64, 64, 1) * 3, ("f32",) * 3, (0, 1), (),
+            self.returns, ((True, 0),), (("result",),),
+            ("workspace",) if self.has_workspace else None, calls,
         )  # fmt: skip
-
-    def changed(self, data):
-        """Change bytes, or how many there are."""
-        made = bytearray(data)
-        choice = self.any.random()
-        if choice < 0.3:
-            return bytes(made[: self.any.randrange(len(made) + 1)])
-        if choice < 0.4:
-            return bytes(made) + bytes(self.any.randrange(64))
-        at = self.any.randrange(len(made) // 8) * 8
-        value = self.any.choice((0, 1, 2, 31, 96, 2**63, 2**64 - 1, self.any.getrandbits(64)))
-        made[at : at + 8] = struct.pack("=Q", value)
-        return bytes(made)
+        return made
 
     def ready(self, device):
         """Return the program."""
-        count = self.one(0.03, 3, 0, 2, 4, 31, 32, -1)
-        numbers = [address("plan_launch"), 7, device, CONTEXT]
-        numbers += [address("driver_context"), address("driver_device")]
-        if self.odd(0.02):
-            numbers[self.any.choice((0, 1, 4, 5))] = 0
-        try:
-            return native.program(self, *numbers, count, self.has_workspace)
-        except ValueError:
-            seen["damaged programs refused"] += 1
-            return None
+        addresses = address("plan_launch"), address("driver_context"), address("driver_device")
+        numbers = addresses[0], 7, device, CONTEXT, *addresses[1:]
+        return native.program(self, *numbers, 3, self.has_workspace)
 
     def describe(self, array):
         """Return what Python tells of an array, mostly as it is."""
@@ -316,7 +277,7 @@ class Case:
 
     def call(self):
         """Make one call; return whether all of it was sound, and what was passed."""
-        self.places, self.faults = iter(range(64)), self.odd_kernel
+        self.places, self.faults = iter(range(64)), 0
         self.kept.clear()
         self.left.clear()
         self.prepare_driver()
@@ -390,11 +351,7 @@ class Case:
 def main():
     for number in range(COUNT):
         try:
-            try:
-                case = Case(number)
-            except (ValueError, TypeError, SystemError):
-                seen["kernels refused"] += 1
-                continue
+            case = Case(number)
             for _ in range(8):
                 case.call()
             case = None

@@ -1,7 +1,7 @@
 """Call an export through tvm-ffi on the stand-in, with arrays of numpy as device memory.
 
 Usage: tvm_calls.py LIBRARY PROGRAM: the program of the page is run, too, with `kernels/` replaced.
-Run by the Python of an environment that has tvm-ffi and numpy, and nothing of pallasc.
+Nothing of pallasc is imported.
 """
 
 from __future__ import annotations
