@@ -34,12 +34,12 @@ def small_bundle(path: Path) -> Path:
     return path
 
 
-def export(folder: Path, *, name: str = "kernels") -> Path:
+def export(folder: Path) -> Path:
     """Return a folder with an export of the small bundle."""
-    bundle, made = small_bundle(folder / "made.pallasc"), folder / name
+    bundle, made = small_bundle(folder / "made.pallasc"), folder / "kernels"
     with open_bundle(bundle) as opened:
         entries = [*opened.entries()]
-        export_c(opened, entries, made, name=name, native=FOLDER, version="1")
+        export_c(opened, entries, made, name="kernels", native=FOLDER, version="1")
     return made
 
 

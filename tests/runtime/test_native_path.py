@@ -401,28 +401,6 @@ def test_a_list_of_results_that_changes_within_a_call_keeps_them_until_it_is_ove
     assert left == []
 
 
-class _InterruptedError(BaseException):
-    """What ends a program, like an interrupt from the keyboard."""
-
-
-def test_an_interrupt_while_a_stream_is_asked_for_ends_the_call(
-    current: Any, runtime: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt() -> None:
-        raise _InterruptedError
-
-    asked: list[Any] = []
-    monkeypatch.setattr(native_path, "stream_handle", asked.append)
-    kernel = made.kernel(made.add())
-    a, b, out = _tensors(current, 3)
-    left = _warm(kernel, a, b, out=out)
-    launched = len(runtime.launches)
-    with pytest.raises(_InterruptedError):
-        kernel.into(a, b, out=out, stream=_Working(interrupt))
-    assert (asked, left) == ([], [])
-    assert len(runtime.launches) == launched
-
-
 def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:
     import weakref
 

@@ -29,10 +29,6 @@ CUDA_SUCCESS, ARGUMENT, DEVICE = 0, 1, 3
 Arrays = Callable[..., list[Tensor]]
 Run = Callable[..., tuple[int, str, str]]
 
-needs_cmake = pytest.mark.skipif(
-    not all(map(shutil.which, ("cmake", "c++"))), reason="needs cmake and c++ on the PATH"
-)
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -186,50 +182,6 @@ def test_eight_threads_may_begin_at_once(
     assert answers == [CUDA_SUCCESS] * 160
     assert len(standin.launches) == 160
     assert standin.count("cuLibraryLoadData") == 1
-
-
-USE = """
-#include <cmath>
-#include <math.h>
-#include <stdio.h>
-#include <math/math.h>
-
-int main()
-{
-    const int64_t shape[] = {4, 64};
-    pallasc_tensor arrays[3] = {};
-    size_t size = ::fabs(7.);
-    for (pallasc_tensor &array : arrays) {
-        array.dtype = "f32";
-        array.shape = shape;
-        array.rank = 2;
-    }
-    int status = math_spread_prepare(0, arrays, 3, &size);
-    printf("%d %zu\\n", status, size);
-    puts(math_spread(0, arrays, 3, NULL, size, NULL) ? math_last_error() : "launched");
-    return 0;
-}
-"""
-
-
-@needs_cmake
-def test_a_static_library_called_like_a_header_of_the_system_becomes_part_of_a_program(
-    tmp_path: Path,
-) -> None:
-    c_exports.export(tmp_path, name="math")
-    (tmp_path / "use.cpp").write_text(USE)
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.12)\nproject(user LANGUAGES C CXX)\n"
-        "add_subdirectory(math)\nadd_executable(use use.cpp)\n"
-        "target_compile_options(use PRIVATE -std=c++11 -Wall -Wextra -Wpedantic -Werror)\n"
-        "target_link_libraries(use PRIVATE math m ${CMAKE_DL_LIBS})\n"
-    )
-    c_exports.run(["cmake", "-S", tmp_path, "-B", tmp_path / "build"])
-    c_exports.run(["cmake", "--build", tmp_path / "build"])
-    use, environment = tmp_path / "build" / "use", control.environment()
-    assert subprocess.check_output([use], env=environment, text=True) == (
-        "0 1024\nspread@h100-sxm needs 1024 bytes of workspace at a multiple of 256, not at 0.\n"
-    )
 
 
 # ---- the command

@@ -65,30 +65,6 @@ def test_threads_launch_one_plan_at_once_without_a_mix_up(
     assert runtime.count("cuTensorMapEncodeTiled") >= 2
 
 
-def test_a_launch_can_be_captured(native: Library, runtime: control.Standin) -> None:
-    from cuda.bindings import driver
-
-    plan = native.open(flat_plan(made.add(), name="made"))
-    plan.prepare(0)
-    _, context = driver.cuDevicePrimaryCtxRetain(0)
-    driver.cuCtxSetCurrent(context)
-    runtime.configure(check_pointers=0)
-    _, stream = driver.cuStreamCreate(1)
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-    assert int(driver.cuStreamBeginCapture(stream, mode)[0]) == 0
-    plan.launch([1 << 20, 2 << 20, 3 << 20], stream=int(stream))
-    other = native.open(flat_plan(PLANS["constants"](), name="made"))
-    other.prepare(0)  # loads and uploads beside the capture
-    code, graph = driver.cuStreamEndCapture(stream)
-    assert int(code) == 0
-    assert runtime.launches == []
-    _, made_graph = driver.cuGraphInstantiate(graph, 0)
-    assert int(driver.cuGraphLaunch(made_graph, stream)[0]) == 0
-    (launch,) = runtime.launches
-    assert launch.replayed
-    driver.cuCtxSetCurrent(None)
-
-
 # ---- processes of their own
 
 
