@@ -24,9 +24,9 @@ name or because the driver is older than it, in fresh processes only:
 
 A kernel function gets a `Launch`. `launch.array(i, dtype, shape)` is numpy's view of the memory
 behind pointer parameter `i`; `launch.maps(i)` lists the tensor maps in a parameter passed by value,
-and `map.array()` views what one describes. It returns None, or a result code for the device to
-fail with. If it raises, the kernel fails with 719 and `driver.check()` raises its exception, as
-does the end of a test that uses the fixture.
+each with its offset. It returns None, or a result code for the device to fail with. If it raises,
+the kernel fails with 719 and `driver.check()` raises its exception, as does the end of a test that
+uses the fixture.
 
 What of this is a model and not measured on hardware: `driver/README.md`.
 """
