@@ -253,3 +253,11 @@ def test_the_summary_makes_a_table_and_a_record(whole: Path, packed: Path, tmp_p
     assert kept["units"][f"numbers/{VARIANT}"]["numpy"]["right"] is True
     assert "Traceback" not in record.read_text()
     assert str(ROOT) not in record.read_text()
+
+
+def test_the_references_of_numpy_agree_with_those_of_jax() -> None:
+    done = run_python(PROGRAMS / "gpu_references.py", SCRIPTS, environment=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 10
+    assert {name: off for name, off in found.items() if off > 1} == {}
