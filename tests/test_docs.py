@@ -314,9 +314,9 @@ SHELL: dict[str, Check] = {
 
 
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
-# runs it), the stand-in driver (test_docs_page.py, test_jax_page.py, native/test_page.py of
-# tests/runtime), a kernel around it (tests/checks/test_blocks.py), Tokamax
-# (tests/specs/test_tokamax.py), or a machine file (tests/xla_client/test_page.py).
+# runs it), the stand-in driver (tests/runtime/test_pages.py and native/test_page.py), a kernel
+# around it (tests/checks/test_blocks.py), Tokamax (tests/specs/test_tokamax.py), or a machine file
+# (tests/xla_client/test_page.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import re
 import shutil
 import subprocess
@@ -20,8 +19,7 @@ from pallasc.specs.bundle.c_export import export_c
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
-WARNINGS = "-Wall -Wextra -Werror"
-TEMPORARY_BYTES = 1000
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
 def small_bundle(path: Path) -> Path:
@@ -31,25 +29,18 @@ def small_bundle(path: Path) -> Path:
         for target in ("h100-sxm", "h200", "b200")
         for n in (64, 128)
     ]
-    spread = made.artifact(made.launch("three", 0, 3, 2), temporaries=[TEMPORARY_BYTES])
+    spread = made.artifact(made.launch("three", 0, 3, 2), temporaries=[1000])
     path.write_bytes(build_bundle([*items, Item("spread", {}, spread)], level=3))
     return path
 
 
-def export(bundle: Path, folder: Path, *, name: str = "kernels") -> Path:
-    """Export all of a bundle."""
+def export(folder: Path) -> Path:
+    """Return a folder with an export of the small bundle."""
+    bundle, made = small_bundle(folder / "made.pallasc"), folder / "kernels"
     with open_bundle(bundle) as opened:
         entries = [*opened.entries()]
-        export_c(opened, entries, folder, name=name, native=FOLDER, version="1")
-    return folder
-
-
-def build_with_cmake(folder: Path, build: Path) -> Path:
-    """Return the shared library, built by CMake."""
-    flags = [f"-DCMAKE_C_FLAGS={WARNINGS}", "-DBUILD_SHARED_LIBS=ON"]
-    run(["cmake", "-S", folder, "-B", build, *flags])
-    run(["cmake", "--build", build])
-    return next(build.glob("lib*.so"))
+        export_c(opened, entries, made, name="kernels", native=FOLDER, version="1")
+    return made
 
 
 def build_with_cc(folder: Path, build: Path) -> Path:
@@ -62,7 +53,7 @@ def build_with_cc(folder: Path, build: Path) -> Path:
     flags = ["-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-DPALLASC_API="]
     run(
         [
-            *(shutil.which("cc") or "gcc", *WARNINGS.split(), *flags, *includes),
+            *(shutil.which("cc") or "gcc", *WARNINGS, *flags, *includes),
             *(folder / source for source in sources),
             *("-o", library, "-Wl,-z,nodelete,-z,defs", "-pthread", "-ldl"),
         ]
@@ -100,16 +91,11 @@ def tensor(
     return Tensor(address, dtype.encode(), sizes, steps, rank)
 
 
-_COPIES = itertools.count()
-
-
 class Export:
     """An exported library with a state of its own: each test loads a copy."""
 
     def __init__(self, library: Path, folder: Path) -> None:
-        copy = folder / f"{next(_COPIES)}.so"
-        shutil.copy(library, copy)
-        self.functions: Any = ctypes.CDLL(str(copy))
+        self.functions: Any = ctypes.CDLL(str(shutil.copy(library, folder / "own.so")))
         self.functions.kernels_last_error.restype = ctypes.c_char_p
 
     @property
@@ -125,16 +111,10 @@ class Export:
         return function(device, passed, len(arrays), ctypes.byref(size)), size.value
 
     def launch(
-        self,
-        kernel: str,
-        *arrays: Tensor,
-        device: int = 0,
-        workspace: int = 0,
-        workspace_bytes: int = 0,
-        stream: int = 0,
+        self, kernel: str, *arrays: Tensor, device: int = 0, workspace: tuple[int, int] = (0, 0)
     ) -> int:
-        """Return the status of a launch."""
+        """Return the status of a launch; a workspace has an address and a size."""
         passed = (Tensor * len(arrays))(*arrays)
-        given = ctypes.c_void_p(workspace), ctypes.c_size_t(workspace_bytes)
+        given = ctypes.c_void_p(workspace[0]), ctypes.c_size_t(workspace[1])
         function = getattr(self.functions, f"kernels_{kernel}")
-        return int(function(device, passed, len(arrays), *given, ctypes.c_void_p(stream)))
+        return int(function(device, passed, len(arrays), *given, None))

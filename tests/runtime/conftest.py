@@ -25,9 +25,9 @@ from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.native.library import extension
 
 for name in (
-    "bundle_files", "c_exports", "exchange", "flat", "foreign", "gpu_scripts", "native_build",
-    "native_calls", "native_comparison", "native_plans", "orders", "page_programs",
-    "tuned_bundles", "tuned_jobs",
+    "bundle_files", "c_exports", "exchange", "flat", "foreign", "native_build", "native_calls",
+    "native_comparison", "native_plans", "orders", "page_programs", "processes", "tuned_bundles",
+    "tuned_jobs",
 ):  # fmt: skip
     import_module(name)  # found here for the tests, which import it by its bare name
 sys.path.pop(0)

@@ -29,6 +29,12 @@ def environment(given: dict[str, str], folder: Path) -> dict[str, str]:
     }
 
 
+def blocks(page: Path, kind: str) -> list[str]:
+    """Return the blocks of a page in a language."""
+    found = BLOCK.finditer(page.read_text("utf-8"))
+    return [block["text"] for block in found if block["kind"] == kind]
+
+
 def commands(page: Path) -> Iterator[list[str]]:
     """Yield what runs, in order: lines of consoles, and programs."""
     for block in BLOCK.finditer(page.read_text("utf-8")):

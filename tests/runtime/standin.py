@@ -10,13 +10,11 @@ compute capability 9.0 ("Stand-in H100"), driver 13.0, `cuInit` not called, empt
     driver.configure(driver_version=12080)      # any field of `Options`
     driver.fault("cuMemAlloc_v2", 2, nth=3)     # the third call from now on answers 2
     driver.fault("cuStreamSynchronize", 719, nth=0, sticky=True)  # every call; context is broken
-    driver.break_context(700)                   # like an earlier kernel that failed (next sync)
     driver.kernel("rms_norm_body")(function)    # function(launch) is that kernel; "*" is any
     driver.calls("cuMemAlloc_v2")               # list of Call: name, code, device, stream, values
     driver.launches                             # list of Launch: grid, parameter bytes, maps …
     driver.adopt(array)                         # numpy or torch CPU memory is device memory
     driver.live()                               # (allocations, bytes) that the program holds
-    driver.decode(map_bytes)                    # a TensorMap as it was encoded
     environment(devices="9.0,10.0", driver=12080)    # for a process of its own
 
 Functions of the driver go by their full symbol names (`cuMemAlloc_v2`, `cuLaunchKernelEx`). A
@@ -26,9 +24,9 @@ name or because the driver is older than it, in fresh processes only:
 
 A kernel function gets a `Launch`. `launch.array(i, dtype, shape)` is numpy's view of the memory
 behind pointer parameter `i`; `launch.maps(i)` lists the tensor maps in a parameter passed by value,
-and `map.array()` views what one describes. It returns None, or a result code for the device to
-fail with. If it raises, the kernel fails with 719 and `driver.check()` raises its exception, as
-does the end of a test that uses the fixture.
+each with its offset. It returns None, or a result code for the device to fail with. If it raises,
+the kernel fails with 719 and `driver.check()` raises its exception, as does the end of a test that
+uses the fixture.
 
 What of this is a model and not measured on hardware: `driver/README.md`.
 """
@@ -37,17 +35,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compiled import compiled, compiler
 from standin_records import (
     Call,
     Device,
@@ -57,12 +52,10 @@ from standin_records import (
     RawDevice,
     RawLaunch,
     TensorMap,
-    decode_map,
     read_launch,
 )
 
 SOURCES = Path(__file__).parent / "driver"
-_BUILD = Path(__file__).parents[2] / "build" / "standin"
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
 _LINK = ("-shared", "-Wl,-soname,libcuda.so.1", "-Wl,--no-undefined", "-lpthread")
 
@@ -70,11 +63,6 @@ __all__ = ["Call", "Device", "Launch", "Options", "Standin", "TensorMap", "build
 __all__ += ["environment", "load"]
 
 LAUNCH_FAILED = 719
-
-
-def compiler() -> str | None:
-    """Return the C compiler at hand, or None."""
-    return shutil.which("cc") or shutil.which("gcc")
 
 
 def why_not() -> str:
@@ -86,30 +74,15 @@ def why_not() -> str:
 
 @functools.cache
 def build() -> Path:
-    """Return the built library, compiling it where these sources were not compiled before.
+    """Return the built library.
 
     The variable STANDIN_LIBRARY names one that was built otherwise.
     """
     if made_elsewhere := os.environ.get("STANDIN_LIBRARY"):
         return Path(made_elsewhere)
-    cc = compiler()
-    if cc is None:
-        raise RuntimeError("no C compiler: neither cc nor gcc is on the PATH")
-    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h"))
-    digest = hashlib.sha256(repr((_FLAGS, _LINK)).encode())
-    for path in sources:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    folder = _BUILD / digest.hexdigest()[:16]
-    library = folder / "libcuda.so.1"
-    if not library.exists():
-        _BUILD.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_BUILD) as scratch:
-            made = Path(scratch) / library.name
-            files = [str(path) for path in sources if path.suffix == ".c"]
-            subprocess.run([cc, *_FLAGS, *files, "-o", str(made), *_LINK], check=True)
-            folder.mkdir(exist_ok=True)
-            os.replace(made, library)
-    return library
+    sources = [path for path in SOURCES.iterdir() if path.suffix == ".c"]
+    headers = SOURCES.glob("*.h")
+    return compiled("libcuda.so.1", _FLAGS, sources, link=_LINK, watched=headers, folder="standin")
 
 
 def environment(
@@ -211,10 +184,6 @@ class Standin:
     def clear_faults(self) -> None:
         """Forget all faults."""
         self.library.standin_clear_faults()
-
-    def break_context(self, code: int, *, device: int = 0, sticky: bool = False) -> None:
-        """Let the primary context have failed: the next call that waits says so, or every call."""
-        assert not self.library.standin_break_context(device, code, sticky), "no primary context"
 
     def kernel(self, name: str = "*") -> Callable[[KernelFunction], KernelFunction]:
         """Decorate the function that is kernel `name`; "*" is every kernel without its own."""
@@ -327,12 +296,6 @@ class Standin:
         count = self.library.standin_live(device, ctypes.byref(size))
         return int(count), size.value
 
-    def decode(self, data: bytes) -> TensorMap:
-        """Return what a tensor map was encoded from."""
-        found = decode_map(data)
-        assert found is not None, "these bytes are no tensor map of the stand-in"
-        return found
-
 
 def _declare(library: ctypes.CDLL) -> None:
     u64, i32, text, pointer = ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
@@ -342,7 +305,6 @@ def _declare(library: ctypes.CDLL) -> None:
     for name in ("count", "call_count", "launch_count", "live", "seen", "unexpected"):
         getattr(library, f"standin_{name}").restype = u64
     library.standin_fault.argtypes = (text, i32, i32, i32)
-    library.standin_break_context.argtypes = (i32, i32, i32)
     library.standin_expect.argtypes = (text, ctypes.c_uint32, pointer, i32)
     library.standin_seen.argtypes = (u64,)
     library.standin_adopt.argtypes = (u64, u64, i32)

@@ -15,7 +15,6 @@ _TYPES = (
     *("bfloat16", "float32_ftz", "tfloat32", "tfloat32_ftz", "16u4_align8b", "16u4_align16b"),
     "16u6_align16b",
 )
-_NUMPY = {"float32_ftz": "float32", "tfloat32": "float32", "tfloat32_ftz": "float32"}
 _SWIZZLE_BYTES = (0, 32, 64, 128, 128, 128, 128)
 _INTERLEAVE_BYTES = (0, 16, 32)
 _L2_BYTES = (0, 64, 128, 256)
@@ -119,17 +118,6 @@ class TensorMap:
     nan_fill: bool
     im2col: Mapping[str, Any] | None = None
 
-    def array(self, dtype: str | None = None) -> Any:
-        """View the described memory as a numpy array, major dimension first."""
-        import numpy
-
-        kind = _numpy_dtype(dtype or _NUMPY.get(self.dtype, self.dtype))
-        shape = self.dims[::-1]
-        strides = (*self.strides[::-1], kind.itemsize)
-        last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-        flat = numpy.frombuffer(_memory(self.address, last + kind.itemsize), dtype=numpy.uint8)
-        return numpy.ndarray(shape, kind, buffer=flat, strides=strides)
-
 
 def decode_map(data: bytes) -> TensorMap | None:
     """Return what the 128 bytes were encoded from, or None where they are no tensor map."""
@@ -175,11 +163,8 @@ class Launch:
     smem_bytes: int
     attributes: tuple[tuple[int, bytes], ...]
     parameters: tuple[bytes, ...]
-    offsets: tuple[int, ...]
     device: int
-    context: int
     stream: int
-    thread: int
     sequence: int
     library: int
     code: int = 0
@@ -243,11 +228,8 @@ def read_launch(raw: RawLaunch) -> Launch:
         smem_bytes=raw.smem_bytes,
         attributes=tuple((int.from_bytes(row[:4], "little"), row[8:]) for row in rows),
         parameters=tuple(data[at : at + size] for at, size in zip(starts, sizes, strict=True)),
-        offsets=tuple(raw.offsets[: raw.parameter_count]),
         device=raw.device,
-        context=raw.context,
         stream=raw.stream,
-        thread=raw.thread,
         sequence=raw.sequence,
         library=raw.library or 0,
         code=raw.code,

@@ -57,24 +57,17 @@ def test_a_function_that_the_driver_has_not(fresh_process: Any) -> None:
 
 
 def test_no_driver_at_all() -> None:
-    if _real_driver():
+    code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
+    if subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0:
         pytest.skip("this machine has an NVIDIA driver")
     hidden = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _OPEN], env=hidden, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == (
+    command = [sys.executable, "-P", "-c", _OPEN]
+    assert subprocess.check_output(command, env=hidden, text=True) == (
         "DeviceError 4 no NVIDIA driver here: libcuda.so.1 cannot be loaded.\n"
         "  Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for "
         "those built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus "
         "all.\n"
     )
-
-
-def _real_driver() -> bool:
-    code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    return done.returncode == 0
 
 
 def test_no_cuda_bindings(fresh_process: Any) -> None:
@@ -83,29 +76,78 @@ def test_no_cuda_bindings(fresh_process: Any) -> None:
     assert done.stdout.endswith("\n  Run pip install cuda-bindings.\n")
 
 
-def test_two_threads_open_it_once(fresh_process: Any) -> None:
-    code = """
-import threading
-from pallasc.runtime.device.devices import open_driver
-found, gate = [], threading.Barrier(8)
-def work():
-    gate.wait()
-    found.append(open_driver())
-threads = [threading.Thread(target=work) for _ in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-print(len(set(map(id, found))), len(found))
+# A child of a fork while another thread holds what it needs; `hold` is called in that thread.
+_FORK = """
+import os, signal, threading
+inside, go = threading.Event(), threading.Event()
+def wait():
+    inside.set()
+    go.wait()
+def said(work, *arguments):
+    try:
+        work(*arguments)
+    except Exception as error:
+        print(str(error).partition(";")[0], flush=True)
+def fork_while(hold, *works):
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    if not (child := os.fork()):
+        signal.alarm(900)
+        for work in works:
+            said(work)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+    go.set()
+    thread.join()
 """
-    assert fresh_process(code).stdout == "1 8\n"
+FORKED = "this process was forked from one that uses the GPU\n"
 
 
-def test_a_fork_is_refused_with_a_reason(fresh_process: Any) -> None:
+def test_two_threads_open_it_once_and_a_fork_at_that_time_does_not_hang(
+    fresh_process: Any,
+) -> None:
     code = """
-import os
+from pallasc.runtime.device import devices
+real, opened = devices._open, []
+def slow():
+    opened.append(1)
+    wait()
+    return real()
+devices._open = slow
+threads = [threading.Thread(target=devices.open_driver) for _ in range(4)]
+for thread in threads: thread.start()
+fork_while(lambda: None, devices.open_driver)
+for thread in threads: thread.join()
+print(devices.open_driver().version, len(opened))
+"""
+    assert fresh_process(_FORK + code).stdout == f"{FORKED}0\n13000 1\n"
+
+
+def test_a_fork_while_another_thread_loads_does_not_hang(fresh_process: Any) -> None:
+    """Whatever lock is held when a process forks is nobody's in the child."""
+    code = """
+import made
+from pallasc.runtime.device.devices import get_device, state
+framework = made.install()
+kernel, again = made.kernel(made.add()), made.kernel(made.add())
+a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
+kernel(a, b)
+def hold():
+    with state.lock:
+        wait()
+calls = [lambda call=call: call(a, b) for call in (kernel, again, kernel.unchecked)]
+fork_while(hold, *calls, lambda: kernel.preload(0), lambda: get_device(0))
+"""
+    done = fresh_process(_FORK + code)
+    assert done.stdout == f"{FORKED * 5}0\n", done.stderr
+
+
+def test_a_fork_is_refused_with_a_reason_and_its_parent_goes_on(fresh_process: Any) -> None:
+    code = """
 from pallasc.runtime.device.devices import get_device
 get_device(0)
-child = os.fork()
-if child == 0:
+if not (child := os.fork()):
     try:
         get_device(0)
     except Exception as error:
@@ -114,80 +156,11 @@ if child == 0:
 os.waitpid(child, 0)
 print(get_device(0))
 """
-    assert fresh_process(code).stdout == (
+    assert fresh_process(_FORK + code).stdout == (
         "DeviceError this process was forked from one that uses the GPU; CUDA does not work in "
         'it.\n  Start processes with multiprocessing.get_context("spawn").\n'
         "GPU 0 (Stand-in H100, sm_90)\n"
     )
-
-
-def test_a_fork_while_another_thread_opens_the_driver_does_not_hang(fresh_process: Any) -> None:
-    code = """
-import os, signal, threading
-from pallasc.runtime.device import devices
-inside, go = threading.Event(), threading.Event()
-real = devices._open
-def slow():
-    inside.set()
-    go.wait()
-    return real()
-devices._open = slow
-thread = threading.Thread(target=devices.open_driver)
-thread.start()
-inside.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(900)
-    try:
-        devices.open_driver()
-    except Exception as error:
-        print(str(error).partition(";")[0], flush=True)
-    os._exit(0)
-print(os.waitpid(child, 0)[1])
-go.set()
-thread.join()
-print(devices.open_driver().version)
-"""
-    said = "this process was forked from one that uses the GPU\n"
-    assert fresh_process(code).stdout == f"{said}0\n13000\n"
-
-
-def test_a_fork_while_another_thread_loads_does_not_hang(fresh_process: Any) -> None:
-    """Whatever lock is held when a process forks is nobody's in the child."""
-    code = """
-import os, signal, threading
-import made
-from pallasc.runtime.device.devices import state
-framework = made.install()
-kernel = made.kernel(made.add())
-a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
-kernel(a, b)
-held = state.lock
-inside, go = threading.Event(), threading.Event()
-def hold():
-    with held:
-        inside.set()
-        go.wait()
-thread = threading.Thread(target=hold)
-thread.start()
-inside.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(900)
-    again = made.kernel(made.add())
-    for call in (kernel, again, kernel.unchecked, lambda *_: kernel.preload(0)):
-        try:
-            call(a, b)
-        except Exception as error:
-            print(str(error).partition(";")[0], flush=True)
-    os._exit(0)
-print(os.waitpid(child, 0)[1])
-go.set()
-thread.join()
-"""
-    done = fresh_process(code)
-    said = "this process was forked from one that uses the GPU\n"
-    assert done.stdout == f"{said * 4}0\n", done.stderr
 
 
 def test_a_child_tries_a_driver_again_that_its_parent_could_not_start(fresh_process: Any) -> None:
@@ -213,8 +186,6 @@ os.waitpid(child, 0)
 def test_an_old_driver_without_newer_functions_works(fresh_process: Any) -> None:
     """12.0 has neither cuFuncLoad nor cuKernelGetParamInfo."""
     code = """
-import sys
-sys.path.insert(0, sys.argv[1])
 import made
 framework = made.install()
 older = made.cubin().replace(b"release 13", b"release 12")
@@ -222,7 +193,5 @@ kernel = made.kernel(made.add(minimum_driver=None, code=older))
 a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
 print(kernel(a, b).shape)
 """
-    from pathlib import Path
-
-    done = fresh_process(code, str(Path(__file__).parent), driver=12000)
+    done = fresh_process(code, driver=12000)
     assert done.stdout == "(4, 64)\n", done.stderr

@@ -19,7 +19,6 @@ from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.calls import native_path
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.kernel import Kernel
-from pallasc.runtime.matching import arrays
 from pallasc.runtime.native import library as loading
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
 
@@ -78,14 +77,6 @@ def _tensors(framework: Any, count: int, text: str = TEXT) -> list[Any]:
     return [framework.tensor(text) for _ in range(count)]
 
 
-def _seen(driver: Any) -> list[Any]:
-    """Return what the driver was given to launch, without what differs from call to call."""
-    return [
-        (launch.grid, launch.block, launch.cluster, launch.dynamic_smem_bytes, launch.pdl)
-        for launch in driver.launches
-    ]
-
-
 def test_calls_go_through_c(current: Any, adds: Any) -> None:
     a, b, out = _tensors(current, 3)
     a.numpy()[...], b.numpy()[...] = 2, 3
@@ -112,48 +103,30 @@ def test_a_plan_of_every_step_runs_in_order(current: Any, runtime: Any) -> None:
     )
     kernel = made.kernel(artifact)
     a, b, out = _tensors(current, 3)
-    for _ in range(TIMES - 1):
-        kernel.into(a, b, out=out)
-    python = runtime.launches[-2:], [call.name for call in runtime.calls()][-3:]
     left = _warm(kernel, a, b, out=out)
-    kernel.into(a, b, out=out)
-    native = runtime.launches[-2:]
+    kernel.into(a, b, out=out, stream=1)
     assert left == []
-    assert [(one.grid, one.block, one.cluster, one.pdl) for one in native] == [
-        (one.grid, one.block, one.cluster, one.pdl) for one in python[0]
-    ]
-    assert native[1].parameters == python[0][1].parameters
+    assert current.empty_streams[-1] == 1
+    first, second = runtime.launches[-2:]
+    assert (first.grid, first.cluster, first.pdl) == ((4, 2, 1), (2, 1, 1), True)
+    assert second.parameters == (bytes.fromhex("2a000000"), runtime.launches[1].parameters[1])
     names = [call.name for call in runtime.calls() if call.name.startswith(("cuMem", "cuLaunch"))]
     assert names[-6:] == [
         *("cuMemAlloc_v2", "cuMemsetD8Async", "cuMemcpyDtoDAsync_v2", "cuMemsetD32Async"),
         *("cuLaunchKernelEx", "cuLaunchKernelEx"),
     ]
-    kernel.into(a, b, out=out, stream=1)
-    assert current.empty_streams[-1] == 1
-    assert left == []
 
 
-@pytest.mark.parametrize("first", [0, 64])
-def test_tensor_maps_describe_the_arrays_of_each_call(
-    current: Any, runtime: Any, first: int
-) -> None:
-    inputs = {"a": "f16[32, 64]"}
-    if first:
-        maps = made.maps(made.tensor_map(0), first=first, size=192)
-        step = made.launch("shifted", maps, 1)
-    else:
-        maps = made.maps(*[made.tensor_map(number) for number in (0, 1, 1, 0)])
-        step = made.launch("mapped", 0, maps)
-    kernel = made.kernel(made.artifact(step, inputs=inputs, outputs=["f16[32, 64]"]))
-    left = _warm(kernel, *_tensors(current, 1, "f16[32, 64]"), out=current.tensor("f16[32, 64]"))
+def test_tensor_maps_describe_the_arrays_of_each_call(current: Any, runtime: Any) -> None:
+    text = "f16[32, 64]"
+    step = made.launch("mapped", 0, made.maps(*(made.tensor_map(n) for n in (0, 1, 1, 0))))
+    kernel = made.kernel(made.artifact(step, inputs={"a": text}, outputs=[text]))
+    left = _warm(kernel, *_tensors(current, 1, text), out=current.tensor(text))
     for _ in range(3):
-        a, out = _tensors(current, 2, "f16[32, 64]")
+        a, out = _tensors(current, 2, text)
         kernel.into(a, out=out)
-        launch = runtime.launches[-1]
-        addresses = [one.address for _, one in launch.maps(0 if first else 1)]
-        assert addresses == (
-            [a.pointer] if first else [a.pointer, out.pointer, out.pointer, a.pointer]
-        )
+        addresses = [one.address for _, one in runtime.launches[-1].maps(1)]
+        assert addresses == [a.pointer, out.pointer, out.pointer, a.pointer]
     assert left == []
 
 
@@ -194,53 +167,31 @@ def test_several_results_lie_in_the_structure_that_was_compiled(current: Any, ki
             kernel.into(a, b, out=kind(wrong))
 
 
-def _wrong(framework: Any, what: str) -> tuple[list[Any], Any]:
-    a, b, out = _tensors(framework, 3)
-    if what == "dtype":
-        a = framework.tensor("f16[4, 64]")
-    elif what == "shape":
-        b = framework.tensor("f32[2, 64]")
-    elif what == "rank":
-        b = framework.tensor("f32[256]")
-    elif what == "gaps":
-        a.contiguous = False
-    elif what == "host":
-        b.device_number = -1
-    elif what == "no tensor":
-        b = 3
-    elif what == "misaligned":
-        a.pointer += 4
-    elif what == "overlap":
-        out.pointer = b.pointer
-    elif what == "dtype of out":
-        out = framework.tensor("f16[4, 64]")
-    return [a, b], out
+# What is wrong, and whether the C library finds it itself.
+WRONG = {
+    "dtype": (lambda new, a, b, out: (new("f16[4, 64]"), b, out), False),
+    "shape": (lambda new, a, b, out: (a, new("f32[2, 64]"), out), False),
+    "rank": (lambda new, a, b, out: (a, new("f32[256]"), out), False),
+    "gaps": (lambda new, a, b, out: (replace(a, contiguous=False), b, out), False),
+    "host": (lambda new, a, b, out: (a, replace(b, device_number=-1), out), False),
+    "no tensor": (lambda new, a, b, out: (a, 3, out), False),
+    "misaligned": (lambda new, a, b, out: (replace(a, pointer=a.pointer + 4), b, out), True),
+    "overlap": (lambda new, a, b, out: (a, b, replace(out, pointer=b.pointer)), True),
+    "dtype of out": (lambda new, a, b, out: (a, b, new("f16[4, 64]")), False),
+}
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "dtype",
-        "shape",
-        "rank",
-        "gaps",
-        "host",
-        "no tensor",
-        "misaligned",
-        "overlap",
-        "dtype of out",
-    ],
-)
+@pytest.mark.parametrize("what", WRONG)
 def test_wrong_arrays_are_refused_in_the_words_of_python(
     what: str, current: Any, adds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b, out = _tensors(current, 3)
     left = _warm(adds, a, b, out=out)
-    given, into = _wrong(current, what)
+    change, is_found_by_c = WRONG[what]
+    *given, into = change(current.tensor, a, b, out)
     with pytest.raises(ArgumentError) as native:
         adds.into(*given, out=into)
-    # The C library finds wrong addresses itself.
-    assert left == ([] if what in ("misaligned", "overlap") else ["into"])
+    assert left == ([] if is_found_by_c else ["into"])
     monkeypatch.setattr(native_path, "extension", lambda: None)
     plain = made.kernel(made.add())
     for _ in range(TIMES):
@@ -268,28 +219,21 @@ def test_arguments_of_another_number_or_name_are_left_to_python(current: Any, ad
 def test_each_shape_has_its_route(current: Any, runtime: Any) -> None:
     shapes = [f"f32[{rows}, 64]" for rows in (4, 8, 16)]
     variants = []
-    for rows, text in zip((1, 2, 3), shapes, strict=True):
-        step = made.launch("three", 0, 1, 2, grid=(rows, 1, 1))
+    for rows, text in enumerate(shapes):
+        step = made.launch("three", 0, 1, 2, grid=(rows + 1, 1, 1))
         inputs = {"a": text, "b": text}
         variants.append(("made", {"m": rows}, made.artifact(step, inputs=inputs, outputs=[text])))
     kernel = made.Kernels(variants)["made"]
     sets = [_tensors(current, 3, text) for text in shapes]
-    for a, b, out in sets * TIMES:
-        kernel.into(a, b, out=out)
-    left = _fallbacks(kernel)
-    for number in (0, 2, 1, 1, 0):
-        a, b, out = sets[number]
-        kernel.into(a, b, out=out)
-        assert runtime.launches[-1].grid[0] == number + 1
-    unchecked = kernel.unchecked
-    for a, b, out in sets * TIMES:
-        unchecked.into(a, b, out=out)
-    missed = _fallbacks(unchecked)
-    for number in (0, 2, 1):
-        a, b, out = sets[number]
-        unchecked.into(a, b, out=out)
-        assert runtime.launches[-1].grid[0] == number + 1
-    assert left == missed == []
+    for own in (kernel, kernel.unchecked):
+        for a, b, out in sets * TIMES:
+            own.into(a, b, out=out)
+        left = _fallbacks(own)
+        for number in (0, 2, 1, 1, 0):
+            a, b, out = sets[number]
+            own.into(a, b, out=out)
+            assert runtime.launches[-1].grid[0] == number + 1
+        assert left == []
 
 
 def test_an_unchecked_kernel_takes_other_dtypes(current: Any) -> None:
@@ -308,13 +252,11 @@ def test_streams_that_are_given_or_current_are_launched_in(
     own, current.current_stream = made.stream(), made.stream()
     adds.into(a, b, out=out)
     assert runtime.launches[-1].stream == current.current_stream
-    for given in (own, _Stream(own), [own]):
-        if isinstance(given, list):
-            with pytest.raises(ArgumentError, match="stream must be a CUDA stream"):
-                adds.into(a, b, out=out, stream=given)
-        else:
-            adds.into(a, b, out=out, stream=given)
-            assert runtime.launches[-1].stream == own
+    for given in (own, _Stream(own)):
+        adds.into(a, b, out=out, stream=given)
+        assert runtime.launches[-1].stream == own
+    with pytest.raises(ArgumentError, match="stream must be a CUDA stream"):
+        adds.into(a, b, out=out, stream=[own])
     assert left == ["into"]
 
 
@@ -345,51 +287,31 @@ def test_results_and_temporaries_are_allocated_in_the_stream_that_is_given(
     assert left == []
 
 
-@pytest.mark.parametrize("made_of", ["nothing", "one too few", "another type"])
-def test_where_a_stream_has_no_memory_python_says_so(
+@pytest.mark.parametrize("made_of", ["an error", "one too few", "another type", "no function"])
+def test_where_a_stream_has_no_memory_python_launches(
     current: Any, runtime: Any, adds: Any, made_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def new_in(stream: int, device: int, new: Any) -> Any:
-        if made_of == "nothing":
+        if made_of == "an error":
             raise MemoryError("no memory")
         return [] if made_of == "one too few" else [None]
 
-    changed = replace(current.access(made.Tensor), new_in=new_in)
+    own = None if made_of == "no function" else new_in
+    changed = replace(current.access(made.Tensor), new_in=own)
     monkeypatch.setattr(current, "access", lambda kind: changed)
     a, b, out = _tensors(current, 3)
     left = _warm(adds, a, b, out=out)
+    adds(a, b)
+    assert left == []
     launched = len(runtime.launches)
     adds(a, b, stream=made.stream())
     assert left == ["call"]
     assert len(runtime.launches) == launched + 1
 
 
-def test_a_framework_that_allocates_in_no_stream_takes_them_through_python(
-    current: Any, adds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed = replace(current.access(made.Tensor), new_in=None)
-    monkeypatch.setattr(current, "access", lambda kind: changed)
-    a, b, out = _tensors(current, 3)
-    left = _warm(adds, a, b, out=out)
-    adds(a, b)
-    assert left == []
-    adds(a, b, stream=made.stream())
-    assert left == ["call"]
-
-
 class _Stream:
     def __init__(self, handle: int) -> None:
         self.cuda_stream = handle
-
-
-def test_a_stream_of_another_device_is_refused(runtime: Any, framework: Any, adds: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    with active(get_device(0)):
-        a, b, out = _tensors(framework, 3)
-        left = _warm(adds, a, b, out=out)
-        with pytest.raises(ArgumentError, match="belongs to a different device"):
-            adds.into(a, b, out=out, stream=made.stream(1))
-    assert left == ["into"]
 
 
 def test_a_device_that_is_not_current_is_launched_on(
@@ -409,19 +331,8 @@ def test_a_device_that_is_not_current_is_launched_on(
         assert left == ["into"]
         with pytest.raises(ArgumentError, match="a is on GPU 1, but b is on GPU 0"):
             adds.into(others[0], b, out=out)
-
-
-def test_a_gpu_beyond_the_extensions_last_is_left_to_python(
-    runtime: Any, framework: Any, adds: Any
-) -> None:
-    runtime.devices(*["9.0"] * 33)
-    for device, expected in ((31, []), (32, ["into"])):
-        with active(get_device(device)):
-            a, b, out = (framework.tensor(TEXT, device=device) for _ in range(3))
-            left = _warm(adds, a, b, out=out)
-            adds.into(a, b, out=out)
-            assert left == expected
-            assert runtime.launches[-1].device == device
+        with pytest.raises(ArgumentError, match="belongs to a different device"):
+            adds.into(a, b, out=out, stream=made.stream(1))
 
 
 def test_what_the_driver_refuses_is_reported_once(current: Any, runtime: Any, adds: Any) -> None:
@@ -434,16 +345,6 @@ def test_what_the_driver_refuses_is_reported_once(current: Any, runtime: Any, ad
     assert len(runtime.calls("cuLaunchKernelEx")) == before + 1
     adds.into(a, b, out=out)
     assert left == []
-
-
-def test_the_step_that_fails_is_named(current: Any, runtime: Any) -> None:
-    kernel = made.kernel(made.artifact(Fill(2, 0, 1024, 0, 4), made.launch("three", 0, 1, 2)))
-    a, b, out = _tensors(current, 3)
-    _warm(kernel, a, b, out=out)
-    runtime.fault("cuLaunchKernelEx", 701)
-    message = r"step 1 of made@h100-sxm cannot be launched, after the steps before it have been: cu"
-    with pytest.raises(DriverError, match=message):
-        kernel.into(a, b, out=out)
 
 
 @pytest.mark.parametrize("text", ["c64[4, 64]", "f32[1]"])
@@ -459,19 +360,6 @@ def test_an_array_that_is_not_plain_is_refused(text: str, current: Any) -> None:
         kernel.into(a, out=out)
 
 
-def test_an_array_without_elements_lies_anywhere(current: Any) -> None:
-    artifact = made.artifact(
-        made.launch("two", 0, 1), inputs={"a": "f32[0, 4]"}, outputs=["f32[0, 4]"]
-    )
-    kernel = made.kernel(artifact)
-    a, out = _tensors(current, 2, "f32[0, 4]")
-    left = _warm(kernel, a, out=out)
-    a.pointer = out.pointer = 3
-    a.contiguous = False
-    kernel.into(a, out=out)
-    assert left == []
-
-
 def test_arrays_whose_api_is_of_another_major_version_are_described_by_python(
     current: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,38 +372,6 @@ def test_arrays_whose_api_is_of_another_major_version_are_described_by_python(
     assert left == []
     with pytest.raises(ArgumentError, match="f16"):
         kernel.into(current.tensor("f16[4, 64]"), b, out=out)
-
-
-def test_arrays_of_a_type_that_is_not_known_are_left_to_python(current: Any, adds: Any) -> None:
-    class Special(made.Tensor):
-        pass
-
-    a, b, out = _tensors(current, 3)
-    left = _warm(adds, a, b, out=out)
-    arrays._by_type[Special] = arrays._by_type[made.Tensor]
-    special = Special(a.pointer, a.dtype, a.shape)
-    adds.into(special, b, out=out)
-    assert left == ["into"]
-
-
-def test_a_child_of_a_fork_says_why_it_cannot_launch(current: Any, adds: Any) -> None:
-    a, b, out = _tensors(current, 3)
-    _warm(adds, a, b, out=out)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            adds.into(a, b, out=out)
-            text = "launched"
-        except BaseException as error:
-            text = str(error)
-        os.write(writer, text.encode())
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with os.fdopen(reader) as lines:
-        assert "this process was forked from one that uses the GPU" in lines.read()
-    adds.into(a, b, out=out)
 
 
 class _Working:
@@ -543,44 +399,6 @@ def test_a_list_of_results_that_changes_within_a_call_keeps_them_until_it_is_ove
         assert kernel.into(a, b, out=out, stream=_Working(out.clear)) is out
         assert pointer in [each.pointer for each in current.written[-2:]]
     assert left == []
-
-
-class _InterruptedError(BaseException):
-    """What ends a program, like an interrupt from the keyboard."""
-
-
-def test_an_interrupt_while_a_stream_is_asked_for_ends_the_call(
-    current: Any, runtime: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt() -> None:
-        raise _InterruptedError
-
-    asked: list[Any] = []
-    monkeypatch.setattr(native_path, "stream_handle", asked.append)
-    kernel = made.kernel(made.add())
-    a, b, out = _tensors(current, 3)
-    left = _warm(kernel, a, b, out=out)
-    launched = len(runtime.launches)
-    with pytest.raises(_InterruptedError):
-        kernel.into(a, b, out=out, stream=_Working(interrupt))
-    assert (asked, left) == ([], [])
-    assert len(runtime.launches) == launched
-
-
-def test_a_fork_within_a_call_ends_no_process(current: Any, adds: Any) -> None:
-    a, b, out = _tensors(current, 3)
-    _warm(adds, a, b, out=out)
-    children: list[int] = []
-    try:
-        adds.into(a, b, out=out, stream=_Working(lambda: children.append(os.fork())))
-    except Exception:
-        if children == [0]:
-            os._exit(17)
-        raise
-    finally:
-        if children == [0]:
-            os._exit(18)
-    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) in (17, 18)
 
 
 def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:

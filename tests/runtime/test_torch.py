@@ -1,89 +1,162 @@
-"""Tensors of a stock PyTorch on the stand-in driver and a stand-in of the CUDA runtime."""
+"""Tensors of a stock PyTorch on the stand-in driver; operators, and frames to skip, without one."""
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from types import CodeType, SimpleNamespace
 from typing import Any
 
+import made
 import pytest
 
-BATCHED = "a tensor is batched by torch.vmap, and the kernel's shapes are fixed."
-UNDER_VMAP = "cannot be used under torch.vmap: its shapes are fixed."
-TRACED = "a tensor is traced by a transform of torch, and has no memory of its own."
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.torch_arrays import _Operator
+from pallasc.runtime.calls.native_path import TRACED, make_operator, skip_frames
+from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.matching.arrays import Access
+from pallasc.runtime.opening import Kernels
+
+TEXT = "f32[4, 64]"
+METHODS = (
+    *("__call__", "available", "choice", "defvjp", "defvmap", "into", "variant"),
+    *("preload", "prepare"),
+)
 
 
-@pytest.fixture(scope="module")
-def report(torch_process: Any) -> dict[str, Any]:
-    found: dict[str, Any] = torch_process("torch_ways.py")
-    return found
+def test_calls_with_tensors_of_torch_are_right_or_refused(torch_process: Any) -> None:
+    torch_process("torch_ways.py")
 
 
-def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
-    assert report["works"] == {
-        "parameter": 3,
-        "updated in place": [3, 4, -1, True],
-        "second device": ["cuda:1", "cuda:1"],
-        "schema": "standin::updates(Tensor a, Tensor(b!) b) -> (Tensor, Tensor)",
-        "operator that updates": [3, -1, 4],
-        "current device elsewhere": 3,
-        "dlpack there and back": [3, True, "torch.bfloat16"],
-        "checks of the fake kernel": "nothing",
-        "inference mode": [3, 3],
-        "subclass": "Tensor",
-        "compiled around the kernel itself": [4, 64],
-        "looked into when compiled": 2,
-        "without a break": True,
-        "float8": "torch.float8_e5m2",
-        "meta through the operator": ["meta", 4, 64],
-        "a call records no gradient": False,
-        "gradient of an operator": [True, 5],
-        "schema of an optional tensor": "standin::optional(Tensor a, Tensor? bias=None) -> Tensor",
-        **{
-            f"{way} {when}": [1, 1, 3]
-            for way in ("call", "operator")
-            for when in ("without and with", "again")
-        },
-        "compiled without and with": [1, 3],
-        "compiled again": [1, 3],
-        "streams": [True] * 6,
-        "memory of streams": [[True, True, 0, 0]] * 5 + [[True, True]] + [[True, 0]] * 3,
-        "writes are counted": [1, 0] * 6 + [1, 1],
-        "backward notices a write": "RuntimeError: one of the variables needed for gradient "
-        "computation has been modified by an inplace operation:",
+# ---- operators
+
+
+def _operator(kernel: Any) -> _Operator:
+    return _Operator(kernel, kernel.forms)
+
+
+def test_an_operator_returns_what_its_schema_says_and_is_fast_the_next_time(
+    slow: list[str], runtime: Any, framework: Any
+) -> None:
+    updates = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
+    a, b = (framework.tensor(TEXT) for _ in range(2))
+    operator = _operator(updates)
+    assert operator.schema() == "(Tensor a, Tensor(b!) b) -> ()"
+    assert operator.launch(a, b) is None
+    adds = made.kernel(made.add())
+    operator = _operator(adds)
+    assert operator.schema() == "(Tensor a, Tensor b) -> Tensor"
+    for _ in range(2):
+        assert operator.launch(a, b).shape == (4, 64)
+    slow.clear()
+    operator.launch(a, b)
+    assert slow == []
+
+
+@pytest.mark.parametrize("names", [("a", "bias"), ("_form0", "_refuse")])
+def test_an_argument_that_is_none_chooses_the_variant(
+    names: tuple[str, str], runtime: Any, framework: Any
+) -> None:
+    array, bias = names
+    having = made.artifact(made.launch("three", 0, 1, 2), inputs={array: TEXT, bias: TEXT})
+    without = made.artifact(
+        made.launch("two", 0, 1), inputs={array: TEXT}, input_tree={array: 0, bias: None}
+    )
+    kernel = Kernels([("k", {"bias": None}, without), ("k", {"bias": TEXT}, having)])["k"]
+    operator = _operator(kernel)
+    a, b = (framework.tensor(TEXT) for _ in range(2))
+    for given, kind in ((a,), "two"), ((a, None), "two"), ((a, b), "three"):
+        operator.launch(*given)
+        assert runtime.launches[-1].kernel == kind
+
+
+def test_arguments_that_no_variant_has_are_refused(runtime: Any, framework: Any) -> None:
+    whole = made.artifact(made.launch("four", 0, 1, 2, 3), inputs=dict.fromkeys("abc", TEXT))
+    tree = {"a": 0, "b": None, "c": None}
+    first = made.artifact(made.launch("two", 0, 1), inputs={"a": TEXT}, input_tree=tree)
+    kernel = Kernels([("k", {"b": None}, first), ("k", {"b": TEXT}, whole)])["k"]
+    a, b = (framework.tensor(TEXT) for _ in range(2))
+    with pytest.raises(ArgumentError, match=r"k has no variant without c\."):
+        _operator(kernel).launch(a, b)
+
+
+# ---- what torch.compile is told about the functions of a kernel
+
+
+class _Frames:
+    """The part of torch that is told which frames to skip."""
+
+    _FrameAction = SimpleNamespace(SKIP="skip")
+
+    def __init__(self) -> None:
+        self.told: dict[CodeType, Any] = {}
+
+    def _FrameExecStrategy(self, own: str, called: str) -> tuple[str, str]:
+        return own, called
+
+    def set_code_exec_strategy(self, code: CodeType, strategy: Any) -> None:
+        self.told[code] = strategy
+
+    @property
+    def names(self) -> set[str]:
+        return {code.co_name for code in self.told}
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> _Frames:
+    made_up = _Frames()
+    torch = SimpleNamespace(_C=SimpleNamespace(_dynamo=SimpleNamespace(eval_frame=made_up)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return made_up
+
+
+def test_a_torch_that_is_loaded_skips_the_frames_of_kernels(runtime: Any, frames: _Frames) -> None:
+    made.kernel(made.add())
+    assert frames.names == {*METHODS, "unchecked", "by_digest"}
+    for name in METHODS:
+        marks = vars(vars(Kernel)[name])
+        assert marks["_torchdynamo_disable"] is True
+        assert marks["_torchdynamo_disable_msg"] == TRACED
+
+
+def _view(array: Any) -> Any: ...
+def _view_in_order(array: Any) -> Any: ...
+def _new_here(*_: Any) -> Any: ...
+def _is_plain(array: Any) -> bool: ...
+def _fallback(*_: Any) -> Any: ...
+
+
+class _Framework:
+    def new_in(self, *_: Any) -> Any: ...
+    def mark_written(self, arrays: Any) -> None: ...
+    def stream(self, device: int) -> int: ...
+
+
+@pytest.mark.usefixtures("native")
+def test_a_torch_that_is_loaded_skips_everything_that_a_front_calls(
+    runtime: Any, frames: _Frames
+) -> None:
+    own = _Framework()
+    access = Access(
+        kinds=(_Framework,),
+        describe=_view,
+        describe_in_order=_view_in_order,
+        dtypes={},
+        new_here=partial(_new_here, 1),
+        new_in=own.new_in,
+        mark_written=own.mark_written,
+        is_plain=_is_plain,
+        stream=own.stream,
+    )
+    make_operator(access, 2, _fallback)
+    assert frames.names == {
+        *("_view", "_view_in_order", "_new_here", "_is_plain", "_fallback"),
+        *("new_in", "mark_written", "stream"),
+        *("_make_program", "_admit", "_order", "after", "_refuse", "stream_handle"),
     }
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("dtype", "made: a has dtype f16, and the kernel takes f32[4, 64]."),
-        ("shape", "made: a has shape [2, 64], and the kernel takes f32[4, 64]."),
-        ("gaps", "made: a is not contiguous: its elements have gaps or another order."),
-        ("host", "made: a is on the host, but b is on GPU 0."),
-        ("all on the host", "made: a is a torch tensor on the host."),
-        ("other device", "made: a is on GPU 0, but b is on GPU 1."),
-        ("sparse", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
-        ("meta", "made: a: a tensor lies on meta, which has no memory of a CUDA device."),
-        ("misaligned", "made@h100-sxm: a"),
-        ("overlap", "made@h100-sxm: the memory for out overlaps a."),
-        ("stream", "torch cannot use stream 0x3039: it is not the handle of a stream."),
-        ("operator name", "'adds' is not the name of an operator."),
-        ("negated", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
-        ("compressed", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
-        ("nested", "made: a: a tensor is nested: pass a dense copy."),
-        ("a byte an element", "made: a has dtype torch.int4, and the kernel takes f32[4, 64]."),
-        ("shape instead", "made: a: a Size is not an array."),
-        ("storage instead", "made: a: an UntypedStorage is not an array."),
-        ("vmap", f"made: a: {BATCHED}"),
-        ("vmap of the operator", f"made {UNDER_VMAP}"),
-        ("vmap of updates", f"made {UNDER_VMAP}"),
-        ("gradient transform", f"made: a: {TRACED}"),
-        ("fake", f"made: a: {TRACED}"),
-        ("fake of another shape", "made has no variant for f32[4, 32], f32[4, 32]."),
-        ("operator on the host", "made: a is a torch tensor on the host."),
-        ("operator of another kernel", "operator standin::refusing is kernel made already."),
-        ("operator of torch", "operator aten::add exists already."),
-        ("unknown dtype", "made: a is on the host, but b is on GPU 0."),
-    ],
-)
-def test_what_cannot_be_is_refused(what: str, message: str, report: dict[str, Any]) -> None:
-    assert report["refusals"][what] == f"ArgumentError: {message}"
+@pytest.mark.parametrize("torch", [None, SimpleNamespace(), SimpleNamespace(_C=None)])
+def test_another_torch_is_told_nothing(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    skip_frames([_view])

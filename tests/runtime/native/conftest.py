@@ -12,9 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_xla  # noqa: F401  (tests import it by its bare name)
-import flat_rules  # noqa: F401  (as fake_xla)
 import native_build
-import native_comparison  # noqa: F401  (as fake_xla)
 import native_fuzz  # noqa: F401  (as fake_xla)
 import standin as control
 

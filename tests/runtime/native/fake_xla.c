@@ -127,23 +127,6 @@ SHOWN const char *fake_describe(ffi_handler *handler, int api_major, int *versio
     return message;
 }
 
-/* Describes a handler to an XLA whose metadata end at `size`; returns whether it wrote behind that. */
-SHOWN int fake_describe_shorter(ffi_handler *handler, size_t size, int minor, int *code)
-{
-    int own = api.version.minor;
-    ffi_metadata metadata[2], before;
-    memset(metadata, 0x5a, sizeof metadata);
-    metadata->struct_size = size;
-    before = *metadata;
-    ffi_metadata_extension extension = {{sizeof extension, FFI_METADATA, NULL}, metadata};
-    ffi_call call = new_call(FFI_EXECUTE);
-    call.extensions = &extension.base;
-    api.version.minor = minor;
-    told(handler(&call), code);
-    api.version.minor = own;
-    return memcmp((char *)metadata + size, (char *)&before + size, sizeof before - size) != 0;
-}
-
 SHOWN const char *fake_instantiate(ffi_handler *handler, const char *kernel, const char *origin,
                                    int count, const char **keys, const char **data,
                                    const size_t *sizes, int *code)

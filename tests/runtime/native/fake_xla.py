@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 import made
 import native_build
+from compiled import compiled
 
 from pallasc.errors import CorruptError
 
@@ -46,16 +44,10 @@ class Refused:
 
 @functools.cache
 def build() -> ctypes.CDLL:
-    """Return XLA's part, compiled where this source was not compiled before."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + repr(native_build.FLAGS).encode()).hexdigest()
-    library = native_build.ROOT / "build" / "native" / digest[:16] / "fake_xla.so"
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        include = f"-I{native_build.SOURCES}"
-        flags = [*native_build.FLAGS, "-D_POSIX_C_SOURCE=200809L", include, "-shared"]
-        scratch = library.with_suffix(f".{os.getpid()}")  # others may look for the library now
-        subprocess.run(["cc", *flags, SOURCE, "-o", scratch], check=True)
-        os.replace(scratch, library)
+    """Return XLA's part."""
+    flags = (*native_build.FLAGS, "-D_POSIX_C_SOURCE=200809L", f"-I{native_build.SOURCES}")
+    headers = native_build.SOURCES.glob("*.h")
+    library = compiled("fake_xla.so", flags, [SOURCE], link=["-shared"], watched=headers)
     loaded = ctypes.CDLL(str(library))
     for name in ("describe", "instantiate", "run"):
         getattr(loaded, f"fake_{name}").restype = ctypes.c_char_p
@@ -86,14 +78,6 @@ class Site:
             self.handler(stage), api_major, version, ctypes.byref(traits), ctypes.byref(code)
         )
         return list(version), traits.value, _refused(answer, code)
-
-    def describe_shorter(self, stage: str, size: int, minor: int) -> tuple[bool, int]:
-        """Return whether a handler writes behind metadata of this size, and a code of failure."""
-        code = ctypes.c_int()
-        wrote = self._xla.fake_describe_shorter(
-            self.handler(stage), ctypes.c_size_t(size), minor, ctypes.byref(code)
-        )
-        return bool(wrote), code.value
 
     def instantiate(
         self, plans: Mapping[str, bytes], *, kernel: str = "made", origin: str = ""

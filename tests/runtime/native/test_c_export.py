@@ -1,7 +1,8 @@
-"""What `pallasc bundle export --c` writes builds with CMake or a C compiler alone, and launches."""
+"""`pallasc bundle export --c`: what it writes builds with CMake or a C compiler, and launches."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import threading
@@ -9,33 +10,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bundle_files
 import c_exports
+import made
 import numpy
 import pytest
 import standin as control
-from c_exports import Export, Tensor, tensor
+from c_exports import WARNINGS, Export, Tensor, tensor
+
+from pallasc.cli.main import main
+from pallasc.runtime.native.library import FOLDER
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.c_export import LIBRARY_SOURCES, name_from
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 
 CUDA_SUCCESS, ARGUMENT, DEVICE = 0, 1, 3
-BUILDERS = {"cmake": c_exports.build_with_cmake, "cc": c_exports.build_with_cc}
+Arrays = Callable[..., list[Tensor]]
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give an export of the small bundle."""
-    made = tmp_path_factory.mktemp("export")
-    return c_exports.export(c_exports.small_bundle(made / "made.pallasc"), made / "kernels")
-
-
-@pytest.fixture(scope="module", params=BUILDERS)
-def built(
-    request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """Give its shared library."""
-    missing = [tool for tool in {request.param, "cc"} if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"no {' and no '.join(missing)} on the PATH")
-    build = BUILDERS[request.param]
-    return build(folder, tmp_path_factory.mktemp("built") / "build")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a shared library that CMake built of an export."""
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake on the PATH")
+    folder = tmp_path_factory.mktemp("export")
+    flags = [f"-DCMAKE_C_FLAGS={' '.join(WARNINGS)}", "-DBUILD_SHARED_LIBS=ON"]
+    c_exports.run(["cmake", "-S", c_exports.export(folder), "-B", folder / "build", *flags])
+    c_exports.run(["cmake", "--build", folder / "build"])
+    return next((folder / "build").glob("lib*.so"))
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def _aligned(array: Any) -> Any:
 
 
 @pytest.fixture
-def arrays(standin: control.Standin) -> Callable[..., list[Tensor]]:
+def arrays(standin: control.Standin) -> Arrays:
     """Give a function that returns two inputs and a result on a device."""
 
     def make(columns: int = 64, device: int = 0, **changes: Any) -> list[Tensor]:
@@ -65,23 +69,22 @@ def arrays(standin: control.Standin) -> Callable[..., list[Tensor]]:
     return make
 
 
+# ---- the library
+
+
 def test_a_shared_library_shows_nothing_but_its_kernels(built: Path) -> None:
     if shutil.which("nm") is None:
         pytest.skip("no nm on the PATH")
-    done = subprocess.run(
-        ["nm", "-D", "--defined-only", built], capture_output=True, text=True, check=True
-    )
-    names = {line.split()[-1] for line in done.stdout.splitlines()}
-    assert names == {
-        "kernels_last_error",
-        *(f"kernels_{kernel}{end}" for kernel in ("add", "spread") for end in ("", "_prepare")),
-        *("__tvm_ffi_add", "__tvm_ffi_spread"),
+    done = subprocess.check_output(["nm", "-D", "--defined-only", built], text=True)
+    assert {line.split()[-1] for line in done.splitlines()} == {
+        *("kernels_last_error", "kernels_add", "kernels_add_prepare", "kernels_spread"),
+        *("kernels_spread_prepare", "__tvm_ffi_add", "__tvm_ffi_spread"),
     }
 
 
 @pytest.mark.parametrize("columns", [64, 128])
 def test_a_function_launches_the_variant_for_its_arrays(
-    export: Export, standin: control.Standin, arrays: Callable[..., list[Tensor]], columns: int
+    export: Export, standin: control.Standin, arrays: Arrays, columns: int
 ) -> None:
     @standin.kernel("three")
     def _(launch: control.Launch) -> None:
@@ -103,17 +106,10 @@ def test_a_function_launches_the_variant_for_its_arrays(
         (["9.0", "10.0"], 0, "add[n=64]@h100-sxm"),
         (["9.0", "10.0"], 1, "add[n=64]@b200"),
         ([control.Device("9.0", name="NVIDIA H200 141GB HBM3e")], 0, "add[n=64]@h200"),
-        ([control.Device("9.0", name="NVIDIA H200")], 0, "add[n=64]@h200"),
-        ([control.Device("9.0", name="NVIDIA H100 80GB HBM3")], 0, "add[n=64]@h100-sxm"),
     ],
 )
 def test_the_variant_is_that_of_the_gpu(
-    export: Export,
-    standin: control.Standin,
-    arrays: Callable[..., list[Tensor]],
-    gpus: list[str | control.Device],
-    device: int,
-    chosen: str,
+    export: Export, standin: control.Standin, arrays: Arrays, gpus: Any, device: int, chosen: str
 ) -> None:
     standin.devices(*gpus)
     taken = arrays(64, device)
@@ -124,20 +120,18 @@ def test_the_variant_is_that_of_the_gpu(
 
 
 def test_a_workspace_is_asked_for_and_checked(
-    export: Export, standin: control.Standin, arrays: Callable[..., list[Tensor]]
+    export: Export, standin: control.Standin, arrays: Arrays
 ) -> None:
     taken = arrays()
     empty = [tensor(0, (4, 64)) for _ in taken]
     assert export.prepare("spread", *empty) == (CUDA_SUCCESS, 1024), export.error
     start = standin.adopt(_aligned(numpy.zeros(1024, numpy.uint8)))
-    given = {"workspace": start, "workspace_bytes": 1023}
-    assert export.launch("spread", *taken, **given) == ARGUMENT
+    assert export.launch("spread", *taken, workspace=(start, 1023)) == ARGUMENT
     assert export.error == (
         "spread@h100-sxm: its temporaries take 1024 bytes of workspace, and 1023 are given.\n"
         "  Its function with _prepare tells how many it takes."
     )
-    given["workspace_bytes"] = 1024
-    assert export.launch("spread", *taken, **given) == CUDA_SUCCESS, export.error
+    assert export.launch("spread", *taken, workspace=(start, 1024)) == CUDA_SUCCESS, export.error
     (launch,) = standin.launches
     assert launch.pointer(1) == start
 
@@ -145,38 +139,33 @@ def test_a_workspace_is_asked_for_and_checked(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dtype": "bf16"}, "bf16[4, 64], bf16[4, 64], bf16[4, 64]"),
-        ({"columns": 65}, "f32[4, 65], f32[4, 65], f32[4, 65]"),
-        (
-            {"strides": (1, 4)},
-            "f32[4, 64] with strides 1, 4, f32[4, 64] with strides 1, 4, f32[4, 64] with strides "
-            "1, 4",
-        ),
+        ({"dtype": "bf16"}, "bf16[4, 64]"),
+        ({"columns": 65}, "f32[4, 65]"),
+        ({"strides": (1, 4)}, "f32[4, 64] with strides 1, 4"),
     ],
 )
 def test_other_arrays_are_refused(
-    export: Export, arrays: Callable[..., list[Tensor]], changes: dict[str, Any], told: str
+    export: Export, arrays: Arrays, changes: dict[str, Any], told: str
 ) -> None:
     assert export.launch("add", *arrays(**changes)) == ARGUMENT
     assert export.error == (
-        f"add: none of 6 variants takes {told}.\n  The header lists the arrays of each variant."
+        f"add: none of 6 variants takes {told}, {told}, {told}.\n"
+        "  The header lists the arrays of each variant."
     )
 
 
-@pytest.mark.parametrize("times", [1, 2])
 def test_a_gpu_that_no_variant_is_for_is_refused_each_time(
-    export: Export, standin: control.Standin, arrays: Callable[..., list[Tensor]], times: int
+    export: Export, standin: control.Standin, arrays: Arrays
 ) -> None:
     standin.devices("8.0")
-    taken = arrays()
-    for _ in range(times):
-        assert export.launch("add", *taken) == DEVICE
+    for _ in range(2):
+        assert export.launch("add", *arrays()) == DEVICE
     assert "runs on exactly sm_" in export.error
     assert "and this GPU is sm_80." in export.error
 
 
 def test_eight_threads_may_begin_at_once(
-    export: Export, standin: control.Standin, arrays: Callable[..., list[Tensor]]
+    export: Export, standin: control.Standin, arrays: Arrays
 ) -> None:
     taken = [arrays(columns) for columns in (64, 128) * 4]
     begin, answers = threading.Barrier(8), []
@@ -195,61 +184,180 @@ def test_eight_threads_may_begin_at_once(
     assert standin.count("cuLibraryLoadData") == 1
 
 
-USE = """
-#include <cmath>
-#include <math.h>
-#include <stdio.h>
-#include <math/math.h>
+# ---- the command
 
-int main()
-{
-    const int64_t shape[] = {4, 64};
-    pallasc_tensor arrays[3] = {};
-    size_t size = ::fabs(7.);
-    for (pallasc_tensor &array : arrays) {
-        array.dtype = "f32";
-        array.shape = shape;
-        array.rank = 2;
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `pallasc bundle export --c`."""
+
+    def run_here(*arguments: str | Path) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main(["bundle", "export", "--c", *map(str, arguments)])
+        return (code, *capfd.readouterr())
+
+    return run_here
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the small bundle."""
+    return c_exports.small_bundle(tmp_path_factory.mktemp("bundle") / "my-kernels.pallasc")
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_json_names_functions_and_plans(run: Run, bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    code, out, err = run(bundle, "-o", folder, "--json", "-k", "spread or n=64")
+    assert (code, err) == (0, f"wrote 2 kernels with 4 variants to {folder}\n")
+    told = json.loads(out)
+    add, spread = told.pop("kernels")
+    assert told == {
+        "schema": 1, "file": str(bundle), "folder": str(folder), "name": "my_kernels"
+    }  # fmt: skip
+    assert (add["name"], add["function"], len(add["variants"])) == ("add", "my_kernels_add", 3)
+    (variant,) = spread["variants"]
+    file = folder / variant["file"]
+    assert variant == {
+        "id": "spread@h100-sxm",
+        "arch": "sm_90a",
+        "file": "plans/spread-h100-sxm.plan",
+        "bytes": file.stat().st_size,
+        "chosen_by": None,
     }
-    int status = math_spread_prepare(0, arrays, 3, &size);
-    printf("%d %zu\\n", status, size);
-    puts(math_spread(0, arrays, 3, NULL, size, NULL) ? math_last_error() : "launched");
-    return 0;
-}
-"""
+    assert file.read_bytes()[:8] == b"PALLASC\n"
+    header = (folder / "include" / "my_kernels" / "my_kernels.h").read_text()
+    row = "add[n=64]@b200: a: f32[4, 64], b: f32[4, 64] -> out: f32[4, 64]"
+    assert f"/* add\n *   {row}\n" in header
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++ on the PATH")
-def test_the_header_is_one_for_cpp(folder: Path) -> None:
-    flags = ["-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
-    include = f"-I{folder / 'pallasc' / 'include'}"
-    header = folder / "include" / "kernels" / "kernels.h"
-    c_exports.run(["c++", *flags, include, "-x", "c++", header])
-
-
-@pytest.mark.skipif(
-    not all(map(shutil.which, ("cmake", "c++"))), reason="needs cmake and c++ on the PATH"
-)
-def test_a_static_library_called_like_a_header_of_the_system_becomes_part_of_a_program(
-    tmp_path: Path,
+def test_an_export_is_reproducible_and_replaced_and_other_work_is_not(
+    run: Run, bundle: Path, tmp_path: Path
 ) -> None:
-    bundle = c_exports.small_bundle(tmp_path / "made.pallasc")
-    c_exports.export(bundle, tmp_path / "math", name="math")
-    (tmp_path / "use.cpp").write_text(USE)
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.12)\nproject(user LANGUAGES C CXX)\n"
-        "add_subdirectory(math)\nadd_executable(use use.cpp)\n"
-        "target_link_libraries(use PRIVATE math m ${CMAKE_DL_LIBS})\n"
+    (tmp_path / "elsewhere").mkdir()
+    copy, folder = tmp_path / "elsewhere" / bundle.name, tmp_path / "out"
+    shutil.copy(bundle, copy)
+    for file, out in ((bundle, folder), (copy, tmp_path / "second")):
+        assert run(file, "-o", out)[0] == 0
+    assert _content(folder) == _content(tmp_path / "second")
+    assert run(bundle, "-o", folder, "--name", "other", "--target", "b200")[0] == 0
+    assert (folder / "include" / "other" / "other.h").is_file()
+    assert not (folder / "include" / "my_kernels").exists()
+    (folder / "notes.txt").write_text("mine")
+    before = _content(folder)
+    assert run(bundle, "-o", folder) == (
+        2,
+        "",
+        f"error: {folder}: notes.txt is not from an export.\n"
+        "  Remove it, or give another folder.\n",
     )
-    c_exports.run(["cmake", "-S", tmp_path, "-B", tmp_path / "build"])
-    c_exports.run(["cmake", "--build", tmp_path / "build"])
-    done = subprocess.run(
-        [tmp_path / "build" / "use"],
-        env=control.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
+    assert _content(folder) == before
+
+
+def test_the_name_is_that_of_the_bundle() -> None:
+    names = {
+        "add.pallasc": "add",
+        "my-kernels.v2.pallasc": "my_kernels_v2",
+        "2nd.pallasc": "kernels",
+        "pallasc.pallasc": "kernels",
+        "x" * 60: "x" * 40,
+    }
+    assert {file: name_from(file) for file in names} == names
+
+
+_RULE = "error: --name must begin with a letter and go on with at most 39 "
+_PREFIX = "error: --name must not begin with pallasc, as functions of the C library do, got "
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *((["--name", name], _RULE) for name in ("1st", "a-b", "", "ä", "x" * 41)),
+        *((["--name", name], f"{_PREFIX}{name!r}.\n") for name in ("pallasc", "pallasc_last")),
+        (["--max-size", "20KiB"], "take more than 20,480 bytes"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    run: Run, bundle: Path, tmp_path: Path, options: list[str], words: str
+) -> None:
+    code, _, err = run(bundle, "-o", tmp_path / "out", *options)
+    assert code == 2
+    assert words in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        (
+            [("add", {"tile": 1}), ("add", {"tile": 2})],
+            "error: add[tile=1]@h100-sxm and add[tile=2]@h100-sxm take the same arrays, and C "
+            "functions choose by them.\n  Choose one of them with -k.\n",
+        ),
+        ([("a-b", {}), ("a.b", {})], " would both be k_a_b in C.\n  Choose variants with -k.\n"),
+        ([("add", {}), ("add_prepare", {})], " would both be k_add_prepare in C."),
+        ([("last_error", {})], " would both be k_last_error in C."),
+    ],
+)
+def test_kernels_that_c_cannot_tell_apart_are_refused(
+    run: Run, tmp_path: Path, kernels: list[tuple[str, dict[str, int]]], words: str
+) -> None:
+    file = tmp_path / "k.pallasc"
+    items = [Item(*kernel, bundle_files.add_artifact()) for kernel in kernels]
+    file.write_bytes(build_bundle(items, level=3))
+    code, _, err = run(file, "-o", tmp_path / "out")
+    assert code == 2
+    assert words in err
+    if kernels[0][1]:
+        assert run(file, "-o", tmp_path / "out", "-k", "tile=2")[0] == 0
+
+
+def test_sources_that_an_install_lacks_are_named(
+    run: Run, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = tmp_path / "native"
+    shutil.copytree(FOLDER, native)
+    (native / "export" / "kernels.c").unlink()
+    monkeypatch.setattr("pallasc.runtime.native.library.FOLDER", native)
+    assert run(bundle, "-o", tmp_path / "out") == (
+        4,
+        "",
+        "error: this pallasc has no sources of its C library to export: "
+        f"{native / 'export' / 'kernels.c'}: No such file or directory.\n"
+        "  Install pallasc again.\n",
     )
-    assert done.stdout == (
-        "0 1024\nspread@h100-sxm needs 1024 bytes of workspace at a multiple of 256, not at 0.\n"
-    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_source_of_the_library_is_for_programs_or_not() -> None:
+    """A new source is taken along, or is for Python and JAX alone."""
+    patterns = ("*.[ch]", "include/*.h", "export/*.[ch]")
+    found = {path.relative_to(FOLDER).as_posix() for p in patterns for path in FOLDER.glob(p)}
+    others = {"host.c", "host.h", "python.c", "xla.c", "xla_ffi.h"}
+    assert found - others == set(LIBRARY_SOURCES)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc on the PATH")
+def test_names_of_strangers_stay_names(run: Run, tmp_path: Path) -> None:
+    bad = '*/ int evil; /* "\\ ??/ %s @NAME@ ü'
+    artifact = made.add(inputs={bad: "f32[4, 64]", "b": "f32[4, 64]"})
+    items = [Item(bad, {"a b": bad}, artifact), Item("../../up", {}, artifact)]
+    file, folder = tmp_path / "k.pallasc", tmp_path / "out"
+    file.write_bytes(build_bundle(items, level=3))
+    assert run(file, "-o", folder)[0] == 0
+    names = sorted(path.name for path in (folder / "plans").iterdir())
+    assert names == ["int-evil-s-NAME-a-b-int-evil-s-NAME-h100-sxm.plan", "up-h100-sxm.plan"]
+    source = tmp_path / "use.c"
+    source.write_text('#include "k/k.h"\nchar evil;\n')
+    includes = [f"-I{folder / name}" for name in (".", "include", "pallasc/include")]
+    for compiled in (source, folder / "k.c"):
+        flags = [*WARNINGS, "-trigraphs", "-std=gnu11", "-DPALLASC_API="]
+        c_exports.run(["cc", *flags, *includes, "-c", compiled, "-o", tmp_path / "made.o"])
+    with open_bundle(file) as opened:
+        ids = [entry.id for entry in opened.entries()]
+    text = (tmp_path / "made.o").read_bytes()
+    assert all(own.encode() in text for own in ids)

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import flat
-import flat_rules
 import native_fuzz
 import pytest
 from native_plans import PLANS
-
-from pallasc.specs.artifacts.flat_plan import flat_plan
 
 INPUTS, SITES, KERNELS, SEED = 4_000, 1_000, 100, 16
 
@@ -30,9 +26,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_changed_plans_are_opened_or_refused_and_launch_within_their_arrays(
     files: list[Path], tmp_path: Path
 ) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    found = native_fuzz.run(files, INPUTS, seed=SEED, findings=tmp_path, keep=kept)
+    found = native_fuzz.run(files, INPUTS, seed=SEED, findings=tmp_path)
     opened, prepared, launched = (found[name] for name in ("opened", "prepared", "launched"))
     names = native_fuzz.STATUS
     assert found["inputs"] == INPUTS
@@ -48,11 +42,6 @@ def test_changed_plans_are_opened_or_refused_and_launch_within_their_arrays(
     assert launched[0] > INPUTS / 10
     assert sum(launched[1:]) == 0
     assert found["maps"] > INPUTS / 10
-    blobs = {file.name: file.read_bytes() for file in files if file.suffix != ".plan"}
-    samples = sorted(kept.iterdir())[:60]
-    assert len(samples) == 60
-    for sample in samples:
-        assert flat_rules.broken(sample.read_bytes(), blobs.get) is None, sample
 
 
 def test_odd_calls_of_xla_are_refused_and_sound_ones_launch_within_their_arrays(
@@ -75,16 +64,4 @@ def test_odd_calls_of_the_extension_are_left_to_python_or_launch_what_was_passed
     assert found["cases"] == KERNELS
     assert found["launched"] > KERNELS
     assert found["left to Python"] > KERNELS
-    for what in ("kernels refused", "damaged programs refused", "exceptions"):
-        assert found[what] > 0
-
-
-def test_sound_plans_keep_the_rules_of_python_and_others_do_not() -> None:
-    for name, make in PLANS.items():
-        data = flat_plan(make(), name=name)
-        assert flat_rules.broken(data) is None
-    data = flat_plan(PLANS["fills and copies"](), name="made")
-    for table, fields in (("steps", {"f4": 1000}), ("arrays", {"f1": 0}), ("sizes", {"f0": 4})):
-        is_size = table == "sizes"
-        changed = flat.changed(data, table, 0, **fields)
-        assert (flat_rules.broken(changed) is None) == is_size  # the cubin's are compared
+    assert found["exceptions"] > 0

@@ -1,17 +1,18 @@
-"""Limits of the C library and of the extension: the same in Python, documented, and refused."""
+"""Limits and headers of the C library: as in Python, documented, refused; they compile alone."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
+import c_exports
 import made
 import pytest
-import standin as control
 
-from pallasc.errors import ArgumentError, UnsupportedError
+from pallasc.errors import UnsupportedError
 from pallasc.runtime.adapters import jax_handlers
-from pallasc.runtime.native.library import FOLDER, Library
+from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.artifacts import flat_plan
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "native.md"
@@ -53,14 +54,21 @@ def test_the_page_says_the_limits_of_the_sources() -> None:
         assert said in text
 
 
-def test_a_gpu_beyond_the_last_is_refused(
-    native: Library, runtime: control.Standin, framework: made.Framework
+@pytest.mark.parametrize(
+    ("compiler", "standard", "header", "more"),
+    [
+        # In the format no byte may lie between fields: what a compiler adds is not in the grammar.
+        ("cc", "c11", "flat_plan.h", ["-x", "c", "-Wpadded"]),
+        ("c++", "c++11", "include/pallasc.h", ["-x", "c++"]),
+    ],
+)
+def test_a_header_compiles_alone(
+    compiler: str, standard: str, header: str, more: list[str]
 ) -> None:
-    runtime.devices(*["9.0"] * (DEVICES + 1))
-    opened = native.open(flat_plan.flat_plan(made.add(), name="made"))
-    opened.prepare(DEVICES - 1)
-    with pytest.raises(ArgumentError, match="GPU 64 is beyond the 64 that are supported"):
-        opened.prepare(DEVICES)
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} on the PATH")
+    flags = [f"-std={standard}", *c_exports.WARNINGS, "-fsyntax-only", *more]
+    c_exports.run([compiler, *flags, FOLDER / header])
 
 
 @pytest.mark.parametrize(

@@ -65,20 +65,6 @@ def check_launch(step: Launch, launch: Any) -> dict[int, int]:
     return addresses(step, launch)
 
 
-def emulate_steps(artifact: Artifact, *functions: Callable[[list[int]], None]) -> Any:
-    """Return a kernel function for several launches: each function gets the pointers of one."""
-    done = 0
-
-    def run(launch: Any) -> None:
-        nonlocal done
-        at = done % len(functions)
-        done += 1
-        check_launch(artifact.plan.launches[at], launch)
-        functions[at]([launch.pointer(n) for n in range(len(launch.parameters))])
-
-    return run
-
-
 def emulate(artifact: Artifact, function: Callable[..., Any]) -> Callable[[Any], None]:
     """Return a kernel function for an artifact with one launch: its outputs by `function`."""
     (step,) = artifact.plan.launches

@@ -1,4 +1,4 @@
-"""Transform calls of kernels with JAX: vmap, derivatives, shard_map; print what came of it.
+"""Transform calls of kernels with JAX: vmap, derivatives, shard_map.
 
 The process has four devices of JAX on the CPU, and a kernel for one row of four rows of 64, of
 whose launches the grid says how many rows there are.
@@ -7,7 +7,6 @@ whose launches the grid says how many rows there are.
 from __future__ import annotations
 
 import gc
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +17,7 @@ import made
 import numpy as np
 import standin
 from jax.sharding import Mesh, PartitionSpec
-from jax_ways import message
+from messages import message, refused
 
 import pallasc
 from pallasc.runtime.opening import Kernels
@@ -28,9 +27,9 @@ from pallasc.specs.bundle.writer import build_bundle
 ROWS = (4, 64)
 
 
-def text(rows: int | None, dtype: str = "f32") -> str:
+def text(rows: int | None) -> str:
     """Return the type of an array, or of a batch of so many."""
-    return f"{dtype}[4, 64]" if rows is None else f"{dtype}[{rows}, 4, 64]"
+    return "f32[4, 64]" if rows is None else f"f32[{rows}, 4, 64]"
 
 
 def install(driver: Any) -> None:
@@ -65,6 +64,11 @@ def variant(
     return name, {"rows": rows}, made.artifact(step, **given)
 
 
+def single(*given: Any, **changes: Any) -> Any:
+    """Return a kernel of one variant."""
+    return Kernels([variant(*given, **changes)])[given[0]]
+
+
 def first(array: Any) -> list[float]:
     """Return the first element of each part."""
     return [float(value) for value in np.asarray(array)[..., 0, 0].ravel()]
@@ -78,34 +82,42 @@ def multiplying() -> Any:
     return Kernels(entries)["multiply"]
 
 
-def batches(a: Any, b: Any) -> dict[str, Any]:
-    """Return what comes of vmap, with a rule and without."""
-    kernel = multiplying()
-    report = {"undeclared": message(lambda: jax.vmap(kernel)(jnp.stack([a, b]), jnp.stack([b, b])))}
+def batches(a: Any, b: Any) -> None:
+    """Check vmap, with a rule and without."""
+    kernel, both, twos = multiplying(), jnp.stack([a, b]), jnp.stack([b, b])
+    fixed = "multiply cannot be used under jax.vmap: its shapes are fixed."
+    refused(fixed, lambda: jax.vmap(kernel)(both, twos))
     kernel.defvmap()
-    both, twos = jnp.stack([a, b]), jnp.stack([b, b])
-    singles = Kernels([variant("single", "two", 1)])["single"]
-    others = Kernels([variant("batched", "two", 1, 2)])["batched"]
-    singles.defvmap(others)
-    wrong = Kernels([variant("wrong", "two", 1), variant("wrong", "two", 1, 2, outputs=[text(3)])])
-    wrong["wrong"].defvmap()
-    report |= declared_batches(both)
-    report |= {
-        "both": first(jax.vmap(kernel)(both, twos)),
-        "inside jit": first(jax.jit(jax.vmap(kernel))(both, twos)),
-        "another axis": first(jax.vmap(kernel, in_axes=(1, 0))(jnp.moveaxis(both, 0, 1), twos)),
-        "repeated": first(jax.vmap(kernel, in_axes=(0, None))(both, b)),
-        "as it is": message(lambda: jax.vmap(kernel, in_axes=(0, None))(jnp.stack([a] * 4), b)),
-        "another kernel": first(jax.vmap(singles)(both)),
-        "of a size": message(lambda: jax.vmap(kernel)(jnp.stack([a] * 5), jnp.stack([a] * 5))),
-        "other results": message(lambda: jax.vmap(wrong["wrong"])(both)),
-        "no kernel": message(lambda: kernel.defvmap(len)),
-    }
-    return report
+    assert first(jax.vmap(kernel)(both, twos)) == [15, 25]
+    assert first(jax.jit(jax.vmap(kernel))(both, twos)) == [15, 25]
+    assert first(jax.vmap(kernel, in_axes=(1, 0))(jnp.moveaxis(both, 0, 1), twos)) == [15, 25]
+    assert first(jax.vmap(kernel, in_axes=(0, None))(both, b)) == [15, 25]
+    jax.vmap(kernel, in_axes=(0, None))(jnp.stack([a] * 4), b)  # a variant takes b as it is
+    other = single("single", "two", 1)
+    other.defvmap(single("batched", "two", 1, 2))
+    assert first(jax.vmap(other)(both)) == [6, 10]
+    five = jnp.stack([a] * 5)
+    refused(
+        "multiply has no variant for a batch of 5 under jax.vmap: arrays of the shapes [5, 4, 64], "
+        "[5, 4, 64].",
+        lambda: jax.vmap(kernel)(five, five),
+    )
+    entries = [variant("wrong", "two", 1), variant("wrong", "two", 1, 2, outputs=[text(3)])]
+    wrong = Kernels(entries)["wrong"]
+    wrong.defvmap()
+    refused(
+        "wrong: the variant for a batch of 2 gives results of the shapes [3, 4, 64], and jax.vmap "
+        "needs [2, 4, 64].",
+        lambda: jax.vmap(wrong)(both),
+    )
+    refused(
+        "multiply: defvmap takes a kernel, not a builtin_function_or_method.",
+        lambda: kernel.defvmap(len),
+    )
 
 
-def declared_batches(both: Any) -> dict[str, Any]:
-    """Return what comes of vmap where the specs of a bundle's kernels say what it calls."""
+def declared_batches(both: Any) -> None:
+    """Check vmap where the specs of a bundle's kernels say what it calls."""
 
     def item(name: str, rows: int | None, vmap: str | None, **more: int) -> Any:
         _, params, artifact = variant(name, "two", 1, rows)
@@ -119,98 +131,104 @@ def declared_batches(both: Any) -> dict[str, Any]:
         *(item("tiled", None, "tiles", tile=tile) for tile in (64, 128)),
         *(item("tiles", 2, None, tile=tile) for tile in (64, 128)),
     ]
-
-    def attempt(kernel: Any) -> Any:
-        found: list[Any] = []
-        words = message(lambda: found.append(first(jax.vmap(kernel)(both))))
-        return found[0] if found else words
-
     with TemporaryDirectory() as folder:
         file = Path(folder) / "made.pallasc"
         file.write_bytes(build_bundle(items, level=1))
         kernels = pallasc.open_bundle(file)
-        report = {
-            f"of a spec: {name}": attempt(kernels[name])
-            for name in ("single", "own", "alone", "undeclared", "several")
-        }
-        tiled = kernels["tiled"]
-        report["of a spec: chosen"] = attempt(lambda x: tiled(x, tile=64))
-        kernel = kernels["single"]
+        tiled, kernel = kernels["tiled"], kernels["single"]
+        for declared in (kernel, kernels["own"], lambda x: tiled(x, tile=64)):
+            assert first(jax.vmap(declared)(both)) == [6, 10]
+        for name, words in {
+            "alone": "alone cannot be used under jax.vmap: its spec names the kernel elsewhere for "
+            "that, which was not opened with it.",
+            "undeclared": "undeclared cannot be used under jax.vmap: its shapes are fixed.",
+            "several": "variants of several name several kernels for jax.vmap: batched, own.",
+        }.items():
+            refused(words, lambda name=name: jax.vmap(kernels[name])(both))
         kernel.defvmap()
-        report["of a spec: overridden"] = attempt(kernel)
+        refused(
+            "single has no variant for a batch of 2 under jax.vmap: arrays of the shapes "
+            "[2, 4, 64].",
+            lambda: jax.vmap(kernel)(both),
+        )
         kernel = pallasc.open_bundle(file)["single"]
-        gc.collect()
-        report["of a spec: the rest forgotten"] = attempt(kernel.unchecked)
-    return report
+        gc.collect()  # of the other kernels, which nothing here has
+        assert first(jax.vmap(kernel.unchecked)(both)) == [6, 10]
 
 
-def derivatives(a: Any, b: Any) -> dict[str, Any]:
-    """Return what comes of grad, with backward kernels and functions."""
-    report: dict[str, Any] = {}
+def derivatives(a: Any, b: Any) -> None:
+    """Check grad, with backward kernels and functions."""
+    kernel = multiplying()
 
-    def gradient(kernel: Any, place: int = 0) -> float:
+    def gradient(place: int = 0) -> float:
         function = jax.jit(jax.grad(lambda x, y: (3 * kernel(x, y)).sum(), argnums=place))
         return float(function(a, b)[0, 0])
 
-    kernel = multiplying()
-    report["none"] = message(lambda: gradient(kernel))
+    refused("multiply has no derivative.", gradient)
     kernel.defvjp(lambda residuals, g: (residuals[0][1] * g, residuals[0][0] * g))
-    report["function"] = [gradient(kernel), gradient(kernel, 1)]
+    assert [gradient(), gradient(1)] == [15, 9]
     kernel.defvmap()
     total = jax.grad(lambda x, y: jax.vmap(kernel)(x, y).sum())
-    report["of vmap"] = float(total(jnp.stack([a, b]), jnp.stack([b, b]))[0, 0, 0])
+    assert total(jnp.stack([a, b]), jnp.stack([b, b]))[0, 0, 0] == 5
     kernel.defvjp(lambda residuals, g: (residuals[1], None))
-    report["result as residual"] = [gradient(kernel), gradient(kernel, 1)]
-
-    def kernel_of(entry: str, count: int, **changes: Any) -> Any:
-        return Kernels([variant("backward", entry, count, **changes)])["backward"]
-
-    outer = Kernels([variant("one", "two", 1)])["one"]
-    outer.defvjp(kernel_of("three", 2))  # takes x and the cotangent
-    report["kernel"] = float(jax.grad(lambda x: outer(x).sum())(b)[0, 0])
-    outer.defvjp(kernel_of("four", 3))  # takes x, the result and the cotangent
-    report["kernel with results"] = float(jax.grad(lambda x: (3 * outer(x)).sum())(b)[0, 0])
-    refusals = {
-        "too few": lambda residuals, g: (g,),
-        "no tuple": lambda residuals, g: g,
-        "other type": lambda residuals, g: (g[0], g),
-        "other count": kernel_of("two", 1),
-        "too few results": kernel_of("four", 3),
-    }
-    for name, backward in refusals.items():
+    assert [gradient(), gradient(1)] == [15, 0]
+    outer = single("one", "two", 1)
+    outer.defvjp(single("backward", "three", 2))  # takes x and the cotangent
+    assert jax.grad(lambda x: outer(x).sum())(b)[0, 0] == 5
+    outer.defvjp(single("backward", "four", 3))  # takes x, the result and the cotangent
+    assert jax.grad(lambda x: (3 * outer(x)).sum())(b)[0, 0] == 30
+    gives = "the backward function of multiply must give 2 gradients, one for each array, and gives"
+    takes = "the backward kernel of multiply must"
+    for backward, words in (
+        (lambda residuals, g: (g,), f"{gives} 1."),
+        (
+            lambda residuals, g: (g[0], g),
+            "multiply: the gradient of x0 is f32[64], and x0 is f32[4, 64].",
+        ),
+        (
+            single("backward", "two", 1),
+            f"{takes} take 3 or 4 arrays: its inputs, its results or not, and their cotangents. "
+            "backward takes 1.",
+        ),
+        (
+            single("backward", "four", 3),
+            f"{takes} give 2 results, the gradients of its arrays, and backward gives 1.",
+        ),
+    ):
         kernel.defvjp(backward)
-        report[name] = message(lambda: gradient(kernel))
-    report["nothing to call"] = message(lambda: kernel.defvjp(3))
-    return report
+        refused(words, gradient)
+    kernel.defvjp(lambda residuals, g: g)
+    assert message(gradient).startswith("ArgumentError: the backward function of multiply must")
+    refused("multiply: the backward function of a kernel is an int.", lambda: kernel.defvjp(3))
 
 
-def shards(a: Any, b: Any) -> dict[str, Any]:
-    """Return what comes of shard_map over the devices of this process."""
+def shards(a: Any, b: Any) -> None:
+    """Check shard_map over the devices of this process."""
     kernel = multiplying()
     mesh = Mesh(np.array(jax.devices()), ("x",))
-    whole, axes = jnp.concatenate([a, b, a, b]), PartitionSpec("x")
+    whole, axes, same = jnp.concatenate([a, b, a, b]), PartitionSpec("x"), PartitionSpec()
+
+    def over(kernel: Any, in_specs: Any, **options: Any) -> Any:
+        return jax.shard_map(kernel, mesh=mesh, in_specs=in_specs, out_specs=axes, **options)
 
     def run(in_specs: Any, x: Any, y: Any, **options: Any) -> list[float]:
-        mapped = jax.shard_map(
-            lambda x, y: kernel(x, y), mesh=mesh, in_specs=in_specs, out_specs=axes, **options
-        )
-        return [float(value) for value in np.asarray(jax.jit(mapped)(x, y))[::4, 0]]
+        mapped = over(lambda x, y: kernel(x, y), in_specs, **options)
+        return rows(jax.jit(mapped)(x, y))
 
-    roomy = Kernels([variant("roomy", "three", 2, temporaries=[512])])["roomy"]
-    mapped = jax.shard_map(roomy, mesh=mesh, in_specs=(axes, axes), out_specs=axes)
-    gradient = jax.grad(lambda x: mapped(x, whole).sum())
+    def rows(array: Any) -> list[float]:
+        return [float(value) for value in np.asarray(array)[::4, 0]]
+
+    assert run((axes, axes), whole, whole) == [9, 25, 9, 25]
+    assert run((axes, axes), whole, whole, check_vma=False) == [9, 25, 9, 25]
+    assert run((axes, same), whole, b) == [15, 25, 15, 25]
+    assert run((same, axes), a, whole) == [9, 15, 9, 15]
+    roomy = single("roomy", "three", 2, temporaries=[512])
+    mapped, shared = over(roomy, (axes, axes)), over(roomy, (same, axes))
+    assert rows(mapped(whole, whole)) == [9, 25, 9, 25]
     roomy.defvjp(lambda residuals, g: (g * residuals[0][1], g * residuals[0][0]))
-    shared = jax.shard_map(roomy, mesh=mesh, in_specs=(PartitionSpec(), axes), out_specs=axes)
+    assert rows(jax.jit(jax.grad(lambda x: mapped(x, whole).sum()))(whole)) == [3, 5, 3, 5]
     of_shared = jax.jit(jax.grad(lambda x: shared(x, whole).sum()))
-    return {
-        "gradient of one replicated": float(of_shared(a)[0, 0]),
-        "temporaries": [float(value) for value in np.asarray(mapped(whole, whole))[::4, 0]],
-        "gradient": [float(value) for value in np.asarray(jax.jit(gradient)(whole))[::4, 0]],
-        "both": run((axes, axes), whole, whole),
-        "unchecked": run((axes, axes), whole, whole, check_vma=False),
-        "second replicated": run((axes, PartitionSpec()), whole, b),
-        "first replicated": run((PartitionSpec(), axes), a, whole),
-    }
+    assert of_shared(a)[0, 0] == 3 + 5 + 3 + 5
 
 
 def main() -> None:
@@ -220,11 +238,12 @@ def main() -> None:
     made.install()
     install(driver)
     a, b = jnp.full(ROWS, 3, jnp.float32), jnp.full(ROWS, 5, jnp.float32)
-    lowered = jax.jit(multiplying()).lower(a, b).as_text()
-    report: dict[str, Any] = {"handlers": "pallasc_launch" in lowered}
-    report |= {"vmap": batches(a, b), "grad": derivatives(a, b), "shard_map": shards(a, b)}
+    assert "pallasc_launch" in jax.jit(multiplying()).lower(a, b).as_text()
+    batches(a, b)
+    declared_batches(jnp.stack([a, b]))
+    derivatives(a, b)
+    shards(a, b)
     driver.check()
-    print(json.dumps(report))
 
 
 if __name__ == "__main__":

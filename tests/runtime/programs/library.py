@@ -1,12 +1,12 @@
 """Compile library kernels, run them on the stand-in with their references as the device.
 
-Usage: library.py FOLDER. FOLDER gets artifacts, inputs and results, for other frameworks;
-standard output gets one JSON object: kernel -> how it was called -> whether the numbers are right.
-`KERNEL, executed` is a kernel whose own PTX was the device.
+Usage: library.py FOLDER, which gets artifacts, inputs and results, for other frameworks. Some are
+executed too: their own PTX is the device.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -14,24 +14,23 @@ from typing import Any
 
 import emulated
 import foreign
+import jax
+import jax.numpy as jnp
 import made
 import numpy as np
 import standin
 from emulate import emulate
+from jax.experimental.pallas.ops.gpu import hopper_mixed_type_matmul_mgpu, ragged_dot_mgpu
 
 import pallasc
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.library import elementwise, hopper_matmul
 
 
 def cases() -> dict[str, Any]:
     """Return kernel -> (function, reference, arrays, static arguments), by the specs' names."""
-    import jax.numpy as jnp
-    from jax.experimental.pallas.ops.gpu import hopper_mixed_type_matmul_mgpu, ragged_dot_mgpu
-
-    from pallasc.specs.library import elementwise, hopper_matmul
-
     tiles = {"tile_m": 128, "tile_n": 128, "tile_k": 64, "max_concurrent_steps": 2}
     mixed = hopper_mixed_type_matmul_mgpu.TuningConfig(**{**tiles, "tile_m": 64})
 
@@ -57,61 +56,20 @@ def cases() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def random_inputs(artifact: Artifact) -> list[Any]:
-    """Return an array of small numbers for each input."""
-    generator = np.random.default_rng(7)
+def random_arrays(bindings: Any, seed: int) -> list[Any]:
+    """Return an array of small numbers for each binding."""
+    generator = np.random.default_rng(seed)
     return [
         generator.integers(-4, 5, array.shape).astype(numpy_dtype(array.dtype))
-        for array in artifact.plan.inputs
+        for array in bindings
     ]
 
 
-def _any_outputs(artifact: Artifact) -> list[Any]:
-    generator = np.random.default_rng(11)
-    return [
-        generator.integers(-4, 5, array.shape).astype(numpy_dtype(array.dtype))
-        for array in artifact.plan.outputs
-    ]
-
-
-def leaves(result: Any) -> list[Any]:
-    """Return the arrays of a result."""
-    return list(result) if isinstance(result, list | tuple) else [result]
-
-
-def compute(reference: Any, inputs: list[Any], static: Any) -> list[Any]:
-    """Return what the reference gives, as arrays of numpy."""
-    import inspect
-
-    import jax.numpy as jnp
-
+def compute(reference: Any, inputs: list[Any], static: Any) -> Any:
+    """Return what the reference gives, as an array of numpy."""
     known = inspect.signature(reference).parameters
     chosen = {name: value for name, value in static.items() if name in known}
-    return [np.asarray(array) for array in leaves(reference(*map(jnp.asarray, inputs), **chosen))]
-
-
-def same(got: Any, wanted: list[Any]) -> bool:
-    """Tell whether results are byte for byte what they should be."""
-    return all(
-        np.asarray(array).tobytes() == other.tobytes()
-        for array, other in zip(leaves(got), wanted, strict=True)
-    )
-
-
-def execute(artifact: Artifact, inputs: list[Any], wanted: list[Any], driver: Any) -> Any:
-    """Call a kernel whose PTX is executed; return which ways give the reference's numbers."""
-    import jax
-    import jax.numpy as jnp
-
-    gpu = emulated.install(driver)
-    gpu.know(artifact)
-    kernel = made.kernel(artifact)
-    arrays = [jnp.asarray(array) for array in inputs]
-    found = {"jax inside jit": jax.jit(lambda *a: kernel(*a))(*arrays)}
-    found["jax outside jit"] = kernel(*arrays)
-    driver.check()
-    assert gpu.launched == len(found)
-    return {way: emulated.close(result, wanted[0]) for way, result in found.items()}
+    return np.asarray(reference(*map(jnp.asarray, inputs), **chosen))
 
 
 class Offset:
@@ -122,79 +80,75 @@ class Offset:
         whole = np.zeros(self.memory.nbytes, np.uint8)
         whole[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
         self.memory.copy_from(whole)
-        self.offset, self.nbytes = offset, array.nbytes
-        self.array = array
+        self.offset, self.nbytes, self.shape = offset, array.nbytes, array.shape
 
     def tensor(self, dtype: str) -> made.Tensor:
         """Return it as a tensor."""
-        return made.Tensor(self.memory.pointer + self.offset, dtype, self.array.shape)
+        return made.Tensor(self.memory.pointer + self.offset, dtype, self.shape)
 
 
-def run(name: str, artifact: Artifact, inputs: list[Any], wanted: list[Any]) -> dict[str, bool]:
-    """Call a kernel in every way; return which ones gave the right bytes."""
-    import jax
-    import jax.numpy as jnp
-
-    kernel = made.kernel(artifact)
-    plan = artifact.plan
-    found = {"numpy": same(kernel(*inputs), wanted)}
-    out = [np.zeros(array.shape, numpy_dtype(array.dtype)) for array in plan.outputs]
-    found["numpy into"] = same(kernel.into(*inputs, out=out[0]), wanted)
-    out_array = _cuda_arrays(kernel, plan, inputs)
-    found["cuda array interface"] = out_array is None or same(out_array, wanted)
-    found["dlpack"] = same(_by_dlpack(kernel, plan, inputs), wanted)
-    moved = [Offset(array, 256 * (n + 1)) for n, array in enumerate(inputs)]
-    target = Offset(out[0], 768)
-    tensors = [array.tensor(bound.dtype) for array, bound in zip(moved, plan.inputs, strict=True)]
-    for _ in range(2):
-        kernel.into(*tensors, out=target.tensor(plan.outputs[0].dtype))
-    raw = np.frombuffer(target.memory.to_bytes(), np.uint8)
-    held = raw[768 : 768 + target.nbytes].tobytes() == wanted[0].tobytes()
-    found["offsets"] = held and not raw[:768].any() and not raw[768 + target.nbytes :].any()
-    arrays = [jnp.asarray(array) for array in inputs]
-    found["jax inside jit"] = same(jax.jit(lambda *a: kernel(*a))(*arrays), wanted)
-    found["jax outside jit"] = same(kernel(*arrays), wanted)
-    return found
-
-
-def _device_array(array: Any, dtype: str) -> DeviceArray:
+def on_device(array: Any, dtype: str) -> DeviceArray:
     held = DeviceArray(array.shape, dtype)
     held.copy_from(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return held
 
 
-def _read(held: Any) -> Any:
-    return np.frombuffer(held.to_bytes(), numpy_dtype(held.dtype)).reshape(held.shape)
-
-
-def _cuda_arrays(kernel: Any, plan: Any, inputs: list[Any]) -> Any:
-    """Call twice with what has `__cuda_array_interface__` only, None where a dtype has no name."""
-    held = [_device_array(a, array.dtype) for a, array in zip(inputs, plan.inputs, strict=True)]
-    if not all(hasattr(array, "__cuda_array_interface__") for array in held):
-        return None
+def check(artifact: Artifact, inputs: list[Any], wanted: Any) -> None:
+    """Call a kernel in every way; each must give the right bytes."""
+    kernel, right = made.kernel(artifact), wanted.tobytes()
+    (result,), dtypes = artifact.plan.outputs, [array.dtype for array in artifact.plan.inputs]
+    assert kernel(*inputs).tobytes() == right
+    out = np.zeros(result.shape, numpy_dtype(result.dtype))
+    assert kernel.into(*inputs, out=out).tobytes() == right
+    held = [on_device(*row) for row in zip(inputs, dtypes, strict=True)]
     tensors = [made.Tensor(array.pointer, array.dtype, array.shape) for array in held]
-    arrays = [foreign.CudaArray(array) for array in tensors]
-    return [_read(kernel(*arrays)) for _ in range(2)][1]
+    kinds = [foreign.DlpackArray]
+    if all(hasattr(array, "__cuda_array_interface__") for array in held):
+        kinds.append(foreign.CudaArray)
+    for kind in kinds * 2:
+        assert kernel(*map(kind, tensors)).to_bytes() == right, kind
+    moved = [Offset(array, 256 * (n + 1)) for n, array in enumerate(inputs)]
+    target = Offset(np.zeros_like(out), 768)
+    tensors = [array.tensor(dtype) for array, dtype in zip(moved, dtypes, strict=True)]
+    for _ in range(2):
+        kernel.into(*tensors, out=target.tensor(result.dtype))
+    assert target.memory.to_bytes() == bytes(768) + right + bytes(768)
+    arrays = [jnp.asarray(array) for array in inputs]
+    assert np.asarray(jax.jit(lambda *a: kernel(*a))(*arrays)).tobytes() == right
+    assert np.asarray(kernel(*arrays)).tobytes() == right
 
 
-def _by_dlpack(kernel: Any, plan: Any, inputs: list[Any]) -> Any:
-    """Call twice with what has `__dlpack__` only."""
-    held = [_device_array(a, array.dtype) for a, array in zip(inputs, plan.inputs, strict=True)]
-    tensors = [made.Tensor(array.pointer, array.dtype, array.shape) for array in held]
-    arrays = [foreign.DlpackArray(array) for array in tensors]
-    return [_read(kernel(*arrays)) for _ in range(2)][1]
+def execute(artifact: Artifact, inputs: list[Any], wanted: Any, driver: Any) -> None:
+    """Call a kernel whose PTX is executed."""
+    gpu = emulated.install(driver)
+    gpu.know(artifact)
+    kernel, arrays = made.kernel(artifact), [jnp.asarray(array) for array in inputs]
+    assert emulated.close(jax.jit(lambda *a: kernel(*a))(*arrays), wanted)
+    assert emulated.close(kernel(*arrays), wanted)
+    driver.check()
+    assert gpu.launched == 2
 
 
-def save(folder: Path, name: str, artifact: Artifact, inputs: list[Any], wanted: Any) -> None:
-    """Write an artifact with inputs and results for another process."""
-    own = folder / name
+def save(own: Path, artifact: Artifact, inputs: list[Any], wanted: Any) -> None:
+    """Write an artifact with inputs and result for another process."""
     (own / "blobs").mkdir(parents=True)
     (own / "record.json").write_text(json.dumps(artifact.record))
     for key, data in artifact.blobs().items():
         (own / "blobs" / key).write_bytes(data)
-    for kind, rows in (("in", inputs), ("out", wanted)):
-        for number, array in enumerate(rows):
-            (own / f"{kind}{number}").write_bytes(array.tobytes())
+    for number, array in enumerate(inputs):
+        (own / f"in{number}").write_bytes(array.tobytes())
+    (own / "out0").write_bytes(wanted.tobytes())
+
+
+def device(inputs: list[Any], wanted: Any) -> Any:
+    """Return the device: it wants the right inputs, and gives what the reference gave."""
+
+    def run(*arrays: Any) -> list[Any]:
+        for number, (got, right) in enumerate(zip(arrays, inputs, strict=True)):
+            assert got.tobytes() == right.tobytes(), f"input {number} has other bytes"
+        return [wanted]
+
+    return run
 
 
 def main() -> None:
@@ -205,32 +159,22 @@ def main() -> None:
         name: pallasc.compile(function, *arrays, target="h100-sxm", **static)
         for name, (function, _, arrays, static) in known.items()
     }
-    report = {}
     for name, (_, reference, _, static) in known.items():
-        inputs = random_inputs(artifacts[name])
-        wanted = compute(reference, inputs, static) if reference else _any_outputs(artifacts[name])
+        artifact = artifacts[name]
+        inputs = random_arrays(artifact.plan.inputs, 7)
+        (wanted,) = random_arrays(artifact.plan.outputs, 11)
+        if reference is not None:
+            wanted = compute(reference, inputs, static)
         driver.reset()
         made.forget()
         made.install()
         driver.devices("9.0")
-        driver.kernel("*")(emulate(artifacts[name], _checked(inputs, wanted)))
-        report[name] = run(name, artifacts[name], inputs, wanted)
+        driver.kernel("*")(emulate(artifact, device(inputs, wanted)))
+        check(artifact, inputs, wanted)
         driver.check()
         if name in emulated.EXECUTED:
-            report[f"{name}, executed"] = execute(artifacts[name], inputs, wanted, driver)
-        save(Path(sys.argv[1]), name, artifacts[name], inputs, wanted)
-    print(json.dumps(report))
-
-
-def _checked(inputs: list[Any], wanted: list[Any]) -> Any:
-    """Return the device: it wants the right inputs, and gives what the reference gave."""
-
-    def device(*arrays: Any) -> list[Any]:
-        for number, (got, right) in enumerate(zip(arrays, inputs, strict=True)):
-            assert got.tobytes() == right.tobytes(), f"input {number} has other bytes"
-        return wanted
-
-    return device
+            execute(artifact, inputs, wanted, driver)
+        save(Path(sys.argv[1]) / name, artifact, inputs, wanted)
 
 
 main()

@@ -1,18 +1,22 @@
-"""Call kernels with tensors of torch in every way; print what came of it as one JSON object."""
+"""Call kernels with tensors of torch in every way."""
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
 import made
+import pytest
 import standin_torch
 import torch
+from messages import message, refused
 from standin import Standin
-from torch_calls import message
 
+from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.calls.native_path import TRACED, skip_frames
 from pallasc.runtime.opening import Kernels
+
+TEXT = "f32[4, 64]"
 
 
 def tensor(value: float, *, device: int = 0) -> Any:
@@ -46,202 +50,114 @@ def updates(driver: Any) -> Any:
         b *= 2
 
     step = made.launch("four", 0, 1, 2, 3)
-    return made.kernel(made.artifact(step, outputs=["f32[4, 64]", "b", "f32[4, 64]"]))
+    return made.kernel(made.artifact(step, outputs=[TEXT, "b", TEXT]))
 
 
-def works(driver: Any) -> dict[str, Any]:
-    """Return what calls of all kinds give."""
-    kernel, updating = adds(driver), updates(driver)
-    a, b = tensor(1), tensor(2)
-    found: dict[str, Any] = {}
+def calls(kernel: Any, updating: Any, a: Any, b: Any) -> None:
+    """Check calls of all kinds."""
     for _ in range(2):
-        found["parameter"] = first(kernel(torch.nn.Parameter(a), b))
+        assert first(kernel(torch.nn.Parameter(a), b)) == 3
         total, updated, difference = updating(a, c := tensor(2))
-        found["updated in place"] = [first(total), first(updated), first(difference), updated is c]
-    found["second device"] = [
-        str(kernel(tensor(1, device=1), tensor(2, device=1)).device) for _ in range(2)
-    ]
-    operator = updating.torch_operator("standin::updates")
-    found["schema"] = str(operator.default._schema)
-
-    def wrapped(x: Any, y: Any) -> Any:
-        total, difference = operator(x, y)
-        return total, difference, y
-
-    compiled = torch.compile(wrapped, backend="aot_eager", fullgraph=True)
-    found["operator that updates"] = [first(array) for array in compiled(a, tensor(2))]
+        assert [first(total), first(updated), first(difference)] == [3, 4, -1]
+        assert updated is c
+        assert str(kernel(tensor(1, device=1), tensor(2, device=1)).device) == "cuda:1"
     with torch.cuda.device(1):
-        found["current device elsewhere"] = first(kernel(a, b))
-    found["dlpack there and back"] = _through_dlpack(kernel, a, b)
-    found["checks of the fake kernel"] = message(lambda: kernel.torch_operator("standin::adds"))
-    found.update(_kinds_of_tensors(kernel, a, b))
-    found.update(_gradients(kernel, a, b))
-    found.update(_optional(driver, a, b))
-    found["streams"] = _streams(driver, kernel, a, b)
-    found["memory of streams"] = _memory_of_streams(driver, kernel, a, b)
-    found["writes are counted"] = _versions(kernel, updating, a, b)
-    found["backward notices a write"] = _noticed(kernel, a, b)
-    return found
-
-
-def _versions(kernel: Any, updating: Any, a: Any, b: Any) -> list[int]:
-    """Return by how much calls move the version counters of what they write, and of an input."""
-    out, updated = tensor(0), tensor(2)
-    found = []
-    for variant in (kernel, kernel.unchecked):
-        for _ in range(3):  # slow, then through generated code
-            before = out._version, a._version
-            variant.into(a, b, out=out)
-            found += [out._version - before[0], a._version - before[1]]
-    for _ in range(2):
-        before = updated._version
-        updating(a, updated)
-        found.append(updated._version - before)
+        assert first(kernel(a, b)) == 3
     with torch.inference_mode():
-        inference = torch.empty_like(out)
-        for _ in range(2):
-            kernel.into(a, b, out=inference)
-    return found
+        assert first(kernel(a, b)) == 3
+    sub = type("Sub", (torch.Tensor,), {})
+    assert type(kernel(a.as_subclass(sub), b)) is torch.Tensor
+    assert not kernel(tensor(1).requires_grad_(), b).requires_grad
+    small = made.artifact(
+        made.launch("two", 0, 1), inputs={"a": "f8e5m2[256]"}, outputs=["f8e5m2[256]"]
+    )
+    eighths, float8 = made.kernel(small), torch.zeros(256, dtype=torch.float8_e5m2).cuda()
+    for _ in range(3):
+        assert eighths(float8).dtype is torch.float8_e5m2
 
 
-def _noticed(kernel: Any, a: Any, b: Any) -> str:
-    """Return what backward says where a tensor that it needs was written by a kernel."""
+def operators(kernel: Any, updating: Any, a: Any, b: Any) -> None:
+    """Check kernels as operators, in graphs of torch.compile too."""
+    operator = updating.torch_operator("standin::updates")
+    schema = "standin::updates(Tensor a, Tensor(b!) b) -> (Tensor, Tensor)"
+    assert str(operator.default._schema) == schema
+    compiled = torch.compile(lambda x, y: (*operator(x, y), y), backend="aot_eager", fullgraph=True)
+    assert [*map(first, compiled(a, tensor(2)))] == [3, -1, 4]
+    operator = kernel.torch_operator("standin::adds")
+    assert kernel.torch_operator("standin::adds") is operator
+    with torch.inference_mode():
+        assert first(operator(a, b)) == 3
+    meta = operator(a.to("meta"), b.to("meta"))
+    assert (str(meta.device), *meta.shape) == ("meta", 4, 64)
+    operator = made.kernel(made.add()).torch_operator("standin::differentiated")
+    torch.library.register_autograd("standin::differentiated", lambda ctx, g: (g, g))
     tracked = tensor(1).requires_grad_()
-    middle = tracked * 2
-    square = middle**2
-    kernel.into(a, b, out=middle)
-    return message(lambda: square.sum().backward()).partition(":")[2].split("[")[0].strip()
+    (gradient,) = torch.autograd.grad(operator(tracked, b), tracked, tensor(5))
+    assert first(gradient) == 5
 
 
-def _optional(driver: Any, a: Any, b: Any) -> dict[str, Any]:
-    """Return what comes of a kernel whose bias is None in one variant, and of its operator."""
+def optional(driver: Any, a: Any, b: Any) -> None:
+    """Check a kernel whose bias is None in one variant, and its operator."""
 
     @driver.kernel("two")
     def copy(launch: Any) -> None:
         launch.array(1, "float32", (4, 64))[...] = launch.array(0, "float32", (4, 64))
 
-    text = "f32[4, 64]"
     tree = {"a": 0, "bias": None}
-    without = made.artifact(made.launch("two", 0, 1), inputs={"a": text}, input_tree=tree)
-    having = made.artifact(made.launch("three", 0, 1, 2), inputs={"a": text, "bias": text})
-    kernel = Kernels([("k", {"bias": None}, without), ("k", {"bias": text}, having)])["k"]
+    without = made.artifact(made.launch("two", 0, 1), inputs={"a": TEXT}, input_tree=tree)
+    having = made.artifact(made.launch("three", 0, 1, 2), inputs={"a": TEXT, "bias": TEXT})
+    kernel = Kernels([("k", {"bias": None}, without), ("k", {"bias": TEXT}, having)])["k"]
     operator = kernel.torch_operator("standin::optional")
+    schema = "standin::optional(Tensor a, Tensor? bias=None) -> Tensor"
+    assert str(operator.default._schema) == schema
     compiled = torch.compile(lambda x, y: operator(x, y), backend="aot_eager", fullgraph=True)
-    ways = {
-        "call": lambda: [kernel(a), kernel(a, None), kernel(a, bias=b)],
-        "operator": lambda: [operator(a), operator(a, None), operator(a, bias=b)],
-        "compiled": lambda: [compiled(a, None), compiled(a, b)],
-    }
-    return {
-        "schema of an optional tensor": str(operator.default._schema),
-        **{f"{name} without and with": [first(x) for x in way()] for name, way in ways.items()},
-        **{f"{name} again": [first(x) for x in way()] for name, way in ways.items()},
-    }
+    for _ in range(2):
+        for call in (kernel, operator):
+            assert [first(call(a)), first(call(a, None)), first(call(a, bias=b))] == [1, 1, 3]
+        assert [first(compiled(a, None)), first(compiled(a, b))] == [1, 3]
 
 
-def _kinds_of_tensors(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
-    """Return what comes of tensors that are not plain ones, and of torch's modes."""
-    operator = kernel.torch_operator("standin::adds")
-    assert kernel.torch_operator("standin::adds") is operator
-    with torch.inference_mode():
-        inference = [first(kernel(a, b)), first(operator(a, b))]
-    mixed = torch.compile(lambda x, y: kernel(x, y) * 1, backend="eager")
-    small = made.artifact(
-        made.launch("two", 0, 1), inputs={"a": "f8e5m2[256]"}, outputs=["f8e5m2[256]"]
-    )
-    eighths = made.kernel(small)
-    float8 = torch.zeros(256, dtype=torch.float8_e5m2).cuda()
-    meta = operator(a.to("meta"), b.to("meta"))
-    return {
-        "inference mode": inference,
-        "subclass": type(kernel(a.as_subclass(type("Sub", (torch.Tensor,), {})), b)).__name__,
-        "compiled around the kernel itself": tuple(mixed(a, b).shape),
-        "looked into when compiled": _looked_into(a, b),
-        "without a break": _without_a_break(a, b),
-        "float8": [str(eighths(float8).dtype) for _ in range(3)][2],
-        "meta through the operator": [str(meta.device), *meta.shape],
-    }
-
-
-def _looked_into(a: Any, b: Any) -> int:
-    """Return how many functions torch.compile looks into around the first calls of a kernel."""
+def graphs_of_compile(kernel: Any, a: Any, b: Any) -> None:
+    """Check that torch.compile ends a graph at a kernel, looks into nothing of it, and says so."""
     from torch._dynamo.utils import counters
 
+    mixed = torch.compile(lambda x, y: kernel(x, y) * 1, backend="eager")
+    assert mixed(a, b).shape == (4, 64)
     skip_frames([Standin._run])  # what the stand-in does is not the kernel's
-    kernel = made.kernel(made.add())
+    new = made.kernel(made.add())
     before = counters["frames"]["total"]
-    call = torch.compile(lambda x, y: kernel(x, y), backend="eager")
-    into = torch.compile(lambda x, y, out: kernel.into(x, y, out=out), backend="eager")
+    call = torch.compile(lambda x, y: new(x, y), backend="eager")
+    into = torch.compile(lambda x, y, out: new.into(x, y, out=out), backend="eager")
     for _ in range(3):
         call(a, b)
     for _ in range(3):
         into(a, b, torch.empty_like(a))
-    found: int = counters["frames"]["total"] - before
-    return found
-
-
-def _without_a_break(a: Any, b: Any) -> bool:
-    """Tell whether torch.compile says what to do where a graph may not end."""
-    kernel = made.kernel(made.add())
-    whole = torch.compile(lambda x, y: kernel(x, y), backend="eager", fullgraph=True)
-    try:
+    assert counters["frames"]["total"] - before == 2
+    whole = torch.compile(lambda x, y: new(x, y), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=re.escape(TRACED)):
         whole(a, b)
-    except torch._dynamo.exc.Unsupported as error:
-        return TRACED in str(error)
-    return False
 
 
-def _gradients(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
-    """Return what becomes of gradients: nothing in a call, the user's formula in an operator."""
-    tracked = tensor(1).requires_grad_()
-    operator = made.kernel(made.add()).torch_operator("standin::differentiated")
-    torch.library.register_autograd("standin::differentiated", lambda ctx, g: (g, g))
-    result = operator(tracked, b)
-    (gradient,) = torch.autograd.grad(result, tracked, tensor(5))
-    return {
-        "a call records no gradient": kernel(tracked, b).requires_grad,
-        "gradient of an operator": [result.requires_grad, first(gradient)],
-    }
-
-
-def _streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[bool]:
-    """Return whether launches went to the current stream, in both ways of calling."""
-    side = torch.cuda.Stream()
-    found = []
+def streams(driver: Any, kernel: Any, a: Any, b: Any) -> None:
+    """Check that launches go to the current or the given stream, and so does their memory."""
+    side, other, far = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream(1)
     for _ in range(2):
         with torch.cuda.stream(side):
             kernel(a, b)
             kernel.into(a, b, out=torch.empty_like(a))
-        found += [launch.stream == side.cuda_stream for launch in driver.launches[-2:]]
         kernel(a, b)
-        found.append(driver.launches[-1].stream == 0)
-    return found
-
-
-def _memory_of_streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[list[Any]]:
-    """Return of calls with a stream: is the launch in it, the memory of it, all else as before?"""
-    side, other = torch.cuda.Stream(), torch.cuda.Stream()
-    found = []
+        used = [launch.stream for launch in driver.launches[-3:]]
+        assert used == [side.cuda_stream, side.cuda_stream, 0]
     for stream in (None, side, side.cuda_stream, 0, 1):
-        result = kernel(a, b, stream=stream)
-        handle = getattr(stream, "cuda_stream", stream) or 0
-        memory = 0 if handle == 1 else handle
-        unchanged = (torch.cuda.current_stream().cuda_stream, torch.cuda.current_device())
-        found.append(
-            [
-                driver.launches[-1].stream == handle,
-                memory == (0 if handle == 1 else handle),
-                *unchanged,
-            ]
-        )
+        kernel(a, b, stream=stream)
+        assert driver.launches[-1].stream == (getattr(stream, "cuda_stream", stream) or 0)
+        assert (torch.cuda.current_stream().cuda_stream, torch.cuda.current_device()) == (0, 0)
     with torch.cuda.stream(other):
-        result = kernel(a, b, stream=side)
-        found.append([torch.cuda.current_stream() == other, _stream_of(result) == side.cuda_stream])
-    far = torch.cuda.Stream(1)
+        assert _stream_of(kernel(a, b, stream=side)) == side.cuda_stream
+        assert torch.cuda.current_stream() == other
     for _ in range(3):
         result = kernel(tensor(1, device=1), tensor(2, device=1), stream=far)
-        found.append([_stream_of(result) == far.cuda_stream, torch.cuda.current_device()])
-    return found
+        assert (_stream_of(result), torch.cuda.current_device()) == (far.cuda_stream, 0)
 
 
 def _stream_of(array: Any) -> int:
@@ -256,9 +172,30 @@ def _stream_of(array: Any) -> int:
     return int(stream)
 
 
-def _through_dlpack(kernel: Any, a: Any, b: Any) -> list[Any]:
-    """Return what torch sees of a device array of ours."""
-    from pallasc.runtime.adapters.device_arrays import DeviceArray
+def writes(kernel: Any, updating: Any, a: Any, b: Any) -> None:
+    """Check that calls move the version counters of what they write, which backward looks at."""
+    out, updated = tensor(0), tensor(2)
+    for variant in (kernel, kernel.unchecked):
+        for _ in range(3):  # slow, then fast
+            before = out._version, a._version
+            variant.into(a, b, out=out)
+            assert (out._version, a._version) == (before[0] + 1, before[1])
+    for _ in range(2):
+        counted = updated._version
+        updating(a, updated)
+        assert updated._version == counted + 1
+    with torch.inference_mode():
+        inference = torch.empty_like(out)
+        for _ in range(2):
+            kernel.into(a, b, out=inference)
+    middle = tensor(1).requires_grad_() * 2
+    square = middle**2
+    kernel.into(a, b, out=middle)
+    assert "has been modified by an inplace operation" in message(lambda: square.sum().backward())
+
+
+def through_dlpack(kernel: Any, a: Any, b: Any) -> None:
+    """Check what torch sees of a device array of ours."""
 
     class Foreign:
         def __init__(self, tensor: Any) -> None:
@@ -268,76 +205,99 @@ def _through_dlpack(kernel: Any, a: Any, b: Any) -> list[Any]:
 
     out = kernel(Foreign(a), Foreign(b))
     shared = torch.from_dlpack(out)
-    half = torch.from_dlpack(DeviceArray((4, 64), "bf16"))
-    return [first(shared), shared.data_ptr() == out.pointer, str(half.dtype)]
+    assert (first(shared), shared.data_ptr()) == (3, out.pointer)
+    assert torch.from_dlpack(DeviceArray((4, 64), "bf16")).dtype is torch.bfloat16
 
 
-def refusals(driver: Any) -> dict[str, str]:
-    """Return what is said where a call cannot be."""
-    kernel = adds(driver)
-    a, b = tensor(1), tensor(2)
-    kernel(a, b)
-    whole = torch.empty(4 * 64 + 1, device="cuda")
-    operator = kernel.torch_operator("standin::refusing")
-    updating = updates(driver).torch_operator("standin::refusing_updates")
-    scalar = made.kernel(
-        made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[1]"}, outputs=["f32[1]"])
-    )
+def refused_tensors(kernel: Any, a: Any, b: Any) -> None:
+    """Check what is said of tensors that a kernel cannot take."""
+    takes = "and the kernel takes f32[4, 64]."
+    dense = "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."
+    for wrong, words in (
+        (a.to(torch.float16), f"made: a has dtype f16, {takes}"),
+        (a[:2], f"made: a has shape [2, 64], {takes}"),
+        (
+            torch.empty(4, 128, device="cuda")[:, :64],
+            "made: a is not contiguous: its elements have gaps or another order.",
+        ),
+        (a.cpu(), "made: a is on the host, but b is on GPU 0."),
+        (tensor(2, device=1), "made: a is on GPU 1, but b is on GPU 0."),
+        (torch.zeros(4, 64).to_sparse(), dense),
+        (torch.zeros(4, 64).to_sparse_csr(), dense),
+        (
+            torch.empty(4, 64, device="meta"),
+            "made: a: a tensor lies on meta, which has no memory of a CUDA device.",
+        ),
+        (
+            torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]),
+            "made: a: a tensor is nested: pass a dense copy.",
+        ),
+        (
+            torch.empty((4, 64), dtype=torch.int4, device="cuda"),
+            f"made: a has dtype torch.int4, {takes}",
+        ),
+        (a.shape, "made: a: a Size is not an array."),
+    ):
+        refused(words, lambda wrong=wrong: kernel(wrong, b))
+    refused("made: a is a torch tensor on the host.", lambda: kernel(a.cpu(), b.cpu()))
+    one = {"inputs": {"a": "f32[1]"}, "outputs": ["f32[1]"]}
+    scalar = made.kernel(made.artifact(made.launch("two", 0, 1), **one))
     scalar(torch.ones(1, device="cuda"))
-    imaginary = torch.ones(1, dtype=torch.complex64).cuda().conj().imag
-    assert imaginary.is_neg()
-    assert imaginary.is_contiguous()
-    return {
-        "dtype": message(lambda: kernel(a.to(torch.float16), b)),
-        "shape": message(lambda: kernel(a[:2], b)),
-        "gaps": message(lambda: kernel(torch.empty(4, 128, device="cuda")[:, :64], b)),
-        "host": message(lambda: kernel(a.cpu(), b)),
-        "all on the host": message(lambda: kernel(a.cpu(), b.cpu())),
-        "other device": message(lambda: kernel(a, tensor(2, device=1))),
-        "sparse": message(lambda: kernel(torch.zeros(4, 64).to_sparse(), b)),
-        "meta": message(lambda: kernel(torch.empty(4, 64, device="meta"), b)),
-        "misaligned": message(lambda: kernel(whole[1:].view(4, 64), b)).split(" starts at ")[0],
-        "overlap": message(lambda: kernel.into(a, b, out=a)),
-        "stream": message(lambda: kernel(a, b, stream=12345)),
-        "operator name": message(lambda: kernel.torch_operator("adds")),
-        "negated": message(lambda: scalar(imaginary)),
-        "compressed": message(lambda: kernel(torch.zeros(4, 64).to_sparse_csr(), b)),
-        "nested": message(
-            lambda: kernel(torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]), b)
-        ),
-        "a byte an element": message(
-            lambda: kernel(torch.empty((4, 64), dtype=torch.int4, device="cuda"), b)
-        ),
-        "shape instead": message(lambda: kernel(a.shape, b)),
-        "storage instead": message(lambda: kernel(a.untyped_storage(), b)),
-        "vmap": message(lambda: torch.vmap(lambda x: kernel(x, b))(a[None])),
-        "vmap of the operator": message(lambda: torch.vmap(lambda x: operator(x, b))(a[None])),
-        "vmap of updates": message(lambda: torch.vmap(lambda x: updating(x, b))(a[None])),
-        "gradient transform": message(lambda: torch.func.jvp(lambda x: kernel(x, b), (a,), (a,))),
-        "fake": message(lambda: _faked(kernel)),
-        "fake of another shape": message(lambda: _faked(operator, 32)),
-        "operator on the host": message(lambda: operator(a.cpu(), b.cpu())),
-        "operator of another kernel": message(
-            lambda: made.kernel(made.add()).torch_operator("standin::refusing")
-        ),
-        "operator of torch": message(lambda: kernel.torch_operator("aten::add")),
-        "reserved namespace": message(lambda: kernel.torch_operator("prim::adds")),
-        "unknown dtype": message(lambda: kernel(torch.empty(4, 64, dtype=torch.complex32), b)),
-    }
+    negated = torch.ones(1, dtype=torch.complex64).cuda().conj().imag
+    refused(dense, lambda: scalar(negated))
+    shifted = torch.empty(4 * 64 + 1, device="cuda")[1:].view(4, 64)
+    assert message(lambda: kernel(shifted, b)).startswith("ArgumentError: made@h100-sxm: a starts")
+    refused("made@h100-sxm: the memory for out overlaps a.", lambda: kernel.into(a, b, out=a))
+    handle = "torch cannot use stream 0x3039: it is not the handle of a stream."
+    refused(handle, lambda: kernel(a, b, stream=12345))
 
 
-def _faked(function: Any, columns: int = 64) -> Any:
+def refused_transforms(kernel: Any, updating: Any, a: Any, b: Any) -> None:
+    """Check what is said under transforms of torch, and of operators that cannot be."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    operator = kernel.torch_operator("standin::refusing")
+    batched = "made: a: a tensor is batched by torch.vmap, and the kernel's shapes are fixed."
+    refused(batched, lambda: torch.vmap(lambda x: kernel(x, b))(a[None]))
+    fixed = "made cannot be used under torch.vmap: its shapes are fixed."
+    for own in (operator, updating.torch_operator("standin::refusing_updates")):
+        refused(fixed, lambda own=own: torch.vmap(lambda x: own(x, b))(a[None]))
+    traced = "made: a: a tensor is traced by a transform of torch, and has no memory of its own."
+    refused(traced, lambda: torch.func.jvp(lambda x: kernel(x, b), (a,), (a,)))
     with FakeTensorMode():
-        fake = torch.empty((4, columns), device="cuda")
-        return function(fake, fake)
+        fake = torch.empty((4, 64), device="cuda")
+        refused(traced, lambda: kernel(fake, fake))
+        fake = torch.empty((4, 32), device="cuda")
+        narrow = "made has no variant for f32[4, 32], f32[4, 32]."
+        refused(narrow, lambda: operator(fake, fake))
+    host = "made: a is a torch tensor on the host."
+    refused(host, lambda: operator(a.cpu(), b.cpu()))
+    for name, words in (
+        ("adds", "'adds' is not the name of an operator."),
+        ("standin::refusing", "operator standin::refusing is kernel made already."),
+        ("aten::add", "operator aten::add exists already."),
+    ):
+        refused(words, lambda name=name: made.kernel(made.add()).torch_operator(name))
+    said = message(lambda: kernel.torch_operator("prim::adds"))
+    assert said.startswith("ArgumentError: operator prim::adds ")
 
 
 def main() -> None:
     """Try everything."""
     driver = standin_torch.load()
-    print(json.dumps({"works": works(driver), "refusals": refusals(driver)}))
+    kernel, updating = adds(driver), updates(driver)
+    a, b = tensor(1), tensor(2)
+    calls(kernel, updating, a, b)
+    operators(kernel, updating, a, b)
+    optional(driver, a, b)
+    graphs_of_compile(kernel, a, b)
+    streams(driver, kernel, a, b)
+    writes(kernel, updating, a, b)
+    through_dlpack(kernel, a, b)
+    refused_tensors(kernel, a, b)
+    refused_transforms(kernel, updating, a, b)
+    driver.check()
+    print("null")
 
 
 if __name__ == "__main__":

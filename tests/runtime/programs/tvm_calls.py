@@ -1,7 +1,7 @@
 """Call an export through tvm-ffi on the stand-in, with arrays of numpy as device memory.
 
 Usage: tvm_calls.py LIBRARY PROGRAM: the program of the page is run, too, with `kernels/` replaced.
-Run by the Python of an environment that has tvm-ffi and numpy, and nothing of pallasc.
+Nothing of pallasc is imported.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import standin
 import tvm_ffi
 
 CUDA, CPU = 2, 1
+NAMES = ("f16", "bool", "i8", "u32", "c64")
 driver = standin.load()
 
 
@@ -89,28 +90,30 @@ def main() -> None:
 
 def _errors(add: Any, x: Any, y: Any, out: Any) -> None:
     before = len(driver.launches)
-    told = refusal(ValueError, add, x, y)
-    assert told.startswith("add: none of 6 variants takes f32[4, 64]"), told
-    half = filled(0, dtype=numpy.float16)
-    assert "f16[4, 64]" in refusal(ValueError, add, x, y, half)
-    for dtype, name in ((bool, "bool"), ("i1", "i8"), ("u4", "u32"), ("c8", "c64")):
-        assert f"{name}[4, 64]" in refusal(ValueError, add, x, y, filled(0, dtype=dtype))
     turned = OnDevice(numpy.zeros((64, 4), numpy.float32))
     turned.array = turned.array.T
-    assert "f32[4, 64] with strides 1, 4" in refusal(ValueError, add, x, y, turned)
-    assert refusal(ValueError, add, x, y, 5) == (
-        "add: argument 2 is not a tensor: tvm-ffi gives it type 1.\n"
-        "  Pass the inputs, then an array for each result."
-    )
-    host = filled(0, kind=CPU, adopt=False)
-    assert "argument 2 is not on a CUDA device: its DLPack device type is 1." in refusal(
-        ValueError, add, x, y, host
-    )
-    far = filled(0, device=1, adopt=False)
-    assert "argument 2 is on device 1, and argument 0 on device 0." in refusal(
-        ValueError, add, x, y, far
-    )
-    assert refusal(ValueError, add) == "add takes arrays, and 0 are given."
+    for arguments, words in (
+        ([x, y], "add: none of 6 variants takes f32[4, 64]"),
+        ([x, y, turned], "f32[4, 64] with strides 1, 4"),
+        (
+            [x, y, 5],
+            "add: argument 2 is not a tensor: tvm-ffi gives it type 1.\n  Pass the inputs,",
+        ),
+        (
+            [x, y, filled(0, kind=CPU, adopt=False)],
+            "argument 2 is not on a CUDA device: its DLPack device type is 1.",
+        ),
+        (
+            [x, y, filled(0, device=1, adopt=False)],
+            "argument 2 is on device 1, and argument 0 on device 0.",
+        ),
+        ([], "add takes arrays, and 0 are given."),
+        *(
+            ([x, y, filled(0, dtype=dtype)], f"{name}[4, 64]")
+            for dtype, name in zip(("f2", bool, "i1", "u4", "c8"), NAMES, strict=True)
+        ),
+    ):
+        assert words in refusal(ValueError, add, *arguments)
     driver.fault("cuLaunchKernelEx", 701)
     assert "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701)" in refusal(RuntimeError, add, x, y, out)
     assert len(driver.launches) == before
@@ -132,13 +135,9 @@ class Tensor(ctypes.Structure):
     """DLTensor of dlpack.h."""
 
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("rank", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
+        *(("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("rank", ctypes.c_int32)),
+        *(("dtype", ctypes.c_uint32), ("shape", ctypes.POINTER(ctypes.c_int64))),
+        *(("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)),
     )
 
 
@@ -148,18 +147,12 @@ class Managed(ctypes.Structure):
 
 DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
 Managed._fields_ = (
-    ("version", ctypes.c_uint32 * 2),
-    ("context", ctypes.c_void_p),
-    ("deleter", DELETER),
-    ("flags", ctypes.c_uint64),
-    ("tensor", Tensor),
+    *(("version", ctypes.c_uint32 * 2), ("context", ctypes.c_void_p), ("deleter", DELETER)),
+    *(("flags", ctypes.c_uint64), ("tensor", Tensor)),
 )
 ALLOCATOR = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.POINTER(Tensor),
-    ctypes.POINTER(ctypes.POINTER(Managed)),
-    ctypes.c_void_p,
-    ctypes.c_void_p,
+    *(ctypes.c_int, ctypes.POINTER(Tensor), ctypes.POINTER(ctypes.POINTER(Managed))),
+    *(ctypes.c_void_p, ctypes.c_void_p),
 )
 
 

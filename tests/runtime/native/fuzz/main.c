@@ -1,16 +1,11 @@
 /* Give the reader changed plans: fuzz COUNT SEED FINDINGS FILE...
  *
  * Files that end in .plan are plans to change; each other file is a cubin or constant whose name is
- * its digest. What is opened is asked everything, prepared and launched twice on driver.c. With
- * KEEP=FOLDER in the environment some of the changed plans that open are written there.
+ * its digest. What is opened is asked everything, prepared and launched twice on driver.c.
  *
  * A sanitizer's finding, an answer that cannot be, and an input that takes more than a minute of the
- * processor end the process; the input is then FINDINGS/finding.plan. Prints one JSON object.
- *
- * Compiled with -DLIBFUZZER it is what libFuzzer calls; FILES in the environment is a folder of
- * cubins and constants. */
+ * processor end the process; the input is then FINDINGS/finding.plan. Prints one JSON object. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,7 +19,7 @@
 #include "include/pallasc.h"
 #include "mutate.h"
 
-enum { MOST_FILES = 4096, CODES = 7, KEPT = 256, MOST_KEPT_FILES = 2000, FORGET_AFTER = 512, SMALL = 1 << 13 };
+enum { MOST_FILES = 4096, CODES = 7, KEPT = 256, FORGET_AFTER = 512, SMALL = 1 << 13 };
 
 struct file {
     unsigned char *data;
@@ -228,57 +223,6 @@ static int try(const unsigned char *data, size_t size)
     return status;
 }
 
-#ifdef LIBFUZZER
-
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
-
-int LLVMFuzzerInitialize(int *count, char ***arguments)
-{
-    (void)count;
-    (void)arguments;
-    char path[4096];
-    struct dirent *entry;
-    const char *folder = getenv("FILES");
-    DIR *listed = folder ? opendir(folder) : NULL;
-    while (listed && (entry = readdir(listed)))
-        if (entry->d_name[0] != '.') {
-            snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-            add_file(path);
-        }
-    if (listed)
-        closedir(listed);
-    return 0;
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-    /* A plan is read in place here as well, so its copy lies as malloc has it. */
-    unsigned char *copy = malloc(size ? size : 1);
-    memcpy(copy, data, size);
-    try(copy, size);
-    free(copy);
-    return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
-{
-    static unsigned char made[MOST_BYTES];
-    if (seed % 3) {
-        const struct file *other = plan_count ? &plans[seed / 3 % plan_count] : NULL;
-        size_t length = mutate(made, data, size, other ? other->data : data,
-                               other ? other->size : size, seed);
-        if (length && length <= most) {
-            memcpy(data, made, length);
-            return length;
-        }
-    }
-    size = LLVMFuzzerMutate(data, size, most);
-    seal(data, size);
-    return size;
-}
-
-#else
-
 static int by_size(const void *one, const void *other)
 {
     size_t a = ((const struct file *)one)->size, b = ((const struct file *)other)->size;
@@ -313,8 +257,6 @@ int main(int argument_count, char **arguments)
     if (argument_count < 5)
         wrong("usage: fuzz COUNT SEED FINDINGS FILE...");
     uint64_t wanted = strtoull(arguments[1], NULL, 10), seed = strtoull(arguments[2], NULL, 10);
-    const char *folder = getenv("KEEP");
-    size_t kept_files = 0;
     findings = arguments[3];
     for (int i = 4; i < argument_count; i++)
         add_file(arguments[i]);
@@ -353,11 +295,6 @@ int main(int argument_count, char **arguments)
             free(copy);
             continue;
         }
-        if (folder && kept_files < MOST_KEPT_FILES && random >> 20 & 1) {
-            char name[64];
-            snprintf(name, sizeof name, "%" PRIu64 "-%zu.plan", seed, kept_files++);
-            write_file(folder, name, copy, size);
-        }
         struct file *place = &kept[random / 11 % KEPT]; /* it is changed further, for a while */
         free(place->data);
         place->data = random >> 33 & 3 ? copy : NULL;
@@ -382,5 +319,3 @@ int main(int argument_count, char **arguments)
         free(blobs[i].data);
     return 0;
 }
-
-#endif

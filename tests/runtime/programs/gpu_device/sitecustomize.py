@@ -3,20 +3,15 @@
 Python imports this at its start where this folder is on PYTHONPATH. In a worker of
 `check_gpu.py --quick` that launches one variant, the rows that are compared get their right
 numbers; where sums are compared, all of them do. GPU_DEVICE, a JSON object, makes it misbehave:
-part of a unit's id -> `wrong` numbers, an `error` of the driver (700), or `hang`.
-
-GPU_CUT, a JSON list of an event and the start of a unit's id, has the command killed at a moment:
-by the process that writes such a line of results, right after it.
+part of a unit's id -> `wrong` numbers, or an `error` of the driver (700).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +41,6 @@ class Computer:
 
     def _compute(self, launch: Any) -> int | None:
         how = misbehaviour(self._unit)
-        if how == "hang":
-            time.sleep(3600)
         if how == "error":
             return 700
         if self._variant is None:
@@ -90,22 +83,6 @@ class Computer:
         outputs[0][place] = self._rows + is_wrong
 
 
-def cut_at(event: str, unit: str) -> None:
-    """Kill the command, which leads this session, as soon as a line of results is written."""
-    write = os.write
-
-    def writing(descriptor: int, data: bytes) -> int:
-        written = write(descriptor, data)
-        if data.startswith(b'{"event"'):
-            row = json.loads(data)
-            if row["event"] == event and str(row.get("unit", "")).startswith(unit):
-                os.kill(os.getsid(0), signal.SIGKILL)
-                signal.pause()  # a worker ends with the command
-        return written
-
-    os.write = writing
-
-
 def main() -> None:
     """Become the device of a worker, and of what it spawns."""
     script = next((n for n, one in enumerate(sys.orig_argv) if one.endswith("worker.py")), None)
@@ -126,6 +103,4 @@ def main() -> None:
     driver.kernel("*")(Computer(Path(folder), unit))
 
 
-if moment := os.environ.get("GPU_CUT"):
-    cut_at(*json.loads(moment))
 main()

@@ -1,4 +1,4 @@
-"""What the programs with tensors of torch share."""
+"""What calls of kernels say, for programs with arrays of torch and of JAX."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def message(work: Callable[[], Any]) -> str:
     except Exception as error:
         return f"not ours: {type(error).__name__}: {str(error).splitlines()[0]}"
     return "nothing"
+
+
+def refused(words: str, work: Callable[[], Any]) -> None:
+    """Check that something raises an ArgumentError with these words."""
+    assert message(work) == f"ArgumentError: {words}"

@@ -1,0 +1,229 @@
+"""Arrays with `__cuda_array_interface__` or `__dlpack__` alone: read, ordered, refused."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import foreign
+import made
+import numpy as np
+import pytest
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.matching.tuned import Selector
+
+KINDS = {
+    "CUDA array interface": foreign.CudaArray,
+    **{
+        f"DLPack {version}": partial(foreign.DlpackArray, version=version)
+        for version in (None, (1, 0), (1, 3))
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_results_are_device_arrays(kind: Any, adds: Any, framework: Any) -> None:
+    a, b, out = (kind(framework.tensor(TEXT, values=n)) for n in (1, 2, 0))
+    for _ in range(2):
+        result = adds(a, b)
+        assert isinstance(result, DeviceArray)
+        assert np.frombuffer(result.to_bytes(), np.float32).tolist() == [3] * 256
+    if kind is foreign.CudaArray:
+        assert adds.into(b=b, a=a, out=out) is out
+        assert (out.tensor.numpy() == 3).all()
+    else:
+        assert set(a.streams) == {1}
+        adds(a, b, stream=made.stream())
+        assert a.streams[-1] == -1  # the producer has nothing to order
+
+
+def test_only_what_is_writable_is_written(adds: Any, framework: Any) -> None:
+    a, b, out = (framework.tensor(TEXT) for _ in range(3))
+    for kind, locked in (
+        (foreign.CudaArray, foreign.CudaArray(out, data=(out.pointer, True))),
+        (foreign.DlpackArray, foreign.DlpackArray(out, version=(1, 0), flags=1)),
+    ):
+        for _ in range(2):
+            adds(locked, kind(b))
+            with pytest.raises(ArgumentError, match="out may not be written, it is read-only"):
+                adds.into(kind(a), kind(b), out=locked)
+
+
+def test_an_array_with_one_element_has_no_dimensions(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[]"}))
+    for _ in range(2):
+        kernel(foreign.CudaArray(framework.tensor("f32[]")))
+    assert len(runtime.launches) == 2
+
+
+@pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, AttributeError])
+def test_what_a_producer_raises_is_put_into_words(
+    error: type[Exception], adds: Any, framework: Any
+) -> None:
+    class Odd:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise error("cannot be exported")
+
+    class Gone:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise RuntimeError("it is gone")
+
+    right = foreign.CudaArray(framework.tensor(TEXT))
+    with pytest.raises(ArgumentError, match=r"made: b: __dlpack__\(\) failed: .*cannot"):
+        adds(right, Odd())
+    with pytest.raises(ArgumentError, match=r"made: a: .* cannot be read: it is gone"):
+        adds(Gone(), right)
+
+
+TEXT = "f32[4, 64]"
+
+
+def test_later_calls_choose_no_variant_again(
+    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = made.launch("four", 0, 1, 2, 3)
+    kernel = made.kernel(made.artifact(step, outputs=[TEXT, "b", TEXT]))
+    a, b, c, d = (foreign.CudaArray(framework.tensor(TEXT)) for _ in range(4))
+    kernel(a, b)
+    monkeypatch.setattr(Selector, "select", None)
+    first, updated, last = kernel(a, b)
+    assert updated is b
+    assert kernel.into(a, b, out=(c, b, d)) == (c, b, d)
+    pointers = [
+        [x.tensor.pointer if isinstance(x, foreign.CudaArray) else x.pointer for x in row]
+        for row in ((a, b, first, last), (a, b, c, d))
+    ]
+    assert [[launch.pointer(n) for n in range(4)] for launch in runtime.launches[1:]] == pointers
+
+
+def test_the_stream_of_the_arrays_counts_and_others_are_waited_for(
+    adds: Any, framework: Any, runtime: Any
+) -> None:
+    first, other = (made.stream(), made.stream())
+    tensors = [framework.tensor(TEXT) for _ in range(3)]
+
+    def call(*streams: Any, **options: Any) -> tuple[int, int]:
+        a, b, out = (
+            foreign.CudaArray(tensor, stream=stream)
+            for tensor, stream in zip(tensors, streams, strict=True)
+        )
+        before = runtime.count("cuStreamWaitEvent")
+        adds.into(a, b, out=out, **options)
+        return runtime.launches[-1].stream, runtime.count("cuStreamWaitEvent") - before
+
+    for _ in range(2):
+        assert call(None, None, None) == (0, 0)
+        assert call(1, None, 1) == (0, 0)
+        assert call(first, first, None) == (first, 0)
+        assert call(None, other, other) == (other, 0)
+        assert call(first, other, first) == (first, 2)  # before the launch, and behind it
+        assert call(first, 1, first) == (first, 2)
+        assert call(first, None, other) == (first, 2)
+        assert call(None, None, None, stream=first) == (first, 0)
+        assert call(other, None, None, stream=first) == (first, 2)
+        assert call(None, None, other, stream=first) == (first, 2)
+
+
+def test_a_device_array_that_was_written_on_the_default_stream_is_waited_for(
+    adds: Any, runtime: Any
+) -> None:
+    runtime.configure(asynchronous=1)
+    (stream,) = (made.stream(),)
+    a, b = DeviceArray((4, 64), "f32"), DeviceArray((4, 64), "f32")
+    adds(a, b, stream=stream)
+    out = adds(a, b)
+    assert runtime.count("cuStreamWaitEvent") == 0
+    adds(out, b, stream=stream)
+    assert runtime.count("cuStreamWaitEvent") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "missing"}, "__cuda_array_interface__ has no 'data'."),
+        ({"shape": None}, "__cuda_array_interface__ has no 'shape'."),
+        ({"data": 7}, "is invalid: data=7"),
+        *(({"data": (address, False)}, "is invalid") for address in (-8, 1 << 70)),
+        ({"data": (0, False)}, "the array lies at address 0"),
+        ({"data": (4096, False)}, "no GPU has memory at 0x1000"),
+        *(({"shape": shape}, "is invalid") for shape in (4, (4, 64.5), (-4, 64))),
+        ({"strides": (4,)}, "is invalid"),
+        *(({"strides": steps}, "a is not contiguous") for steps in ((-256, 4), (4, 16))),
+        ({"stream": 0}, "says stream 0"),
+        *(({"stream": stream}, "is invalid") for stream in (-1, "fast")),
+        ({"typestr": 4}, "is invalid"),
+        *(({"typestr": kind}, f"has no dtype '{kind}'") for kind in (">f4", "|V4")),
+        ({"typestr": "<f2"}, "a has dtype f16"),
+        ({"mask": object()}, "an array with a mask cannot be passed"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_arguments_name(
+    change: dict[str, Any], message: str, adds: Any, framework: Any
+) -> None:
+    tensor = framework.tensor(TEXT)
+    right = foreign.CudaArray(tensor)
+    wrong = foreign.CudaArray(tensor, **change)
+    for _ in range(2):
+        with pytest.raises(ArgumentError) as caught:
+            adds(wrong, right)
+        assert "made: a" in caught.value.message
+        assert message in caught.value.message
+        adds(right, foreign.CudaArray(tensor))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"version": (2, 0)}, "its DLPack tensor has version 2.0; pallasc reads 1.x"),
+        ({"version": (1, 0), "flags": 2}, "__dlpack__ gives a copy, which is gone"),
+        ({"kind": 1}, "its DLPack tensor lies on device 0 of kind 1, and __dlpack_device__ says"),
+    ],
+)
+def test_capsules_of_another_kind_are_refused(
+    options: dict[str, Any], message: str, adds: Any, framework: Any
+) -> None:
+    odd = foreign.DlpackArray(framework.tensor(TEXT), **options)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=f"made: a: {message}"):
+            adds(odd, foreign.DlpackArray(framework.tensor(TEXT)))
+
+
+def test_a_capsule_on_another_gpu_than_its_array_is_refused(
+    runtime: Any, adds: Any, framework: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    odd = foreign.DlpackArray(framework.tensor(TEXT, device=1))
+    odd.__class__ = type(
+        "Lying", (foreign.DlpackArray,), {"__dlpack_device__": lambda self: (2, 0)}
+    )
+    with pytest.raises(ArgumentError, match=r"lies on device 1 of kind 2, and .* says GPU 0"):
+        adds(odd, foreign.DlpackArray(framework.tensor(TEXT)))
+
+
+def test_arrays_of_the_host_are_refused(adds: Any) -> None:
+    class Host:
+        def __init__(self) -> None:
+            self.array = np.zeros((4, 64), np.float32)
+            self.__dlpack_device__ = self.array.__dlpack_device__
+
+        def __dlpack_device__(self) -> Any:
+            return (1, 0)
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.array.__dlpack__(**options)
+
+    with pytest.raises(ArgumentError, match="a is an array with __dlpack__ on the host"):
+        adds(Host(), Host())
+
+
+@pytest.mark.parametrize("array", [7, np.zeros((4, 4), np.float32).T, np.array([object()])])
+def test_a_device_array_takes_bytes_of_dense_arrays_only(array: Any, runtime: Any) -> None:
+    with pytest.raises(ArgumentError, match="cannot be copied from"):
+        DeviceArray((4, 4), "f32").copy_from(array)
+    DeviceArray((0, 4), "f32").copy_from(np.zeros((0, 4), np.float32))
