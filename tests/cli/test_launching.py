@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.cli.launching import fitting, model_of
 from pallasc.errors import SelectionError, SpecError
@@ -19,14 +20,9 @@ def made(pretended: Any) -> Any:
     """Return a function that makes a variant for a target."""
 
     def make(name: str, target: str, **params: int) -> Any:
-        variant = pretended.variant(name, **params)
-        return type(variant)(**{**_fields(variant), "target": resolve_target(target)})
+        return replace(pretended.variant(name, **params), target=resolve_target(target))
 
     return make
-
-
-def _fields(variant: Any) -> dict[str, Any]:
-    return {name: getattr(variant, name) for name in type(variant).__struct_fields__}
 
 
 def test_each_kernel_has_one_point_for_all_targets_of_the_architecture(made: Any) -> None:

@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -88,30 +87,17 @@ def processes_of(place: Path) -> list[int]:
     return found
 
 
-def gone(place: Path) -> bool:
-    """Wait until no process of the place runs any more; False if some do for too long."""
+def until_it_waits(build: subprocess.Popen[str], place: Path) -> None:
+    """Wait until two variants are compiled and the kernel of the third runs."""
+    assert build.stderr is not None
+    compiled = (line for line in build.stderr if "compiled  waits" in line)
+    assert ["m=1," in next(compiled), "m=2," in next(compiled)] == [True, True]
+    wait(lambda: (place / "waits").exists())
+
+
+def wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while processes_of(place):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def lines_until(stream: Any, word: str) -> Iterator[str]:
-    """Yield lines up to one with a word in it."""
-    deadline = time.monotonic() + DEADLINE_S
-    for line in stream:
-        yield line
-        if word in line:
-            return
-        assert time.monotonic() < deadline
-
-
-def wait_for(path: Path) -> None:
-    """Wait until a kernel has made a file."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not path.exists():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -121,9 +107,7 @@ def test_an_interrupted_build_keeps_what_it_has_and_is_gone_on_with(
     place: Path, number: signal.Signals
 ) -> None:
     build = start(place, "--json", "--junit", "report.xml")
-    said = list(lines_until(build.stderr, "compiled  waits[m=2"))
-    assert sum("compiled  waits" in line for line in said) == 2
-    wait_for(place / "waits")
+    until_it_waits(build, place)
     build.send_signal(number)
     out, err = build.communicate(timeout=DEADLINE_S)
     assert build.returncode == 130
@@ -135,7 +119,7 @@ def test_an_interrupted_build_keeps_what_it_has_and_is_gone_on_with(
         "compiled", "compiled", "skipped", "skipped",
     ]  # fmt: skip
     assert (place / "report.xml").read_text().count("<skipped") == 2
-    assert gone(place)
+    wait(lambda: not processes_of(place))
     assert list((place / "tmp").iterdir()) == []
     assert list(place.glob("store/*/tmp/*")) == list(place.glob("store/*/leases/*")) == []
 
@@ -150,12 +134,11 @@ def test_an_interrupted_build_keeps_what_it_has_and_is_gone_on_with(
 
 def test_a_killed_build_leaves_no_process_behind(place: Path) -> None:
     build = start(place)
-    list(lines_until(build.stderr, "compiled  waits[m=2"))
-    wait_for(place / "waits")
+    until_it_waits(build, place)
     assert len(processes_of(place)) > 1
     build.kill()
     build.communicate(timeout=DEADLINE_S)
-    assert gone(place)
+    wait(lambda: not processes_of(place))
 
 
 def test_two_builds_in_one_store_compile_everything_once(place: Path) -> None:
