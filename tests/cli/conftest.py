@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import shutil
 import subprocess
 import sys
@@ -126,13 +126,9 @@ def spec(tmp_path: Path) -> Path:
 
 
 def _load(name: str) -> ModuleType:
-    path = Path(__file__).parent / "programs" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "programs"))
+        return importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")

@@ -168,15 +168,15 @@ class Interrupting(io.StringIO):
     def __init__(self, paper: Any) -> None:
         super().__init__()
         self.paper = paper
-        self.writes = 0
+        self.is_first = True
 
     def isatty(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         self.paper.feed(text.replace("\n", "\r\n"))
-        self.writes += 1
-        if self.writes == 1:
+        if self.is_first:
+            self.is_first = False
             os.kill(os.getpid(), signal.SIGTERM)
         return len(text)
 

@@ -40,6 +40,8 @@ def test_the_plan_says_what_a_launch_needs_to_know_of_its_peers(
     run: Callable[..., Any], gathered: Any
 ) -> None:
     result = run("inspect", gathered.spec, "--store", gathered.store, "--plan")
+    (listed,) = json.loads(run("list", gathered.spec, "--json").out)["variants"]
+    assert listed["mesh"] == {"x": 4}
     lines = result.out.splitlines()
     assert lines[0] == "mesh: x=4 (4 devices, each with these buffers)"
     assert "      param 1: pointer to the table of peers" in lines
@@ -51,11 +53,6 @@ def test_the_plan_says_what_a_launch_needs_to_know_of_its_peers(
         rf"symmetric {place}, {place}; multicast",
         peers,
     )
-
-
-def test_the_list_names_the_mesh(run: Callable[..., Any], gathered: Any) -> None:
-    (listed,) = json.loads(run("list", gathered.spec, "--json").out)["variants"]
-    assert listed["mesh"] == {"x": 4}
 
 
 @pytest.mark.parametrize("command", ["run", "bench"])

@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+
+from pallasc.compiler.workers.worker_process import Worker
 
 STARTERS = {
     "pallasc.compiler.workers.pool",
@@ -18,19 +21,10 @@ STARTERS = {
     "subprocess",
 }
 FOR_MISSES_AND_ERRORS = {
-    "pallasc.compiler.inputs.manifest",
-    "pallasc.specs.loading.select",
-    "pallasc.specs.loading.lock",
-    "difflib",
-    "hmac",
-    "pkgutil",
-    "random",
-    "secrets",
-    "shutil",
-    "sqlite3",
-    "tempfile",
-    "traceback",
-}
+    "pallasc.compiler.inputs.manifest", "pallasc.specs.loading.select",
+    "pallasc.specs.loading.lock", "difflib", "hmac", "pkgutil", "random", "secrets", "shutil",
+    "sqlite3", "tempfile", "traceback",
+}  # fmt: skip
 """Modules that a build which finds everything has no use for; each takes a noticeable time."""
 
 KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"
@@ -55,7 +49,7 @@ def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
     assert built.modules >= STARTERS, "the names are those of the modules that do"
 
 
-@pytest.mark.parametrize("command", ["list", "inspect", "lock", "lock --update"])
+@pytest.mark.parametrize("command", ["list", "lock --update"])
 def test_every_command_stops_a_spec_that_takes_too_long(
     command: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -118,3 +112,35 @@ def test_a_folder_means_both_kinds_and_an_added_variant_costs_only_itself(
         "k1": "hit", "k2": "hit", "k4": "compiled", "plain": "hit",
     }  # fmt: skip
     assert set(build("renamed", [1, 4]).values()) == {"hit"}
+
+
+def test_a_spec_whose_process_dies_or_hangs_fails_alone_and_all_reports_say_so(
+    run: Callable[..., Any], built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    junit, seconds = tmp_path / "report.xml", Worker.seconds
+    ends, hangs = tmp_path / "ends.py", tmp_path / "hangs.py"
+    ends.write_text("import os\nprint('bye', flush=True)\nos._exit(0)\n")
+    hangs.write_text("import threading\nthreading.Event().wait()\n")
+
+    def of_one(worker: Any) -> float | None:
+        """Let the first one end, however long that takes on a busy machine."""
+        return seconds(worker) if worker.request.path.endswith("hangs.py") else 0.0
+
+    monkeypatch.setattr(Worker, "seconds", of_one)
+    more = ("--timeout", "0.5", "--json", "--junit", junit, "--annotations", "github")
+    result = run("build", *built.arguments, ends, hangs, *more)
+    report = json.loads(result.out)
+    assert result.code == 2
+    assert [variant["status"] for variant in report["variants"]] == ["hit", "hit"]
+    first, second = report["errors"]
+    assert (first["file"], second["file"]) == (str(ends), str(hangs))
+    assert "ended with exit code 0" in first["message"]
+    assert "bye" in first["message"]
+    assert "took longer than 0.5 s" in second["message"]
+    assert ElementTree.parse(junit).getroot().get("errors") == "2"
+    assert result.err.count("::error ") == 2
+    assert "Traceback" not in result.err
+    result = run("build", *built.arguments, ends, "--fail-fast")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: ")
+    assert "hit" not in result.err

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -63,23 +62,23 @@ def test_a_build_takes_what_another_machine_has_made(machine: Machine, run: RunC
     assert stats["bytes_read"] > 1000
     assert stats["requests"] <= 5
     assert stats["saved_s"] > 0
-    assert [line.split("  ")[-1] for line in first.err.splitlines()[:2]] == [
-        "from the remote store"
-    ] * 2
+    ends = [line.split("  ")[-1] for line in first.err.splitlines()[:2]]
+    assert ends == ["from the remote store"] * 2
     assert first.err.splitlines()[2].startswith(f"remote {machine.url}: 2 hits, ")
     assert files_of(machine.remote) == before
     second = run("build", *machine.arguments, "--remote", machine.url, "--json")
     again = report(second)
     assert again["remote"]["requests"] == 0
     assert [row["remote"] for row in again["variants"]] == [False, False]
-    assert [row["action_key"] for row in again["variants"]] == [
-        row["action_key"] for row in found["variants"]
-    ]
+    keys = [[row["action_key"] for row in each["variants"]] for each in (found, again)]
+    assert keys[0] == keys[1]
     assert len(second.err.splitlines()) == 3
     assert run("build", *machine.arguments, "--frozen", "--remote", "none").code == 0
 
 
-def test_frozen_builds_take_hits_of_the_remote(machine: Machine, run: RunCommand) -> None:
+def test_frozen_builds_and_bundles_take_hits_of_the_remote(
+    machine: Machine, run: RunCommand
+) -> None:
     lock = machine.folder / "pallasc.lock"
     remote = ("--remote", machine.url)
     assert run("build", *machine.arguments, "--frozen").code == 3
@@ -94,60 +93,36 @@ def test_frozen_builds_take_hits_of_the_remote(machine: Machine, run: RunCommand
     shutil.rmtree(machine.store / "v1" / "packs")
     locked = run("build", *machine.arguments, "--locked", *how, *remote)
     assert (locked.code, report(locked)["remote"]["hits"]) == (0, 2)
-
-
-def test_a_bundle_is_made_of_hits_of_the_remote(machine: Machine, run: RunCommand) -> None:
+    shutil.rmtree(machine.store / "v1" / "packs")
     place = machine.folder / "kernels.pallasc"
-    made = run("bundle", "create", *machine.arguments, "-o", place, "--remote", machine.url)
-    assert (made.code, place.exists()) == (0, True)
-    assert "compiled" not in made.err
+    made = run("bundle", "create", *machine.arguments, "-o", place, *remote)
+    assert (made.code, place.exists(), "compiled" in made.err) == (0, True, False)
 
 
 def test_the_remote_is_named_by_the_environment_or_the_project(
     machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = ("build", *machine.arguments, "--dry-run", "--json")
+    project = machine.folder / "pyproject.toml"
+    project.write_text(f'[tool.pallasc]\nremote = "{machine.url}"\n')
     assert report(run(*build))["remote"] is None
+    monkeypatch.chdir(machine.spec.parent)
     monkeypatch.setenv("PALLASC_REMOTE", f"file://{machine.folder}/nothing")
     assert report(run(*build))["remote"]["hits"] == 0
     assert report(run(*build, "--remote", "none"))["remote"] is None
-    monkeypatch.setenv("PALLASC_REMOTE", "none")
-    project = machine.folder / "pyproject.toml"
-    project.write_text(f'[tool.pallasc]\nremote = "{machine.url}"\n')
-    monkeypatch.chdir(machine.spec.parent)
-    assert report(run(*build))["remote"] is None
     monkeypatch.delenv("PALLASC_REMOTE")
     assert report(run(*build))["remote"]["hits"] == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        (
-            'remote = "ftp://there"',
-            ":3: remote: the address of the remote store begins with ftp:// instead of file://",
-        ),
-        ("remote-write = 1", ":3: tool.pallasc.remote-write: expected true or false, got 1."),
-        ('remotes = "x"', ":3: tool.pallasc: unknown key 'remotes'."),
-    ],
-)
-def test_a_wrong_setting_is_told_with_file_and_line(
-    line: str, told: str, machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = machine.folder / "pyproject.toml"
-    project.write_text(f"# ours\n[tool.pallasc]\n{line}\n")
-    monkeypatch.chdir(machine.folder)
+    project.write_text('# ours\n[tool.pallasc]\nremote = "ftp://there"\n')
+    told = "remote: the address of the remote store begins with ftp:// instead of file://"
     result = run("build", *machine.arguments)
     assert result.code == 2
-    assert result.err.startswith(f"error: {project}{told}")
+    assert result.err.startswith(f"error: {project}:3: {told}")
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--remote", "nowhere"), "--remote: the address of the remote store has no scheme"),
         (("--remote", "https://u:hush@h/?a=b"), "--remote: the address of the remote store has a"),
-        (("--remote-write", "--remote", "none"), "--remote-write needs a remote store: set it"),
         (("--remote-write",), "--remote-write needs a remote store: set it with --remote or"),
     ],
 )
@@ -261,18 +236,10 @@ def server() -> Iterator[Server]:
         made.shutdown()
 
 
-def build_with(run: RunCommand, machine: Machine, port: int) -> tuple[Any, Any]:
-    """Build with a remote on a port of this machine; return what came of it, and its report."""
-    one = (*machine.arguments, "-k", "dtype=f32", "--json")
-    url = f"http://me:hush@127.0.0.1:{port}/cache"
-    result = run("build", *one, "--remote", url, "--remote-write")
-    return result, report(result)
-
-
 @pytest.mark.parametrize(
     ("answer", "most"),
-    [(refuse(403), 1), (refuse(429), 2), (refuse(500), 2), (stall, 1)],
-    ids=["403", "429", "500", "stall"],
+    [(refuse(403), 1), (refuse(429), 2), (stall, 1)],
+    ids=["403", "429", "stall"],
 )
 def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     answer: Callable[[BaseHTTPRequestHandler], None],
@@ -285,7 +252,10 @@ def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     server.answer = answer
     if answer is stall:  # and until the build is over, so that only its patience ends the wait
         monkeypatch.setattr(session, "PATIENCE_S", PATIENCE_S)
-    result, found = build_with(run, machine, server.server_port)
+    one = (*machine.arguments, "-k", "dtype=f32", "--json", "--remote-write")
+    url = f"http://me:hush@127.0.0.1:{server.server_port}/cache"
+    result = run("build", *one, "--remote", url)
+    found = report(result)
     assert (result.code, found["totals"]["compiled"]) == (0, 1)
     assert server.asked.wait(DEADLINE_S)
     assert len(server.seen) <= most
@@ -294,14 +264,6 @@ def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     assert "remote store disabled for this build" in warning
     assert "disabled" in result.err.splitlines()[-2]
     assert "hush" not in result.err + result.out
-
-
-def test_a_remote_that_is_not_there_costs_a_warning(machine: Machine, run: RunCommand) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
-        result, found = build_with(run, machine, taken.getsockname()[1])
-    assert (result.code, found["totals"]["compiled"]) == (0, 1)
-    assert found["remote"]["tripped"]
 
 
 def test_a_missing_package_is_named_with_its_command(
@@ -340,20 +302,16 @@ def test_signatures_can_be_required_of_remotes_alone(
     assert (signed["totals"]["hit"], signed["remote"]["hits"]) == (1, 1)
 
 
-@pytest.mark.parametrize("verb", ["build", "pull", "stats"])
+@pytest.mark.parametrize("verb", ["build", "cache pull"])
 def test_an_interrupt_ends_what_waits_for_a_remote(
     verb: str, machine: Machine, server: Server, patient_command: list[str]
 ) -> None:
     """Nothing else ends it: the server never answers, and no limit is near."""
     server.answer = stall
-    patience = ["--timeout", "3600"]
-    arguments = {
-        "build": ["build", *map(str, machine.arguments), "--remote-write"],
-        "pull": ["cache", "pull", "--store", str(machine.store), *patience],
-        "stats": ["cache", "stats", "--store", str(machine.store)],
-    }[verb]
+    more = [str(machine.spec), "--remote-write"] if verb == "build" else ["--timeout", "3600"]
+    where = ["--store", str(machine.store), "--remote", f"http://127.0.0.1:{server.server_port}"]
     process = subprocess.Popen(
-        [*patient_command, *arguments, "--remote", f"http://127.0.0.1:{server.server_port}"],
+        [*patient_command, *verb.split(), *more, *where],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "CI": ""},
@@ -390,7 +348,5 @@ def test_doctor_says_whether_the_remote_answers(
     assert "hush" not in json.dumps(found)
     assert run("doctor").code == 0
     monkeypatch.setenv("PALLASC_REMOTE", "s3://x/y")
-    problem = item()["problem"]
-    assert "PALLASC_REMOTE: " in problem
-    assert "an unusual name of a bucket" in problem
+    assert "PALLASC_REMOTE: " in item()["problem"]
     assert "builds fail until this is fixed" in run("doctor").out

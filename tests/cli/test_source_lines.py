@@ -130,18 +130,6 @@ def test_a_bundle_has_lines_only_where_it_is_asked_for_them(
         assert first.digest == second.digest
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["--source"], "--source needs --sass or --ptx"), (["--json", "--ptx"], "--json and")],
-)
-def test_what_cannot_be_shown_together_is_refused(
-    inspect: RunCommand, arguments: list[str], said: str
-) -> None:
-    refused = inspect(*arguments)
-    assert refused.code == 2
-    assert said in refused.err
-
-
 def test_a_source_that_has_changed_gets_lines_of_its_own(inspect: RunCommand, folder: Path) -> None:
     source = folder / "kernel.py"
     held = source.read_text()
