@@ -41,11 +41,8 @@ class Run:
     err: str
 
 
-RunCommand = Callable[..., Run]
-
-
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Run]:
     """Run the command line in this process."""
 
     def run_here(*arguments: str | Path) -> Run:
@@ -85,7 +82,7 @@ def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
 
 
 @pytest.fixture
-def process() -> RunCommand:
+def process() -> Callable[..., Run]:
     """Run the command line in a process of its own; `modules=` names a file for what it loaded."""
     return run_process
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.gpus import MODELS
-
-RunCommand = Callable[..., Any]
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 LIMITS = Limits("m", memory_gb_per_s=1000.0, fp32_tflop_per_s=10.0, l2_bytes=1000)
@@ -83,12 +80,12 @@ def test_the_limits_of_a_model_follow_from_its_figures() -> None:
 
 
 @pytest.fixture
-def bench(run: RunCommand, built: Any) -> RunCommand:
+def bench(run: Any, built: Any) -> Any:
     """Measure what was built."""
     return lambda *arguments: run("bench", *built.arguments, *arguments)
 
 
-def test_times_and_shares_are_a_table(gpu: Any, bench: RunCommand) -> None:
+def test_times_and_shares_are_a_table(gpu: Any, bench: Any) -> None:
     result = bench("-k", "dtype=f32", "--cold", "--repeats", "5")
     assert (result.code, result.err) == (0, "")
     # 3 arrays of 16 MiB in 20 µs, of 3,352 GB/s.
@@ -113,7 +110,7 @@ def test_times_and_shares_are_a_table(gpu: Any, bench: RunCommand) -> None:
     ]
 
 
-def test_json_has_every_time(gpu: Any, bench: RunCommand) -> None:
+def test_json_has_every_time(gpu: Any, bench: Any) -> None:
     taken_ns = iter([20_000, 10_000, 40_000, 30_000])
 
     def take(_: Any) -> None:
@@ -134,7 +131,7 @@ def test_json_has_every_time(gpu: Any, bench: RunCommand) -> None:
     assert row["tflop_per_s"] == pytest.approx(1e9 / 30e6)
 
 
-def test_a_gpu_of_no_known_model_has_no_limits(gpu: Any, bench: RunCommand) -> None:
+def test_a_gpu_of_no_known_model_has_no_limits(gpu: Any, bench: Any) -> None:
     gpu.devices("9.0")
     few = ("-k", "dtype=f32", "--repeats", "2", "--warmup", "0")
     result = bench("--cold", *few)
@@ -146,18 +143,14 @@ def test_a_gpu_of_no_known_model_has_no_limits(gpu: Any, bench: RunCommand) -> N
 
 
 @pytest.mark.parametrize(("mode", "each"), [("--cold", 1), ("--json", 2)])
-def test_launches_are_as_many_as_asked_for(
-    mode: str, each: int, gpu: Any, bench: RunCommand
-) -> None:
+def test_launches_are_as_many_as_asked_for(mode: str, each: int, gpu: Any, bench: Any) -> None:
     assert bench("-k", "dtype=f32", "--repeats", "7", "--warmup", "4", mode).code == 0
     assert len(gpu.launches) == 4 + 7 * each
     assert len(gpu.calls("cuMemsetD8Async")) == 7
     assert gpu.live()[0] == 0
 
 
-def test_wrong_operations_are_refused_before_a_gpu_is_looked_for(
-    gpu: Any, bench: RunCommand
-) -> None:
+def test_wrong_operations_are_refused_before_a_gpu_is_looked_for(gpu: Any, bench: Any) -> None:
     gpu.devices()
     for flops, text in (
         ("-1", "--flops must be a positive number of operations, got '-1', which is '-1'."),
@@ -168,7 +161,7 @@ def test_wrong_operations_are_refused_before_a_gpu_is_looked_for(
         assert result.err.startswith(f"error: {text}")
 
 
-def test_a_launch_that_fails_names_the_variant(gpu: Any, bench: RunCommand) -> None:
+def test_a_launch_that_fails_names_the_variant(gpu: Any, bench: Any) -> None:
     gpu.kernel("*")(lambda _: 700)
     result = bench("-k", "dtype=f32")
     assert (result.code, result.out) == (4, "")
@@ -180,7 +173,7 @@ def test_a_launch_that_fails_names_the_variant(gpu: Any, bench: RunCommand) -> N
 def test_a_launch_requires_a_store_in_ci(
     command: str,
     gpu: Any,
-    run: RunCommand,
+    run: Any,
     built: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

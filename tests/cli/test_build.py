@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 
 from pallasc.cache import format
 from pallasc.specs.resources import Resources
-
-RunCommand = Callable[..., Any]
 
 COMPILED = re.compile(
     r"\[(?P<done>\d)/2\] compiled  (?P<id>add\[m=1024,dtype=\w+\]@h100-sxm)  "
@@ -58,7 +55,7 @@ def test_a_first_build_compiles_each_variant_and_says_so_in_one_line(built: Any)
 
 
 def test_a_store_that_cannot_be_written_fails_in_ci_and_where_a_variable_says_so(
-    run: RunCommand, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     arguments = (built.spec, "--store", tmp_path / "file" / "store", "-k", "dtype=f32")
@@ -86,7 +83,7 @@ def test_a_store_that_cannot_be_written_fails_in_ci_and_where_a_variable_says_so
 
 
 @pytest.mark.parametrize("limit", ["abc", "-1", "0s", "nan", "inf", ""])
-def test_a_time_limit_that_is_no_number_is_refused(limit: str, run: RunCommand, built: Any) -> None:
+def test_a_time_limit_that_is_no_number_is_refused(limit: str, run: Any, built: Any) -> None:
     result = run("build", *built.arguments, "--timeout", limit)
     told = f"error: --timeout must be a positive number of seconds, got {limit!r}.\n"
     assert (result.code, result.out) == (2, "")
@@ -103,7 +100,7 @@ def test_a_time_limit_that_is_no_number_is_refused(limit: str, run: RunCommand, 
     ],
 )
 def test_an_amount_of_memory_that_nobody_means_is_refused(
-    size: str, why: str, run: RunCommand, built: Any
+    size: str, why: str, run: Any, built: Any
 ) -> None:
     for command in ("build", "list", "lock", "inspect"):
         result = run(command, *built.arguments, "--memory", size)
@@ -112,7 +109,7 @@ def test_an_amount_of_memory_that_nobody_means_is_refused(
 
 
 def test_a_reproduction_says_what_is_wrong_with_what_the_store_has(
-    run: RunCommand, built: Any, tmp_path: Path
+    run: Any, built: Any, tmp_path: Path
 ) -> None:
     shutil.copytree(built.store, tmp_path / "store")
     for path in (tmp_path / "store" / "v1" / "ac").rglob("*"):
@@ -134,7 +131,7 @@ def test_the_process_of_a_build_that_compiles_imports_no_jax(built: Any) -> None
 
 
 def test_a_second_build_compiles_nothing(
-    run: RunCommand, built: Any, monkeypatch: pytest.MonkeyPatch
+    run: Any, built: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("0", "none"):
         result = run("build", *built.arguments, "--timeout", limit)
@@ -147,7 +144,7 @@ def test_a_second_build_compiles_nothing(
     assert ": 2 hits (100 %), " in run("build", built.spec).err.splitlines()[-1]
 
 
-def test_the_report_is_json(run: RunCommand, built: Any) -> None:
+def test_the_report_is_json(run: Any, built: Any) -> None:
     result = run("build", *built.arguments, "--json", "-k", "dtype=f32")
     data = json.loads(result.out)
     (variant,) = data["variants"]
@@ -171,7 +168,7 @@ def test_the_report_is_json(run: RunCommand, built: Any) -> None:
 
 
 def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
-    run: RunCommand, tmp_path: Path
+    run: Any, tmp_path: Path
 ) -> None:
     spec = tmp_path / "kernels.yaml"
     spec.write_text(FAILING)
@@ -206,7 +203,7 @@ def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
 
 
 def test_a_missing_assembler_ends_with_4(
-    run: RunCommand, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_PTXAS", str(tmp_path / "none"))
     result = run("build", *built.arguments)
@@ -243,7 +240,7 @@ def bare(x):
 
 
 def test_warnings_and_kernels_of_xla_are_told_of_a_compilation_and_of_a_hit(
-    run: RunCommand, tmp_path: Path
+    run: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "warns.py").write_text(WARNING_KERNELS)
     (tmp_path / "warns.yaml").write_text(WARNING_SPEC)

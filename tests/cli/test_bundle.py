@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.specs.bundle.bundle import open_bundle
 
-RunCommand = Callable[..., Any]
-
 
 @pytest.fixture
-def bundle(run: RunCommand, built: Any, tmp_path: Path) -> Path:
+def bundle(run: Any, built: Any, tmp_path: Path) -> Path:
     """Return a bundle of all that was built."""
     path = tmp_path / "kernels.pallasc"
     result = run("bundle", "create", *built.arguments, "--frozen", "--output", path)
@@ -28,7 +25,7 @@ def bundle(run: RunCommand, built: Any, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_bundle_holds_what_the_store_has(run: RunCommand, built: Any, bundle: Path) -> None:
+def test_a_bundle_holds_what_the_store_has(run: Any, built: Any, bundle: Path) -> None:
     listed = json.loads(run("list", bundle, "--json").out)
     report = json.loads(run("build", *built.arguments, "--json").out)
     wanted = {variant["id"]: variant["digest"] for variant in report["variants"]}
@@ -42,7 +39,7 @@ def test_a_bundle_holds_what_the_store_has(run: RunCommand, built: Any, bundle: 
 
 
 def test_json_says_what_was_written_which_is_the_same_every_time(
-    run: RunCommand, built: Any, bundle: Path, tmp_path: Path
+    run: Any, built: Any, bundle: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "new" / "json.pallasc"
     result = run("bundle", "create", *built.arguments, "-o", path, "--json")
@@ -62,7 +59,7 @@ def test_json_says_what_was_written_which_is_the_same_every_time(
 
 @pytest.mark.parametrize(("by", "name"), [("target", "h100-sxm"), ("arch", "sm_90a")])
 def test_one_bundle_for_each_target(
-    run: RunCommand, built: Any, bundle: Path, tmp_path: Path, by: str, name: str
+    run: Any, built: Any, bundle: Path, tmp_path: Path, by: str, name: str
 ) -> None:
     path = tmp_path / "split" / "kernels.pallasc"
     result = run("bundle", "create", *built.arguments, "-o", path, "--split-by", by)
@@ -73,7 +70,7 @@ def test_one_bundle_for_each_target(
 
 
 def test_debug_sections_and_ptx_are_kept_where_they_are_wanted(
-    run: RunCommand, built: Any, bundle: Path, tmp_path: Path
+    run: Any, built: Any, bundle: Path, tmp_path: Path
 ) -> None:
     rich = tmp_path / "rich.pallasc"
     options = ("--keep-debug", "--keep-ptx", "--level", "3")
@@ -114,7 +111,7 @@ def _git(folder: Path, *arguments: str) -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_specs_and_all_that_kernels_import_and_open_must_be_in_the_commit(
-    run: RunCommand, tmp_path: Path
+    run: Any, tmp_path: Path
 ) -> None:
     """Neither modules that git does not track nor data that it ignores may hide behind a commit."""
     folder = tmp_path / "specs"
@@ -153,7 +150,7 @@ def test_specs_and_all_that_kernels_import_and_open_must_be_in_the_commit(
     assert severity == "warning"
 
 
-def test_a_list_is_a_table(run: RunCommand, bundle: Path) -> None:
+def test_a_list_is_a_table(run: Any, bundle: Path) -> None:
     head, first, second = run("list", bundle).out.splitlines()
     assert head.split() == ["VARIANT", "ARCH", "BYTES", "DIGEST"]
     assert {first.split()[0], second.split()[0]} == {
@@ -169,7 +166,7 @@ def test_a_list_is_a_table(run: RunCommand, bundle: Path) -> None:
     assert "has no variant for sm_90.\n  Did you mean 'sm_90a'?" in none.err
 
 
-def test_verify_says_that_all_is_well_and_what_is_not(run: RunCommand, bundle: Path) -> None:
+def test_verify_says_that_all_is_well_and_what_is_not(run: Any, bundle: Path) -> None:
     whole = run("bundle", "verify", bundle)
     assert whole.code == 0
     assert whole.out.startswith(f"{bundle} is whole: 2 variants, content ")
@@ -183,7 +180,7 @@ def test_verify_says_that_all_is_well_and_what_is_not(run: RunCommand, bundle: P
 
 
 def test_a_bundle_and_a_lock_file_are_compared(
-    run: RunCommand, built: Any, bundle: Path, tmp_path: Path
+    run: Any, built: Any, bundle: Path, tmp_path: Path
 ) -> None:
     lock = tmp_path / "own.lock"
     assert run("lock", *built.arguments, "--lock", lock, "--update").code == 0
@@ -216,14 +213,14 @@ def test_a_bundle_and_a_lock_file_are_compared(
     assert (nothing.code, "there is no" in nothing.err) == (3, True)
 
 
-def test_a_missing_variant_writes_nothing(run: RunCommand, built: Any, tmp_path: Path) -> None:
+def test_a_missing_variant_writes_nothing(run: Any, built: Any, tmp_path: Path) -> None:
     path, empty = tmp_path / "none.pallasc", tmp_path / "empty"
     result = run("bundle", "create", built.spec, "--store", empty, "--frozen", "-o", path)
     assert (result.code, path.exists()) == (3, False)
     assert result.err.endswith(f"{path} is not written.\n")
 
 
-def test_what_is_no_bundle_is_refused(run: RunCommand, tmp_path: Path) -> None:
+def test_what_is_no_bundle_is_refused(run: Any, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     rest = {"merge": ("-o", tmp_path / "out")}
     for action in ("show", "verify", "merge"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.writer import build_bundle
 
-RunCommand = Callable[..., Any]
 ORIGIN = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "ab" * 32}, "c0ffee" * 6, False)
 
 
@@ -36,7 +34,7 @@ def _write(path: Path, items: list[Item], **options: Any) -> Path:
     return path
 
 
-def test_a_bundle_is_shown(run: RunCommand, bundle: Path) -> None:
+def test_a_bundle_is_shown(run: Any, bundle: Path) -> None:
     result = run("bundle", "show", bundle)
     assert (result.code, result.err) == (0, "")
     with open_bundle(bundle) as opened:
@@ -61,7 +59,7 @@ def test_a_bundle_is_shown(run: RunCommand, bundle: Path) -> None:
     assert data["provenance"][0]["commit"] == "c0ffee" * 6
 
 
-def test_a_variant_is_shown(run: RunCommand, bundle: Path) -> None:
+def test_a_variant_is_shown(run: Any, bundle: Path) -> None:
     with open_bundle(bundle) as opened:
         entry = opened.select("norm", {"m": 16, "dtype": "bf16"}, "b200")
         record, artifact = opened.record(entry), opened.artifact(entry)
@@ -97,7 +95,7 @@ def test_a_variant_is_shown(run: RunCommand, bundle: Path) -> None:
     assert none.err == f"error: {bundle} has no variant 'nrom'.\n  Did you mean 'norm'?\n"
 
 
-def test_a_bundle_is_taken_apart(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_taken_apart(run: Any, bundle: Path, tmp_path: Path) -> None:
     out = f"{tmp_path}/out/"
     options = ("--target", "sm_90a", "-k", "norm and m=16")
     result = run("inspect", bundle, "-o", out, *options)
@@ -114,7 +112,7 @@ def test_a_bundle_is_taken_apart(run: RunCommand, bundle: Path, tmp_path: Path) 
         assert (result.code, "cannot be written" in result.err) == (2, True)
 
 
-def test_bundles_are_merged_in_any_order(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+def test_bundles_are_merged_in_any_order(run: Any, bundle: Path, tmp_path: Path) -> None:
     parts = []
     for target in ("b200", "h100-sxm"):
         part = tmp_path / f"{target}.pallasc"
@@ -134,7 +132,7 @@ def test_bundles_are_merged_in_any_order(run: RunCommand, bundle: Path, tmp_path
 
 
 def test_conflicts_and_damage_are_named_and_nothing_is_written(
-    run: RunCommand, bundle: Path, tmp_path: Path
+    run: Any, bundle: Path, tmp_path: Path
 ) -> None:
     paths = [
         _write(tmp_path / name, [Item("k", {"m": m}, make_artifact(m * seed)) for m in range(3)])
@@ -160,13 +158,13 @@ def test_conflicts_and_damage_are_named_and_nothing_is_written(
     assert run("bundle", "merge", *paths, "-o", out, "-k", "m=0").code == 0
 
 
-def _audit(run: RunCommand, path: Path, *options: str) -> tuple[int, set[tuple[str, str, str]]]:
+def _audit(run: Any, path: Path, *options: str) -> tuple[int, set[tuple[str, str, str]]]:
     result = run("bundle", "verify", path, *options, "--json")
     found = json.loads(result.out)["findings"]
     return result.code, {(each["severity"], each["kind"], each["subject"]) for each in found}
 
 
-def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None:
+def test_every_kind_of_finding_is_found(run: Any, tmp_path: Path) -> None:
     items = make_items(2, names=("norm",), targets=("h100-sxm", "h200", "a100-sxm"))
     items += [
         Item("spilling", {}, make_artifact(7, spills=64)),
@@ -199,7 +197,7 @@ def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None
     ("fail_on", "code"), [("note", 5), ("warning", 5), ("error", 0), ("never", 0), (None, 0)]
 )
 def test_the_severity_that_fails_is_chosen(
-    run: RunCommand, bundle: Path, fail_on: str | None, code: int
+    run: Any, bundle: Path, fail_on: str | None, code: int
 ) -> None:
     options = ["--fail-on", fail_on] if fail_on else []
     result = run("bundle", "verify", bundle, *options)
@@ -213,21 +211,13 @@ def test_the_severity_that_fails_is_chosen(
     assert run("bundle", "verify", bundle, "--fail-on", "never", "--budget", "1KB").code == 0
 
 
-def test_limits_that_are_kept_find_nothing(run: RunCommand, bundle: Path) -> None:
-    options = ("--target", "sm_90a", "--target", "b200", "--budget", "1MiB", "--spills", "0")
-    more = ("--variant-budget", "1MiB", "--driver", "13.0")
-    code, found = _audit(run, bundle, *options, *more)
-    assert {finding[:2] for finding in found} == {("warning", "signature"), ("note", "driver")}
-    assert code == 0
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [(("--driver", "new"), "is not a CUDA version"), (("--budget", "much"), "is not a size"),
      (("--target", "sm_90"), "sm_90a"), (("--spills", "-1"), "-1")],
 )  # fmt: skip
 def test_wrong_options_are_refused(
-    run: RunCommand, bundle: Path, options: tuple[str, str], words: str
+    run: Any, bundle: Path, options: tuple[str, str], words: str
 ) -> None:
     result = run("bundle", "verify", bundle, *options)
     assert (result.code, result.out) == (2, "")

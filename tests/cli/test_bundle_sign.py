@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.format import HEAD_BYTES
 from pallasc.specs.bundle.writer import build_bundle
 
-RunCommand = Callable[..., Any]
 PLAIN = build_bundle(make_items(2))
 OTHER = build_bundle(make_items(3))
 
@@ -35,7 +33,7 @@ def _no_keys_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.fixture
-def key(run: RunCommand, tmp_path: Path) -> Path:
+def key(run: Any, tmp_path: Path) -> Path:
     """Return the file of a private key; the public one is beside it."""
     path = tmp_path / "release.key"
     assert run("bundle", "keygen", path, "--comment", "example.org releases").code == 0
@@ -43,7 +41,7 @@ def key(run: RunCommand, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def signed(run: RunCommand, key: Path, tmp_path: Path) -> Path:
+def signed(run: Any, key: Path, tmp_path: Path) -> Path:
     """Return a bundle with a signature by that key."""
     path = tmp_path / "kernels.pallasc"
     path.write_bytes(PLAIN)
@@ -56,7 +54,7 @@ def _public(key: Path) -> Path:
 
 
 def test_a_key_is_made_which_only_its_owner_can_read_and_is_never_replaced(
-    run: RunCommand, tmp_path: Path
+    run: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "release.key"
     mask = os.umask(0)
@@ -85,7 +83,7 @@ def test_a_key_is_made_which_only_its_owner_can_read_and_is_never_replaced(
     assert (nowhere.code, "cannot be written" in nowhere.err) == (2, True)
 
 
-def test_json_has_both_halves_places_and_the_id(run: RunCommand, tmp_path: Path) -> None:
+def test_json_has_both_halves_places_and_the_id(run: Any, tmp_path: Path) -> None:
     key, bundle = tmp_path / "k", tmp_path / "b"
     data = json.loads(run("bundle", "keygen", key, "--json").out)
     assert (data["private"], data["public"]) == (str(key), f"{key}.pub")
@@ -98,9 +96,7 @@ def test_json_has_both_halves_places_and_the_id(run: RunCommand, tmp_path: Path)
     assert shown["signatures"] == [data["id"]]
 
 
-def test_a_signature_is_right_and_changes_nothing_else(
-    run: RunCommand, key: Path, signed: Path
-) -> None:
+def test_a_signature_is_right_and_changes_nothing_else(run: Any, key: Path, signed: Path) -> None:
     assert signed.read_bytes()[: len(PLAIN)] == PLAIN
     result = run("bundle", "verify", signed, "--key", _public(key))
     assert (result.code, result.err) == (0, "")
@@ -123,7 +119,7 @@ def test_a_signature_is_right_and_changes_nothing_else(
 
 
 def test_the_keys_of_the_machine_are_demanded(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("bundle", "verify", signed, "--require-signature").code == 5
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(_public(key)))
@@ -137,7 +133,7 @@ def test_the_keys_of_the_machine_are_demanded(
 
 
 def test_every_fault_has_a_message_of_its_own(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path
+    run: Any, key: Path, signed: Path, tmp_path: Path
 ) -> None:
     """Wrong key, no signature, replaced blob, manifest of another bundle, cut off."""
     good, tail = signed.read_bytes(), signed.read_bytes()[len(PLAIN) :]
@@ -173,7 +169,7 @@ def test_every_fault_has_a_message_of_its_own(
 
 
 def test_neither_damage_is_signed_nor_is_anything_else_a_key(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path
+    run: Any, key: Path, signed: Path, tmp_path: Path
 ) -> None:
     for name, text in (("text", "hello"), ("empty", "# none\n")):
         (tmp_path / name).write_text(text)
@@ -192,7 +188,7 @@ def test_neither_damage_is_signed_nor_is_anything_else_a_key(
 
 
 def test_a_key_may_be_encrypted_and_come_from_standard_input(
-    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, bundle = tmp_path / "k", tmp_path / "b"
     bundle.write_bytes(PLAIN)
@@ -214,7 +210,7 @@ def test_a_key_may_be_encrypted_and_come_from_standard_input(
 
 
 def test_without_the_package_it_says_what_to_install(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.setitem(sys.modules, name, None)

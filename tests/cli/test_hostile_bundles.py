@@ -22,8 +22,6 @@ from pallasc.specs.bundle.format import Kind
 from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.writer import build_bundle
 
-RunCommand = Callable[..., Any]
-
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n::error file=x::owned\n##[add-mask]x \ud800 \u202eexe\x9b31m"
 VALUES = (HOSTILE, None, -1, [HOSTILE], 2**60, {HOSTILE: HOSTILE}, "x" * 100_000, 1.5, True)
 OTHERS = itertools.cycle(VALUES)
@@ -51,7 +49,7 @@ def sound() -> bytes:
 
 
 @pytest.fixture
-def judge(run: RunCommand, tmp_path: Path) -> Callable[..., int]:
+def judge(run: Any, tmp_path: Path) -> Callable[..., int]:
     """Run a command on a bundle; return its exit code where its output is as it should be."""
     file = tmp_path / "k.pallasc"
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-RunCommand = Callable[..., Any]
 
 HOSTILE = (
     "\x1b[2J\x1b]0;title\x07\r\n::error file=x::owned\n##[add-mask]x "
@@ -120,7 +117,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_nothing_that_a_terminal_or_a_ci_service_obeys_is_printed(
-    line: str, fed: Fed, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, fed: Fed, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(fed.store))
     values = {
@@ -144,7 +141,7 @@ def check(text: str) -> None:
 
 
 def test_annotations_are_the_only_workflow_commands(
-    fed: Fed, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    fed: Fed, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(fed.store))
     result = run("build", fed.bad, "--annotations", "github", "--json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ import pytest
 from pallasc.cli.inspect import SUFFIXES
 from pallasc.specs.canonical import canonical_json, digest
 
-RunCommand = Callable[..., Any]
-
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
 
 
 @pytest.fixture
-def inspect(run: RunCommand, built: Any) -> RunCommand:
+def inspect(run: Any, built: Any) -> Any:
     """Inspect the variant in f32."""
 
     def inspect_one(*arguments: str | Path) -> Any:
@@ -29,7 +26,7 @@ def inspect(run: RunCommand, built: Any) -> RunCommand:
     return inspect_one
 
 
-def test_the_summary_names_target_arrays_launches_and_resources(inspect: RunCommand) -> None:
+def test_the_summary_names_target_arrays_launches_and_resources(inspect: Any) -> None:
     result = inspect()
     lines = result.out.splitlines()
     assert (result.code, result.err, lines[0]) == (0, "", F32)
@@ -47,7 +44,7 @@ def test_the_summary_names_target_arrays_launches_and_resources(inspect: RunComm
     assert len(lines) == 15
 
 
-def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: RunCommand) -> None:
+def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: Any) -> None:
     lines = inspect("--plan").out.splitlines()
     assert lines[0] == "buffers: 3"
     assert lines[1] == "   0: input      16777216 bytes  input x: f32[1024, 4096]"
@@ -57,7 +54,7 @@ def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: RunCommand)
     ]
 
 
-def test_ptx_and_sass_are_those_of_the_kernel(inspect: RunCommand) -> None:
+def test_ptx_and_sass_are_those_of_the_kernel(inspect: Any) -> None:
     ptx, sass = inspect("--ptx").out, inspect("--sass").out
     assert "\n.target sm_90a" in ptx
     assert ".visible .entry" in ptx
@@ -65,7 +62,7 @@ def test_ptx_and_sass_are_those_of_the_kernel(inspect: RunCommand) -> None:
     assert "EXIT" in sass
 
 
-def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: RunCommand) -> None:
+def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: Any) -> None:
     head, row, empty, *lines = inspect("--resources").out.splitlines()
     assert head.split()[:4] == ["KERNEL", "ORIGIN", "REGISTERS", "STACK"]
     assert row.split()[1] == "mosaic"
@@ -83,7 +80,7 @@ def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: RunComman
 
 
 def test_what_needs_the_disassembler_is_left_out_with_one_note(
-    run: RunCommand, built: Any, monkeypatch: pytest.MonkeyPatch
+    run: Any, built: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pallasc.analysis import nvdisasm
 
@@ -96,7 +93,7 @@ def test_what_needs_the_disassembler_is_left_out_with_one_note(
 
 
 def test_json_holds_the_record_under_its_digest_and_the_numbers_that_were_asked_for(
-    inspect: RunCommand,
+    inspect: Any,
 ) -> None:
     data = json.loads(inspect("--json").out)
     (artifact,) = data["artifacts"]
@@ -112,7 +109,7 @@ def test_json_holds_the_record_under_its_digest_and_the_numbers_that_were_asked_
 
 
 def test_variants_and_views_get_a_heading_each_in_the_order_of_the_command_line(
-    run: RunCommand, built: Any, inspect: RunCommand
+    run: Any, built: Any, inspect: Any
 ) -> None:
     text = run("inspect", *built.arguments, "--plan").out
     assert text.startswith(f"{F32}\nbuffers: 3\n")
@@ -128,7 +125,7 @@ def test_variants_and_views_get_a_heading_each_in_the_order_of_the_command_line(
 
 
 def test_json_does_not_go_with_a_view_nor_source_with_none_that_has_it(
-    inspect: RunCommand,
+    inspect: Any,
 ) -> None:
     for arguments, told in (
         (("--json", "--plan"), "--json and --plan cannot be used together.\n  See"),
@@ -141,7 +138,7 @@ def test_json_does_not_go_with_a_view_nor_source_with_none_that_has_it(
 
 
 def test_output_writes_what_would_have_been_printed_into_a_file_for_each_view_and_variant(
-    run: RunCommand, built: Any, inspect: RunCommand, tmp_path: Path
+    run: Any, built: Any, inspect: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "folder" / "file"
     for view in ("--ptx", "--json"):
@@ -157,9 +154,7 @@ def test_output_writes_what_would_have_been_printed_into_a_file_for_each_view_an
     assert len(set(SUFFIXES.values())) == len(SUFFIXES)
 
 
-def test_a_miss_is_compiled_and_two_values_never_share_a_file(
-    run: RunCommand, tmp_path: Path
-) -> None:
+def test_a_miss_is_compiled_and_two_values_never_share_a_file(run: Any, tmp_path: Path) -> None:
     """Ids that differ in what no file name can have would overwrite each other."""
     spec = tmp_path / "kernels.yaml"
     spec.write_text(
@@ -186,7 +181,7 @@ def test_a_miss_is_compiled_and_two_values_never_share_a_file(
 
 
 def test_an_artifact_is_found_by_its_action_key_and_its_digest(
-    run: RunCommand, built: Any, inspect: RunCommand
+    run: Any, built: Any, inspect: Any
 ) -> None:
     (record,) = json.loads(inspect("--json").out)["artifacts"]
     shown = inspect("--plan").out
@@ -206,7 +201,7 @@ def test_an_artifact_is_found_by_its_action_key_and_its_digest(
 
 
 def test_a_bundle_is_inspected_but_for_what_tracing_printed(
-    run: RunCommand, built: Any, tmp_path: Path
+    run: Any, built: Any, tmp_path: Path
 ) -> None:
     bundle, with_ptx = tmp_path / "kernels.pallasc", tmp_path / "ptx.pallasc"
     run("bundle", "create", *built.arguments, "-o", bundle)

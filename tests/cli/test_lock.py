@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-RunCommand = Callable[..., Any]
 
 F32, BF16 = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"
 
@@ -21,13 +18,13 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def check(run: RunCommand, built: Any) -> RunCommand:
+def check(run: Any, built: Any) -> Any:
     """Run the command for the spec that was built."""
     return lambda *options: run("lock", *built.arguments, *options)
 
 
 @pytest.fixture
-def lock(check: RunCommand) -> Path:
+def lock(check: Any) -> Path:
     """Write the lock file."""
     result = check("--update")
     assert (result.code, result.err) == (0, "pallasc.lock is written: 2 added\n")
@@ -36,7 +33,7 @@ def lock(check: RunCommand) -> Path:
 
 
 def test_a_lock_that_was_just_written_is_current_and_is_not_touched_again(
-    check: RunCommand, lock: Path
+    check: Any, lock: Path
 ) -> None:
     result = check()
     assert (result.code, result.out, result.err) == (0, "", "pallasc.lock is current: 2 same\n")
@@ -50,7 +47,7 @@ def test_a_lock_that_was_just_written_is_current_and_is_not_touched_again(
 
 
 def test_a_selection_leaves_other_entries_alone_and_everything_drops_them(
-    check: RunCommand, lock: Path
+    check: Any, lock: Path
 ) -> None:
     text = lock.read_text()
     lock.write_text(text.replace(F32, "gone@b200"))
@@ -71,7 +68,7 @@ def test_a_selection_leaves_other_entries_alone_and_everything_drops_them(
 
 
 def test_a_lock_that_is_not_there_and_an_empty_store_are_told_what_to_do(
-    run: RunCommand, built: Any, check: RunCommand
+    run: Any, built: Any, check: Any
 ) -> None:
     result = check()
     assert (result.code, result.out) == (3, "")
@@ -84,7 +81,7 @@ def test_a_lock_that_is_not_there_and_an_empty_store_are_told_what_to_do(
     assert result.err.endswith("  Build them first: pallasc build SPECS\n")
 
 
-def test_another_file_can_be_the_lock(check: RunCommand) -> None:
+def test_another_file_can_be_the_lock(check: Any) -> None:
     result = check("--update", "--lock", "py.lock")
     assert (result.code, os.listdir()) == (0, ["py.lock"])
     assert check("--lock", "py.lock").code == 0
@@ -93,7 +90,7 @@ def test_another_file_can_be_the_lock(check: RunCommand) -> None:
     assert check("--lock", "py.lock").err.endswith(told)
 
 
-def test_the_differences_are_json(check: RunCommand, lock: Path) -> None:
+def test_the_differences_are_json(check: Any, lock: Path) -> None:
     text = lock.read_text()
     lock.write_text(text.replace(F32, "gone@b200"))
     result = check("--json")
@@ -121,7 +118,7 @@ def test_the_differences_are_json(check: RunCommand, lock: Path) -> None:
     assert updated["changes"][0]["after"] == entry
 
 
-def test_a_merge_conflict_ends_with_2_and_the_line(check: RunCommand, lock: Path) -> None:
+def test_a_merge_conflict_ends_with_2_and_the_line(check: Any, lock: Path) -> None:
     text = lock.read_text()
     lock.write_text(text.replace("variants:\n", "variants:\n<<<<<<< HEAD\n"))
     line = text.splitlines().index("variants:") + 2
@@ -135,7 +132,7 @@ def test_a_merge_conflict_ends_with_2_and_the_line(check: RunCommand, lock: Path
 
 @pytest.mark.usefixtures("lock")
 def test_a_lock_of_another_toolchain_ends_with_3(
-    check: RunCommand, monkeypatch: pytest.MonkeyPatch
+    check: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_hlo_as_text")
     result = check()
@@ -147,7 +144,7 @@ def test_a_lock_of_another_toolchain_ends_with_3(
 
 
 def test_a_variant_that_fails_or_takes_too_long_leaves_the_lock_as_it_is(
-    run: RunCommand, built: Any, lock: Path
+    run: Any, built: Any, lock: Path
 ) -> None:
     text = lock.read_text()
     Path("kernels.py").write_text(
@@ -169,7 +166,7 @@ def test_a_variant_that_fails_or_takes_too_long_leaves_the_lock_as_it_is(
 
 
 def test_neither_a_check_nor_an_update_of_what_is_built_starts_jax(
-    process: RunCommand, built: Any, tmp_path: Path
+    process: Any, built: Any, tmp_path: Path
 ) -> None:
     for options in (("--update",), ()):
         listing = tmp_path / "modules"

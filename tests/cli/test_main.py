@@ -18,8 +18,6 @@ from pallasc import errors
 from pallasc.cli.main import COMMANDS, root
 from pallasc.errors import Location, PallascError
 
-RunCommand = Callable[..., Any]
-
 EXIT_CODES = {
     "CompileError": 1,
     "UnsupportedError": 1,
@@ -50,14 +48,14 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     return fail_with
 
 
-def test_version_prints_name_and_version(run: RunCommand) -> None:
+def test_version_prints_name_and_version(run: Any) -> None:
     result = run("--version")
     assert (result.code, result.out, result.err) == (0, f"pallasc {pallasc.__version__}\n", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example_and_says_what_each_option_does(
-    run: RunCommand, command: str
+    run: Any, command: str
 ) -> None:
     result = run(command, "--help")
     assert (result.code, result.err) == (0, "")
@@ -71,7 +69,7 @@ def test_every_command_has_help_with_an_example_and_says_what_each_option_does(
 
 
 def test_help_lists_the_commands_in_the_order_of_their_use_and_that_of_build_is_short(
-    run: RunCommand,
+    run: Any,
 ) -> None:
     listed = run("--help").out.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in listed] == list(COMMANDS)
@@ -79,7 +77,7 @@ def test_help_lists_the_commands_in_the_order_of_their_use_and_that_of_build_is_
 
 
 @pytest.mark.parametrize("group", [[], ["bundle"]])
-def test_no_command_shows_the_help_as_a_usage_mistake(run: RunCommand, group: list[str]) -> None:
+def test_no_command_shows_the_help_as_a_usage_mistake(run: Any, group: list[str]) -> None:
     result = run(*group)
     assert (result.code, result.out) == (2, "")
     assert result.err == run(*group, "--help").out
@@ -98,7 +96,7 @@ def test_no_command_shows_the_help_as_a_usage_mistake(run: RunCommand, group: li
     ],
 )
 def test_a_usage_mistake_names_the_command_whose_help_to_read(
-    run: RunCommand, line: str, text: str, command: str
+    run: Any, line: str, text: str, command: str
 ) -> None:
     result = run(*line.split())
     assert (result.code, result.out) == (2, "")
@@ -108,7 +106,7 @@ def test_a_usage_mistake_names_the_command_whose_help_to_read(
 
 @pytest.mark.parametrize(("name", "code"), EXIT_CODES.items())
 def test_every_error_ends_with_its_exit_code_and_its_text(
-    run: RunCommand, failing: Callable[[BaseException], None], name: str, code: int
+    run: Any, failing: Callable[[BaseException], None], name: str, code: int
 ) -> None:
     kind = getattr(errors, name)
     if issubclass(kind, errors.DriverError):
@@ -130,7 +128,7 @@ def test_every_error_class_has_an_exit_code_in_the_table() -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_traceback_is_shown_where_it_is_asked_for(
-    run: RunCommand, failing: Callable[[BaseException], None], before: bool
+    run: Any, failing: Callable[[BaseException], None], before: bool
 ) -> None:
     failing(errors.SpecError("it broke."))
     arguments = ["--traceback", "list", "k.yaml"] if before else ["list", "k.yaml", "--traceback"]
@@ -140,15 +138,13 @@ def test_traceback_is_shown_where_it_is_asked_for(
     assert result.err.endswith("\nerror: it broke.\n")
 
 
-def test_a_mistake_of_the_user_shows_no_traceback(run: RunCommand, tmp_path: Path) -> None:
+def test_a_mistake_of_the_user_shows_no_traceback(run: Any, tmp_path: Path) -> None:
     result = run("list", tmp_path / "missing.yaml")
     assert result.code == 2
     assert result.err == f"error: {tmp_path}/missing.yaml: there is no such file.\n"
 
 
-def test_an_interrupt_ends_with_130(
-    run: RunCommand, failing: Callable[[BaseException], None]
-) -> None:
+def test_an_interrupt_ends_with_130(run: Any, failing: Callable[[BaseException], None]) -> None:
     failing(KeyboardInterrupt())
     result = run("list", "kernels.yaml")
     assert (result.code, result.out, result.err.strip()) == (130, "", "interrupted")
@@ -216,23 +212,21 @@ def test_an_exit_code_is_kept_whatever_is_closed_or_full(
 
 
 def test_an_error_that_is_not_of_the_output_is_not_hidden(
-    run: RunCommand, failing: Callable[[BaseException], None]
+    run: Any, failing: Callable[[BaseException], None]
 ) -> None:
     failing(OSError(28, "full"))
     with pytest.raises(OSError, match="full"):
         run("list", "kernels.yaml")
 
 
-def test_talk_about_itself_imports_neither_yaml_nor_sqlite(
-    process: RunCommand, tmp_path: Path
-) -> None:
+def test_talk_about_itself_imports_neither_yaml_nor_sqlite(process: Any, tmp_path: Path) -> None:
     process("build", "--help", modules=tmp_path / "modules")
     loaded = set((tmp_path / "modules").read_text().splitlines())
     assert "click" in loaded
     assert loaded & {"yaml", "sqlite3", "jax", "numpy", "pallasc.cache.store"} == set()
 
 
-def test_a_command_imports_no_other_command(process: RunCommand, tmp_path: Path) -> None:
+def test_a_command_imports_no_other_command(process: Any, tmp_path: Path) -> None:
     process("targets", modules=tmp_path / "modules")
     loaded = set((tmp_path / "modules").read_text().splitlines())
     assert {f"pallasc.cli.{name}" for name in COMMANDS} & loaded == {"pallasc.cli.list"}
@@ -240,7 +234,7 @@ def test_a_command_imports_no_other_command(process: RunCommand, tmp_path: Path)
 
 @pytest.mark.parametrize("command", ["list", "inspect"])
 def test_no_command_imports_jax_for_what_is_in_the_store(
-    process: RunCommand, built: Any, tmp_path: Path, command: str
+    process: Any, built: Any, tmp_path: Path, command: str
 ) -> None:
     modules = tmp_path / "modules"
     assert process(command, *built.arguments, modules=modules).code == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,7 +160,7 @@ def _profiled(launch: Any) -> None:
 
 
 def test_run_writes_the_trace_of_a_profiled_kernel(
-    gpu: Any, run: Callable[..., Any], kernels: Any, tmp_path: Path
+    gpu: Any, run: Any, kernels: Any, tmp_path: Path
 ) -> None:
     gpu.kernel("*")(_profiled)
     trace = tmp_path / "trace.json"
@@ -183,7 +183,7 @@ def test_run_writes_the_trace_of_a_profiled_kernel(
 
 
 def test_inspect_shows_the_place_of_a_profile_and_what_tracing_printed_of_a_hit(
-    run: Callable[..., Any], kernels: Any
+    run: Any, kernels: Any
 ) -> None:
     text = run("inspect", *kernels.arguments, "-k", "profiled", "--plan").out
     assert text.splitlines()[-1] == (

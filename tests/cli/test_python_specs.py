@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -37,7 +36,7 @@ def _imported_with(module: str) -> set[str]:
 
 
 def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
-    process: Callable[..., Any], built: Any, tmp_path: Path
+    process: Any, built: Any, tmp_path: Path
 ) -> None:
     modules = tmp_path / "modules"
     result = process("build", *built.arguments, modules=modules)
@@ -51,7 +50,7 @@ def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
 
 @pytest.mark.parametrize("command", ["list", "lock --update"])
 def test_every_command_stops_a_spec_that_takes_too_long(
-    command: str, run: Callable[..., Any], tmp_path: Path
+    command: str, run: Any, tmp_path: Path
 ) -> None:
     loops = tmp_path / "loops.py"
     loops.write_text("import time\ntime.sleep(600)\n")
@@ -62,7 +61,7 @@ def test_every_command_stops_a_spec_that_takes_too_long(
     assert "took longer than 0.5 s (--timeout)" in result.err
 
 
-def test_what_a_spec_prints_is_told_beside_json(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_a_spec_prints_is_told_beside_json(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "spec.py"
     path.write_text(f"print('{{}}')\n{KERNEL}")
     for _ in range(2):  # executed, and then remembered
@@ -87,7 +86,7 @@ kernels:
 
 
 def test_a_folder_means_both_kinds_and_an_added_variant_costs_only_itself(
-    run: Callable[..., Any], tmp_path: Path
+    run: Any, tmp_path: Path
 ) -> None:
     """One matrix in a Python file apart from its kernel: edits to it lower nothing again."""
     folder = tmp_path / "specs"
@@ -115,7 +114,7 @@ def test_a_folder_means_both_kinds_and_an_added_variant_costs_only_itself(
 
 
 def test_a_spec_whose_process_dies_or_hangs_fails_alone_and_all_reports_say_so(
-    run: Callable[..., Any], built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     junit, seconds = tmp_path / "report.xml", Worker.seconds
     ends, hangs = tmp_path / "ends.py", tmp_path / "hangs.py"

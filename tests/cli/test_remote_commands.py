@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from pallasc.cache.remote.remote import push
 from pallasc.cache.remote.settings import read_settings
 from pallasc.cache.store import Store
 
-RunCommand = Callable[..., Any]
-Machine = Any
-
 
 def told(result: Any) -> Any:
     assert result.code == 0, result.err
@@ -26,9 +22,9 @@ def told(result: Any) -> Any:
 
 
 def test_stores_are_brought_and_sent(
-    machine: Machine,
-    make_machine: Callable[..., Machine],
-    run: RunCommand,
+    machine: Any,
+    make_machine: Any,
+    run: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, remote = ("--store", machine.store), ("--remote", machine.url)
@@ -56,7 +52,7 @@ def test_stores_are_brought_and_sent(
 
 
 def test_figures_of_a_remote_and_what_is_wrong_with_it(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stats = ("cache", "stats", "--store", machine.store, "--remote")
     data = told(run(*stats, machine.url, "--json"))
@@ -80,7 +76,7 @@ def test_figures_of_a_remote_and_what_is_wrong_with_it(
 
 
 def test_a_remote_is_pruned_only_where_it_is_named(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_REMOTE", machine.url)
     packs = list(machine.remote.rglob("packs/*"))
@@ -103,7 +99,7 @@ def test_a_remote_is_pruned_only_where_it_is_named(
     assert [each["variants"] for each in found["namespaces"]] == [0]
 
 
-def test_a_remote_that_is_not_there_is_an_error(machine: Machine, run: RunCommand) -> None:
+def test_a_remote_that_is_not_there_is_an_error(machine: Any, run: Any) -> None:
     store = ("--store", machine.store)
     assert run("cache", "pull", *store, "--remote", machine.url).code == 0
     for command in (("push", machine.spec, *store), ("pull", *store), ("stats", *store)):
@@ -121,9 +117,7 @@ def test_a_remote_that_is_not_there_is_an_error(machine: Machine, run: RunComman
     )
 
 
-def test_what_depends_on_the_machine_is_named(
-    machine: Machine, run: RunCommand, tmp_path: Path
-) -> None:
+def test_what_depends_on_the_machine_is_named(machine: Any, run: Any, tmp_path: Path) -> None:
     """As a store that another build has filled may have it."""
     assert run("cache", "pull", "--store", machine.store, "--remote", machine.url).code == 0
     bound = machine.spec.parent / "bound.yaml"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import numpy as np
 import pytest
 
 from pallasc.compiler.arrays import random_bytes
-
-RunCommand = Callable[..., Any]
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
@@ -42,7 +39,7 @@ def gpu(gpu: Any, standin_gpu: Any) -> Any:
 
 
 @pytest.fixture
-def launch(run: RunCommand, built: Any, tmp_path: Path) -> RunCommand:
+def launch(run: Any, built: Any, tmp_path: Path) -> Any:
     """Run a spec like the built one, with a reference; `reference` names another one or none."""
 
     def launch_one(*arguments: str | Path, reference: str | None = "add", more: str = "") -> Any:
@@ -57,7 +54,7 @@ def launch(run: RunCommand, built: Any, tmp_path: Path) -> RunCommand:
 
 
 @pytest.fixture
-def bundle(run: RunCommand, built: Any, tmp_path: Path) -> Path:
+def bundle(run: Any, built: Any, tmp_path: Path) -> Path:
     """Give a bundle of what was built."""
     file = tmp_path / "kernels.bin"  # it is known by its content
     result = run("bundle", "create", *built.arguments, "-o", file)
@@ -77,9 +74,7 @@ def _expected(kind: Any, dtype: str, seed: int = 0) -> np.ndarray:
     return _sum(x, y)
 
 
-def test_what_is_as_the_reference_is_said_in_a_line_for_each_array(
-    gpu: Any, launch: RunCommand
-) -> None:
+def test_what_is_as_the_reference_is_said_in_a_line_for_each_array(gpu: Any, launch: Any) -> None:
     result = launch("-k", "dtype=f32", more="    tolerance: {rtol: 1.0e-6}\n")
     digest = hashlib.sha256(_expected(np.float32, "f32").tobytes()).hexdigest()[:16]
     assert (result.code, result.err) == (0, "")
@@ -92,7 +87,7 @@ def test_what_is_as_the_reference_is_said_in_a_line_for_each_array(
     ]
 
 
-def test_a_launch_is_reported_as_json(gpu: Any, launch: RunCommand) -> None:
+def test_a_launch_is_reported_as_json(gpu: Any, launch: Any) -> None:
     result = launch("-k", "dtype=bf16", "--json", "--seed", "3")
     report = json.loads(result.out)
     assert (result.code, len(gpu.launches)) == (0, 1)
@@ -114,9 +109,7 @@ def test_a_launch_is_reported_as_json(gpu: Any, launch: RunCommand) -> None:
     assert output["sha256"] == hashlib.sha256(right.tobytes()).hexdigest()
 
 
-def test_a_difference_is_located_and_ends_with_1(
-    gpu: Any, standin_gpu: Any, launch: RunCommand
-) -> None:
+def test_a_difference_is_located_and_ends_with_1(gpu: Any, standin_gpu: Any, launch: Any) -> None:
     def spoil(out: Any) -> None:
         out[3, 5:7] += np.float32(0.5)
 
@@ -132,7 +125,7 @@ def test_a_difference_is_located_and_ends_with_1(
 
 
 def test_inputs_come_from_files_and_outputs_go_to_them(
-    gpu: Any, launch: RunCommand, tmp_path: Path
+    gpu: Any, launch: Any, tmp_path: Path
 ) -> None:
     kind = ml_dtypes.bfloat16
     x = np.arange(1024 * 4096).reshape(1024, 4096).astype(kind)
@@ -148,7 +141,7 @@ def test_inputs_come_from_files_and_outputs_go_to_them(
 
 
 def test_the_outputs_of_several_variants_get_folders_and_memory_is_given_back(
-    gpu: Any, launch: RunCommand, tmp_path: Path
+    gpu: Any, launch: Any, tmp_path: Path
 ) -> None:
     result = launch("--all", "--output", tmp_path / "out", reference=None)
     assert (result.code, len(gpu.launches)) == (0, 2)
@@ -157,9 +150,7 @@ def test_the_outputs_of_several_variants_get_folders_and_memory_is_given_back(
     assert gpu.live()[0] == 0
 
 
-def test_an_array_that_does_not_fit_is_refused(
-    gpu: Any, launch: RunCommand, tmp_path: Path
-) -> None:
+def test_an_array_that_does_not_fit_is_refused(gpu: Any, launch: Any, tmp_path: Path) -> None:
     file = tmp_path / "x.npy"
     np.save(file, np.zeros((1024, 4096)))
     result = launch("-k", "dtype=bf16", "--input", f"x={file}")
@@ -188,16 +179,14 @@ def test_an_array_that_does_not_fit_is_refused(
         (["--device", "3"], "error: there is no GPU 3: the driver counts 1."),
     ],
 )
-def test_a_wrong_option_is_refused(
-    arguments: list[str], text: str, gpu: Any, launch: RunCommand
-) -> None:
+def test_a_wrong_option_is_refused(arguments: list[str], text: str, gpu: Any, launch: Any) -> None:
     result = launch("-k", "dtype=f32", *arguments)
     assert (result.code, result.out, gpu.launches) == (2, "", [])
     assert result.err.startswith(text)
 
 
 def test_several_variants_are_listed_and_not_launched(
-    gpu: Any, launch: RunCommand, run: RunCommand, bundle: Path
+    gpu: Any, launch: Any, run: Any, bundle: Path
 ) -> None:
     result = launch()
     assert (result.code, result.out, gpu.launches) == (2, "", [])
@@ -212,7 +201,7 @@ def test_several_variants_are_listed_and_not_launched(
 
 
 def test_a_gpu_of_another_architecture_and_none_are_refused(
-    gpu: Any, launch: RunCommand, run: RunCommand, bundle: Path
+    gpu: Any, launch: Any, run: Any, bundle: Path
 ) -> None:
     gpu.devices("10.0")
     reason = f"  {F32}: sm_90a runs on exactly sm_90, and this GPU is sm_100"
@@ -224,7 +213,7 @@ def test_a_gpu_of_another_architecture_and_none_are_refused(
 
 
 def test_mistakes_are_told_before_a_gpu_is_looked_for_and_without_one_the_driver_is_quoted(
-    gpu: Any, launch: RunCommand, run: RunCommand, tmp_path: Path
+    gpu: Any, launch: Any, run: Any, tmp_path: Path
 ) -> None:
     gpu.devices()
     for arguments, text in (
@@ -258,7 +247,7 @@ def test_mistakes_are_told_before_a_gpu_is_looked_for_and_without_one_the_driver
     ],
 )
 def test_a_launch_that_fails_names_the_variant(
-    call: str, code: int, text: str, gpu: Any, launch: RunCommand
+    call: str, code: int, text: str, gpu: Any, launch: Any
 ) -> None:
     gpu.fault(call, code)
     result = launch("-k", "dtype=f32", reference=None)
@@ -266,7 +255,7 @@ def test_a_launch_that_fails_names_the_variant(
     assert result.err.startswith(f"error: {F32}{text}")
 
 
-def test_a_kernel_that_fails_names_the_variant(gpu: Any, launch: RunCommand) -> None:
+def test_a_kernel_that_fails_names_the_variant(gpu: Any, launch: Any) -> None:
     gpu.kernel("*")(lambda _: 700)
     result = launch("-k", "dtype=f32")
     assert (result.code, result.out) == (4, "")
@@ -285,7 +274,7 @@ def test_a_kernel_that_fails_names_the_variant(gpu: Any, launch: RunCommand) -> 
     ],
 )  # fmt: skip
 def test_a_reference_that_does_not_fit_is_refused(
-    reference: str, text: str, gpu: Any, launch: RunCommand
+    reference: str, text: str, gpu: Any, launch: Any
 ) -> None:
     result = launch("-k", "dtype=f32", reference=reference)
     assert (result.code, result.out) == (2, "")
@@ -296,7 +285,7 @@ def test_neither_numpy_nor_jax_is_loaded_by_a_launch(
     gpu: Any,
     standin_gpu: Any,
     built: Any,
-    process: RunCommand,
+    process: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -314,7 +303,7 @@ def test_neither_numpy_nor_jax_is_loaded_by_a_launch(
 
 
 def test_a_bundle_is_launched_and_measured_without_store_and_spec(
-    gpu: Any, run: RunCommand, bundle: Path, built: Any, tmp_path: Path
+    gpu: Any, run: Any, bundle: Path, built: Any, tmp_path: Path
 ) -> None:
     store = ["--store", tmp_path / "none"]
     result = run("run", bundle, "-k", "dtype=f32", "--json", *store)
@@ -334,7 +323,7 @@ def test_a_bundle_is_launched_and_measured_without_store_and_spec(
 
 
 def test_bundles_that_cannot_be_launched_are_refused(
-    gpu: Any, run: RunCommand, bundle: Path, built: Any, tmp_path: Path
+    gpu: Any, run: Any, bundle: Path, built: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "damaged.pallasc").write_bytes(bundle.read_bytes()[:-1])
     result = run("run", tmp_path / "damaged.pallasc")

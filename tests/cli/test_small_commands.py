@@ -8,15 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
-
-RunCommand = Callable[..., Any]
 
 ENTRY = "pallasc.specs.library.elementwise:add"
 
@@ -25,12 +22,12 @@ ENTRY = "pallasc.specs.library.elementwise:add"
 
 
 @pytest.fixture
-def listed(run: RunCommand, spec: Path, tmp_path: Path) -> RunCommand:
+def listed(run: Any, spec: Path, tmp_path: Path) -> Any:
     """Return a function that lists the spec."""
     return lambda *arguments: run("list", spec, "--store", tmp_path / "store", *arguments)
 
 
-def test_list_prints_a_table(listed: RunCommand) -> None:
+def test_list_prints_a_table(listed: Any) -> None:
     result = listed()
     arrays = "x: {0}[1024, 4096], y: {0}[1024, 4096]"
     assert (result.code, result.err) == (0, "")
@@ -46,7 +43,7 @@ def test_list_prints_a_table(listed: RunCommand) -> None:
     ]
 
 
-def test_list_prints_json(listed: RunCommand, spec: Path) -> None:
+def test_list_prints_json(listed: Any, spec: Path) -> None:
     arrays = {"x": "f32[1024, 4096]", "y": "f32[1024, 4096]"}
     assert json.loads(listed("--json", "-k", "dtype=f32").out) == {
         "schema": 1,
@@ -70,7 +67,7 @@ def test_list_prints_json(listed: RunCommand, spec: Path) -> None:
     }
 
 
-def test_selections_that_mean_nothing_are_mistakes(listed: RunCommand) -> None:
+def test_selections_that_mean_nothing_are_mistakes(listed: Any) -> None:
     for arguments, message in (
         (
             ("-k", "dtype=bf17"),
@@ -97,7 +94,7 @@ kernels:
 
 
 def test_targets_are_all_models_the_default_ones_marked_and_those_of_a_spec(
-    run: RunCommand, tmp_path: Path
+    run: Any, tmp_path: Path
 ) -> None:
     result = run("targets")
     head, *lines = result.out.splitlines()
@@ -122,7 +119,7 @@ def test_targets_are_all_models_the_default_ones_marked_and_those_of_a_spec(
 
 
 def test_init_writes_two_files_that_build_and_commands_that_can_be_pasted(
-    run: RunCommand, tmp_path: Path
+    run: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "my kernels; rm x"
     spec = folder / "kernels.yaml"
@@ -143,7 +140,7 @@ def test_init_writes_two_files_that_build_and_commands_that_can_be_pasted(
 
 
 def test_init_writes_into_this_folder_by_default_and_overwrites_nothing(
-    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("init").err.splitlines()[:2] == ["wrote kernels.yaml", "wrote kernels.py"]
@@ -209,7 +206,7 @@ def test_a_shell_gets_the_words_without_jax_and_a_script_that_it_can_read(tmp_pa
     ],
 )
 def test_a_quiet_run_in_which_nothing_fails_prints_nothing(
-    command: str, run: RunCommand, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, run: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(*command.split(), *built.arguments, "-q")
@@ -217,7 +214,7 @@ def test_a_quiet_run_in_which_nothing_fails_prints_nothing(
 
 
 def test_a_quiet_run_prints_what_was_asked_for_and_what_went_wrong(
-    run: RunCommand, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = run("build", *built.arguments, "--quiet", "--json")

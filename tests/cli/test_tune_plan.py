@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
 from pallasc.specs.bundle.bundle import open_bundle
-
-RunCommand = Callable[..., Any]
 
 SPEC = """\
 schema: 1
@@ -123,9 +120,7 @@ def test_a_job_is_the_same_bytes_in_another_folder(
     assert job.read_bytes() == planned.job.read_bytes()
 
 
-def test_text_has_a_line_for_each_point_by_rank(
-    run: RunCommand, planned: Planned, tmp_path: Path
-) -> None:
+def test_text_has_a_line_for_each_point_by_rank(run: Any, planned: Planned, tmp_path: Path) -> None:
     place = (planned.spec, "-o", tmp_path / "job", "--store", planned.store)
     result = run("tune", "plan", *place, "-k", "m=512 and not untuned", "--most", "2")
     assert result.code == 0
@@ -149,7 +144,7 @@ def test_text_has_a_line_for_each_point_by_rank(
 
 
 def test_a_key_without_points_is_an_error_and_the_others_are_planned(
-    run: RunCommand, planned: Planned, tmp_path: Path
+    run: Any, planned: Planned, tmp_path: Path
 ) -> None:
     spec = tmp_path / "kernels.yaml"
     shutil.copy(planned.spec.with_name("references.py"), tmp_path)
@@ -171,7 +166,7 @@ def test_a_key_without_points_is_an_error_and_the_others_are_planned(
 
 
 def test_where_no_key_has_points_or_no_kernel_is_tuned_nothing_is_written(
-    run: RunCommand, planned: Planned, tmp_path: Path
+    run: Any, planned: Planned, tmp_path: Path
 ) -> None:
     place = (planned.spec, "-o", tmp_path / "job", "--store", planned.store)
     result = run("tune", "plan", *place, "-k", "block=3000")
@@ -184,7 +179,7 @@ def test_where_no_key_has_points_or_no_kernel_is_tuned_nothing_is_written(
     assert "no kernel of these specs is tuned" in result.err
 
 
-def test_a_share_is_a_percentage(run: RunCommand) -> None:
+def test_a_share_is_a_percentage(run: Any) -> None:
     for text in ("50", "0%", "101%", "half%", "nan%"):
         result = run("tune", "plan", "kernels.yaml", "-o", "job", "--keep", text)
         assert result.code == 2

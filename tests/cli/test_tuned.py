@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.loading.lock import read_lock
 from pallasc.specs.loading.tuned_table import Table, write_table
 from pallasc.specs.tuning import Measured, Row
-
-RunCommand = Callable[..., Any]
 
 SPEC = """\
 schema: 1
@@ -44,7 +41,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def digests(run: RunCommand, built: Any, tmp_path: Path) -> dict[str, str]:
+def digests(run: Any, built: Any, tmp_path: Path) -> dict[str, str]:
     """Return the digests of what was built, by dtype."""
     assert run("lock", *built.arguments, "--update", "--lock", tmp_path / "built.lock").code == 0
     lock = read_lock(tmp_path / "built.lock")
@@ -63,7 +60,7 @@ def write_rows(artifacts: dict[str, str | None], source: str = "") -> None:
 
 
 def test_only_the_points_of_rows_are_built_unless_all_are_asked_for(
-    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+    run: Any, built: Any, spec: Path, digests: dict[str, str]
 ) -> None:
     write_rows(digests)
     result = run("build", spec, "--store", built.store, "--frozen")
@@ -77,7 +74,7 @@ def test_only_the_points_of_rows_are_built_unless_all_are_asked_for(
 
 
 def test_a_row_of_another_artifact_is_a_warning_and_a_bundle_has_it(
-    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+    run: Any, built: Any, spec: Path, digests: dict[str, str]
 ) -> None:
     write_rows({**digests, "f32": STALE})
     lines = Path("kernels.tuned.yaml").read_text().splitlines()
@@ -103,7 +100,7 @@ def test_a_row_of_another_artifact_is_a_warning_and_a_bundle_has_it(
 
 
 def test_a_lock_names_a_table_that_changed_and_a_kernel_that_is_not_tuned_any_more(
-    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+    run: Any, built: Any, spec: Path, digests: dict[str, str]
 ) -> None:
     place = (spec, "--store", built.store)
     write_rows(digests)
@@ -145,7 +142,7 @@ def test_a_lock_names_a_table_that_changed_and_a_kernel_that_is_not_tuned_any_mo
     assert f"{F32} is tuned, and was not when pallasc.lock" in run("build", *place, "--locked").err
 
 
-def test_a_table_is_shown(run: RunCommand, built: Any, spec: Path, digests: dict[str, str]) -> None:
+def test_a_table_is_shown(run: Any, built: Any, spec: Path, digests: dict[str, str]) -> None:
     said = run("tune", "show", spec, "--store", built.store).err
     assert said.splitlines()[-1] == "The tables of these specs have no rows."
     write_rows(digests)

@@ -116,14 +116,3 @@ def test_what_is_missing_in_a_frozen_build_is_told_and_nothing_is_left(
     assert "Traceback" not in done.stdout
     left = [*tree(project), *tree(tmp_path / "dist")] if (tmp_path / "dist").exists() else []
     assert [name for name in left if "kernels" in name and name.endswith(".pallasc")] == []
-
-
-def test_a_project_that_asks_for_nothing_is_left_alone(
-    make_project: Make, builder: Environment, tmp_path: Path
-) -> None:
-    project = make_project("setuptools", "")
-    text = (project / "pyproject.toml").read_text()
-    (project / "pyproject.toml").write_text(text.replace("[tool.pallasc.bundles]", ""))
-    done = builder.build(project, tmp_path / "dist", "--wheel")
-    assert done.returncode == 0, done.stdout
-    assert "pallasc" not in done.stdout

@@ -116,18 +116,6 @@ def test_kernels_are_of_the_version_of_tokamax_that_the_wheel_asks_for() -> None
     assert f"tokamax=={version}" in project["project"]["dependencies"]
 
 
-def test_the_python_of_the_readme_runs_as_it_stands_and_launches_prebuilt_kernels(
-    user_of_tokamax: Environment, standin: Any
-) -> None:
-    found = called(user_of_tokamax, standin, "9.0", "tokamax_page.py", EXAMPLE / "README.md")
-    assert found["blocks"] == [
-        {"launches": 4, "warnings": []},
-        {"launches": 1, "warnings": []},
-    ]
-    arrays = [[8, 2048, 16, 128]]
-    assert (found["value"], found["gradients"], found["y"]) == ([[]], 3 * arrays, arrays)
-
-
 @pytest.mark.parametrize(
     ("what", "launches", "error"),
     [
