@@ -69,20 +69,6 @@ def test_one_bundle_for_each_target(
     assert written.read_bytes() == bundle.read_bytes()
 
 
-def test_debug_sections_and_ptx_are_kept_where_they_are_wanted(
-    run: Any, built: Any, bundle: Path, tmp_path: Path
-) -> None:
-    rich = tmp_path / "rich.pallasc"
-    options = ("--keep-debug", "--keep-ptx", "--level", "3")
-    assert run("bundle", "create", *built.arguments, *options, "-o", rich).code == 0
-    assert rich.stat().st_size > bundle.stat().st_size
-    for path, is_found in ((rich, True), (bundle, False)):
-        found = json.loads(run("bundle", "verify", path, "--json").out)["findings"]
-        assert ("debug" in {each["kind"] for each in found}) is is_found
-    with open_bundle(rich) as opened:
-        assert opened.codec["level"] == 3
-
-
 IMPORTING = """\
 schema: 1
 targets: [sm_90a]
@@ -211,13 +197,6 @@ def test_a_bundle_and_a_lock_file_are_compared(
     ]
     nothing = run("bundle", "verify", bundle, "--lock", tmp_path / "none.lock")
     assert (nothing.code, "there is no" in nothing.err) == (3, True)
-
-
-def test_a_missing_variant_writes_nothing(run: Any, built: Any, tmp_path: Path) -> None:
-    path, empty = tmp_path / "none.pallasc", tmp_path / "empty"
-    result = run("bundle", "create", built.spec, "--store", empty, "--frozen", "-o", path)
-    assert (result.code, path.exists()) == (3, False)
-    assert result.err.endswith(f"{path} is not written.\n")
 
 
 def test_what_is_no_bundle_is_refused(run: Any, tmp_path: Path) -> None:

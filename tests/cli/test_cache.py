@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -197,51 +196,6 @@ def test_a_store_of_another_version_is_named_and_left_alone(
     assert "artifacts    0\n" in told
     assert sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*")) == before
     assert [path.name for path in store.iterdir()] == ["v2"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_store_of_another_user_gives_hits_and_cannot_be_pruned(run: Any, built: Any) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        store, spec = Path(name) / "store", Path(name) / "kernels.yaml"
-        shutil.copy(built.spec, spec)
-        shutil.copytree(built.store, store)
-        commands = (("build", spec), ("cache", "stats"), ("cache", "verify"),
-                    ("cache", "prune", "--all"), ("cache", "prune", "--size", "1B"))  # fmt: skip
-        for command in commands:  # so that everything is imported
-            run(*command, "--store", store)
-        shutil.rmtree(store)
-        shutil.copytree(built.store, store)
-        before = sorted(store.rglob("*"))
-        results = [_as_nobody(run, *command, "--store", store) for command in commands]
-        assert sorted(store.rglob("*")) == before
-    build, stats, verify, clear, prune = results
-    assert (build[0], "2 hits" in build[1], "warning" in build[1]) == (0, True, False)
-    assert (stats[0], "artifacts    2\n" in stats[1], "warning" in stats[1]) == (0, True, False)
-    assert (verify[0], "0 findings" in verify[1]) == (0, True)
-    for code, text in (clear, prune):
-        assert code == 4
-        assert "removed 0 records, 0 blobs, 0 manifests: 0 of" in text
-        assert "cannot be removed: Permission denied" in text
-
-
-def _as_nobody(run: Any, *arguments: str | Path) -> tuple[int, str]:
-    """Run the command line in a child with no rights; return its exit code and all it said."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-        result = run(*arguments)
-        os.write(write, json.dumps([result.code, result.out + result.err]).encode())
-        os._exit(0)
-    os.close(write)
-    with open(read, encoding="utf-8") as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    code, said = json.loads(text)
-    return code, said
 
 
 def _make_old(store: Path) -> None:
