@@ -183,21 +183,6 @@ def test_what_is_no_store_is_not_touched_and_one_that_is_not_there_is_not_made(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_store_of_another_version_is_named_and_left_alone(
-    run: Any, own: tuple[Path, Path]
-) -> None:
-    _, store = own
-    (store / "v1").rename(store / "v2")
-    before = sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*"))
-    for command in COMMANDS:
-        run("cache", *command, "--store", store)
-    told = run("cache", "stats", "--store", store).out
-    assert "ignored      v2, different version\n" in told
-    assert "artifacts    0\n" in told
-    assert sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*")) == before
-    assert [path.name for path in store.iterdir()] == ["v2"]
-
-
 def _make_old(store: Path) -> None:
     for path in (store / "v1").glob("[acm]*/*/*"):
         os.utime(path, (1000, 1000))
