@@ -94,7 +94,7 @@ OTHERS = [
     ("cas/ab", "a socket"),
     pytest.param("cas/ab", "a device", marks=as_root),
     pytest.param("packs", "a mount", marks=as_root),
-    pytest.param("cas/ab", "a mount", marks=as_root),
+    pytest.param("cas", "a mount", marks=as_root),
 ]
 
 
