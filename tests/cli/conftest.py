@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import shutil
 import subprocess
 import sys
@@ -41,11 +41,8 @@ class Run:
     err: str
 
 
-RunCommand = Callable[..., Run]
-
-
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Run]:
     """Run the command line in this process."""
 
     def run_here(*arguments: str | Path) -> Run:
@@ -85,7 +82,7 @@ def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
 
 
 @pytest.fixture
-def process() -> RunCommand:
+def process() -> Callable[..., Run]:
     """Run the command line in a process of its own; `modules=` names a file for what it loaded."""
     return run_process
 
@@ -126,13 +123,9 @@ def spec(tmp_path: Path) -> Path:
 
 
 def _load(name: str) -> ModuleType:
-    path = Path(__file__).parent / "programs" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "programs"))
+        return importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
-"""Annotations: what GitHub's runner reads back from a line is what was meant."""
+"""Annotations: exact workflow commands for GitHub, at the lines that a reader has to change."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,51 +13,23 @@ from pallasc.errors import BudgetError, CompileError, Location, NotCachedError, 
 from pallasc.specs.spec import Budget
 
 IN_SPEC = Location("kernels.yaml", 4, 5)
-_COMMAND = re.compile(r"::(?P<kind>\w+)(?: (?P<properties>.*?))?::(?P<message>.*)")
-_ESCAPES = {"%0D": "\r", "%0A": "\n", "%3A": ":", "%2C": ",", "%25": "%"}
-
-
-def _unescape(text: str) -> str:
-    for escape, letter in _ESCAPES.items():
-        text = text.replace(escape, letter)
-    return text
-
-
-def _read(line: str) -> tuple[str, dict[str, str], str]:
-    """Return kind, properties and message of a command, read as the runner reads it."""
-    match = _COMMAND.fullmatch(line)
-    assert match is not None
-    pairs = [pair.partition("=") for pair in (match["properties"] or "").split(",")]
-    properties = {name: _unescape(value) for name, _, value in pairs}
-    return match["kind"], properties, _unescape(match["message"])
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a repository, which is the current one."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def _lines(report: Any, root: Path) -> list[str]:
-    return github_commands(build_run(report), root.resolve())
+    return tmp_path.resolve()
 
 
 @pytest.mark.parametrize(
     ("annotation", "line"),
     [
-        (Annotation("error", "t", "m"), "::error title=t::m"),
-        (
-            Annotation("warning", "t", "m", [Location("a/b.py", 3, 7)]),
-            "::warning file=a/b.py,line=3,col=7,title=t::m",
-        ),
         (Annotation("error", "t", "m", [None, Location("b.py")]), "::error file=b.py,title=t::m"),
         (Annotation("error", "t", "m", [Location("/elsewhere.py", 3, 7)]), "::error title=t::m"),
         (
-            Annotation(
-                "error", "add[m=1,n=2]@b200", "100 %\nof: a,b", [Location("c,d:100%.py", 1)]
-            ),
-            "::error file=c%2Cd%3A100%25.py,line=1,title=add[m=1%2Cn=2]@b200::100 %25%0Aof: a,b",
+            Annotation("warning", "f[m=1,n=2]@b200", "100 %\nof: a,b", [Location("c,d:%.py", 1)]),
+            "::warning file=c%2Cd%3A%25.py,line=1,title=f[m=1%2Cn=2]@b200::100 %25%0Aof: a,b",
         ),
         (Annotation("error", "a\nb", "x\r\ny\rz\x1b[31m"), "::error title=a b::x%0Ay%0Az"),
     ],
@@ -66,155 +37,108 @@ def _lines(report: Any, root: Path) -> list[str]:
 def test_a_command_is_one_line_with_githubs_escapes(
     annotation: Annotation, line: str, root: Path
 ) -> None:
-    assert annotation.command(root.resolve()) == line
+    assert annotation.command(root) == line
 
 
-def test_a_failure_stands_at_the_users_line(pretended: Any, root: Path) -> None:
-    error = CompileError(
-        "ValueError: 100 % wrong", location=Location(str(root / "src/k.py"), 5, 9), hint="Look."
-    )
-    report = pretended.report_of([pretended.failed(error=error, output="printed\n")])
-    (line,) = _lines(report, root)
-    assert line.startswith("::error file=src/k.py,line=5,col=9,title=add@h100-sxm failed::")
-    assert _read(line)[2] == f"{root}/src/k.py:5:9: ValueError: 100 % wrong\n  Look.\nprinted"
-
-
-@pytest.mark.parametrize("place", [None, Location("/usr/lib/python3/jax.py", 5)])
-def test_a_failure_elsewhere_stands_at_the_kernel_in_its_spec(
-    place: Location | None, pretended: Any, root: Path
+def test_a_failure_is_at_the_users_line_or_at_the_kernel_in_its_spec(
+    pretended: Any, root: Path
 ) -> None:
-    error = CompileError("it broke.", location=place)
-    (line,) = _lines(pretended.report_of([pretended.failed(error=error)]), root)
-    assert line.startswith("::error file=kernels.yaml,line=4,col=5,title=add@h100-sxm failed::")
+    def line_of(of: Any = None, **error: Any) -> str:
+        failed = pretended.failed(of, CompileError("1 % wrong", **error), output="last\nwords\n")
+        (line,) = github_commands(build_run(pretended.report_of([failed])), root)
+        return line
 
-
-def test_a_failure_without_any_place_in_the_repository_has_none(pretended: Any, root: Path) -> None:
-    of = pretended.variant(place=Location("/elsewhere/kernels.yaml", 3))
-    (line,) = _lines(pretended.report_of([pretended.failed(of)]), root)
-    assert line == "::error title=add@h100-sxm failed::it broke."
-
-
-def test_the_end_of_the_output_says_why_where_no_place_does(pretended: Any, root: Path) -> None:
-    (line,) = _lines(pretended.report_of([pretended.failed(output="last\nwords\n")]), root)
-    assert _read(line)[2] == "it broke.\nlast\nwords"
+    assert line_of(location=Location(str(root / "src/k.py"), 5, 9), hint="Look.") == (
+        "::error file=src/k.py,line=5,col=9,title=add@h100-sxm failed::"
+        f"{root}/src/k.py:5:9: 1 %25 wrong%0A  Look.%0Alast%0Awords"
+    )
+    in_spec = "::error file=kernels.yaml,line=4,col=5,title=add@h100-sxm failed::"
+    assert line_of().startswith(in_spec)
+    assert line_of(location=Location("/usr/lib/python3/jax.py", 5)).startswith(in_spec)
+    elsewhere = pretended.variant(place=Location("/elsewhere/kernels.yaml", 3))
+    assert line_of(elsewhere).startswith("::error title=add@h100-sxm failed::1 %25 wrong%0A")
 
 
 def test_failures_for_one_reason_share_an_annotation(pretended: Any, root: Path) -> None:
+    def lines_of(errors: list[Any]) -> list[str]:
+        of = (pretended.variant(m=m) for m in range(len(errors)))
+        failed = [pretended.failed(v, error) for v, error in zip(of, errors, strict=True)]
+        return github_commands(build_run(pretended.report_of(failed)), root)
+
     place = Location("k.py", 5)
-    failed = [
-        pretended.failed(pretended.variant(m=m), CompileError("it broke.", location=place))
-        for m in range(12)
-    ]
-    other = pretended.failed(error=CompileError("another.", location=place))
-    first, second = map(_read, _lines(pretended.report_of([*failed, other]), root))
-    assert first[1]["title"] == "add[m=0]@h100-sxm failed and 11 more"
-    assert first[2].startswith("k.py:5: it broke.\nVariants: add[m=0]@h100-sxm, add[m=1]@h100")
-    assert first[2].endswith("add[m=9]@h100-sxm and 2 more")
-    assert second[1]["title"] == "add@h100-sxm failed"
+    same = [CompileError("it broke.", location=place)] * 12
+    first, second = lines_of([*same, CompileError("another.", location=place)])
+    assert first.startswith(
+        "::error file=k.py,line=5,title=add[m=0]@h100-sxm failed and 11 more::k.py:5: it broke.%0A"
+        "Variants: add[m=0]@h100-sxm, add[m=1]@h100"
+    )
+    assert first.endswith("add[m=9]@h100-sxm and 2 more")
+    assert "title=add[m=12]@h100-sxm failed::" in second
+
+    def not_locked(m: int, reason: str, kind: str = "") -> NotCachedError:
+        text = f"add[m={m}]@h100-sxm is {reason}."
+        hint = "pallasc lock"
+        return NotCachedError(text, location=IN_SPEC, hint=hint, reason=reason, kind=kind)
+
+    edited = [not_locked(m, "not as locked: its sources have changed (k.py)") for m in range(24)]
+    chance = [not_locked(m, f"random: key {m} gave", "not deterministic") for m in range(24, 27)]
+    first, second = lines_of([*edited, *chance])
+    assert "title=add[m=0]@h100-sxm failed and 23 more::" in first
+    assert "its sources have changed (k.py).%0A" in first
+    assert first.endswith("add[m=9]@h100-sxm and 14 more")
+    assert "title=add[m=24]@h100-sxm failed and 2 more::" in second
+    assert "add[m=26]@h100-sxm is random: key 26 gave" in second
+
+    def over(m: int) -> BudgetError:
+        text = f"kernel takes {m + 2} registers; the budget is 1"
+        return BudgetError(text, location=IN_SPEC, kind="registers")
+
+    (line,) = lines_of([over(m) for m in range(18)])
+    assert "title=add[m=0]@h100-sxm failed and 17 more::" in line
+    assert "%0Aadd[m=1]@h100-sxm: kernel takes 3 registers; the budget is 1%0A" in line
+    assert line.endswith("%0Aand 7 more")
 
 
-def test_variants_that_are_not_as_locked_share_an_annotation(pretended: Any, root: Path) -> None:
-    def failed(m: int, reason: str, kind: str = "") -> Any:
-        of = pretended.variant(m=m)
-        error = NotCachedError(
-            f"{of.id} is {reason}.",
-            location=of.location,
-            hint="pallasc lock",
-            reason=reason,
-            kind=kind,
-        )
-        return pretended.failed(of, error)
-
-    edited = [failed(m, "not as locked: its sources have changed (k.py)") for m in range(24)]
-    chance = [
-        failed(m, f"not deterministic: action key {m:064x} has given", "not deterministic")
-        for m in range(3)
-    ]
-    first, second = map(_read, _lines(pretended.report_of([*edited, *chance]), root))
-    assert first[1]["title"] == "add[m=0]@h100-sxm failed and 23 more"
-    assert first[2].splitlines()[0].endswith("its sources have changed (k.py).")
-    assert first[2].endswith("add[m=9]@h100-sxm and 14 more")
-    assert second[1]["title"] == "add[m=0]@h100-sxm failed and 2 more"
-    assert f"add[m=2]@h100-sxm is not deterministic: action key {2:064x} has given" in second[2]
-
-
-def test_variants_over_one_budget_share_an_annotation(pretended: Any, root: Path) -> None:
-    failed = [
-        pretended.failed(
-            pretended.variant(m=m),
-            BudgetError(
-                f"kernel takes {m} registers; the budget is 1", location=IN_SPEC, kind="registers"
-            ),
-        )
-        for m in range(2, 20)
-    ]
-    (line,) = map(_read, _lines(pretended.report_of(failed), root))
-    assert line[1]["title"] == "add[m=2]@h100-sxm failed and 17 more"
-    assert "add[m=3]@h100-sxm: kernel takes 3 registers; the budget is 1" in line[2].splitlines()
-    assert line[2].splitlines()[-1] == "and 7 more"
-
-
-@pytest.mark.parametrize(("number", "titles"), [(10, 10), (11, 10), (25, 10)])
-def test_the_last_of_too_many_counts_the_others(
-    number: int, titles: int, pretended: Any, root: Path
+@pytest.mark.parametrize("number", [10, 12])
+def test_errors_and_warnings_are_limited_apart_and_the_last_counts_the_others(
+    number: int, pretended: Any, root: Path
 ) -> None:
     failed = [
         pretended.failed(pretended.variant(m=m), CompileError(f"{'x' * m} broke."))
         for m in range(number)
     ]
-    lines = [_read(line) for line in _lines(pretended.report_of(failed), root)]
-    assert len(lines) == titles
-    last = lines[-1]
+    report = pretended.report_of(failed, notes=[f"note, {m}" for m in range(number)])
+    lines = github_commands(build_run(report), root)
+    assert [line.split()[0] for line in lines] == ["::error"] * 10 + ["::warning"] * 10
+    assert lines[10] == "::warning title=pallasc::note, 0"
     if number == 10:
-        assert last[1]["title"] == "add[m=9]@h100-sxm failed"
+        assert "title=add[m=9]@h100-sxm failed::" in lines[9]
     else:
-        assert last[1] == {"title": f"{number - 9} more errors"}
-        assert last[2].splitlines() == [f"add[m={m}]@h100-sxm failed" for m in range(9, number)]
+        others = "%0A".join(f"add[m={m}]@h100-sxm failed" for m in range(9, 12))
+        assert lines[9] == f"::error title=3 more errors::{others}"
 
 
-def test_a_spill_is_a_warning_at_the_kernel(pretended: Any, root: Path) -> None:
-    compiled = [
+def test_a_spill_is_a_warning_at_the_kernel_unless_it_is_a_hit_or_in_the_budget(
+    pretended: Any, root: Path
+) -> None:
+    def lines_of(*results: Any) -> list[str]:
+        return github_commands(build_run(pretended.report_of(results)), root)
+
+    spilling = [
         pretended.compiled(pretended.variant(m=m), spill_store_bytes=8 * m) for m in range(3)
     ]
-    (line,) = _lines(pretended.report_of(compiled), root)
-    kind, properties, message = _read(line)
-    assert (kind, properties) == (
-        "warning",
-        {"file": "kernels.yaml", "line": "4", "col": "5", "title": "add spills registers"},
+    (line,) = lines_of(*spilling)
+    assert line.startswith(
+        "::warning file=kernels.yaml,line=4,col=5,title=add spills registers::"
+        "up to 16 bytes a thread: add[m=1]@h100-sxm, add[m=2]@h100-sxm%0A"
     )
-    assert message.splitlines()[0] == (
-        "up to 16 bytes a thread: add[m=1]@h100-sxm, add[m=2]@h100-sxm"
-    )
-
-
-@pytest.mark.parametrize("what", ["hit", "budget"])
-def test_a_spill_that_is_no_news_is_no_warning(what: str, pretended: Any, root: Path) -> None:
-    of = pretended.variant(budget=Budget(spill_bytes=64))
-    spilling = pretended.compiled(of, spill_store_bytes=8)
-    assert (
-        _lines(pretended.report_of([spilling if what == "budget" else pretended.hit()]), root) == []
-    )
-
-
-def test_notes_are_warnings_after_the_errors(pretended: Any, root: Path) -> None:
-    report = pretended.report_of([pretended.failed()], notes=["the store: is, odd"])
-    assert _lines(report, root)[1] == "::warning title=pallasc::the store: is, odd"
-
-
-def test_warnings_and_errors_are_counted_apart(pretended: Any, root: Path) -> None:
-    failed = [pretended.failed(error=CompileError("x" * m)) for m in range(12)]
-    report = pretended.report_of(failed, notes=[str(m) for m in range(12)])
-    kinds = [_read(line)[0] for line in _lines(report, root)]
-    assert kinds == ["error"] * 10 + ["warning"] * 10
+    allowed = pretended.variant(budget=Budget(spill_bytes=64))
+    assert lines_of(pretended.hit(), pretended.compiled(allowed, spill_store_bytes=8)) == []
 
 
 def test_an_error_that_ends_the_build_has_its_place(pretended: Any, root: Path) -> None:
     error = SpecError("no such field.", location=Location("kernels.yaml", 3, 7), hint="Drop it.")
-    report = pretended.report_of([])
-    (line,) = github_commands(build_run(report, error), root.resolve())
-    assert line == (
+    assert github_commands(build_run(pretended.report_of([]), error), root) == [
         "::error file=kernels.yaml,line=3,col=7,title=pallasc::"
         "kernels.yaml:3:7: no such field.%0A  Drop it."
-    )
-    (line,) = github_commands(build_run(report, SpecError("no specs.")), root.resolve())
-    assert line == "::error title=pallasc::no specs."
+    ]

@@ -21,10 +21,8 @@ class Gated:
     """A spec whose variants are in the store, and a lock that says what they took."""
 
     def __init__(self, folder: Path, built: Any, run: Any) -> None:
-        self.folder, self.spec, self._text, self._run = (
-            folder, folder / "kernels.yaml", built.spec.read_text(), run,
-        )  # fmt: skip
-        self._store = built.store
+        self.spec, self._text = folder / "kernels.yaml", built.spec.read_text()
+        self._run, self._store = run, built.store
         self.limit()
         assert run("lock", "kernels.yaml", "--update", "--store", built.store).code == 0
         lock = read_lock(LOCK)
@@ -57,17 +55,9 @@ def gated(built: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Gated(tmp_path, built, run)
 
 
-def test_a_lock_says_what_each_variant_takes(gated: Gated) -> None:
-    assert {*gated.lock.resources} == {FIRST, SECOND}
-    assert None not in gated.taken
-    assert gated.taken.registers in range(16, 256)
-    assert gated.taken.occupancy in range(1, 65)
-
-
 @pytest.mark.parametrize(
     ("field", "rule", "better"),
     [
-        ("registers", "+8", -8),
         ("registers", "<= baseline", 0),
         ("cubin_bytes", "+64", -64),
         ("occupancy", ">= baseline", 0),
@@ -78,6 +68,7 @@ def test_each_rule_holds_up_to_its_limit_and_trips_beyond_it(
     gated: Gated, field: str, rule: str, better: int
 ) -> None:
     now = getattr(gated.taken, field)
+    assert None not in gated.taken
     step = 1 if field == "occupancy" else -1
     gated.limit(**{field: rule})
     gated.before({field: now + better}, FIRST)
@@ -115,36 +106,18 @@ def test_a_rule_without_a_baseline_is_an_error_at_its_place(gated: Gated) -> Non
     LOCK.unlink()
     refused = gated.build()
     assert refused.code == 2
-    line = (
-        gated.spec.read_text()
-        .splitlines()
-        .index('    budget: {"smem_bytes": 232448, "registers": "+8"}')
-    )
     assert refused.err.splitlines()[-2:] == [
-        f"error: kernels.yaml:{line + 1}:49: add.budget.registers: '+8' is relative to a baseline, "
+        "error: kernels.yaml:10:49: add.budget.registers: '+8' is relative to a baseline, "
         "and there is no pallasc.lock here.",
         "  Make one with: pallasc lock SPECS --update; or name a lock or a bundle with --baseline.",
     ]
 
 
-def test_a_variant_that_the_baseline_lacks_is_told_and_passes(gated: Gated) -> None:
-    gated.limit(registers="+8")
-    taken = {SECOND: gated.lock.resources[SECOND]}
-    write_lock(LOCK, replace(gated.lock, resources=taken))
-    built = gated.build()
-    assert built.code == 0
-    assert (
-        "warning: pallasc.lock has no resources of 1 variant whose budget is relative to it; "
-        f"nothing was compared: {FIRST}"
-    ) in built.err.splitlines()
-
-
 def test_a_bundle_is_a_baseline_of_what_was_compiled_not_of_what_ships(
     gated: Gated, run: Any, built: Any
 ) -> None:
-    bundled = run(
-        "bundle", "create", "kernels.yaml", "-o", "old.pallasc", "--store", built.store,
-    )  # fmt: skip
+    arguments = ("kernels.yaml", "-o", "old.pallasc", "--store", built.store)
+    bundled = run("bundle", "create", *arguments)
     assert bundled.code == 0, bundled.err
     gated.limit(registers="<= baseline", cubin_bytes="+0 %", occupancy=">= baseline")
     LOCK.unlink()
@@ -153,13 +126,16 @@ def test_a_bundle_is_a_baseline_of_what_was_compiled_not_of_what_ships(
 
 def test_baselines_that_cannot_be_compared_with_are_refused_or_reported(gated: Gated) -> None:
     gated.limit(registers="+8")
+    write_lock(LOCK, replace(gated.lock, resources={SECOND: gated.lock.resources[SECOND]}))
+    lacking = gated.build()
+    assert lacking.code == 0
+    assert (
+        "warning: pallasc.lock has no resources of 1 variant whose budget is relative to it; "
+        f"nothing was compared: {FIRST}"
+    ) in lacking.err.splitlines()
     missing = gated.build("--baseline", "none.lock")
     assert missing.code == 2
     assert "error: --baseline: there is no none.lock." in missing.err
-    write_lock(LOCK, replace(gated.lock, resources={}))
-    old = gated.build()
-    assert old.code == 0
-    assert "warning: pallasc.lock has no resources of 2 variants" in old.err
     Path("cut.pallasc").write_bytes(b"")
     assert gated.build("--baseline", "cut.pallasc").code == 5
 
@@ -183,24 +159,14 @@ def test_a_least_occupancy_needs_no_baseline(gated: Gated) -> None:
     assert gated.build().code == 0
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ("-8", "got '-8'."),
-        ("10", "got '10'."),
-        ("+8 registers", "got '+8 registers'."),
-        (-1, "got -1."),
-        ("", "got ''."),
-    ],
-)
-def test_malformed_rules_are_told_with_their_place_and_examples(
-    gated: Gated, rule: int | str, message: str
-) -> None:
-    gated.limit(registers=rule)
-    refused = gated.build()
-    assert refused.code == 2
-    assert (
-        "kernels.yaml:10:27: add.budget.registers: expected a whole number or a rule" in refused.err
-    )
-    assert message in refused.err
-    assert 'like "+8", "+10 %", "<= baseline".' in refused.err
+def test_malformed_rules_are_told_with_their_place_and_examples(gated: Gated) -> None:
+    for rule in ("-8", "10", "+8 registers", -1, ""):
+        gated.limit(registers=rule)  # type: ignore[arg-type]
+        refused = gated.build()
+        assert refused.code == 2
+        assert (
+            "kernels.yaml:10:27: add.budget.registers: expected a whole number or a rule"
+            in refused.err
+        )
+        assert f"got {rule!r}." in refused.err
+        assert 'like "+8", "+10 %", "<= baseline".' in refused.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.writer import build_bundle
 
-RunCommand = Callable[..., Any]
 ORIGIN = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "ab" * 32}, "c0ffee" * 6, False)
 
 
@@ -36,17 +34,7 @@ def _write(path: Path, items: list[Item], **options: Any) -> Path:
     return path
 
 
-def test_variants_are_listed_by_kernel_target_and_the_size_of_numbers(
-    run: RunCommand, bundle: Path, tmp_path: Path
-) -> None:
-    items = make_items(12, names=("scale", "norm"), targets=("h100-sxm", "b200"))
-    listed = run("list", _write(tmp_path / "many.pallasc", items), "--json").out
-    rows = [(v["name"], v["target"], v["params"]["m"]) for v in json.loads(listed)["variants"]]
-    assert rows == sorted(rows)
-    assert len({row[2] for row in rows}) == 12
-
-
-def test_a_bundle_is_shown(run: RunCommand, bundle: Path) -> None:
+def test_a_bundle_is_shown(run: Any, bundle: Path) -> None:
     result = run("bundle", "show", bundle)
     assert (result.code, result.err) == (0, "")
     with open_bundle(bundle) as opened:
@@ -66,23 +54,19 @@ def test_a_bundle_is_shown(run: RunCommand, bundle: Path) -> None:
     data = json.loads(run("bundle", "show", bundle, "--json").out)
     assert (data["digest"], data["root"], data["bytes"]) == (digest, root, bundle.stat().st_size)
     assert data["kernels"] == {"norm": 4, "scale": 4}
-    assert [(target["target"], target["variants"]) for target in data["targets"]] == [
-        ("b200", 4),
-        ("h100-sxm", 4),
-    ]
+    targets = [(target["target"], target["variants"]) for target in data["targets"]]
+    assert targets == [("b200", 4), ("h100-sxm", 4)]
     assert data["provenance"][0]["commit"] == "c0ffee" * 6
 
 
-@pytest.mark.parametrize(
-    "name", ["norm[m=16,dtype=bf16]@b200", "norm and m=16 and target=sm_100a", "norm*m=16*@b200"]
-)
-def test_a_variant_is_shown(run: RunCommand, bundle: Path, name: str) -> None:
+def test_a_variant_is_shown(run: Any, bundle: Path) -> None:
     with open_bundle(bundle) as opened:
         entry = opened.select("norm", {"m": 16, "dtype": "bf16"}, "b200")
         record, artifact = opened.record(entry), opened.artifact(entry)
+    name = "norm[m=16,dtype=bf16]@b200"
     result = run("bundle", "show", bundle, name)
     lines = result.out.splitlines()
-    assert lines[0] == "norm[m=16,dtype=bf16]@b200"
+    assert lines[0] == name
     for line in (
         f"compiled   {entry.digest}",
         f"shipped    {artifact.digest}",
@@ -94,42 +78,24 @@ def test_a_variant_is_shown(run: RunCommand, bundle: Path, name: str) -> None:
         "provenance",
     ):
         assert line in lines
+    for other in ("norm and m=16 and target=sm_100a", "norm*m=16*@b200"):
+        assert run("bundle", "show", bundle, other).out == result.out
     data = json.loads(run("bundle", "show", bundle, name, "--json").out)
     assert data["record"] == record
     assert data["variant"]["digest"] == entry.digest
     kernel = record["kernels"][0]
     assert data["shipped"][kernel["ptx"]] is None
     assert data["shipped"][kernel["cubin"]]["digest"] == artifact.kernels[0].cubin
-
-
-def test_a_name_that_means_several_or_none_is_refused(run: RunCommand, bundle: Path) -> None:
     several = run("bundle", "show", bundle, "norm")
     assert (several.code, several.out) == (2, "")
-    assert f"'norm' matches 4 variants of {bundle}.\n  Name one: norm[m=16,dtype=bf16]@b200, " in (
-        several.err
-    )
+    told = f"'norm' matches 4 variants of {bundle}.\n  Name one: {name}, "
+    assert told in several.err
     none = run("bundle", "show", bundle, "nrom")
     assert (none.code, none.out) == (2, "")
     assert none.err == f"error: {bundle} has no variant 'nrom'.\n  Did you mean 'norm'?\n"
 
 
-def test_text_of_a_stranger_s_bundle_cannot_reach_the_terminal(
-    run: RunCommand, tmp_path: Path
-) -> None:
-    escape = "\x1b[2Jgone\x07\u202e"
-    path = _write(
-        tmp_path / "evil.pallasc",
-        [Item("k", {"p": f"{escape}\n"}, make_artifact(1))],
-        provenance=[Provenance(escape, {escape: escape}, {escape: escape}, escape, True)],
-    )
-    for arguments in (("show",), ("show", "k"), ("verify", "--target", "b200")):
-        result = run("bundle", arguments[0], path, *arguments[1:])
-        assert "gone" in result.out
-        assert not {"\x1b", "\x07", "\u202e"} & set(result.out)
-    assert len(run("list", path).out.splitlines()) == 2
-
-
-def test_a_bundle_is_taken_apart(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_taken_apart(run: Any, bundle: Path, tmp_path: Path) -> None:
     out = f"{tmp_path}/out/"
     options = ("--target", "sm_90a", "-k", "norm and m=16")
     result = run("inspect", bundle, "-o", out, *options)
@@ -140,12 +106,13 @@ def test_a_bundle_is_taken_apart(run: RunCommand, bundle: Path, tmp_path: Path) 
     refused = run("inspect", bundle, "-o", out)
     assert (refused.code, refused.out) == (2, "")
     assert "already exists.\n  Remove it, or give another folder." in refused.err
-    wrong = run("inspect", bundle, "-o", out, "--target", "h20")
-    assert wrong.code == 2
-    assert "has no variant for h20" in wrong.err
+    (tmp_path / "file").touch()
+    for command, place in (("bundle merge", "file/k"), ("inspect", "file/out/")):
+        result = run(*command.split(), bundle, "-o", f"{tmp_path}/{place}")
+        assert (result.code, "cannot be written" in result.err) == (2, True)
 
 
-def test_bundles_are_merged_in_any_order(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+def test_bundles_are_merged_in_any_order(run: Any, bundle: Path, tmp_path: Path) -> None:
     parts = []
     for target in ("b200", "h100-sxm"):
         part = tmp_path / f"{target}.pallasc"
@@ -164,68 +131,40 @@ def test_bundles_are_merged_in_any_order(run: RunCommand, bundle: Path, tmp_path
     assert parts[0].read_bytes() == bundle.read_bytes()
 
 
-def test_merging_keeps_what_was_kept(run: RunCommand, tmp_path: Path) -> None:
-    items = make_items(2)
-    rich = _write(tmp_path / "rich", items, keep_debug=True, keep_ptx=True)
-    poor = _write(tmp_path / "poor", items)
-    for order in ((rich, poor), (poor, rich)):
-        assert run("bundle", "merge", *order, "-o", tmp_path / "merged").code == 0
-        assert (tmp_path / "merged").read_bytes() == rich.read_bytes()
-
-
-def test_a_choice_may_be_in_one_of_the_bundles_alone(run: RunCommand, tmp_path: Path) -> None:
-    first = _write(tmp_path / "one", make_items(1, names=("one",)))
-    other = _write(tmp_path / "other", make_items(1, names=("other",), targets=("b200",)))
-    merged = tmp_path / "merged"
-    assert run("bundle", "merge", first, other, "-o", merged, "--target", "b200").code == 0
-    assert merged.read_bytes() == other.read_bytes()
-    none = run("bundle", "merge", first, other, "-o", tmp_path / "no", "--target", "thor")
-    assert (none.code, (tmp_path / "no").exists()) == (2, False)
-
-
-def test_conflicts_are_all_named_and_nothing_is_written(run: RunCommand, tmp_path: Path) -> None:
+def test_conflicts_and_damage_are_named_and_nothing_is_written(
+    run: Any, bundle: Path, tmp_path: Path
+) -> None:
     paths = [
         _write(tmp_path / name, [Item("k", {"m": m}, make_artifact(m * seed)) for m in range(3)])
         for name, seed in (("one", 1), ("other", 5))
     ]
     out = tmp_path / "merged"
     out.write_text("old")
-    messages = []
     for order in (paths, paths[::-1]):
         result = run("bundle", "merge", *order, "-o", out)
         assert (result.code, result.out) == (5, "")
         assert "the bundles have different artifacts of 2 variants:\n" in result.err
         lines = [line for line in result.err.splitlines() if line.startswith("  k[m=")]
-        assert [line.split(":")[0].strip() for line in lines] == [
-            "k[m=1]@h100-sxm",
-            "k[m=2]@h100-sxm",
-        ]
+        assert [line.split(":")[0] for line in lines] == ["  k[m=1]@h100-sxm", "  k[m=2]@h100-sxm"]
         assert all(str(path) in line for line in lines for path in paths)
-        messages.append(result.err)
-    assert out.read_text() == "old"
+    damaged = tmp_path / "damaged"
+    data = bytearray(bundle.read_bytes())
+    data[300] ^= 1
+    damaged.write_bytes(data)
+    result = run("bundle", "merge", bundle, damaged, "-o", out)
+    assert (result.code, f"{damaged} is damaged" in result.err) == (5, True)
+    none = run("bundle", "merge", *paths, "-o", out, "--target", "thor")
+    assert (none.code, out.read_text()) == (2, "old")
     assert run("bundle", "merge", *paths, "-o", out, "-k", "m=0").code == 0
 
 
-def test_a_damaged_bundle_is_not_merged(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
-    data = bytearray(bundle.read_bytes())
-    data[300] ^= 1
-    damaged = tmp_path / "damaged"
-    damaged.write_bytes(data)
-    result = run("bundle", "merge", bundle, damaged, "-o", tmp_path / "merged")
-    assert result.code == 5
-    assert f"{damaged} is damaged" in result.err
-    assert not (tmp_path / "merged").exists()
-
-
-def _audit(run: RunCommand, path: Path, *options: str) -> tuple[int, set[tuple[str, str, str]]]:
+def _audit(run: Any, path: Path, *options: str) -> tuple[int, set[tuple[str, str, str]]]:
     result = run("bundle", "verify", path, *options, "--json")
     found = json.loads(result.out)["findings"]
-    return result.code, {
-        (finding["severity"], finding["kind"], finding["subject"]) for finding in found
-    }
+    return result.code, {(each["severity"], each["kind"], each["subject"]) for each in found}
 
 
-def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None:
+def test_every_kind_of_finding_is_found(run: Any, tmp_path: Path) -> None:
     items = make_items(2, names=("norm",), targets=("h100-sxm", "h200", "a100-sxm"))
     items += [
         Item("spilling", {}, make_artifact(7, spills=64)),
@@ -235,10 +174,9 @@ def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None
     path = _write(tmp_path / "k", items, keep_debug=True, keep_ptx=True, provenance=[dirty])
     lock = tmp_path / "pallasc.lock"
     lock.write_text("schema: 1\ntoolchain: {}\nvariants: {}\n")
-    code, found = _audit(
-        run, path, "--target", "sm_90a", "--target", "b200", "--budget", "1KiB",
-        "--variant-budget", "100B", "--driver", "12.8", "--lock", str(lock),
-    )  # fmt: skip
+    limits = ("--budget", "1KiB", "--variant-budget", "100B", "--driver", "12.8")
+    targets = ("--target", "sm_90a", "--target", "b200")
+    code, found = _audit(run, path, *targets, *limits, "--lock", str(lock))
     assert code == 3
     assert {
         ("error", "target", "b200"),
@@ -259,7 +197,7 @@ def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None
     ("fail_on", "code"), [("note", 5), ("warning", 5), ("error", 0), ("never", 0), (None, 0)]
 )
 def test_the_severity_that_fails_is_chosen(
-    run: RunCommand, bundle: Path, fail_on: str | None, code: int
+    run: Any, bundle: Path, fail_on: str | None, code: int
 ) -> None:
     options = ["--fail-on", fail_on] if fail_on else []
     result = run("bundle", "verify", bundle, *options)
@@ -273,32 +211,14 @@ def test_the_severity_that_fails_is_chosen(
     assert run("bundle", "verify", bundle, "--fail-on", "never", "--budget", "1KB").code == 0
 
 
-def test_limits_that_are_kept_find_nothing(run: RunCommand, bundle: Path) -> None:
-    options = ("--target", "sm_90a", "--target", "b200", "--budget", "1MiB", "--spills", "0")
-    more = ("--variant-budget", "1MiB", "--driver", "13.0")
-    code, found = _audit(run, bundle, *options, *more)
-    assert {finding[:2] for finding in found} == {("warning", "signature"), ("note", "driver")}
-    assert code == 0
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [(("--driver", "new"), "is not a CUDA version"), (("--budget", "much"), "is not a size"),
-     (("--target", "sm_90"), "sm_90a"), (("--fail-on", "bad"), "'bad' is not one of"),
-     (("--spills", "-1"), "-1")],
+     (("--target", "sm_90"), "sm_90a"), (("--spills", "-1"), "-1")],
 )  # fmt: skip
 def test_wrong_options_are_refused(
-    run: RunCommand, bundle: Path, options: tuple[str, str], words: str
+    run: Any, bundle: Path, options: tuple[str, str], words: str
 ) -> None:
     result = run("bundle", "verify", bundle, *options)
     assert (result.code, result.out) == (2, "")
     assert words in result.err
-
-
-def test_what_cannot_be_written_is_said(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for arguments in (("bundle", "merge", bundle, "-o", tmp_path / "file" / "k"),
-                      ("inspect", bundle, "-o", f"{tmp_path}/file/out/")):  # fmt: skip
-        result = run(*arguments)
-        assert (result.code, result.out) == (2, "")
-        assert "cannot be written" in result.err

@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.format import HEAD_BYTES
 from pallasc.specs.bundle.writer import build_bundle
 
-RunCommand = Callable[..., Any]
 PLAIN = build_bundle(make_items(2))
 OTHER = build_bundle(make_items(3))
 
@@ -35,7 +33,7 @@ def _no_keys_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.fixture
-def key(run: RunCommand, tmp_path: Path) -> Path:
+def key(run: Any, tmp_path: Path) -> Path:
     """Return the file of a private key; the public one is beside it."""
     path = tmp_path / "release.key"
     assert run("bundle", "keygen", path, "--comment", "example.org releases").code == 0
@@ -43,7 +41,7 @@ def key(run: RunCommand, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def signed(run: RunCommand, key: Path, tmp_path: Path) -> Path:
+def signed(run: Any, key: Path, tmp_path: Path) -> Path:
     """Return a bundle with a signature by that key."""
     path = tmp_path / "kernels.pallasc"
     path.write_bytes(PLAIN)
@@ -55,7 +53,9 @@ def _public(key: Path) -> Path:
     return key.with_name(f"{key.name}.pub")
 
 
-def test_a_key_is_made_and_only_its_owner_can_read_it(run: RunCommand, tmp_path: Path) -> None:
+def test_a_key_is_made_which_only_its_owner_can_read_and_is_never_replaced(
+    run: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "release.key"
     mask = os.umask(0)
     try:
@@ -68,43 +68,35 @@ def test_a_key_is_made_and_only_its_owner_can_read_it(run: RunCommand, tmp_path:
     assert result.out == _public(path).read_text()
     assert result.out.startswith("ed25519:")
     assert result.out.endswith(" of ours alone\n")
-    assert path.read_bytes().startswith(b"-----BEGIN PRIVATE KEY-----")
-
-
-def test_a_key_is_never_replaced(run: RunCommand, key: Path, tmp_path: Path) -> None:
-    before = key.read_bytes(), _public(key).read_bytes()
-    again = run("bundle", "keygen", key)
+    before = path.read_bytes()
+    assert before.startswith(b"-----BEGIN PRIVATE KEY-----")
+    again = run("bundle", "keygen", path)
     assert (again.code, again.out) == (2, "")
     assert "keys are never replaced" in again.err
-    _public(key).unlink()
-    assert run("bundle", "keygen", key).code == 2
-    assert (key.read_bytes(), _public(key).exists()) == (before[0], False)
-    _public(key).symlink_to(tmp_path / "elsewhere")
-    assert run("bundle", "keygen", tmp_path / "release.key").code == 2
+    _public(path).unlink()
+    _public(path).symlink_to(tmp_path / "elsewhere")
+    assert run("bundle", "keygen", path).code == 2
+    path.unlink()
+    assert run("bundle", "keygen", path).code == 2
     assert not (tmp_path / "elsewhere").exists()
     nowhere = run("bundle", "keygen", tmp_path / "no" / "folder")
-    assert nowhere.code == 2
-    assert "cannot be written" in nowhere.err
+    assert (nowhere.code, "cannot be written" in nowhere.err) == (2, True)
 
 
-def test_json_has_both_halves_places_and_the_id(run: RunCommand, tmp_path: Path) -> None:
-    data = json.loads(run("bundle", "keygen", tmp_path / "k", "--json").out)
-    assert (data["private"], data["public"]) == (str(tmp_path / "k"), str(tmp_path / "k.pub"))
-    assert (tmp_path / "k.pub").read_text() == f"{data['key']}\n"
-    (tmp_path / "b").write_bytes(PLAIN)
-    signed = json.loads(
-        run("bundle", "sign", tmp_path / "b", "--key", tmp_path / "k", "--json").out
-    )
+def test_json_has_both_halves_places_and_the_id(run: Any, tmp_path: Path) -> None:
+    key, bundle = tmp_path / "k", tmp_path / "b"
+    data = json.loads(run("bundle", "keygen", key, "--json").out)
+    assert (data["private"], data["public"]) == (str(key), f"{key}.pub")
+    assert _public(key).read_text() == f"{data['key']}\n"
+    bundle.write_bytes(PLAIN)
+    signed = json.loads(run("bundle", "sign", bundle, "--key", key, "--json").out)
     assert (signed["key"], signed["id"]) == (data["key"], data["id"])
-    assert signed["files"] == [{"file": str(tmp_path / "b"), "root": open_bundle(PLAIN).root}]
-    assert json.loads(run("bundle", "show", tmp_path / "b", "--json").out)["signatures"] == [
-        data["id"]
-    ]
+    assert signed["files"] == [{"file": str(bundle), "root": open_bundle(PLAIN).root}]
+    shown = json.loads(run("bundle", "show", bundle, "--json").out)
+    assert shown["signatures"] == [data["id"]]
 
 
-def test_a_signature_is_right_and_changes_nothing_else(
-    run: RunCommand, key: Path, signed: Path
-) -> None:
+def test_a_signature_is_right_and_changes_nothing_else(run: Any, key: Path, signed: Path) -> None:
     assert signed.read_bytes()[: len(PLAIN)] == PLAIN
     result = run("bundle", "verify", signed, "--key", _public(key))
     assert (result.code, result.err) == (0, "")
@@ -119,20 +111,15 @@ def test_a_signature_is_right_and_changes_nothing_else(
     assert run("bundle", "sign", signed, "--key", key).code == 0
     assert signed.read_bytes() == before
     assert run("bundle", "verify", signed, "--key", _public(key), "--fail-on", "warning").code == 0
-
-
-def test_several_may_sign(run: RunCommand, key: Path, signed: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.key"
+    other = key.with_name("other.key")
     assert run("bundle", "keygen", other).code == 0
     assert run("bundle", "sign", signed, "--key", other).code == 0
-    for trusted in (key, other):
-        assert run("bundle", "verify", signed, "--key", _public(trusted)).code == 0
     both = run("bundle", "verify", signed, "--key", _public(key), "--key", _public(other))
     assert both.out.count(f"{signed} is signed by ") == 2
 
 
 def test_the_keys_of_the_machine_are_demanded(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("bundle", "verify", signed, "--require-signature").code == 5
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(_public(key)))
@@ -145,14 +132,8 @@ def test_the_keys_of_the_machine_are_demanded(
     assert run("bundle", "verify", signed).code == 0
 
 
-def _change(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
 def test_every_fault_has_a_message_of_its_own(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path
+    run: Any, key: Path, signed: Path, tmp_path: Path
 ) -> None:
     """Wrong key, no signature, replaced blob, manifest of another bundle, cut off."""
     good, tail = signed.read_bytes(), signed.read_bytes()[len(PLAIN) :]
@@ -187,31 +168,27 @@ def test_every_fault_has_a_message_of_its_own(
     assert len(messages) == len(faults)
 
 
-def test_a_damaged_bundle_is_not_signed(run: RunCommand, key: Path, signed: Path) -> None:
-    _change(signed, 300)
-    before = signed.read_bytes()
+def test_neither_damage_is_signed_nor_is_anything_else_a_key(
+    run: Any, key: Path, signed: Path, tmp_path: Path
+) -> None:
+    for name, text in (("text", "hello"), ("empty", "# none\n")):
+        (tmp_path / name).write_text(text)
+    for wrong in ("text", "nothing", ""):
+        assert run("bundle", "sign", signed, "--key", tmp_path / wrong).code == 2
+    for given in (tmp_path / "text", tmp_path / "nothing", tmp_path / "empty", key, "ed25519:AAAA"):
+        result = run("bundle", "verify", signed, "--key", given)
+        assert (result.code, result.out) == (2, "")
+    data = bytearray(signed.read_bytes())
+    data[300] ^= 1
+    signed.write_bytes(data)
     result = run("bundle", "sign", signed, "--key", key)
     assert (result.code, result.out) == (5, "")
     assert f"{signed} is damaged" in result.err
-    assert signed.read_bytes() == before
-
-
-def test_what_is_no_key_is_refused(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "text").write_text("hello")
-    (tmp_path / "empty").write_text("# none\n")
-    (tmp_path / "folder").mkdir()
-    for wrong in ("text", "nothing", "folder"):
-        assert run("bundle", "sign", signed, "--key", tmp_path / wrong).code == 2
-    for wrong in (tmp_path / "text", tmp_path / "nothing", tmp_path / "empty", tmp_path / "folder",
-                  key, "ed25519:AAAA"):  # fmt: skip
-        result = run("bundle", "verify", signed, "--key", wrong)
-        assert (result.code, result.out) == (2, "")
+    assert signed.read_bytes() == data
 
 
 def test_a_key_may_be_encrypted_and_come_from_standard_input(
-    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, bundle = tmp_path / "k", tmp_path / "b"
     bundle.write_bytes(PLAIN)
@@ -220,6 +197,10 @@ def test_a_key_may_be_encrypted_and_come_from_standard_input(
     assert path.read_bytes().startswith(b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
     assert run("bundle", "sign", bundle, "--key", "-").code == 0
+    path.chmod(0o644)
+    result = run("bundle", "sign", bundle, "--key", path)
+    assert result.code == 0
+    assert f"warning: others can read {path}; run: chmod 600 {path}" in result.err
     assert run("bundle", "verify", bundle, "--key", _public(path)).code == 0
     for password in ("wrong", ""):
         monkeypatch.setenv("PALLASC_KEY_PASSWORD", password)
@@ -228,16 +209,8 @@ def test_a_key_may_be_encrypted_and_come_from_standard_input(
         assert "no private key can be read" in refused.err
 
 
-def test_a_key_that_others_can_read_is_warned_of(run: RunCommand, key: Path, signed: Path) -> None:
-    assert "warning" not in run("bundle", "sign", signed, "--key", key).err
-    key.chmod(0o644)
-    result = run("bundle", "sign", signed, "--key", key)
-    assert result.code == 0
-    assert f"warning: others can read {key}; run: chmod 600 {key}" in result.err
-
-
 def test_without_the_package_it_says_what_to_install(
-    run: RunCommand, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, key: Path, signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.setitem(sys.modules, name, None)

@@ -6,16 +6,10 @@ import json
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from pallasc.cli.output.build_text import excerpts
-
-RunCommand = Callable[..., Any]
 
 
 @pytest.fixture
@@ -30,23 +24,8 @@ def _blob(store: Path) -> Path:
     return max((store / "v1" / "cas").glob("*/*"), key=lambda path: path.stat().st_size)
 
 
-def test_stats_count_what_was_compiled_and_what_was_hit(
-    run: RunCommand, own: tuple[Path, Path]
-) -> None:
-    spec, store = own
-    before = json.loads(run("cache", "stats", "--store", store, "--json").out)
-    assert run("build", spec, "--store", store).code == 0
-    after = json.loads(run("cache", "stats", "--store", store, "--json").out)
-    assert after["entries"] == 2
-    assert after["made"] == 2
-    assert after["hits"] == before["hits"] + 2
-    assert after["saved_s"] > before["saved_s"]
-    text = run("cache", "stats", "--store", store).out
-    assert re.search(r"^artifacts    2$", text, re.MULTILINE)
-
-
 def test_a_salt_disowns_what_a_store_has(
-    run: RunCommand, own: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, own: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, store = own
     (tmp_path / "pyproject.toml").write_text('[tool.pallasc]\ncache-salt = "of the project"\n')
@@ -70,12 +49,13 @@ def test_a_salt_disowns_what_a_store_has(
 
 
 def test_a_build_says_once_why_a_variant_is_missing(
-    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+    run: Any, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     spec, store = own
     other = tmp_path / "other.yaml"
     other.write_text(spec.read_text().replace("block_size: 2048", "block_size: 1024"))
-    dry = run("build", other, "--store", store, "-k", "dtype=f32", "--dry-run", "--explain")
+    one = (other, "--store", store, "-k", "dtype=f32")
+    dry = run("build", *one, "--dry-run", "--explain")
     assert dry.err.splitlines()[:-1] == [
         "[1/1] missing   add[m=1024,dtype=f32]@h100-sxm  its key differs in: static",
         "      static",
@@ -84,7 +64,7 @@ def test_a_build_says_once_why_a_variant_is_missing(
     ]
 
 
-def test_why_names_the_source_file_that_changed(run: RunCommand, tmp_path: Path) -> None:
+def test_why_names_the_source_file_that_changed(run: Any, tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("from helper import add\n")
     helper = tmp_path / "helper.py"
     helper.write_text("from pallasc.specs.library.elementwise import add\n")
@@ -106,16 +86,7 @@ def test_why_names_the_source_file_that_changed(run: RunCommand, tmp_path: Path)
     assert (told["hits"], told["misses"], told["made"]) == (1, 1, 1)
 
 
-def test_why_shows_the_part_of_a_long_value_that_differs() -> None:
-    stored, now = excerpts("a" * 300 + "x" + "c" * 300, "a" * 300 + "y" + "c" * 300)
-    assert stored == f"…{'a' * 33}x{'c' * 66}…"
-    assert now == f"…{'a' * 33}y{'c' * 66}…"
-    assert excerpts(None, "short") == ("(absent)", "short")
-
-
-def test_verify_finds_damage_and_repair_lets_it_heal(
-    run: RunCommand, own: tuple[Path, Path]
-) -> None:
+def test_verify_finds_damage_and_repair_lets_it_heal(run: Any, own: tuple[Path, Path]) -> None:
     spec, store = own
     whole = run("cache", "verify", "--store", store)
     assert whole.code == 0
@@ -135,9 +106,7 @@ def test_verify_finds_damage_and_repair_lets_it_heal(
     assert run("cache", "verify", "--store", store).code == 0
 
 
-def test_prune_spares_what_a_lock_names(
-    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_prune_spares_what_a_lock_names(run: Any, own: tuple[Path, Path], tmp_path: Path) -> None:
     spec, store = own
     _make_old(store)
     lock = tmp_path / "kept.lock"
@@ -153,21 +122,12 @@ def test_prune_spares_what_a_lock_names(
     assert "\n  --keep takes a lock file, such as pallasc.lock." in told.err
     assert "emove" not in told.err
     assert run("cache", "prune", "--keep", lock, "--remote", "file:///none").code == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--size", "5x"], "--size: '5x' is not a size"),
-        (["--age", "soon"], "--age: 'soon' is not an age"),
-    ],
-)
-def test_prune_refuses_limits_that_are_none(
-    run: RunCommand, own: tuple[Path, Path], arguments: list[str], message: str
-) -> None:
-    result = run("cache", "prune", *arguments, "--store", own[1])
-    assert result.code == 2
-    assert message in result.err
+    for option, value, said in (
+        ("--size", "5x", "is not a size"),
+        ("--age", "soon", "is not an a"),
+    ):
+        wrong = run("cache", "prune", option, value, "--store", store)
+        assert (wrong.code, f"{option}: {value!r} {said}" in wrong.err) == (2, True)
 
 
 def _toolchains(store: Path) -> Path:
@@ -178,7 +138,7 @@ def _toolchains(store: Path) -> Path:
 
 
 def test_prune_says_what_stays_over_the_limit_and_why(
-    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+    run: Any, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     spec, store = own
     lock = tmp_path / "kept.lock"
@@ -199,33 +159,6 @@ def test_prune_says_what_stays_over_the_limit_and_why(
     assert (kept["reason"], kept["records"], kept["bytes"]) == ("kept", 2, held)
 
 
-def test_prune_names_files_that_are_too_young(run: RunCommand, own: tuple[Path, Path]) -> None:
-    _, store = own
-    for path in (store / "v1" / "cas").glob("*/*"):
-        os.utime(path)
-    young = [*(store / "v1" / "cas").glob("*/*"), _toolchains(store)]
-    os.utime(_toolchains(store))
-    size = sum(path.stat().st_size for path in young)
-    text = run("cache", "prune", "--size", "1KB", "--store", store).out
-    count = len(young)
-    assert re.search(r"^removed add: over the size limit, [0-9,]+ bytes$", text, re.MULTILINE)
-    young = "made less than 300 s ago, or by a running build"
-    assert f"kept {count} files: {young}, {size:,} bytes\n" in text
-    assert f"{size - 1000:,} bytes over the limit of 1,000 bytes stay\n" in text
-
-
-def test_clear_has_its_own_reason_and_the_statistics_begin_anew(
-    run: RunCommand, own: tuple[Path, Path]
-) -> None:
-    spec, store = own
-    run("build", spec, "--store", store)
-    cleared = run("cache", "prune", "--all", "--store", store)
-    assert cleared.code == 0
-    assert len(re.findall(r"^removed add: [0-9,]+ bytes$", cleared.out, re.MULTILINE)) == 2
-    told = json.loads(run("cache", "stats", "--store", store, "--json").out)
-    assert [told[name] for name in ("hits", "misses", "made", "bytes")] == [0, 0, 0, 0]
-
-
 COMMANDS = (
     ("stats",), ("verify",), ("verify", "--repair"), ("prune",), ("prune", "--dry-run"),
     ("prune", "--all"), ("prune", "--all", "--dry-run"),
@@ -233,90 +166,21 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
-def test_what_is_no_store_is_told_and_not_touched(
-    run: RunCommand, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
+def test_what_is_no_store_is_not_touched_and_one_that_is_not_there_is_not_made(
+    run: Any, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     place = tmp_path / "file"
     place.write_text("mine")
-    result = run("cache", *command, *as_json, "--store", place)
-    assert (result.code, result.out) == (4, "")
-    assert result.err == (
-        f"error: the store {place}/v1 cannot be read: Not a directory.\n"
-        "  Name another folder with --store or PALLASC_CACHE_DIR.\n"
-    )
+    for more in ((), ("--json",)):
+        result = run("cache", *command, *more, "--store", place)
+        assert (result.code, result.out) == (4, "")
+        assert result.err == (
+            f"error: the store {place}/v1 cannot be read: Not a directory.\n"
+            "  Name another folder with --store or PALLASC_CACHE_DIR.\n"
+        )
     assert place.read_text() == "mine"
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_store_that_is_not_there_is_empty_and_is_not_made(
-    run: RunCommand, tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    result = run("cache", *command, "--store", tmp_path / "store")
-    assert result.code == 0
+    assert run("cache", *command, "--store", tmp_path / "store").code == 0
     assert not (tmp_path / "store").exists()
-
-
-def test_a_store_of_another_version_is_named_and_left_alone(
-    run: RunCommand, own: tuple[Path, Path]
-) -> None:
-    _, store = own
-    (store / "v1").rename(store / "v2")
-    before = sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*"))
-    for command in COMMANDS:
-        run("cache", *command, "--store", store)
-    told = run("cache", "stats", "--store", store).out
-    assert "ignored      v2, different version\n" in told
-    assert "artifacts    0\n" in told
-    assert sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*")) == before
-    assert [path.name for path in store.iterdir()] == ["v2"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_store_of_another_user_gives_hits_and_cannot_be_pruned(
-    run: RunCommand, built: Any
-) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        store, spec = Path(name) / "store", Path(name) / "kernels.yaml"
-        shutil.copy(built.spec, spec)
-        shutil.copytree(built.store, store)
-        commands = (("build", spec), ("cache", "stats"), ("cache", "verify"),
-                    ("cache", "prune", "--all"), ("cache", "prune", "--size", "1B"))  # fmt: skip
-        for command in commands:  # so that everything is imported
-            run(*command, "--store", store)
-        shutil.rmtree(store)
-        shutil.copytree(built.store, store)
-        before = sorted(store.rglob("*"))
-        results = [_as_nobody(run, *command, "--store", store) for command in commands]
-        assert sorted(store.rglob("*")) == before
-    build, stats, verify, clear, prune = results
-    assert (build[0], "2 hits" in build[1], "warning" in build[1]) == (0, True, False)
-    assert (stats[0], "artifacts    2\n" in stats[1], "warning" in stats[1]) == (0, True, False)
-    assert (verify[0], "0 findings" in verify[1]) == (0, True)
-    for code, text in (clear, prune):
-        assert code == 4
-        assert "removed 0 records, 0 blobs, 0 manifests: 0 of" in text
-        assert "cannot be removed: Permission denied" in text
-
-
-def _as_nobody(run: RunCommand, *arguments: str | Path) -> tuple[int, str]:
-    """Run the command line in a child with no rights; return its exit code and all it said."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-        result = run(*arguments)
-        os.write(write, json.dumps([result.code, result.out + result.err]).encode())
-        os._exit(0)
-    os.close(write)
-    with open(read, encoding="utf-8") as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    code, said = json.loads(text)
-    return code, said
 
 
 def _make_old(store: Path) -> None:
@@ -324,7 +188,7 @@ def _make_old(store: Path) -> None:
         os.utime(path, (1000, 1000))
 
 
-def _copied(run: RunCommand, store: Path, target: Path) -> str:
+def _copied(run: Any, store: Path, target: Path) -> str:
     """Copy a store through a file; return what the import printed."""
     file = target.parent / "all.pack"
     assert run("cache", "export", file, "--store", store).code == 0
@@ -334,57 +198,41 @@ def _copied(run: RunCommand, store: Path, target: Path) -> str:
 
 
 def test_an_imported_store_is_found_by_every_command(
-    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+    run: Any, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     spec, store = own
     target = tmp_path / "target"
     assert _copied(run, store, target) == "2 artifacts imported\n"
     assert list(target.glob("v1/cas/*")) == []
+    before = json.loads(run("cache", "stats", "--store", target, "--json").out)
     built = json.loads(run("build", spec, "--store", target, "--json").out)
     assert [variant["status"] for variant in built["variants"]] == ["hit", "hit"]
     figures = json.loads(run("cache", "stats", "--store", target, "--json").out)
     assert (figures["entries"], figures["packs"], figures["hits"]) == (2, 1, 2)
+    assert figures["saved_s"] > before["saved_s"] == 0
     assert re.search(r"^packs        1$", run("cache", "stats", "--store", target).out, re.M)
     key = built["variants"][0]["action_key"]
     assert run("inspect", key, "--store", target).out == run("inspect", key, "--store", store).out
     gone = run("cache", "prune", "--all", "--store", target)
     assert re.search(r"^removed pack [0-9a-f]{12} of 2 artifacts: [0-9,]+ bytes$", gone.out, re.M)
     assert re.search(r"^removed 1 pack, 0 records, 0 blobs, 0 manifests: ", gone.out, re.M)
+    told = json.loads(run("cache", "stats", "--store", target, "--json").out)
+    assert [told[name] for name in ("hits", "misses", "made", "bytes")] == [0, 0, 0, 0]
+    cleared = run("cache", "prune", "--all", "--store", store)
+    assert len(re.findall(r"^removed add: [0-9,]+ bytes$", cleared.out, re.MULTILINE)) == 2
 
 
 def test_an_export_leaves_out_what_is_damaged(
-    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+    run: Any, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, store = own
-    blob = _blob(store)
-    blob.write_bytes(b"damaged")
+    _blob(store).write_bytes(b"damaged")
     file = tmp_path / "all.pack"
     done = run("cache", "export", file, "--store", store)
     assert done.code == 5
     assert "is corrupt and counts as missing" in done.err
     assert done.out.startswith(f"wrote {file}: 1 artifact, ")
-    assert blob.read_bytes() == b"damaged"
     assert run("cache", "import", file, "--store", tmp_path / "target").code == 0
     none = run("cache", "export", file, "--store", tmp_path / "none")
     assert none.code == 3
     assert "there is no store, as there is no folder v1 in it" in none.err
-
-
-def test_verify_repairs_a_damaged_pack_and_a_build_heals_the_rest(
-    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
-) -> None:
-    spec, store = own
-    target = tmp_path / "target"
-    _copied(run, store, target)
-    (path,) = (target / "v1" / "packs").iterdir()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 1
-    path.write_bytes(data)
-    found = run("cache", "verify", "--store", target)
-    assert found.code == 5
-    assert f"damaged  corrupt packs/{path.name}: frame 0 is damaged" in found.out
-    assert run("cache", "verify", "--repair", "--store", target).code == 0
-    assert run("cache", "verify", "--store", target).code == 0
-    assert run("build", spec, "--store", target).code == 0
-    stats = json.loads(run("cache", "stats", "--store", target, "--json").out)
-    assert (stats["entries"], stats["made"]) == (2, 2)

@@ -22,10 +22,9 @@ from pallasc.specs.bundle.format import Kind
 from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.writer import build_bundle
 
-RunCommand = Callable[..., Any]
-
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n::error file=x::owned\n##[add-mask]x \ud800 \u202eexe\x9b31m"
 VALUES = (HOSTILE, None, -1, [HOSTILE], 2**60, {HOSTILE: HOSTILE}, "x" * 100_000, 1.5, True)
+OTHERS = itertools.cycle(VALUES)
 OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]|^[ \t]*::|##\\[", re.MULTILINE
 )
@@ -50,7 +49,7 @@ def sound() -> bytes:
 
 
 @pytest.fixture
-def judge(run: RunCommand, tmp_path: Path) -> Callable[..., int]:
+def judge(run: Any, tmp_path: Path) -> Callable[..., int]:
     """Run a command on a bundle; return its exit code where its output is as it should be."""
     file = tmp_path / "k.pallasc"
 
@@ -65,31 +64,20 @@ def judge(run: RunCommand, tmp_path: Path) -> Callable[..., int]:
     return judged
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    pairs = value.items() if isinstance(value, dict) else ()
-    for key, item in enumerate(value) if isinstance(value, list) else pairs:
-        yield from _places(item, (*path, key))
-
-
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def mutants(value: Any) -> Iterator[Any]:
+def mutants(value: Any, whole: Any = None) -> Iterator[Any]:
     """Yield the value with an unknown key in each object, and with another value in each place."""
-    others = itertools.cycle(VALUES)
-    for path in _places(value):
-        if isinstance(_at(value, path), dict):
-            changed = copy.deepcopy(value)
-            _at(changed, path)[HOSTILE] = HOSTILE
-            yield changed
-        if path:
-            changed = copy.deepcopy(value)
-            _at(changed, path[:-1])[path[-1]] = next(others)
-            yield changed
+    whole = value if whole is None else whole
+    keys = [*value, HOSTILE] if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        before = None if key == HOSTILE else value[key]
+        value[key] = next(OTHERS)
+        yield copy.deepcopy(whole)
+        if key == HOSTILE:
+            del value[key]
+        else:
+            value[key] = before
+        if isinstance(before, dict | list):
+            yield from mutants(before, whole)
 
 
 def _text(value: Any) -> bytes:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-RunCommand = Callable[..., Any]
 
 HOSTILE = (
     "\x1b[2J\x1b]0;title\x07\r\n::error file=x::owned\n##[add-mask]x "
@@ -72,12 +69,9 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Fed:
     folder = tmp_path_factory.mktemp("fed") / NAME
     folder.mkdir()
     good, bad = folder / f"good{NAME}.yaml", folder / f"bad{NAME}.yaml"
-    good.write_text(
-        yaml.safe_dump({"schema": 1, "targets": ["sm_90a"], "kernels": [_kernel("add", 2)]})
-    )
-    bad.write_text(
-        yaml.safe_dump({"schema": 1, "targets": ["sm_90a"], "kernels": [_kernel("fails", 1)]})
-    )
+    for spec, kernel in ((good, _kernel("add", 2)), (bad, _kernel("fails", 1))):
+        whole = {"schema": 1, "targets": ["sm_90a"], "kernels": [kernel]}
+        spec.write_text(yaml.safe_dump(whole))
     (folder / "kernels.py").write_text(KERNELS)
     store, bundle = folder / f"store{NAME}", folder / f"k{NAME}.pallasc"
     assert main(["bundle", "create", str(good), "-o", str(bundle), "--store", str(store)]) == 0
@@ -86,47 +80,36 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Fed:
 
 COMMANDS = [
     "list {good}",
-    "list {good} -k {hostile}",
     "list {folder}/nothing{name}.yaml",
     "build {good}",
     "build {good} --frozen",
     "build {good} --json",
-    "build {good} --frozen --lock {out}/x{name}.lock",
     "build {bad} --explain --dry-run",
     "build {good} --target {hostile}",
-    "build {good}",
     "lock {good} --lock {out}/x{name}.lock --update",
-    "lock {good} --lock {out}/y{name}.lock",
-    "inspect {good}",
     "inspect {good} --plan --ptx --sass --resources --debug-output",
     "inspect {good} --plan --output {out}/shown{name}/",
     "bundle create {good} -o {out}/k{name}.pallasc",
     "list {bundle}",
     "list {bundle} --target {hostile}",
     "bundle show {bundle}",
-    "bundle show {bundle} add",
     "bundle show {bundle} {hostile}",
     "bundle verify {bundle}",
     "bundle verify {bundle} --key {hostile}",
-    "bundle verify {bundle} --target {hostile}",
     "inspect {bundle} -o {out}/x{name}/",
     "bundle merge {bundle} -o {out}/m{name}.pallasc",
     "bundle keygen {out}/key{name} --comment {hostile}",
     "bundle sign {bundle} --key {out}/none{name}",
     "cache stats",
     "cache verify",
-    "cache prune --dry-run",
     "cache prune --dry-run --keep {hostile}",
     "cache prune --all --dry-run",
     "run {good}",
     "bench {good} --repeats 1 --warmup 0",
-    "targets",
-    "doctor",
     "init {out}/i{name}",
     "init {folder}",
     "{hostile}",
     "build --{hostile}",
-    "bundle {hostile}",
     "--traceback build {bad} --junit {out}/report{name}.xml",
     "--traceback list {folder}/nothing{name}.yaml",
 ]
@@ -134,7 +117,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_nothing_that_a_terminal_or_a_ci_service_obeys_is_printed(
-    line: str, fed: Fed, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, fed: Fed, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(fed.store))
     values = {
@@ -146,38 +129,24 @@ def test_nothing_that_a_terminal_or_a_ci_service_obeys_is_printed(
     for text in (result.out, result.err):
         check(text)
     if "--json" in line:
-        assert any(HOSTILE in text for text in _texts(json.loads(result.out))), (
-            "data stays as it is"
-        )
+        assert json.loads(result.out)["variants"][0]["params"]["label"] == HOSTILE
 
 
 def check(text: str) -> None:
     """Check that text only shows."""
-    left = [
-        char for char in text if char not in "\n\t" and ord(char) in {*range(32), *range(127, 160)}
-    ]
-    assert left == []
-    assert [char for char in "\u202e\u2066\u200f\u2028" if char in text] == []
+    assert re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2066\u200f\u2028]", text) is None
     assert [line for line in text.splitlines() if line.lstrip().startswith("::")] == []
     assert "##[" not in text
     assert "##vso[" not in text
 
 
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for item in value.values() for text in _texts(item)]
-    if isinstance(value, list):
-        return [text for item in value for text in _texts(item)]
-    return [value] if isinstance(value, str) else []
-
-
 def test_annotations_are_the_only_workflow_commands(
-    fed: Fed, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    fed: Fed, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(fed.store))
     result = run("build", fed.bad, "--annotations", "github", "--json")
     check(result.out)
-    assert any(HOSTILE in text for text in _texts(json.loads(result.out))), "data stays as it is"
+    assert json.loads(result.out)["variants"][0]["params"]["label"] == HOSTILE
     commands = [line for line in result.err.splitlines() if line.startswith("::")]
     assert [line.partition(" ")[0] for line in commands] == ["::error"]
     others = "\n".join(line for line in result.err.splitlines() if line not in commands)

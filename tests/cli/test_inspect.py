@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pallasc.cli.inspect import SUFFIXES, is_folder
-
-RunCommand = Callable[..., Any]
+from pallasc.cli.inspect import SUFFIXES
+from pallasc.specs.canonical import canonical_json, digest
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
-VIEWS = ["plan", "ptx", "sass", "resources", "debug-output", "json"]
 
 
 @pytest.fixture
-def inspect(run: RunCommand, built: Any) -> RunCommand:
+def inspect(run: Any, built: Any) -> Any:
     """Inspect the variant in f32."""
 
     def inspect_one(*arguments: str | Path) -> Any:
@@ -29,14 +26,10 @@ def inspect(run: RunCommand, built: Any) -> RunCommand:
     return inspect_one
 
 
-def test_inspect_of_a_hit_says_nothing_but_data(inspect: RunCommand) -> None:
+def test_the_summary_names_target_arrays_launches_and_resources(inspect: Any) -> None:
     result = inspect()
-    assert (result.code, result.err) == (0, "")
-
-
-def test_the_summary_names_target_arrays_launches_and_resources(inspect: RunCommand) -> None:
-    lines = inspect().out.splitlines()
-    assert lines[0] == F32
+    lines = result.out.splitlines()
+    assert (result.code, result.err, lines[0]) == (0, "", F32)
     assert re.fullmatch("artifact   [0-9a-f]{64}", lines[1])
     assert lines[2] == "target     h100-sxm (sm_90a)"
     assert re.fullmatch(r"toolchain  jax \d[\d.]+, ptxas \d[\d.]+", lines[3])
@@ -51,7 +44,7 @@ def test_the_summary_names_target_arrays_launches_and_resources(inspect: RunComm
     assert len(lines) == 15
 
 
-def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: RunCommand) -> None:
+def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: Any) -> None:
     lines = inspect("--plan").out.splitlines()
     assert lines[0] == "buffers: 3"
     assert lines[1] == "   0: input      16777216 bytes  input x: f32[1024, 4096]"
@@ -61,19 +54,15 @@ def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: RunCommand)
     ]
 
 
-def test_the_ptx_is_for_the_target(inspect: RunCommand) -> None:
-    text = inspect("--ptx").out
-    assert "\n.target sm_90a" in text
-    assert ".visible .entry" in text
+def test_ptx_and_sass_are_those_of_the_kernel(inspect: Any) -> None:
+    ptx, sass = inspect("--ptx").out, inspect("--sass").out
+    assert "\n.target sm_90a" in ptx
+    assert ".visible .entry" in ptx
+    assert "FADD" in sass
+    assert "EXIT" in sass
 
 
-def test_the_sass_is_that_of_the_kernel(inspect: RunCommand) -> None:
-    text = inspect("--sass").out
-    assert "FADD" in text
-    assert "EXIT" in text
-
-
-def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: RunCommand) -> None:
+def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: Any) -> None:
     head, row, empty, *lines = inspect("--resources").out.splitlines()
     assert head.split()[:4] == ["KERNEL", "ORIGIN", "REGISTERS", "STACK"]
     assert row.split()[1] == "mosaic"
@@ -90,17 +79,8 @@ def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: RunComman
     assert max(map(len, lines)) <= 80
 
 
-def test_json_with_resources_has_the_numbers_of_each_launch(inspect: RunCommand) -> None:
-    (artifact,) = json.loads(inspect("--resources", "--json").out)["artifacts"]
-    (launch,) = artifact["metrics"]
-    assert launch["global_load_bytes"] == 2 * 1024 * 4096 * 4
-    assert launch["occupancy"]["blocks_per_sm"] > 1
-    assert launch["mix"]["floating"] > 0
-    assert "metrics" not in json.loads(inspect("--json").out)["artifacts"][0]
-
-
 def test_what_needs_the_disassembler_is_left_out_with_one_note(
-    run: RunCommand, built: Any, monkeypatch: pytest.MonkeyPatch
+    run: Any, built: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pallasc.analysis import nvdisasm
 
@@ -112,32 +92,31 @@ def test_what_needs_the_disassembler_is_left_out_with_one_note(
     assert "instructions" not in result.out
 
 
-def test_json_holds_the_record_under_its_digest(inspect: RunCommand) -> None:
-    from pallasc.specs.canonical import canonical_json, digest
-
+def test_json_holds_the_record_under_its_digest_and_the_numbers_that_were_asked_for(
+    inspect: Any,
+) -> None:
     data = json.loads(inspect("--json").out)
     (artifact,) = data["artifacts"]
     assert (data["schema"], artifact["id"]) == (1, F32)
     assert artifact["digest"] == digest(canonical_json(artifact["record"]))
     assert artifact["record"]["target"]["name"] == "h100-sxm"
+    assert "metrics" not in artifact
+    (artifact,) = json.loads(inspect("--resources", "--json").out)["artifacts"]
+    (launch,) = artifact["metrics"]
+    assert launch["global_load_bytes"] == 2 * 1024 * 4096 * 4
+    assert launch["occupancy"]["blocks_per_sm"] > 1
+    assert launch["mix"]["floating"] > 0
 
 
-def test_several_variants_get_a_heading_each(run: RunCommand, built: Any) -> None:
+def test_variants_and_views_get_a_heading_each_in_the_order_of_the_command_line(
+    run: Any, built: Any, inspect: Any
+) -> None:
     text = run("inspect", *built.arguments, "--plan").out
     assert text.startswith(f"{F32}\nbuffers: 3\n")
     assert f"\n\n{BF16}\nbuffers: 3\n" in text
     assert run("inspect", *built.arguments, "--ptx").out.startswith(f"// {F32}\n")
-
-
-def test_several_views_come_in_the_order_of_the_command_line(inspect: RunCommand) -> None:
     ptx, plan = inspect("--ptx").out, inspect("--plan").out
     assert inspect("--ptx", "--plan").out == f"// {F32}: ptx\n{ptx}\n{F32}: plan\n{plan}"
-    assert inspect("--plan", "--ptx").out == f"{F32}: plan\n{plan}\n// {F32}: ptx\n{ptx}"
-
-
-def test_several_views_of_several_variants_are_together_by_variant(
-    run: RunCommand, built: Any
-) -> None:
     text = run("inspect", *built.arguments, "--plan", "--ptx").out
     headings = [line for line in text.splitlines() if re.match(r"(// )?add\[", line)]
     assert headings == [
@@ -145,46 +124,37 @@ def test_several_views_of_several_variants_are_together_by_variant(
     ]
 
 
-@pytest.mark.parametrize("view", ["plan", "ptx", "sass"])
-def test_json_does_not_go_with_a_view(inspect: RunCommand, view: str) -> None:
-    for arguments in (("--json", f"--{view}"), (f"--{view}", "--json")):
+def test_json_does_not_go_with_a_view_nor_source_with_none_that_has_it(
+    inspect: Any,
+) -> None:
+    for arguments, told in (
+        (("--json", "--plan"), "--json and --plan cannot be used together.\n  See"),
+        (("--ptx", "--json"), "--json and --ptx cannot be used together.\n  See"),
+        (("--source",), "--source needs --sass or --ptx"),
+    ):
         result = inspect(*arguments)
         assert (result.code, result.out) == (2, "")
-        assert result.err == (
-            f"error: --json and --{view} cannot be used together.\n  See pallasc inspect --help.\n"
-        )
+        assert result.err.startswith(f"error: {told}")
 
 
-def test_several_views_into_a_folder_are_a_file_each(inspect: RunCommand, tmp_path: Path) -> None:
-    assert inspect("--plan", "--ptx", "--output", f"{tmp_path}/").code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{F32}.plan.txt", f"{F32}.ptx"]
-    assert (tmp_path / f"{F32}.ptx").read_text() == inspect("--ptx").out
-
-
-@pytest.mark.parametrize("view", ["ptx", "json"])
-def test_output_writes_what_would_have_been_printed(
-    inspect: RunCommand, tmp_path: Path, view: str
+def test_output_writes_what_would_have_been_printed_into_a_file_for_each_view_and_variant(
+    run: Any, built: Any, inspect: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "folder" / "file"
-    result = inspect(f"--{view}", "--output", file)
-    assert (result.code, result.out, result.err) == (0, "", f"wrote {file}\n")
-    assert file.read_text() == inspect(f"--{view}").out
+    for view in ("--ptx", "--json"):
+        result = inspect(view, "--output", file)
+        assert (result.code, result.out, result.err) == (0, "", f"wrote {file}\n")
+        assert file.read_text() == inspect(view).out
+    new = tmp_path / "new"
+    assert inspect("--plan", "--ptx", "--output", f"{new}/").code == 0
+    assert sorted(path.name for path in new.iterdir()) == [f"{F32}.plan.txt", f"{F32}.ptx"]
+    assert (new / f"{F32}.ptx").read_text() == inspect("--ptx").out
+    assert run("inspect", *built.arguments, "--ptx", "--output", new).out == ""
+    assert (new / f"{BF16}.ptx").exists()
+    assert len(set(SUFFIXES.values())) == len(SUFFIXES)
 
 
-def test_output_into_a_folder_writes_one_file_a_variant(
-    run: RunCommand, built: Any, tmp_path: Path
-) -> None:
-    result = run("inspect", *built.arguments, "--ptx", "--output", f"{tmp_path}/new/")
-    assert result.out == ""
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
-        f"{BF16}.ptx",
-        f"{F32}.ptx",
-    ]
-
-
-def test_a_miss_is_compiled_and_two_values_never_share_a_file(
-    run: RunCommand, tmp_path: Path
-) -> None:
+def test_a_miss_is_compiled_and_two_values_never_share_a_file(run: Any, tmp_path: Path) -> None:
     """Ids that differ in what no file name can have would overwrite each other."""
     spec = tmp_path / "kernels.yaml"
     spec.write_text(
@@ -205,26 +175,13 @@ def test_a_miss_is_compiled_and_two_values_never_share_a_file(
     assert result.code == 0, result.err
     assert "[1/3] compiled  add[" in result.err
     assert ": 3 compiled\n" in result.err
-    files = sorted(out.rglob("*"))
-    assert [path.parent for path in files] == [out] * 3
+    files = [*out.iterdir()]
     assert all(path.name.endswith(".plan.txt") for path in files)
-    plans = {path.read_text() for path in files}
-    assert len(plans) == 3
-
-
-def test_every_view_has_an_ending_of_its_own() -> None:
-    assert sorted(SUFFIXES) == sorted(["summary", "lines", *VIEWS])
-    assert len(set(SUFFIXES.values())) == len(SUFFIXES)
-
-
-def test_a_path_means_a_folder_where_it_is_one_or_ends_in_a_slash(tmp_path: Path) -> None:
-    assert is_folder(str(tmp_path))
-    assert is_folder("new/")
-    assert not is_folder(str(tmp_path / "new"))
+    assert len({path.read_text() for path in files}) == 3
 
 
 def test_an_artifact_is_found_by_its_action_key_and_its_digest(
-    run: RunCommand, built: Any, inspect: RunCommand
+    run: Any, built: Any, inspect: Any
 ) -> None:
     (record,) = json.loads(inspect("--json").out)["artifacts"]
     shown = inspect("--plan").out
@@ -238,10 +195,13 @@ def test_an_artifact_is_found_by_its_action_key_and_its_digest(
     assert run("inspect", record["digest"], *store).out.splitlines()[0] == own_id
     (again,) = json.loads(run("inspect", record["digest"], *store, "--json").out)["artifacts"]
     assert again == {**record, "id": own_id}
+    result = run("inspect", "0" * 64, *store)
+    assert (result.code, result.out) == (3, "")
+    assert f"{'0' * 64} is not a file, and the store has no artifact" in result.err
 
 
 def test_a_bundle_is_inspected_but_for_what_tracing_printed(
-    run: RunCommand, built: Any, tmp_path: Path
+    run: Any, built: Any, tmp_path: Path
 ) -> None:
     bundle, with_ptx = tmp_path / "kernels.pallasc", tmp_path / "ptx.pallasc"
     run("bundle", "create", *built.arguments, "-o", bundle)
@@ -259,9 +219,3 @@ def test_a_bundle_is_inspected_but_for_what_tracing_printed(
     result = run("inspect", bundle, "--debug-output")
     assert (result.code, result.out) == (2, "")
     assert "which bundles and artifacts do not contain" in result.err
-
-
-def test_a_digest_that_the_store_lacks_says_so(run: RunCommand, built: Any) -> None:
-    result = run("inspect", "0" * 64, "--store", built.store)
-    assert (result.code, result.out) == (3, "")
-    assert f"{'0' * 64} is not a file, and the store has no artifact" in result.err

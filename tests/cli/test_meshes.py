@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,10 +35,10 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return SimpleNamespace(spec=folder / "kernels.yaml", store=folder / "store")
 
 
-def test_the_plan_says_what_a_launch_needs_to_know_of_its_peers(
-    run: Callable[..., Any], gathered: Any
-) -> None:
+def test_the_plan_says_what_a_launch_needs_to_know_of_its_peers(run: Any, gathered: Any) -> None:
     result = run("inspect", gathered.spec, "--store", gathered.store, "--plan")
+    (listed,) = json.loads(run("list", gathered.spec, "--json").out)["variants"]
+    assert listed["mesh"] == {"x": 4}
     lines = result.out.splitlines()
     assert lines[0] == "mesh: x=4 (4 devices, each with these buffers)"
     assert "      param 1: pointer to the table of peers" in lines
@@ -53,14 +52,9 @@ def test_the_plan_says_what_a_launch_needs_to_know_of_its_peers(
     )
 
 
-def test_the_list_names_the_mesh(run: Callable[..., Any], gathered: Any) -> None:
-    (listed,) = json.loads(run("list", gathered.spec, "--json").out)["variants"]
-    assert listed["mesh"] == {"x": 4}
-
-
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_a_launch_is_refused_in_one_sentence(
-    gpu: Any, run: Callable[..., Any], gathered: Any, command: str
+    gpu: Any, run: Any, gathered: Any, command: str
 ) -> None:
     result = run(command, gathered.spec, "--store", gathered.store)
     assert result.code != 0
@@ -70,7 +64,7 @@ def test_a_launch_is_refused_in_one_sentence(
 
 
 def test_a_bundle_carries_it_and_does_not_launch_it(
-    gpu: Any, run: Callable[..., Any], gathered: Any, tmp_path: Path
+    gpu: Any, run: Any, gathered: Any, tmp_path: Path
 ) -> None:
     from pallasc.errors import SelectionError
     from pallasc.runtime.opening import open_bundle

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,9 +18,6 @@ from typing import Any
 import pytest
 
 from pallasc.cache.remote import session
-
-RunCommand = Callable[..., Any]
-Machine = Any
 
 DEADLINE_S = 900
 PATIENCE_S = session.PATIENCE_S
@@ -51,7 +46,7 @@ def test_what_is_compiled_is_sent_except_for_what_depends_on_the_machine(
     )
 
 
-def test_a_build_takes_what_another_machine_has_made(machine: Machine, run: RunCommand) -> None:
+def test_a_build_takes_what_another_machine_has_made(machine: Any, run: Any) -> None:
     before = files_of(machine.remote)
     first = run("build", *machine.arguments, "--remote", machine.url, "--json")
     found = report(first)
@@ -63,23 +58,21 @@ def test_a_build_takes_what_another_machine_has_made(machine: Machine, run: RunC
     assert stats["bytes_read"] > 1000
     assert stats["requests"] <= 5
     assert stats["saved_s"] > 0
-    assert [line.split("  ")[-1] for line in first.err.splitlines()[:2]] == [
-        "from the remote store"
-    ] * 2
+    ends = [line.split("  ")[-1] for line in first.err.splitlines()[:2]]
+    assert ends == ["from the remote store"] * 2
     assert first.err.splitlines()[2].startswith(f"remote {machine.url}: 2 hits, ")
     assert files_of(machine.remote) == before
     second = run("build", *machine.arguments, "--remote", machine.url, "--json")
     again = report(second)
     assert again["remote"]["requests"] == 0
     assert [row["remote"] for row in again["variants"]] == [False, False]
-    assert [row["action_key"] for row in again["variants"]] == [
-        row["action_key"] for row in found["variants"]
-    ]
+    keys = [[row["action_key"] for row in each["variants"]] for each in (found, again)]
+    assert keys[0] == keys[1]
     assert len(second.err.splitlines()) == 3
     assert run("build", *machine.arguments, "--frozen", "--remote", "none").code == 0
 
 
-def test_frozen_builds_take_hits_of_the_remote(machine: Machine, run: RunCommand) -> None:
+def test_frozen_builds_and_bundles_take_hits_of_the_remote(machine: Any, run: Any) -> None:
     lock = machine.folder / "pallasc.lock"
     remote = ("--remote", machine.url)
     assert run("build", *machine.arguments, "--frozen").code == 3
@@ -94,65 +87,41 @@ def test_frozen_builds_take_hits_of_the_remote(machine: Machine, run: RunCommand
     shutil.rmtree(machine.store / "v1" / "packs")
     locked = run("build", *machine.arguments, "--locked", *how, *remote)
     assert (locked.code, report(locked)["remote"]["hits"]) == (0, 2)
-
-
-def test_a_bundle_is_made_of_hits_of_the_remote(machine: Machine, run: RunCommand) -> None:
+    shutil.rmtree(machine.store / "v1" / "packs")
     place = machine.folder / "kernels.pallasc"
-    made = run("bundle", "create", *machine.arguments, "-o", place, "--remote", machine.url)
-    assert (made.code, place.exists()) == (0, True)
-    assert "compiled" not in made.err
+    made = run("bundle", "create", *machine.arguments, "-o", place, *remote)
+    assert (made.code, place.exists(), "compiled" in made.err) == (0, True, False)
 
 
 def test_the_remote_is_named_by_the_environment_or_the_project(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = ("build", *machine.arguments, "--dry-run", "--json")
+    project = machine.folder / "pyproject.toml"
+    project.write_text(f'[tool.pallasc]\nremote = "{machine.url}"\n')
     assert report(run(*build))["remote"] is None
+    monkeypatch.chdir(machine.spec.parent)
     monkeypatch.setenv("PALLASC_REMOTE", f"file://{machine.folder}/nothing")
     assert report(run(*build))["remote"]["hits"] == 0
     assert report(run(*build, "--remote", "none"))["remote"] is None
-    monkeypatch.setenv("PALLASC_REMOTE", "none")
-    project = machine.folder / "pyproject.toml"
-    project.write_text(f'[tool.pallasc]\nremote = "{machine.url}"\n')
-    monkeypatch.chdir(machine.spec.parent)
-    assert report(run(*build))["remote"] is None
     monkeypatch.delenv("PALLASC_REMOTE")
     assert report(run(*build))["remote"]["hits"] == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        (
-            'remote = "ftp://there"',
-            ":3: remote: the address of the remote store begins with ftp:// instead of file://",
-        ),
-        ("remote-write = 1", ":3: tool.pallasc.remote-write: expected true or false, got 1."),
-        ('remotes = "x"', ":3: tool.pallasc: unknown key 'remotes'."),
-    ],
-)
-def test_a_wrong_setting_is_told_with_file_and_line(
-    line: str, told: str, machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = machine.folder / "pyproject.toml"
-    project.write_text(f"# ours\n[tool.pallasc]\n{line}\n")
-    monkeypatch.chdir(machine.folder)
+    project.write_text('# ours\n[tool.pallasc]\nremote = "ftp://there"\n')
+    told = "remote: the address of the remote store begins with ftp:// instead of file://"
     result = run("build", *machine.arguments)
     assert result.code == 2
-    assert result.err.startswith(f"error: {project}{told}")
+    assert result.err.startswith(f"error: {project}:3: {told}")
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--remote", "nowhere"), "--remote: the address of the remote store has no scheme"),
         (("--remote", "https://u:hush@h/?a=b"), "--remote: the address of the remote store has a"),
-        (("--remote-write", "--remote", "none"), "--remote-write needs a remote store: set it"),
         (("--remote-write",), "--remote-write needs a remote store: set it with --remote or"),
     ],
 )
 def test_wrong_options_are_refused(
-    options: tuple[str, ...], told: str, machine: Machine, run: RunCommand
+    options: tuple[str, ...], told: str, machine: Any, run: Any
 ) -> None:
     result = run("build", *machine.arguments, *options)
     assert result.code == 2
@@ -161,7 +130,7 @@ def test_wrong_options_are_refused(
 
 
 def test_writing_is_a_switch_of_its_own(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = machine.folder / "empty"
     one = (*machine.arguments, "-k", "dtype=f32", "--remote", f"file://{empty}", "--json")
@@ -176,7 +145,7 @@ def test_writing_is_a_switch_of_its_own(
 
 
 def test_wrong_bytes_are_refused_compiled_again_and_healed(
-    machine: Machine, run: RunCommand, make_machine: Callable[..., Machine]
+    machine: Any, run: Any, make_machine: Any
 ) -> None:
     for pack in machine.remote.rglob("packs/*"):
         data = bytearray(pack.read_bytes())
@@ -191,21 +160,6 @@ def test_wrong_bytes_are_refused_compiled_again_and_healed(
     other = make_machine(machine.folder / "third", machine.remote)
     healed = report(run("build", *other.arguments, *remote))
     assert (healed["totals"]["hit"], healed["remote"]["refusals"]) == (2, 0)
-
-
-def test_what_arrives_is_used_where_the_local_store_is_full(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    built = run("build", *machine.arguments, "--remote", machine.url, "--json")
-    found = report(built)
-    assert (built.code, found["totals"]["hit"], found["remote"]["hits"]) == (0, 2, 2)
-    assert "cannot be written, so nothing is stored: " in built.err
-    pulled = run("cache", "pull", "--store", machine.store, "--remote", machine.url, "--json")
-    assert (report(pulled)["brought"], report(pulled)["absent"]) == (0, 2)
 
 
 class Server(ThreadingHTTPServer):
@@ -261,31 +215,26 @@ def server() -> Iterator[Server]:
         made.shutdown()
 
 
-def build_with(run: RunCommand, machine: Machine, port: int) -> tuple[Any, Any]:
-    """Build with a remote on a port of this machine; return what came of it, and its report."""
-    one = (*machine.arguments, "-k", "dtype=f32", "--json")
-    url = f"http://me:hush@127.0.0.1:{port}/cache"
-    result = run("build", *one, "--remote", url, "--remote-write")
-    return result, report(result)
-
-
 @pytest.mark.parametrize(
     ("answer", "most"),
-    [(refuse(403), 1), (refuse(429), 2), (refuse(500), 2), (stall, 1)],
-    ids=["403", "429", "500", "stall"],
+    [(refuse(403), 1), (refuse(429), 2), (stall, 1)],
+    ids=["403", "429", "stall"],
 )
 def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     answer: Callable[[BaseHTTPRequestHandler], None],
     most: int,
-    machine: Machine,
-    run: RunCommand,
+    machine: Any,
+    run: Any,
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server.answer = answer
     if answer is stall:  # and until the build is over, so that only its patience ends the wait
         monkeypatch.setattr(session, "PATIENCE_S", PATIENCE_S)
-    result, found = build_with(run, machine, server.server_port)
+    one = (*machine.arguments, "-k", "dtype=f32", "--json", "--remote-write")
+    url = f"http://me:hush@127.0.0.1:{server.server_port}/cache"
+    result = run("build", *one, "--remote", url)
+    found = report(result)
     assert (result.code, found["totals"]["compiled"]) == (0, 1)
     assert server.asked.wait(DEADLINE_S)
     assert len(server.seen) <= most
@@ -296,16 +245,8 @@ def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     assert "hush" not in result.err + result.out
 
 
-def test_a_remote_that_is_not_there_costs_a_warning(machine: Machine, run: RunCommand) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
-        result, found = build_with(run, machine, taken.getsockname()[1])
-    assert (result.code, found["totals"]["compiled"]) == (0, 1)
-    assert found["remote"]["tripped"]
-
-
 def test_a_missing_package_is_named_with_its_command(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     result = run("build", *machine.arguments, "--dry-run", "--remote", "s3://bucket/prefix")
@@ -315,45 +256,16 @@ def test_a_missing_package_is_named_with_its_command(
     assert "pip install 'pallasc[remote]'" in warning
 
 
-def test_signatures_can_be_required_of_remotes_alone(
-    machine: Machine,
-    run: RunCommand,
-    monkeypatch: pytest.MonkeyPatch,
-    make_machine: Callable[..., Machine],
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(machine.folder / "config"))
-    key = machine.folder / "store.key"
-    assert run("bundle", "keygen", key).code == 0
-    one = ("-k", "dtype=f32", "--json")
-    monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_REMOTE", "1")
-    monkeypatch.setenv("PALLASC_TRUSTED_KEYS", f"{key}.pub")
-    unsigned = report(run("build", *machine.arguments, *one, "--dry-run", "--remote", machine.url))
-    assert (unsigned["totals"]["missing"], unsigned["remote"]["refusals"]) == (1, 1)
-    assert unsigned["remote"]["refused"][0].endswith("no trusted key signed it")
-    monkeypatch.setenv("PALLASC_STORE_KEY", str(key))
-    own = ("--remote", f"file://{machine.folder}/own")
-    made = report(run("build", *machine.arguments, *one, *own, "--remote-write"))
-    assert (made["totals"]["compiled"], made["remote"]["offered"]) == (1, 1)
-    monkeypatch.delenv("PALLASC_STORE_KEY")
-    other = make_machine(machine.folder / "third", machine.remote)
-    signed = report(run("build", *other.arguments, *one, *own))
-    assert (signed["totals"]["hit"], signed["remote"]["hits"]) == (1, 1)
-
-
-@pytest.mark.parametrize("verb", ["build", "pull", "stats"])
+@pytest.mark.parametrize("verb", ["build", "cache pull"])
 def test_an_interrupt_ends_what_waits_for_a_remote(
-    verb: str, machine: Machine, server: Server, patient_command: list[str]
+    verb: str, machine: Any, server: Server, patient_command: list[str]
 ) -> None:
     """Nothing else ends it: the server never answers, and no limit is near."""
     server.answer = stall
-    patience = ["--timeout", "3600"]
-    arguments = {
-        "build": ["build", *map(str, machine.arguments), "--remote-write"],
-        "pull": ["cache", "pull", "--store", str(machine.store), *patience],
-        "stats": ["cache", "stats", "--store", str(machine.store)],
-    }[verb]
+    more = [str(machine.spec), "--remote-write"] if verb == "build" else ["--timeout", "3600"]
+    where = ["--store", str(machine.store), "--remote", f"http://127.0.0.1:{server.server_port}"]
     process = subprocess.Popen(
-        [*patient_command, *arguments, "--remote", f"http://127.0.0.1:{server.server_port}"],
+        [*patient_command, *verb.split(), *more, *where],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "CI": ""},
@@ -369,7 +281,7 @@ def test_an_interrupt_ends_what_waits_for_a_remote(
 
 
 def test_doctor_says_whether_the_remote_answers(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch, server: Server
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     def item() -> Any:
         found = report(run("doctor", "--json"))["items"]
@@ -390,7 +302,5 @@ def test_doctor_says_whether_the_remote_answers(
     assert "hush" not in json.dumps(found)
     assert run("doctor").code == 0
     monkeypatch.setenv("PALLASC_REMOTE", "s3://x/y")
-    problem = item()["problem"]
-    assert "PALLASC_REMOTE: " in problem
-    assert "an unusual name of a bucket" in problem
+    assert "PALLASC_REMOTE: " in item()["problem"]
     assert "builds fail until this is fixed" in run("doctor").out

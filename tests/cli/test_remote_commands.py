@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from pallasc.cache.remote.remote import push
 from pallasc.cache.remote.settings import read_settings
 from pallasc.cache.store import Store
 
-RunCommand = Callable[..., Any]
-Machine = Any
-
 
 def told(result: Any) -> Any:
     assert result.code == 0, result.err
@@ -26,12 +22,14 @@ def told(result: Any) -> Any:
 
 
 def test_stores_are_brought_and_sent(
-    machine: Machine,
-    make_machine: Callable[..., Machine],
-    run: RunCommand,
+    machine: Any,
+    make_machine: Any,
+    run: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, remote = ("--store", machine.store), ("--remote", machine.url)
+    lacking = told(run("cache", "push", machine.spec, *store, *remote, "--json"))
+    assert (lacking["sent"], lacking["present"], lacking["absent"]) == (0, 0, 2)
     brought = run("cache", "pull", *store, *remote)
     assert re.match(
         r"fetched 2 variants, 0 already there: 0 bytes written, [\d,]{5,} bytes read, ", brought.out
@@ -53,16 +51,8 @@ def test_stores_are_brought_and_sent(
     assert told(run("cache", "pull", "--store", other.store, "--json"))["brought"] == 2
 
 
-def test_what_the_store_lacks_is_counted(machine: Machine, run: RunCommand) -> None:
-    sent = told(
-        run("cache", "push", machine.spec, "--store", machine.store, "--remote", machine.url,
-            "--json")
-    )  # fmt: skip
-    assert (sent["sent"], sent["present"], sent["absent"]) == (0, 0, 2)
-
-
 def test_figures_of_a_remote_and_what_is_wrong_with_it(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stats = ("cache", "stats", "--store", machine.store, "--remote")
     data = told(run(*stats, machine.url, "--json"))
@@ -86,7 +76,7 @@ def test_figures_of_a_remote_and_what_is_wrong_with_it(
 
 
 def test_a_remote_is_pruned_only_where_it_is_named(
-    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_REMOTE", machine.url)
     packs = list(machine.remote.rglob("packs/*"))
@@ -109,30 +99,25 @@ def test_a_remote_is_pruned_only_where_it_is_named(
     assert [each["variants"] for each in found["namespaces"]] == [0]
 
 
-@pytest.mark.parametrize("command", ["push", "pull", "stats"])
-def test_a_remote_that_is_not_there_is_an_error(
-    command: str, machine: Machine, run: RunCommand
-) -> None:
-    assert run("cache", "pull", "--store", machine.store, "--remote", machine.url).code == 0
-    specs = (machine.spec,) if command == "push" else ()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
-        url = f"http://me:hush@127.0.0.1:{taken.getsockname()[1]}/cache"
-        result = run("cache", command, *specs, "--store", machine.store, "--remote", url)
-    assert (result.code, result.out) == (4, "")
-    assert result.err.startswith("error: ")
-    assert "hush" not in result.err
-    nowhere = ("--remote",) if command == "stats" else ()
-    missing = run("cache", command, *specs, "--store", machine.store, *nowhere)
+def test_a_remote_that_is_not_there_is_an_error(machine: Any, run: Any) -> None:
+    store = ("--store", machine.store)
+    assert run("cache", "pull", *store, "--remote", machine.url).code == 0
+    for command in (("push", machine.spec, *store), ("pull", *store), ("stats", *store)):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # nobody listens
+            url = f"http://me:hush@127.0.0.1:{taken.getsockname()[1]}/cache"
+            result = run("cache", *command, "--remote", url)
+        assert (result.code, result.out) == (4, "")
+        assert result.err.startswith("error: ")
+        assert "hush" not in result.err
+    missing = run("cache", "pull", *store)
     assert missing.code == 2
     assert missing.err.startswith(
         "error: no remote store is configured.\n  Set it with --remote URL"
     )
 
 
-def test_what_depends_on_the_machine_is_named(
-    machine: Machine, run: RunCommand, tmp_path: Path
-) -> None:
+def test_what_depends_on_the_machine_is_named(machine: Any, run: Any, tmp_path: Path) -> None:
     """As a store that another build has filled may have it."""
     assert run("cache", "pull", "--store", machine.store, "--remote", machine.url).code == 0
     bound = machine.spec.parent / "bound.yaml"

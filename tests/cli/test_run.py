@@ -1,10 +1,9 @@
-"""`pallasc run`, on the stand-in driver with a function of Python as the kernel."""
+"""`pallasc run` of specs and bundles, on the stand-in driver with a function as the kernel."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-RunCommand = Callable[..., Any]
+from pallasc.compiler.arrays import random_bytes
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
@@ -40,7 +39,7 @@ def gpu(gpu: Any, standin_gpu: Any) -> Any:
 
 
 @pytest.fixture
-def launch(run: RunCommand, built: Any, tmp_path: Path) -> RunCommand:
+def launch(run: Any, built: Any, tmp_path: Path) -> Any:
     """Run a spec like the built one, with a reference; `reference` names another one or none."""
 
     def launch_one(*arguments: str | Path, reference: str | None = "add", more: str = "") -> Any:
@@ -54,24 +53,30 @@ def launch(run: RunCommand, built: Any, tmp_path: Path) -> RunCommand:
     return launch_one
 
 
-def _sum(seed_x: np.ndarray, seed_y: np.ndarray) -> np.ndarray:
-    return (seed_x.astype(np.float32) + seed_y.astype(np.float32)).astype(seed_x.dtype)
+@pytest.fixture
+def bundle(run: Any, built: Any, tmp_path: Path) -> Path:
+    """Give a bundle of what was built."""
+    file = tmp_path / "kernels.bin"  # it is known by its content
+    result = run("bundle", "create", *built.arguments, "-o", file)
+    assert result.code == 0, result.err
+    return file
 
 
-def _random(path: str, kind: Any, dtype: str, seed: int = 0) -> np.ndarray:
-    from pallasc.compiler.arrays import random_bytes
+def _sum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return (x.astype(np.float32) + y.astype(np.float32)).astype(x.dtype)
 
+
+def _expected(kind: Any, dtype: str, seed: int = 0) -> np.ndarray:
+    """Return the sum of the inputs that a seed gives."""
     size = 1024 * 4096 * np.dtype(kind).itemsize
-    data = random_bytes(dtype, size, seed=seed, name=path)
-    return np.frombuffer(data, kind).reshape(1024, 4096)
+    data = [random_bytes(dtype, size, seed=seed, name=name) for name in "xy"]
+    x, y = (np.frombuffer(each, kind).reshape(1024, 4096) for each in data)
+    return _sum(x, y)
 
 
-def test_what_is_as_the_reference_is_said_in_a_line_for_each_array(
-    gpu: Any, launch: RunCommand
-) -> None:
+def test_what_is_as_the_reference_is_said_in_a_line_for_each_array(gpu: Any, launch: Any) -> None:
     result = launch("-k", "dtype=f32", more="    tolerance: {rtol: 1.0e-6}\n")
-    out = _sum(_random("x", np.float32, "f32"), _random("y", np.float32, "f32"))
-    digest = hashlib.sha256(out.tobytes()).hexdigest()[:16]
+    digest = hashlib.sha256(_expected(np.float32, "f32").tobytes()).hexdigest()[:16]
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines() == [
         f"{F32} on {GPU}",
@@ -82,7 +87,7 @@ def test_what_is_as_the_reference_is_said_in_a_line_for_each_array(
     ]
 
 
-def test_a_launch_is_reported_as_json(gpu: Any, launch: RunCommand) -> None:
+def test_a_launch_is_reported_as_json(gpu: Any, launch: Any) -> None:
     result = launch("-k", "dtype=bf16", "--json", "--seed", "3")
     report = json.loads(result.out)
     assert (result.code, len(gpu.launches)) == (0, 1)
@@ -91,64 +96,52 @@ def test_a_launch_is_reported_as_json(gpu: Any, launch: RunCommand) -> None:
     }  # fmt: skip
     assert report["emulated"] is False
     (row,) = report["results"]
-    assert row["id"] == BF16
     shape = [1024, 4096]
     assert row["inputs"][0] == {"path": "x", "dtype": "bf16", "shape": shape, "file": None}
-    assert (row["seed"], row["same"]) == (3, True)
+    assert (row["id"], row["seed"], row["same"]) == (BF16, 3, True)
     (output,) = row["outputs"]
     eps = 4 * float(ml_dtypes.finfo(ml_dtypes.bfloat16).eps)
     assert output["compared"] == {
         "count": 1024 * 4096, "mismatches": 0, "rtol": eps, "atol": eps, "max_abs": 0.0,
         "max_rel": 0.0, "first": None,
     }  # fmt: skip
-    kind = ml_dtypes.bfloat16
-    right = _sum(_random("x", kind, "bf16", 3), _random("y", kind, "bf16", 3))
+    right = _expected(ml_dtypes.bfloat16, "bf16", 3)
     assert output["sha256"] == hashlib.sha256(right.tobytes()).hexdigest()
 
 
-def test_a_difference_is_located_and_ends_with_1(
-    gpu: Any, standin_gpu: Any, launch: RunCommand
-) -> None:
+def test_a_difference_is_located_and_ends_with_1(gpu: Any, standin_gpu: Any, launch: Any) -> None:
     def spoil(out: Any) -> None:
         out[3, 5:7] += np.float32(0.5)
 
     gpu.kernel("*")(standin_gpu.add_kernel(spoil))
     result = launch("-k", "dtype=f32", more="    tolerance: {atol: 0.25}\n")
-    right = _sum(_random("x", np.float32, "f32"), _random("y", np.float32, "f32"))
-    wanted = right[3, 5]
-    line = result.out.splitlines()[3]
+    wanted = _expected(np.float32, "f32")[3, 5]
     assert result.code == 1
-    assert line.startswith(
+    assert result.out.splitlines()[3].startswith(
         "  out  f32[1024, 4096]  differs in 2 of 4,194,304 elements, first at [3, 5]: "
         f"{wanted + np.float32(0.5)!s}, expected {wanted!s}; largest absolute error 0.5, "
     )
     assert result.err == f"error: {F32} differs from its reference.\n"
 
 
-def test_without_a_reference_nothing_is_compared(gpu: Any, launch: RunCommand) -> None:
-    result = launch("-k", "dtype=f32", reference=None)
-    assert result.code == 0
-    assert "not compared (no reference); sha256 " in result.out.splitlines()[3]
-
-
 def test_inputs_come_from_files_and_outputs_go_to_them(
-    gpu: Any, launch: RunCommand, tmp_path: Path
+    gpu: Any, launch: Any, tmp_path: Path
 ) -> None:
     kind = ml_dtypes.bfloat16
     x = np.arange(1024 * 4096).reshape(1024, 4096).astype(kind)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", x.view(np.uint16))
     files = [f"--input={name}={tmp_path / name}.npy" for name in ("x", "y")]
-    chosen = ("-k", "dtype=bf16", *files)
-    result = launch(*chosen, "--output", tmp_path / "out", reference=None)
+    result = launch("-k", "dtype=bf16", *files, "--output", tmp_path / "out", reference=None)
     assert result.code == 0
     assert result.out.splitlines()[1] == f"  x    bf16[1024, 4096]  {tmp_path / 'x.npy'}"
+    assert "not compared (no reference); sha256 " in result.out.splitlines()[3]
     assert result.err == f"wrote {tmp_path / 'out' / 'out.npy'}\n"
     assert (np.load(tmp_path / "out" / "out.npy").view(kind) == _sum(x, x)).all()
 
 
 def test_the_outputs_of_several_variants_get_folders_and_memory_is_given_back(
-    gpu: Any, launch: RunCommand, tmp_path: Path
+    gpu: Any, launch: Any, tmp_path: Path
 ) -> None:
     result = launch("--all", "--output", tmp_path / "out", reference=None)
     assert (result.code, len(gpu.launches)) == (0, 2)
@@ -157,26 +150,24 @@ def test_the_outputs_of_several_variants_get_folders_and_memory_is_given_back(
     assert gpu.live()[0] == 0
 
 
-def _save(path: Path, array: Any) -> Path:
-    np.save(path, array)
-    return path
-
-
-def test_an_array_of_another_type_is_refused(gpu: Any, launch: RunCommand, tmp_path: Path) -> None:
-    file = _save(tmp_path / "x.npy", np.zeros((1024, 4096)))
+def test_an_array_that_does_not_fit_is_refused(gpu: Any, launch: Any, tmp_path: Path) -> None:
+    file = tmp_path / "x.npy"
+    np.save(file, np.zeros((1024, 4096)))
     result = launch("-k", "dtype=bf16", "--input", f"x={file}")
     assert (result.code, result.out) == (2, "")
     assert result.err == (
         f"error: {BF16}: x: {file} holds f64[1024, 4096], and the kernel takes bf16[1024, 4096].\n"
         "  Save an array of shape [1024, 4096] and of numpy's type uint16, for the bits of bf16.\n"
     )
-
-
-def test_an_array_of_another_shape_is_refused(gpu: Any, launch: RunCommand, tmp_path: Path) -> None:
-    file = _save(tmp_path / "x.npy", np.zeros((4096, 1024), np.float32))
+    np.save(file, np.zeros((4096, 1024), np.float32))
     result = launch("-k", "dtype=f32", "--input", f"x={file}")
     assert result.code == 2
     assert f"{file} holds f32[4096, 1024], and the kernel takes f32[1024, 4096]" in result.err
+    result = launch("--all", "--input", f"x={file}")
+    assert (result.code, gpu.launches) == (2, [])
+    assert result.err.startswith(
+        "error: input files can only be used with a single variant, but 2 are launched."
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,50 +176,58 @@ def test_an_array_of_another_shape_is_refused(gpu: Any, launch: RunCommand, tmp_
         (["--input", "x"], "error: --input 'x' is not NAME=FILE."),
         (["--input", "x=a.npy", "--input", "x=b.npy"], "error: --input gives x twice."),
         (["--input", "z=/dev/null"], f"error: {F32} has no input 'z'.\n  Its arrays: x, y."),
-        (["--input", "x=/none.npy"], "error: /none.npy cannot be read: No such file"),
         (["--device", "3"], "error: there is no GPU 3: the driver counts 1."),
     ],
 )
-def test_a_wrong_option_is_refused(
-    arguments: list[str], text: str, gpu: Any, launch: RunCommand
-) -> None:
+def test_a_wrong_option_is_refused(arguments: list[str], text: str, gpu: Any, launch: Any) -> None:
     result = launch("-k", "dtype=f32", *arguments)
     assert (result.code, result.out, gpu.launches) == (2, "", [])
     assert result.err.startswith(text)
 
 
-def test_files_are_for_one_variant_only(gpu: Any, launch: RunCommand, tmp_path: Path) -> None:
-    file = _save(tmp_path / "x.npy", np.zeros((1024, 4096), np.float32))
-    result = launch("--all", "--input", f"x={file}")
-    assert (result.code, gpu.launches) == (2, [])
-    assert result.err.startswith(
-        "error: input files can only be used with a single variant, but 2 are launched."
-    )
-
-
-def test_several_variants_are_listed_and_not_launched(gpu: Any, launch: RunCommand) -> None:
+def test_several_variants_are_listed_and_not_launched(
+    gpu: Any, launch: Any, run: Any, bundle: Path
+) -> None:
     result = launch()
     assert (result.code, result.out, gpu.launches) == (2, "", [])
     assert result.err.partition(": 2 variants")[2] == (
         f" of add can be launched on {GPU}:\n  {F32}\n  {BF16}\n"
         '  Choose one, such as -k "dtype=f32", or run all with --all.\n'
     )
+    result = run("run", bundle)
+    assert result.code == 2
+    assert "2 variants of add can be launched on" in result.err
+    assert '-k "dtype=' in result.err
 
 
-def test_a_gpu_of_another_architecture_is_refused(gpu: Any, launch: RunCommand) -> None:
+def test_a_gpu_of_another_architecture_and_none_are_refused(
+    gpu: Any, launch: Any, run: Any, bundle: Path
+) -> None:
     gpu.devices("10.0")
-    result = launch("-k", "dtype=f32")
-    assert (result.code, result.out) == (4, "")
-    head, *lines = result.err.splitlines()
-    assert head.endswith("no variant of add fits GPU 0 (Stand-in B200, sm_100):")
-    assert lines == [
-        f"  {F32}: sm_90a runs on exactly sm_90, and this GPU is sm_100",
-        "  Compile for it: --target sm_100a.",
-    ]
+    reason = f"  {F32}: sm_90a runs on exactly sm_90, and this GPU is sm_100"
+    for result in (launch("-k", "dtype=f32"), run("run", bundle, "-k", "dtype=f32")):
+        assert (result.code, result.out) == (4, "")
+        head, *lines = result.err.splitlines()
+        assert head.endswith("no variant of add fits GPU 0 (Stand-in B200, sm_100):")
+        assert lines == [reason, "  Compile for it: --target sm_100a."]
 
 
-def test_without_a_gpu_the_driver_is_quoted(gpu: Any, launch: RunCommand) -> None:
+def test_mistakes_are_told_before_a_gpu_is_looked_for_and_without_one_the_driver_is_quoted(
+    gpu: Any, launch: Any, run: Any, tmp_path: Path
+) -> None:
     gpu.devices()
+    for arguments, text in (
+        (("-k", "dtype=f32", "--input", "x=/none.npy"), "error: /none.npy cannot be read: No such"),
+        (("-k", "dtype=f16"), "error: -k 'dtype=f16' selects none of 2 variants."),
+    ):
+        result = launch(*arguments)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith(text)
+    for name in ("nosuch.yaml", "nosuch.pallasc"):
+        result = run("run", tmp_path / name)
+        assert (result.code, result.out) == (2, "")
+        assert name in result.err
+        assert "NVIDIA" not in result.err
     result = launch("-k", "dtype=f32")
     assert (result.code, result.out) == (4, "")
     assert result.err.startswith(
@@ -241,54 +240,27 @@ def test_without_a_gpu_the_driver_is_quoted(gpu: Any, launch: RunCommand) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("call", "code", "text"),
     [
-        (["--input", "x=/none.npy"], "error: /none.npy cannot be read: No such file"),
-        (["-k", "dtype=f16"], "error: -k 'dtype=f16' selects none of 2 variants."),
+        ("cuLaunchKernelEx", 701, " cannot be launched: cuLaunchKernelEx answers "),
+        ("cuMemAlloc_v2", 2, ": cannot allocate 16777216 bytes for f32[1024, 4096] "),
     ],
 )
-def test_a_wrong_option_is_told_before_a_gpu_is_looked_for(
-    arguments: list[str], text: str, gpu: Any, launch: RunCommand
+def test_a_launch_that_fails_names_the_variant(
+    call: str, code: int, text: str, gpu: Any, launch: Any
 ) -> None:
-    gpu.devices()
-    result = launch("-k", "dtype=f32", *arguments)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(text)
-
-
-def test_a_spec_that_is_not_there_is_told_before_a_gpu_is_looked_for(
-    gpu: Any, run: RunCommand, tmp_path: Path
-) -> None:
-    gpu.devices()
-    for name in ("nosuch.yaml", "nosuch.pallasc"):
-        result = run("run", tmp_path / name)
-        assert (result.code, result.out) == (2, "")
-        assert name in result.err
-        assert "NVIDIA" not in result.err
-
-
-def test_a_launch_that_fails_names_the_variant(gpu: Any, launch: RunCommand) -> None:
-    gpu.fault("cuLaunchKernelEx", 701)
+    gpu.fault(call, code)
     result = launch("-k", "dtype=f32", reference=None)
     assert (result.code, result.out) == (4, "")
-    assert result.err.startswith(f"error: {F32} cannot be launched: cuLaunchKernelEx answers ")
+    assert result.err.startswith(f"error: {F32}{text}")
 
 
-def test_a_kernel_that_fails_names_the_variant(gpu: Any, launch: RunCommand) -> None:
+def test_a_kernel_that_fails_names_the_variant(gpu: Any, launch: Any) -> None:
     gpu.kernel("*")(lambda _: 700)
     result = launch("-k", "dtype=f32")
     assert (result.code, result.out) == (4, "")
     assert result.err.startswith(f"error: {F32}: ")
     assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in result.err
-
-
-def test_a_gpu_without_room_is_quoted(gpu: Any, launch: RunCommand) -> None:
-    gpu.fault("cuMemAlloc_v2", 2)
-    result = launch("-k", "dtype=f32", reference=None)
-    assert result.code == 4
-    assert result.err.startswith(
-        f"error: {F32}: cannot allocate 16777216 bytes for f32[1024, 4096] "
-    )
 
 
 @pytest.mark.parametrize(
@@ -302,7 +274,7 @@ def test_a_gpu_without_room_is_quoted(gpu: Any, launch: RunCommand) -> None:
     ],
 )  # fmt: skip
 def test_a_reference_that_does_not_fit_is_refused(
-    reference: str, text: str, gpu: Any, launch: RunCommand
+    reference: str, text: str, gpu: Any, launch: Any
 ) -> None:
     result = launch("-k", "dtype=f32", reference=reference)
     assert (result.code, result.out) == (2, "")
@@ -313,7 +285,7 @@ def test_neither_numpy_nor_jax_is_loaded_by_a_launch(
     gpu: Any,
     standin_gpu: Any,
     built: Any,
-    process: RunCommand,
+    process: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -325,3 +297,37 @@ def test_neither_numpy_nor_jax_is_loaded_by_a_launch(
     loaded = {name.partition(".")[0] for name in modules.read_text().splitlines()}
     assert loaded & {"numpy", "jax", "jaxlib", "ml_dtypes", "torch"} == set()
     assert "cuda" in loaded
+
+
+# ---- bundles
+
+
+def test_a_bundle_is_launched_and_measured_without_store_and_spec(
+    gpu: Any, run: Any, bundle: Path, built: Any, tmp_path: Path
+) -> None:
+    store = ["--store", tmp_path / "none"]
+    result = run("run", bundle, "-k", "dtype=f32", "--json", *store)
+    assert (result.code, result.err) == (0, "")
+    (row,) = json.loads(result.out)["results"]
+    assert (row["id"], row["same"], row["reference"]) == (F32, None, None)
+    with_spec = run("run", *built.arguments, "-k", "dtype=f32", "--json")
+    (other,) = json.loads(with_spec.out)["results"]
+    assert row["outputs"][0]["sha256"] == other["outputs"][0]["sha256"]
+    assert not (tmp_path / "none").exists()
+    result = run("bench", bundle, "--all", "--repeats", "3", "--flops", "{m * 4096}", "--json")
+    assert (result.code, result.err) == (0, "")
+    rows = json.loads(result.out)["results"]
+    assert sorted(row["params"]["dtype"] for row in rows) == ["bf16", "f32"]
+    assert [row["median_us"] for row in rows] == [pytest.approx(20)] * 2
+    assert {row["flop"] for row in rows} == {1024 * 4096}
+
+
+def test_bundles_that_cannot_be_launched_are_refused(
+    gpu: Any, run: Any, bundle: Path, built: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "damaged.pallasc").write_bytes(bundle.read_bytes()[:-1])
+    result = run("run", tmp_path / "damaged.pallasc")
+    assert (result.code, "damaged.pallasc" in result.err) == (5, True)
+    result = run("run", bundle, built.spec)
+    assert result.code == 2
+    assert f"{bundle} is a bundle and {built.spec} is not:" in result.err

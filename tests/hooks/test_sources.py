@@ -1,4 +1,4 @@
-"""What an sdist carries, so that a wheel can be built from it."""
+"""What an sdist carries, so that a wheel can be built from it, and what its build requires."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.hooks.bundles import source_files
+from pallasc.hooks import bundles
+from pallasc.hooks.bundles import build_requirements, source_files
 from pallasc.hooks.settings import read_settings
 
 FILES = (
@@ -24,6 +25,7 @@ FILES = (
     "kernels/.hidden/notes",
     "kernels/kernels.pallasc",
 )
+OF_KERNELS = ["kernels/matmul.py", "kernels/matmul.yaml", "kernels/tables/tiles.json"]
 
 
 def sources(folder: Path, value: str) -> list[str]:
@@ -33,9 +35,6 @@ def sources(folder: Path, value: str) -> list[str]:
     text = f'[tool.pallasc.bundles]\n"mylib/kernels.pallasc" = {value}\n'
     (folder / "pyproject.toml").write_text(text)
     return source_files(read_settings(folder, {}), folder)
-
-
-OF_KERNELS = ["kernels/matmul.py", "kernels/matmul.yaml", "kernels/tables/tiles.json"]
 
 
 @pytest.mark.parametrize(
@@ -57,24 +56,57 @@ def test_what_lies_beside_a_spec_travels_with_it(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            '"kernel"',
-            "pyproject.toml:2: tool.pallasc.bundles.mylib/kernels.pallasc: "
-            "'kernel' does not exist.\n  Did you mean 'kernels'?",
-        ),
+        ('"kernel"', "'kernel' does not exist.\n  Did you mean 'kernels'?"),
         (
             '{specs = "kernels", lock = "palasc.lock"}',
-            "pyproject.toml:2: tool.pallasc.bundles.mylib/kernels.pallasc: "
             "'palasc.lock' does not exist.\n  Did you mean 'pallasc.lock'?",
         ),
-        (
-            '"nowhere/at/all.yaml"',
-            "pyproject.toml:2: tool.pallasc.bundles.mylib/kernels.pallasc: "
-            "'nowhere/at/all.yaml' does not exist.",
-        ),
+        ('"nowhere/at/all.yaml"', "'nowhere/at/all.yaml' does not exist."),
     ],
 )
 def test_what_is_named_and_not_there_is_refused(value: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         sources(tmp_path, value)
-    assert str(caught.value) == message
+    place = "pyproject.toml:2: tool.pallasc.bundles.mylib/kernels.pallasc: "
+    assert str(caught.value) == f"{place}{message}"
+
+
+PROJECT = '[tool.pallasc.bundles]\n"mylib/k.pallasc" = "kernels/"\n'
+READY = '[tool.pallasc.bundles]\n"mylib/k.pallasc" = "before.pallasc"\n'
+
+
+@pytest.mark.parametrize(
+    ("project", "remote", "required"),
+    [
+        (PROJECT, "", []),
+        (PROJECT, "s3://bucket/prefix", ["pallasc[remote]"]),
+        (PROJECT, "file:///srv/kernels", ["pallasc[remote]"]),
+        (READY, "s3://bucket/prefix", []),
+    ],
+)
+def test_a_remote_store_needs_its_packages_where_specs_are_built(
+    project: str,
+    remote: str,
+    required: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(project)
+    assert build_requirements(tmp_path, {"PALLASC_REMOTE": remote}) == []  # all is installed
+    find = bundles.find_package
+    monkeypatch.setattr(
+        bundles, "find_package", lambda name: None if name == "obstore" else find(name)
+    )
+    assert build_requirements(tmp_path, {"PALLASC_REMOTE": remote}) == required
+    if remote:
+        file.write_text(f'[tool.pallasc]\nremote = "{remote}"\n{project}')
+        assert build_requirements(tmp_path, {}) == required
+        assert build_requirements(tmp_path, {"PALLASC_REMOTE": "none"}) == []
+
+
+def test_a_wrong_remote_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.pallasc]\nremote = "ftp://x"\n{PROJECT}')
+    with pytest.raises(SpecError, match="begins with ftp://") as caught:
+        build_requirements(tmp_path, {})
+    assert str(caught.value.location) == f"{tmp_path}/pyproject.toml:2"

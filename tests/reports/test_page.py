@@ -80,20 +80,19 @@ def test_hostile_texts_add_no_elements() -> None:
 
 
 def test_the_policy_names_the_scripts_of_the_page_and_forbids_requests(built: Built) -> None:
+    for page in _pages(built.page):
+        for tag, attributes in Reader(page).elements:
+            for name in {"src", "href", "action", "data", "srcset"} & attributes.keys():
+                assert str(attributes[name]).startswith(("#", "data:")), (tag, attributes)
+        assert not re.search(r"url\(|@import", page)
+        text = page.split("refused@h100-sxm")[0]  # the traceback of a failure names the user's file
+        assert str(built.spec.parent) not in text
     reader = Reader(built.page)
     (policy,) = (str(a["content"]) for tag, a in reader.elements if "http-equiv" in a)
     assert "default-src 'none'" in policy
     executed = [text for attributes, text in reader.scripts if "type" not in attributes]
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in executed]
     assert re.findall(r"'sha256-(.*?)'", policy) == [digest.decode() for digest in digests]
-
-
-def test_nothing_is_asked_for_from_elsewhere(built: Built) -> None:
-    for page in _pages(built.page):
-        for tag, attributes in Reader(page).elements:
-            for name in {"src", "href", "action", "data", "srcset"} & attributes.keys():
-                assert str(attributes[name]).startswith(("#", "data:")), (tag, attributes)
-        assert not re.search(r"url\(|@import", page)
 
 
 def test_every_variant_has_a_page_and_every_name_is_used_once(built: Built) -> None:
@@ -103,17 +102,6 @@ def test_every_variant_has_a_page_and_every_name_is_used_once(built: Built) -> N
     assert len(names) == len(set(names))
     assert len(rows) == 7
     assert {f"page-{slug}" for slug in rows} <= set(names)
-
-
-def test_equal_inputs_give_equal_bytes(built: Built, report_again: Any) -> None:
-    assert report_again("--no-timings") == built.file.read_bytes()
-
-
-def test_no_absolute_path_is_in_the_report(built: Built) -> None:
-    failure = "refused@h100-sxm"
-    for page in _pages(built.page):
-        text = page.split(failure)[0]  # the traceback of a failure names the user's file
-        assert str(built.spec.parent) not in text
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "pygal"])
@@ -129,15 +117,22 @@ def test_a_missing_package_is_named_with_the_extra(
     assert caught.value.hint == "Install it with: pip install 'pallasc[report]'"
 
 
-def test_a_page_without_a_disassembler_says_how_to_get_one(content: Content) -> None:
-    page = _pages(render(content, Extras(codes=None)))[1]
-    assert "pip install nvidia-cuda-nvdisasm" in page
-    assert "pallasc inspect SPECS --lines" in page
+def test_a_page_without_a_disassembler_or_an_artifact_is_whole_and_says_how_to_get_one(
+    content: Content,
+) -> None:
+    first = content.entries[0]
+    nothing = replace(first, slug="v-000000000001", artifact=None, status="missing", error="")
+    bare = replace(content, groups=grouped([first, nothing]))
+    pages = _pages(render(bare, Extras(codes=None)))
+    assert len(pages) == 3
+    assert "pip install nvidia-cuda-nvdisasm" in pages[1]
+    assert "pallasc inspect SPECS --lines" in pages[1]
 
 
-def test_a_baseline_tells_what_changed_and_timings_are_there_unless_left_out(
+def test_equal_inputs_give_equal_bytes_and_a_baseline_tells_what_changed(
     built: Built, report_again: Any
 ) -> None:
+    assert report_again("--no-timings") == built.file.read_bytes()
     same = report_again("--baseline", "store").decode()
     assert "<dt>This build</dt>" in same
     assert b"<dt>This build</dt>" not in built.file.read_bytes()

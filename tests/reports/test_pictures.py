@@ -1,11 +1,22 @@
-"""Pictures of plans and of tensor maps."""
+"""Pictures of plans and tensor maps, plots, and compressed texts of a page."""
 
 from __future__ import annotations
+
+import sys
+from xml.etree import ElementTree
 
 import pytest
 
 from pallasc.emulator.tensors.matrices import piece_order
-from pallasc.reports.drawings import MOST_STEPS, draw_maps, draw_plan, swizzle_rows
+from pallasc.reports.drawings import (
+    MOST_STEPS,
+    Point,
+    draw,
+    draw_maps,
+    draw_plan,
+    swizzle_rows,
+)
+from pallasc.reports.variant import Blocks, unpacked
 from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
@@ -63,3 +74,48 @@ def test_of_many_steps_the_first_are_drawn_and_the_others_counted() -> None:
     steps = tuple(Fill(1, 0, 8) for _ in range(MOST_STEPS + 7))
     picture = draw_plan(LaunchPlan(PLAN.buffers, (), (), steps, None, None))
     assert (len(picture.rows), picture.hidden_steps) == (MOST_STEPS, 7)
+
+
+# ---- plots over the matrix
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+POINTS = [
+    Point(f"v-{n}", f"k[<m>={n % 3}]", {"m": str(n % 3)}, 100.0 + n, f"{100 + n}", n == 4)
+    for n in range(9)
+]
+
+
+def test_every_variant_is_a_link_with_its_name_and_value_side_by_side_and_higher() -> None:
+    text = draw("Registers", "", POINTS, "m")
+    assert text == draw("Registers", "", POINTS, "m")
+    assert "<!--" not in text
+    assert [finder for finder in sys.meta_path if not hasattr(finder, "find_spec")] == []
+    plot = ElementTree.fromstring(text)
+    names = {each.tag.removeprefix(SVG) for each in plot.iter()}
+    assert names <= {"svg", "g", "rect", "path", "text", "a", "title", "circle"}
+    links = plot.findall(f".//{SVG}a")
+    assert {link.get("href") for link in links} == {f"#v-{n}" for n in range(9)}
+    assert "k[<m>=1]: 104" in {link.findtext(f"{SVG}title") for link in links}
+    circles = plot.findall(f".//{SVG}circle")
+    places = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in circles]
+    assert len({x for x, _ in places}) == len(places)
+    heights = {a.get("href"): y for a, (_, y) in zip(links, places, strict=True)}
+    assert heights["#v-8"] < heights["#v-0"]
+
+
+# ---- compressed texts of a page
+
+
+def test_a_text_comes_back_and_its_block_holds_no_element() -> None:
+    blocks = Blocks()
+    name = blocks.add("</script> ☃ " * 1000)
+    ((stored, content),) = blocks.items()
+    assert (stored, unpacked(content)) == (name, "</script> ☃ " * 1000)
+    assert "<" not in content
+    assert len(content) < 200
+    assert blocks.add("text") == blocks.add("text") != blocks.add("other")
+    assert blocks.add("text", name="page") == "page"
+    assert len(blocks.items()) == 4
+    blocks.add("\ud800")
+    assert unpacked(blocks.items()[-1][1]) == "?"

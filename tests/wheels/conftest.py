@@ -140,21 +140,6 @@ def standin() -> Any:
     return control
 
 
-@pytest.fixture(scope="session")
-def wheel_from_sdist(shared: Shared, builder: Environment, example_wheel: Path) -> Path:
-    """Give the wheel of the example that `python -m build` makes, which builds the sdist first.
-
-    Nothing is compiled: the store of `example_wheel` knows the kernels, wherever they lie.
-    """
-
-    def fill(folder: Path) -> None:
-        clone = shutil.copytree(EXAMPLES / "fused_ops", folder / "clone", ignore=NOT_SOURCES)
-        done = builder.build(clone, folder, PALLASC_FROZEN="1")
-        assert done.returncode == 0, done.stdout
-
-    return wheel_in(shared("from sdist", fill))
-
-
 @pytest.fixture
 def ready(example_wheel: Path) -> bytes:
     """Give a bundle that was made before."""

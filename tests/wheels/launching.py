@@ -12,7 +12,12 @@ from environments import PROGRAMS, ROOT, Environment
 
 
 def run(
-    user: Environment, standin: Any, *arguments: str, devices: str, program: str = "launch.py"
+    user: Environment,
+    standin: Any,
+    *arguments: str,
+    devices: str,
+    program: str = "launch.py",
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of `programs` with arguments on a GPU, where there is no JAX."""
     runtime = ROOT / "tests" / "runtime"
@@ -20,7 +25,7 @@ def run(
     driver = standin.environment(devices=devices)
     steering = {k: v for k, v in driver.items() if k.startswith(("STANDIN_", "LD_"))}
     words = ["-P", PROGRAMS / program, *arguments]
-    return user.run(*words, cwd=user.folder, PYTHONPATH=path, **steering)
+    return user.run(*words, cwd=user.folder, PYTHONPATH=path, **steering, **variables)
 
 
 def launch(user: Environment, standin: Any, package: str, arch: str, devices: str) -> Any:

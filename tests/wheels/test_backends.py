@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,28 +37,6 @@ def make_project(tmp_path: Path, ready: bytes) -> Make:
         return folder
 
     return make
-
-
-@pytest.fixture
-def hatchling_wheel(builder: Environment, example_wheel: Path, tmp_path: Path) -> Path:
-    """Build the example with the other backend, from its sdist."""
-    clone = shutil.copytree(example_wheel.parent / "clone", tmp_path / "clone")
-    shutil.rmtree(clone / "build", ignore_errors=True)
-    shutil.rmtree(clone / "src" / "fused_ops.egg-info", ignore_errors=True)
-    text = (clone / "pyproject.toml").read_text()
-    before, _, after = text.partition("[build-system]\n")
-    rest = after.partition("\n\n")[2]
-    (clone / "pyproject.toml").write_text(f"{before}{BACKENDS['hatchling']}\n{rest}")
-    done = builder.build(clone, tmp_path / "dist", PALLASC_FROZEN="1")
-    assert done.returncode == 0, done.stdout
-    return wheel_in(tmp_path / "dist")
-
-
-def test_hatchling_makes_the_bundle_that_setuptools_makes(
-    hatchling_wheel: Path, example_wheel: Path
-) -> None:
-    assert bundles_in(hatchling_wheel) == bundles_in(example_wheel)
-    assert hatchling_wheel.name == example_wheel.name
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
@@ -139,14 +116,3 @@ def test_what_is_missing_in_a_frozen_build_is_told_and_nothing_is_left(
     assert "Traceback" not in done.stdout
     left = [*tree(project), *tree(tmp_path / "dist")] if (tmp_path / "dist").exists() else []
     assert [name for name in left if "kernels" in name and name.endswith(".pallasc")] == []
-
-
-def test_a_project_that_asks_for_nothing_is_left_alone(
-    make_project: Make, builder: Environment, tmp_path: Path
-) -> None:
-    project = make_project("setuptools", "")
-    text = (project / "pyproject.toml").read_text()
-    (project / "pyproject.toml").write_text(text.replace("[tool.pallasc.bundles]", ""))
-    done = builder.build(project, tmp_path / "dist", "--wheel")
-    assert done.returncode == 0, done.stdout
-    assert "pallasc" not in done.stdout

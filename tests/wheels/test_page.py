@@ -86,16 +86,6 @@ def test_what_a_readme_shows_of_pyproject_stands_there(example: str) -> None:
         assert [line for line in text.splitlines() if line not in files.splitlines()] == []
 
 
-def test_the_commands_of_the_workflow_are_those_of_the_readme() -> None:
-    workflow = (EXAMPLES / "fused_ops" / ".github" / "workflows" / "wheel.yml").read_text()
-    assert re.findall(r"- run: ([^#\n]*?) *(?:#.*)?$", workflow, re.MULTILINE) == [
-        "pip install build",
-        "python -m build",
-        'pip install "$(ls dist/*.whl)[test]"',
-        "pytest",
-    ]
-
-
 def test_the_tests_of_the_example_pass_on_its_wheel(
     example_wheel: Path,
     developer: Environment,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,6 @@ import numpy as np
 import standin
 import tokamax
 import tokamax_prebuilt
-from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tokamax_prebuilt import ops
 
@@ -33,13 +31,6 @@ MESH = Mesh(jax.devices(), "x")
 GPU = emulated.install(standin.load())
 FOUND: dict[str, Any] = {}
 RANDOM = np.random.default_rng(1)
-
-
-class Device:
-    """What JAX gives for the GPU, as far as Tokamax and pallasc ask."""
-
-    platform, device_kind, compute_capability = "gpu", "NVIDIA H100 80GB HBM3", "9.0"
-    local_hardware_id = 0
 
 
 def array(*shape: int) -> jax.Array:
@@ -53,22 +44,18 @@ def error(found: Any, expected: Any) -> float:
     return max(float(jnp.abs(a.astype("f4") - b.astype("f4")).max()) for a, b in pairs)
 
 
-def call(what: str, function: Callable[..., Any], *arrays: Any, expected: Any = None) -> None:
-    """Call a function, and note what became of it."""
+def compare(what: str, operation: Callable[..., Any], *arrays: Any) -> None:
+    """Call an operation with prebuilt kernels where they fit, and with XLA alone; note both."""
+    functions = [jax.jit(functools.partial(operation, i)) for i in (("prebuilt", "xla"), "xla")]
+    expected = functions[1](*arrays)
     before = GPU.launched
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", tokamax_prebuilt.PrebuiltWarning)
-        found = jax.block_until_ready(function(*arrays))
+        found = jax.block_until_ready(functions[0](*arrays))
         GPU.driver.check()
     told = [str(w.message) for w in caught if w.category is tokamax_prebuilt.PrebuiltWarning]
-    off = None if expected is None else error(found, expected)
+    off = error(found, expected)
     FOUND[what] = {"launches": GPU.launched - before, "error": off, "warnings": told}
-
-
-def compare(what: str, operation: Callable[..., Any], *arrays: Any) -> None:
-    """Call an operation with prebuilt kernels where they fit, and with XLA alone."""
-    functions = [jax.jit(functools.partial(operation, i)) for i in (("prebuilt", "xla"), "xla")]
-    call(what, functions[0], *arrays, expected=functions[1](*arrays))
 
 
 def attention(implementation: Any, *arrays: Any, **changes: Any) -> Any:
@@ -160,24 +147,6 @@ def calls_of_others(gated_arrays: list[Any], ragged_arrays: list[Any]) -> None:
         compare(f"other: {what}", functools.partial(ragged, **changes), *ragged_arrays)
 
 
-def calls_in_context(q: Any, k: Any, v: Any) -> None:
-    """Call one jitted function inside of `prebuilt()`, outside, and in another thread."""
-    own = jax.jit(functools.partial(attention, ("mosaic_gpu", "xla")))
-    call("outside", own, q, k, v)
-    with tokamax_prebuilt.prebuilt():
-        call("inside", own, q, k, v)
-        thread = threading.Thread(target=call, args=("thread", own, q, k, v))
-        thread.start()
-        thread.join()
-    call("outside again", own, q, k, v)
-    device = Device()
-    default = jax.jit(functools.partial(attention, None))
-    fake = mock.patch.object(backend, "get_default_device", return_value=device)
-    with fake, tokamax_prebuilt.prebuilt():
-        call("default", default, q, k, v)
-        FOUND["program"] = "pallasc_launch" in default.lower(q, k, v).as_text()
-
-
 def main(texts: Path, *, takes_few: bool) -> None:
     for kernel in tokamax_prebuilt.kernels().values():
         for variant in kernel.variants:
@@ -190,7 +159,6 @@ def main(texts: Path, *, takes_few: bool) -> None:
     if not takes_few:
         calls_of_attention(*qkv)
         calls_of_others(gated_arrays, ragged_arrays)
-        calls_in_context(*qkv)
     print(json.dumps(FOUND))
 
 

@@ -19,7 +19,6 @@ ATTENTION = json.loads("""{
 "causal_mask": {"offset": 0, "window_size": null}},
 "dropout_mask": null, "dropout_rate": 0.0, "paging_info": null, "q_indices": null,
 "k_indices": null, "normalize_output": true, "return_residuals": false}""")
-WITH_RESIDUALS = {**ATTENTION, "return_residuals": True}
 NO_MASK = dict.fromkeys(ATTENTION["mask"])
 BACKWARD = json.loads("""{
 "residuals": ["f32[1,2,128]", "f32[1,2,128]"],
@@ -33,12 +32,6 @@ MASKED = {
 TILES = json.loads("""{
 "block_q": 64, "block_kv": 64, "num_stages": 2, "fold_q_sequence_heads": false, "split_k": 1,
 "persistent": false}""")
-PAGE = json.loads("""{
-"q": "bf16[8,2048,16,128]", "k": "bf16[8,2048,16,128]", "v": "bf16[8,2048,16,128]",
-"logits_scale": 0.08838834764831843}""")
-PAGE_BACKWARD = json.loads("""{
-"residuals": ["f32[8,16,2048]", "f32[8,16,2048]"],
-"out": "bf16[8,2048,16,128]", "dout": "bf16[8,2048,16,128]"}""")
 TILES_BACKWARD = json.loads("""{
 "block_q_dkv": 64, "block_kv_dkv": 64, "block_q_dq": 64, "block_kv_dq": 64, "num_stages": 2,
 "compute_wgs": 1}""")
@@ -76,10 +69,11 @@ def write(
 
 
 def main(folder: Path) -> None:
-    page = [{**own, **PAGE} for own in (ATTENTION, WITH_RESIDUALS)]
-    write(folder, H100, "flash_attention", TILES, ATTENTION, WITH_RESIDUALS, *page)
-    backward = {**BACKWARD, **ATTENTION}, MASKED, {**PAGE_BACKWARD, **page[0]}
-    write(folder, H100, "flash_attention_vjp", TILES_BACKWARD, *backward)
+    write(
+        folder, H100, "flash_attention", TILES, ATTENTION, {**ATTENTION, "return_residuals": True}
+    )
+    backward = {**BACKWARD, **ATTENTION}
+    write(folder, H100, "flash_attention_vjp", TILES_BACKWARD, backward, MASKED)
     write(folder, H100, "gated_linear_unit", TILES_GATED, GATED_LINEAR_UNIT)
     write(folder, H100, "ragged_dot", TILES_RAGGED, RAGGED_DOT)
     write(folder, B200, "ragged_dot", TILES_B200, RAGGED_DOT)
