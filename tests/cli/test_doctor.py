@@ -121,7 +121,7 @@ def test_doctor_says_what_launches_kernels(
     monkeypatch.setenv("PALLASC_NATIVE", str(file))
     reason = "the extension was not built for this Python"
     monkeypatch.setattr(library, "why_not", lambda: reason)
-    assert line() == f"- PALLASC_NATIVE names {file}, which is no file; {by_python}"
+    assert line() == f"- PALLASC_NATIVE names {file}, which is not a file; {by_python}"
     file.write_text("nothing")
     assert line().startswith("- the C library cannot be loaded: ")
     monkeypatch.setattr(library, "open_library", lambda _: SimpleNamespace(version="0.1.0"))
@@ -129,4 +129,4 @@ def test_doctor_says_what_launches_kernels(
     monkeypatch.setattr(library, "why_not", lambda: "")
     assert line() == f"0.1.0 ok {file}"
     file.unlink()
-    assert line().endswith("is no file; in JAX, kernels are launched by Python callbacks")
+    assert line().endswith("is not a file; in JAX, kernels are launched by Python callbacks")

@@ -97,7 +97,7 @@ def test_allocations_inside_slices_have_numbers_of_their_own() -> None:
     ("allocation", "words"),
     [
         ({"index": 1, "is_thread_local": True}, "uses allocation 1, which is thread-local"),
-        ({"index": 1, "color": 5}, "lies in memory space 5"),
+        ({"index": 1, "color": 5}, "is in memory space 5"),
         (_input(1, 0, parameter_shape_index=[0]), "parameter 0 of the executable is a tuple"),
     ],
 )

@@ -87,7 +87,7 @@ def _launch(data: bytes, *sizes: int, buffers: int = 2) -> Any:
 
 def test_addresses_say_their_buffer_and_offset() -> None:
     assert locate(sentinel(3) + 68) == (3, 68)
-    with pytest.raises(CompileError, match="passes 0x44, which lies in no buffer"):
+    with pytest.raises(CompileError, match="passes 0x44, which is outside all buffers"):
         locate(68)
 
 

@@ -159,7 +159,7 @@ def test_addresses_are_checked(pointers: Any, message: str | None) -> None:
     ("where", "number", "changes", "message"),
     [
         ("buffers", 0, {"size": 2048}, "array a has 1024 bytes, and its buffer 2048"),
-        ("buffers", 2, {"role": "temporary"}, "array out lies in a temporary buffer"),
+        ("buffers", 2, {"role": "temporary"}, "array out is in a temporary buffer"),
         ("buffers", 1, {"alignment": 0}, "array b is aligned to 0 bytes"),
         ("inputs", 1, {"buffer": 0}, "nobody provides input buffer 1"),
     ],

@@ -168,7 +168,7 @@ def test_a_plan_that_does_not_fit_is_refused(path: str, value: Any, words: str) 
         ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, -2], "names peers"),
         ("profiles.0.launch", 1, "a profile is of launch 1 of 1"),
         ("profiles.0.buffer", 3, "a profile names buffer 3 of 3"),
-        ("profiles.0.buffer", 1, "a profile lies in output buffer 1"),
+        ("profiles.0.buffer", 1, "a profile is in output buffer 1"),
         ("profiles.0.words", 15, "15 words takes 1536 bytes"),
         ("profiles.0.words", 3, "3 traces of 3 words"),
         ("profiles.0.traces", 0, "has 0 traces"),

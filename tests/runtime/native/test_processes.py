@@ -207,7 +207,7 @@ def test_the_variable_switches_it_off_or_names_another(
     with pytest.raises(ToolError, match="switched off: PALLASC_NATIVE is 0"):
         library.library_file()
     monkeypatch.setenv("PALLASC_NATIVE", str(tmp_path / "gone.so"))
-    with pytest.raises(ToolError, match=r"PALLASC_NATIVE names .*gone\.so, which is no file"):
+    with pytest.raises(ToolError, match=r"PALLASC_NATIVE names .*gone\.so, which is not a file"):
         library.library_file()
     (tmp_path / "gone.so").touch()
     assert library.library_file() == tmp_path / "gone.so"
