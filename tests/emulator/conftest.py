@@ -18,8 +18,5 @@ import opcode_cases_memory  # noqa: F401  (as blackwell)
 import opcode_patterns  # noqa: F401  (as blackwell)
 import small_kernels  # noqa: F401  (as blackwell)
 import steps_of_xla  # noqa: F401  (as blackwell)
-import tcgen05_products  # noqa: F401  (as blackwell)
-import tensor_map_boxes  # noqa: F401  (as blackwell)
-import wgmma_operands  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)

@@ -43,9 +43,10 @@ def load_matrices(opcode: str) -> Case:
     pairs = np.ascontiguousarray(elements[:count]).view("u4").reshape(count, 32)
     stores = "".join(f"st.global.b32 [%out+{4 * n}], %r{40 + n};" for n in range(count))
     return Case(
-        "mov.u32 %r20, s; mad.lo.u32 %r21, %t, 16, %r20; mad.wide.u32 %rd20, %t, 16, %a0;"
-        "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd20]; st.shared.v4.b32 [%r21],"
-        f"{{%r1, %r2, %r3, %r4}}; bar.sync 0; {opcode} {names('r', 40, count)}, [%r21]; {stores}",
+        "mov.u32 %r20, s; xor.b32 %r22, %t, 21; mad.lo.u32 %r21, %r22, 16, %r20;"
+        "mad.wide.u32 %rd20, %t, 16, %a0; ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd20];"
+        "st.shared.v4.b32 [%r21], {%r1, %r2, %r3, %r4}; bar.sync 0;"
+        f"{opcode} {names('r', 40, count)}, [%r21]; {stores}",
         pairs.T,
         (WORDS,),
         options={"width": 4 * count},
@@ -66,7 +67,8 @@ def store_matrices(opcode: str) -> Case:
             elements = elements.transpose(0, 2, 1)
         rows = np.ascontiguousarray(elements).reshape(-1, 8).view(np.uint8)
     return Case(
-        "mov.u32 %r20, s; mad.lo.u32 %r21, %t, 16, %r20; mad.wide.u32 %rd20, %t, 16, %a0;"
+        "mov.u32 %r20, s; xor.b32 %r22, %t, 21; mad.lo.u32 %r21, %r22, 16, %r20;"
+        "mad.wide.u32 %rd20, %t, 16, %a0;"
         f"ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%rd20]; {opcode} [%r21],"
         f"{names('r', 1, count)}; bar.sync 0; ld.shared.v4.b32 {{%r5, %r6, %r7, %r8}}, [%r21];"
         "st.global.v4.b32 [%out], {%r5, %r6, %r7, %r8};",
