@@ -42,9 +42,8 @@ Compiled = dict[str, Artifact]
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+def compiled(store: Store) -> Compiled:
     """Compile small kernels of the library."""
-    folder = tmp_path_factory.mktemp("races")
     kernels = [
         {
             "name": name,
@@ -55,9 +54,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
         }
         for name, (entry, args, target, static) in KERNELS.items()
     ]
-    (folder / "spec.yaml").write_text(json.dumps({"schema": 1, "kernels": kernels}))
-    variants = expand(load_yaml(folder / "spec.yaml"))
-    report = build(variants, store=Store(folder / "store"), options=Options(jobs=1))
+    spec = store.root / "spec.yaml"
+    spec.write_text(json.dumps({"schema": 1, "kernels": kernels}))
+    report = build(expand(load_yaml(spec)), store=store, options=Options(jobs=1))
     return {r.variant.name: r.artifact for r in report.results if r.artifact is not None}
 
 
