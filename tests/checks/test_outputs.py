@@ -32,20 +32,6 @@ from pallasc.cli.output.text import Screen
 from pallasc.errors import Location, SpecError
 
 
-def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
-    ran = checking.check(checked.folder, "spec.yaml")
-    assert "passed       interpreter  sound@h100-sxm  from the store" in ran.out
-    assert (
-        "found        interpreter  waits_twice@h100-sxm  from the store\n  kernels.py:" in ran.out
-    )
-    assert ": error: the only running thread waits forever: " in ran.out
-    assert "[deadlock]" in ran.out
-    assert "\ndeadlock: All threads that still run" in ran.out
-    assert "5 variants in " in ran.err
-    assert "1 passed, 4 found; " in ran.err
-    assert ran.err.rstrip().endswith("5 from the store")
-
-
 def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Check the essentials of the schema, and return the results."""
     assert data["version"] == "2.1.0"
@@ -84,11 +70,25 @@ def _sarif(report: Report, root: Path) -> Any:
     return json.loads(sarif(check_run(report), rules_of(LEVELS.values()), root, version="1"))
 
 
-def test_sarif_has_rules_with_help_and_places_in_the_repository(
+def test_one_run_writes_lines_sarif_junit_and_annotations(
     checked: Any, checking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
-    checking.check(checked.folder, "spec.yaml", "--sarif", "out/findings.sarif")
+    files = ("--sarif", "out/findings.sarif", "--junit", "report.xml")
+    ran = checking.check(checked.folder, "spec.yaml", *files, "--annotations", "github")
+    assert "passed       interpreter  sound@h100-sxm  from the store" in ran.out
+    assert (
+        "found        interpreter  waits_twice@h100-sxm  from the store\n  kernels.py:" in ran.out
+    )
+    assert ": error: the only running thread waits forever: " in ran.out
+    assert "[deadlock]" in ran.out
+    assert "\ndeadlock: All threads that still run" in ran.out
+    assert "5 variants in " in ran.err
+    assert "1 passed, 4 found; " in ran.err
+    assert ran.err.rstrip().splitlines()[-1].endswith("5 from the store")
+    (line,) = [line for line in ran.err.splitlines() if "title=deadlock%3A waits_twice" in line]
+    assert line.startswith("::error file=kernels.py,line=")
+
     data = json.loads((checked.folder / "out" / "findings.sarif").read_text())
     results = _assert_sarif(data, checked.folder.resolve())
     assert {result["ruleId"] for result in results} >= {"deadlock", "wrong-numbers"}
@@ -96,6 +96,18 @@ def test_sarif_has_rules_with_help_and_places_in_the_repository(
     dead = next(result for result in results if result["ruleId"] == "deadlock")
     assert dead["relatedLocations"]
     assert "Variants: waits_twice@h100-sxm" in dead["message"]["text"]
+
+    (suite,) = ElementTree.parse(checked.folder / "report.xml").getroot().findall("testsuite")
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
+        "interpreter",
+        "5",
+        "4",
+    )
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    failure = cases["doubled@h100-sxm"].find("failure")
+    assert failure is not None
+    assert failure.get("type") == "wrong-numbers"
+    assert cases["sound@h100-sxm"].find("failure") is None
 
 
 @pytest.mark.parametrize(("option", "begins"), [("--sarif", '{\n "$schema"'), ("--junit", "<?xml")])
@@ -122,28 +134,6 @@ def test_two_reports_on_the_standard_output_are_refused(
     ran = checking.check(checked.folder, "spec.yaml", *options)
     assert (ran.code, ran.out) == (2, "")
     assert f"{both} both write to the standard output: name a file for --sarif.\n" in ran.err
-
-
-def test_junit_has_a_suite_a_level_and_a_failure_a_finding(checked: Any, checking: Any) -> None:
-    checking.check(checked.folder, "spec.yaml", "--junit", "report.xml")
-    top = ElementTree.parse(checked.folder / "report.xml").getroot()
-    (suite,) = top.findall("testsuite")
-    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
-        "interpreter",
-        "5",
-        "4",
-    )
-    cases = {case.get("name"): case for case in suite.findall("testcase")}
-    failure = cases["doubled@h100-sxm"].find("failure")
-    assert failure is not None
-    assert failure.get("type") == "wrong-numbers"
-    assert cases["sound@h100-sxm"].find("failure") is None
-
-
-def test_github_gets_a_finding_at_its_line(checked: Any, checking: Any) -> None:
-    ran = checking.check(checked.folder, "spec.yaml", "--annotations", "github")
-    (line,) = [line for line in ran.err.splitlines() if "title=deadlock%3A waits_twice" in line]
-    assert line.startswith("::error file=kernels.py,line=")
 
 
 def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
-from opcode_cases import FIRST, LANES, MEMORY, SHOW, Case, bits_of, of, register_of
+from opcode_cases import FIRST, LANES, MEMORY, SHOW, Case, bits_of, combined, of, register_of
 from small_kernels import Run
 
 RANDOM = np.random.default_rng(5).integers(0, 1 << 32, 64, np.uint32)
@@ -237,15 +239,9 @@ def reduction(opcode: str) -> Case:
         word = 0x7FFFFFFF if "NaN" in modifiers else int(best.view("u4"))
         lines = f"{LOAD} {opcode} %r1, %r9, -1; {SHOW}"
         return Case(lines, np.full(32, word, "u4"), (strange,))
-    numbers = [int(v) for v in values.view("i4" if kind == "s32" else "u4")]
-    total = numbers[0]
-    for number in numbers[1:]:
-        total = {
-            "add": total + number, "min": min(total, number), "max": max(total, number),
-            "and": total & number, "or": total | number, "xor": total ^ number,
-        }[operation]  # fmt: skip
+    total = functools.reduce(functools.partial(combined, operation, kind), values.reshape(32, 1))
     lines = f"{LOAD} {opcode} %r1, %r9, -1; {SHOW}"
-    return Case(lines, np.full(32, total % (1 << 32), "u4"), (values,))
+    return Case(lines, np.repeat(total, 32), (values,))
 
 
 @of("bar", "barrier")
