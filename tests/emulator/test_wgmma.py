@@ -295,3 +295,13 @@ def test_every_shape_and_type_of_the_manual_is_known():
         assert (w.n, w.d_registers) == (n, n // 4 if d == "f16" else n // 2)
     for n in (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256):
         assert matrices.parse_wgmma(opcode(n, "s32", "u8", "s8")).n == n
+
+
+@pytest.mark.parametrize("satfinite", ["", ".satfinite"])
+def test_integers_of_a_warp_wrap_or_saturate(satfinite: str):
+    form = matrices.parse_mma(f"mma.sync.aligned.m16n8k32.row.col{satfinite}.s32.u8.s8.s32")
+    a = np.full((4, 32), 0xFFFFFFFF, np.uint32)
+    b = np.full((2, 32), 0x7F7F7F7F, np.uint32)
+    c = np.full((4, 32), 0x7FFFFFFF, np.uint32)
+    exact = 32 * 255 * 127 + 0x7FFFFFFF
+    assert (matrices.mma(form, a, b, c) == (0x7FFFFFFF if satfinite else exact % (1 << 32))).all()
