@@ -184,11 +184,3 @@ def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> No
         "f32[128], and the kernel takes f32[2, 128].",
         "  Save an array of shape [2, 128] and of numpy's type float32.",
     ]
-
-
-def test_a_run_of_a_bundle_takes_all_devices(folder: Path, results: Any) -> None:
-    words = ["bundle", "create", "spec.yaml", "-k", "swapped", "--keep-ptx", "-o", "b.pallasc"]
-    command = [sys.executable, "-P", "-m", "pallasc", *words, "--store", "store"]
-    subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    ran = emulate(folder, "b.pallasc")
-    assert "swapped@h100-sxm on 2 emulated GPUs" in ran.stdout, ran.stderr

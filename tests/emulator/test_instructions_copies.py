@@ -79,39 +79,31 @@ def test_only_groups_older_than_the_newest_are_waited_for() -> None:
     assert found.tolist() == [*range(16), *[99] * 16]
 
 
-@pytest.mark.parametrize("leader", [0, 1])
-def test_a_multicast_for_pairs_signals_the_block_of_one_parity_for_both(leader: int) -> None:
-    """Both blocks of the pair get the box, and the leader's mbarrier the bytes of both."""
-    tensor = Tensor("cp.async.bulk.tensor.1d")
-    kernel = Run(
-        f"mov.u32 %r1, m; mapa.shared::cluster.u32 %r2, %r1, {leader}; setp.eq.u32 %p8, %t, 0;"
-        "@%p8 mbarrier.init.shared::cta.b64 [m], 1; fence.mbarrier_init.release.cluster;"
-        f"@%p8 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 256;"
-        f"setp.eq.u32 %p1, %b, {leader};"
-        "barrier.cluster.arrive; barrier.cluster.wait; mov.b16 %h1, 3; and.pred %p2, %p1, %p8;"
-        "@%p2 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        f".multicast::cluster.cta_group::2 [s], {tensor.where}, [%r2], %h1;\n@!%p1 bra MET;"
-        "\nTRY:\n mbarrier.try_wait.parity.shared::cta.b64 %p9, [m], 0; @!%p9 bra TRY;"
-        "\nMET:\n barrier.cluster.arrive; barrier.cluster.wait;"
-        "mov.u32 %r3, s; mad.lo.u32 %r3, %t, 4, %r3; ld.shared.u32 %r4, [%r3];"
-        "st.global.u32 [%out], %r4;",
-        *tensor.arrays, blocks=2, cluster=2, variables=S,
-    )  # fmt: skip
-    tensor.prepare(kernel)
-    assert kernel.run().tolist() == [*tensor.values, *tensor.values]
+COPY = "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 
 
-@pytest.mark.parametrize("group", ["", ".cta_group::2"])
-def test_only_a_copy_for_pairs_signals_the_other_block(group: str) -> None:
+@pytest.mark.parametrize(
+    ("leader", "issuer", "options", "mask", "is_fault"),
+    [
+        (0, "%p3", ".multicast::cluster.cta_group::2", ", %h1", False),
+        (1, "%p3", ".multicast::cluster.cta_group::2", ", %h1", False),
+        (0, "%p8", ".cta_group::2", "", False),
+        (0, "%p8", "", "", True),
+    ],
+)
+def test_only_a_copy_for_pairs_signals_one_block_for_both(
+    leader: int, issuer: str, options: str, mask: str, is_fault: bool
+) -> None:
+    """Both blocks get the box, by one multicast or a copy each; one mbarrier gets all bytes."""
     tensor = Tensor("cp.async.bulk.tensor.1d")
     kernel = Run(
-        "mov.u32 %r1, m; mapa.shared::cluster.u32 %r2, %r1, 0; setp.eq.u32 %p8, %t, 0;"
-        "setp.eq.u32 %p1, %b, 0; and.pred %p2, %p1, %p8;"
+        f"mov.u32 %r1, m; mapa.shared::cluster.u32 %r2, %r1, {leader}; mov.b16 %h1, 3;"
+        f"setp.eq.u32 %p8, %t, 0; setp.eq.u32 %p1, %b, {leader}; and.pred %p2, %p1, %p8;"
+        "setp.eq.u32 %p3, %b, 0; and.pred %p3, %p3, %p8;"
         "@%p8 mbarrier.init.shared::cta.b64 [m], 1; fence.mbarrier_init.release.cluster;"
         "@%p2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 256;"
         "barrier.cluster.arrive; barrier.cluster.wait;"
-        "@%p8 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        f"{group} [s], {tensor.where}, [%r2];\n@!%p1 bra MET;"
+        f"@{issuer} {COPY}{options} [s], {tensor.where}, [%r2]{mask}; @!%p1 bra MET;"
         "\nTRY:\n mbarrier.try_wait.parity.shared::cta.b64 %p9, [m], 0; @!%p9 bra TRY;"
         "\nMET:\n barrier.cluster.arrive; barrier.cluster.wait;"
         "mov.u32 %r3, s; mad.lo.u32 %r3, %t, 4, %r3; ld.shared.u32 %r4, [%r3];"
@@ -119,7 +111,7 @@ def test_only_a_copy_for_pairs_signals_the_other_block(group: str) -> None:
         *tensor.arrays, blocks=2, cluster=2, variables=S,
     )  # fmt: skip
     tensor.prepare(kernel)
-    if group:
+    if not is_fault:
         assert kernel.run().tolist() == [*tensor.values, *tensor.values]
         return
     with pytest.raises(Fault, match=r"in block 0 of the cluster, and the destination in block 1"):
