@@ -122,7 +122,8 @@ def test_an_error_that_ends_a_kernel_is_told_with_what_may_be_missing(
 ) -> None:
     # A race is found as well, unless the multiplying warp misuses the barrier before it.
     taken = "plgpu.barrier_wait(loaded.at[slot])"
-    source = (checking.LIBRARY / "blackwell_matmul.py").read_text()
+    library = Path(__file__).parents[2] / "specs" / "library"
+    source = (library / "blackwell_matmul.py").read_text()
     assert taken in source
     (tmp_path / "mutant.py").write_text(source.replace(taken, "pass"))
     kernel = {

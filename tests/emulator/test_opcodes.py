@@ -93,6 +93,25 @@ def test_each_alternative_of_a_form_gives_what_the_manual_says(form: str) -> Non
     assert not left, f"{len(left)} alternatives of {form} have no case; {sorted(tried)}"
 
 
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+        "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16",
+        "mma.sync.aligned.m16n8k32.row.col.f16.e5m2.e4m3.f16",
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32",
+        "mma.sync.aligned.m16n8k64.row.col.s32.u4.s4.s32",
+    ],
+)
+def test_alternatives_that_meet_in_one_form(opcode: str) -> None:
+    case = case_of(opcode)
+    assert case is not None
+    case.check()
+
+
 @pytest.mark.parametrize("opcode", REFUSED)
 def test_what_is_not_supported_is_refused_by_name(opcode: str) -> None:
     assert form_of(opcode) is None

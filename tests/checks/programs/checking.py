@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 REMEMBERED: Path | None = None
 """A store that knows the digests of the toolchain and nothing else; a new store is its copy."""
-LIBRARY = ROOT / "specs" / "library"
 
 KERNELS = """\
 import jax
@@ -27,16 +25,20 @@ OLD = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
 OUT, SCRATCH = ("out_shape", "scratch_shapes") if OLD else ("out_type", "scratch_types")
 
 
-def run(body, *arrays, shape=(128,), dtype=jnp.float32, memory=(), grid=1, **options):
+def made(body, shape=(128,), dtype=jnp.float32, memory=(), grid=1, **options):
     out = shape if isinstance(shape, list) else jax.ShapeDtypeStruct(shape, dtype)
     options = {OUT: out, SCRATCH: list(memory), "grid": (grid,), "grid_names": ("i",), **options}
-    return plgpu.kernel(body, **options)(*arrays)
+    return plgpu.kernel(body, **options)
+
+
+def run(body, *arrays, **options):
+    return made(body, **options)(*arrays)
 
 
 def kernel(body, num_arrivals=1, threads=None, n=128):
     memory = [plgpu.Barrier(num_arrivals=num_arrivals), plgpu.SMEM((n,), jnp.float32)]
     named = {"num_threads": threads, "thread_name": "wg"} if threads else {}
-    return lambda *arrays: run(body, *arrays, shape=(n,), memory=memory, **named)
+    return made(body, shape=(n,), memory=memory, **named)
 
 
 def sound(x):
