@@ -13,7 +13,6 @@ _AT_END = "the wait is the kernel's last; its end makes writes visible, and shar
 
 _FOR_SPEED = "the barrier takes turns at the tensor cores, for speed alone"
 _TWO_WAITS = "neither of the two that change places depends on the other"
-_EPILOGUE = "at these sizes it has one step, and nobody waits for the arrivals of the last two"
 _SAME_TURNS = "both warpgroups take one turn more, or less, at the tensor cores, for speed alone"
 _NEXT_USE = (
     "at these sizes it waits for the next use of the other slot, which follows the last one of its "
@@ -23,7 +22,7 @@ _NEXT_USE = (
 REASONS: tuple[tuple[str, str], ...] = (
     (r"weaken wait_smem_to_gmem read-only$", _AT_END),
     (
-        r"^jax_hopper_matmul\w*/_acc_scope:186:",
+        r"^jax_hopper_matmul/_acc_scope:186:",
         "each later write waits for the copy from the same slot, which is the last but one",
     ),
     (
@@ -39,9 +38,8 @@ REASONS: tuple[tuple[str, str], ...] = (
         r"^blackwell_matmul/(drain:105:(delete|slot rem\+1)|copy_all:113:count)",
         "whoever reads the sum waits for the last products, too, and nothing fills their slots",
     ),
-    (r"^jax_\w*attention\w*/\w+:\d+:(earlier|later) perform_schedule_barrier$", _FOR_SPEED),
-    (r"^jax_attention_pipeline/perform_schedule_barrier:696:delete", _FOR_SPEED),
-    (r"^jax_attention(_pipeline)?/compute_qk:\d+:twice perform_schedule_barrier$", _SAME_TURNS),
+    (r"^jax_attention/\w+:\d+:(earlier|later) perform_schedule_barrier$", _FOR_SPEED),
+    (r"^jax_attention/compute_qk:\d+:twice perform_schedule_barrier$", _SAME_TURNS),
     (r"^jax_attention/compute_qk:169:delete perform_schedule_barrier$", _SAME_TURNS),
     (r"^jax_attention/end_softmax_barriers:192:later barrier_arrive$", _FOR_SPEED),
     (r"^jax_attention/end_softmax_barriers:193:later barrier_wait$", _TWO_WAITS),
@@ -51,28 +49,11 @@ REASONS: tuple[tuple[str, str], ...] = (
         "the copy of K begins later, and what it now waits for does not need it",
     ),
     (r"^jax_attention/kv_loop:200:earlier", _TWO_WAITS),
-    (r"^jax_attention_pipeline/_compute_thread:710:later", _TWO_WAITS),
-    (r"^jax_attention_gradients/_compute_thread:511:(earlier|later)", _TWO_WAITS),
     (r"^(dequant|fused)_matmul/\w+:(104|122):earlier barrier_wait$", _TWO_WAITS),
-    (r"^jax_attention_gradients/kv_pipeline:454:later", "it gives the buffer back later"),
-    (
-        r"^jax_attention_gradients/kv_pipeline:454:earlier",
-        "the warp that copies waits for the other buffer first, which is given back afterwards",
-    ),
-    (
-        r"^jax_attention_gradients/q_pipeline:(546|560|563):later barrier_arrive$",
-        "it gives the buffer back later",
-    ),
-    (
-        r"^jax_attention_gradients/q_pipeline:(546|560|563):earlier barrier_arrive$",
-        "the warp that copies waits for the buffer of q first, which is given back afterwards",
-    ),
-    (r"^jax_ragged_dot/acc_scope:15[49]:count", "at these sizes no buffer is filled twice"),
     (
         r"^jax_hopper_matmul/_acc_scope:192:",
-        "at these sizes no slot is filled twice in a tile; it is in jax_hopper_matmul_added",
+        "at these sizes no slot is filled twice in a tile",
     ),
-    (r"^jax_causal_attention/epilogue_kv_loop:22[456]:", _EPILOGUE),
 )
 """Of the ids that a pattern is found in."""
 

@@ -98,8 +98,7 @@ def cases(chosen: Iterable[Subject], *, most: int = 99) -> Iterator[Case]:
     for subject in chosen:
         yield Case(subject, 0, None)
         found = mutants(subject.source(), subject.functions, own=subject.own, swaps=subject.swaps)
-        numbered = [m for m in found if not subject.only or m.function in subject.only]
-        kept = {id(mutant) for mutant in sample(numbered, most)}
+        kept = {id(mutant) for mutant in sample(found, most)}
         for number, mutant in enumerate(found, 1):
             if id(mutant) in kept:
                 yield Case(subject, number, mutant)

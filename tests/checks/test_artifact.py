@@ -60,11 +60,8 @@ def partly(x):
         plgpu.barrier_wait(bar)
         o[pl.ds(0, 128)] = smem[...]
 
-    shape = jax.ShapeDtypeStruct((256,), jnp.float32)
-    old = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
-    out, scratch = ("out_shape", "scratch_shapes") if old else ("out_type", "scratch_types")
     memory = [plgpu.Barrier(), plgpu.SMEM((128,), jnp.float32)]
-    return plgpu.kernel(body, **{out: shape, scratch: memory}, grid=(1,), grid_names=("g",))(x)
+    return made(body, shape=(256,), memory=memory)(x)
 """
 NAMES = ("sound", "doubled", "waits_twice", "three_of_two", "no_wait", "old_and_new", "beside")
 

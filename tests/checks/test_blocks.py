@@ -6,7 +6,6 @@ executes; prefetches that the blocks of a cluster repeat.
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -25,27 +24,14 @@ WRONG, RIGHT = (
     textwrap.indent(code, "    ")
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 )
-ORDERS = """\
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
+MORE = """
 
-OLD = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
-OUT = "out_shape" if OLD else "out_type"
 BLOCKS = 4
-
-
-def run(body, x):
-    shape = jax.ShapeDtypeStruct((128,), x.dtype)
-    return plgpu.kernel(body, grid=(BLOCKS,), grid_names=("i",), **{OUT: shape})(x)
 
 
 def horner(x):
 WRONG
-    return run(body, x)
+    return run(body, x, dtype=x.dtype, grid=BLOCKS)
 
 
 def horner_of(x):
@@ -68,7 +54,7 @@ def added(x):
         o[...] = o[...] + x[...] * (i + 1).astype(x.dtype)
         pl.semaphore_signal(lock, 1)
 
-    return run(body, x)
+    return run(body, x, dtype=x.dtype, grid=BLOCKS)
 
 
 def added_of(x):
@@ -78,28 +64,7 @@ def added_of(x):
 def first_reduces(x):
 RIGHT
     shapes = [jax.ShapeDtypeStruct(s, x.dtype) for s in ((BLOCKS, 128), (128,))]
-    options = {"grid": (BLOCKS,), "grid_names": ("i",), OUT: shapes}
-    return plgpu.kernel(body, **options)(x)
-
-
-def scattered(places, x):
-    return jnp.zeros((8,), x.dtype).at[places % 8].add(x)
-""".replace("WRONG", WRONG).replace("RIGHT", RIGHT)
-STORES = """\
-import jax
-import jax.numpy as jnp
-from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
-
-OLD = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
-OUT, SCRATCH = ("out_shape", "scratch_shapes") if OLD else ("out_type", "scratch_types")
-
-
-def run(body, x, n=128, grid=4, memory=(), **options):
-    shape = jax.ShapeDtypeStruct((n,), jnp.float32)
-    options = {OUT: shape, SCRATCH: list(memory), **options}
-    return plgpu.kernel(body, grid=(grid,), grid_names=("i",), **options)(x)
+    return run(body, x, shape=shapes, grid=BLOCKS)
 
 
 def three_more(x):
@@ -110,50 +75,39 @@ def last_block(x):
     def body(x, o):
         o[...] = x[...] + lax.axis_index("i").astype(jnp.float32)  # each block its own
 
-    return run(body, x)
-
-
-def overlapping(x):
-    def body(x, o):
-        i = lax.axis_index("i")
-        part = pl.ds(i * 128, 256)
-        o[part] = x[part] * (i + 1).astype(jnp.float32)  # half of it is the next block's
-
-    return run(body, x, n=640)
+    return run(body, x, grid=4)
 
 
 def warpgroups(x):
     def body(x, o):
         o[...] = x[...] + lax.axis_index("w").astype(jnp.float32)  # each warpgroup its own
 
-    return run(body, x, grid=1, num_threads=2, thread_name="w")
+    return run(body, x, num_threads=2, thread_name="w")
+
+
+def copies(x, value):
+    def body(x, o, smem):
+        smem[...] = x[...] + value()
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(smem, o)  # each block copies its own
+        plgpu.wait_smem_to_gmem(0)
+
+    return run(body, x, grid=4, memory=[plgpu.SMEM((128,), jnp.float32)])
 
 
 def copied(x):
-    def body(x, o, smem):
-        smem[...] = x[...] + lax.axis_index("i").astype(jnp.float32)
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(smem, o)  # each block its own
-        plgpu.wait_smem_to_gmem(0)
+    return copies(x, lambda: lax.axis_index("i").astype(jnp.float32))
 
-    return run(body, x, memory=[plgpu.SMEM((128,), jnp.float32)])
+
+def agreeing_copies(x):
+    return copies(x, lambda: 3.0)
 
 
 def agreeing(x):
     def body(x, o):
         o[...] = x[...] + 3.0
 
-    return run(body, x)
-
-
-def agreeing_copies(x):
-    def body(x, o, smem):
-        smem[...] = x[...] + 3.0
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(smem, o)
-        plgpu.wait_smem_to_gmem(0)
-
-    return run(body, x, memory=[plgpu.SMEM((128,), jnp.float32)])
+    return run(body, x, grid=4)
 
 
 def counting(x):
@@ -164,16 +118,7 @@ def counting(x):
         lax.fori_loop(0, 40, step, None)
         o[...] = x[...] + 3.0
 
-    return run(body, x, grid=1, memory=[plgpu.SMEM((8,), jnp.float32)])
-"""
-BRANCHES = """\
-import jax
-import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
-
-OLD = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
-OUT = "out_shape" if OLD else "out_type"
+    return run(body, x, memory=[plgpu.SMEM((8,), jnp.float32)])
 
 
 def chosen(x, least):
@@ -186,103 +131,72 @@ def chosen(x, least):
 
             out[...] = double + 1  # last
 
-    return plgpu.kernel(body, **{OUT: jax.ShapeDtypeStruct((128,), jnp.float32)})(x)
-"""
-PREFETCHES = """\
-import jax
-import jax.numpy as jnp
-from jax import lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
-
-OLD = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
-OUT = "out_shape" if OLD else "out_type"
+    return run(body, x)
 
 
-def fetched(x, axes, semantics="Lane", cluster=True):
+def fetched(x, axes):
     def body(x, out):
         plgpu.async_prefetch(x, collective_axes=axes)
         out[lax.axis_index("i")] = x[...]
 
-    parameters = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics[semantics])
+    lane = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane)  # others lose axes
     shape = jax.ShapeDtypeStruct((2, 64, 64), jnp.float32)
-    blocks = "cluster" if cluster else "grid"
-    options = {blocks: (2,), f"{blocks}_names": ("i",), OUT: shape, "compiler_params": parameters}
+    options = {"cluster": (2,), "cluster_names": ("i",), "compiler_params": lane, OUT: shape}
     return plgpu.kernel(body, **options)(x)
-"""
-SPEC: dict[str, dict[str, Any]] = {
-    "horner": {"args": ["i32[128]"]},
-    "horner_compared": {"args": ["i32[128]"], "reference": "orders.py:horner_of"},
-    "added": {"args": ["i32[128]"]},
-    "added_compared": {
-        "args": ["f32[128]"],
-        "reference": "orders.py:added_of",
-        "tolerance": {"rtol": 1e-4, "atol": 1e-4},
-    },
-    "first_reduces": {"args": ["f32[128]"]},
-    "scattered": {"args": ["i32[256]", "f32[256]"]},
-}
+""".replace("WRONG", WRONG).replace("RIGHT", RIGHT)
 RACING = {
-    "last_block": "each block its own",
-    "overlapping": "half of it is the next block's",
-    "warpgroups": "each warpgroup its own",
-    "copied": "each block its own",
+    "last_block": "# each block its own",
+    "warpgroups": "# each warpgroup its own",
+    "copied": "# each block copies its own",
 }
 AGREEING = ("agreeing", "agreeing_copies", "counting")
-KINDS: dict[str, dict[str, Any]] = {
-    "halves": {"axes": "i"},
-    "lost_by_jax": {"axes": "i", "semantics": "Warpgroup"},
-    "all_by_each": {"axes": None},
-    "without_a_cluster": {"axes": None, "cluster": False},
+THREE_MORE = {"reference": "kernels.py:three_more"}
+FIRST = {"entry": "kernels.py:chosen", "reference": None}
+FETCHED = {"entry": "kernels.py:fetched", "reference": None, "args": {"x": "f32[64, 64]"}}
+INTEGERS = {"args": ["i32[128]"], "entry": "kernels.py:horner"}
+KERNELS: dict[str, dict[str, Any]] = {
+    "horner": {**INTEGERS, "reference": None},
+    "horner_compared": {**INTEGERS, "reference": "kernels.py:horner_of"},
+    "added": {
+        "reference": "kernels.py:added_of",
+        "tolerance": {"rtol": 1e-4, "atol": 1e-4},
+    },
+    "first_reduces": {"reference": None},
+    **dict.fromkeys((*RACING, *AGREEING), THREE_MORE),
+    "warpgroups": {"reference": None},
+    "always": {**FIRST, "static": {"least": -1e30}},
+    "never": {**FIRST, "static": {"least": 1e30}},
+    "halves": {**FETCHED, "static": {"axes": "i"}},
+    "all_by_each": {**FETCHED, "static": {"axes": None}},
 }
-LEAST = {"always": -1e30, "never": 1e30}
-
-
-def kernels() -> list[dict[str, Any]]:
-    """Return the kernels of the spec."""
-    found: list[dict[str, Any]] = [
-        {"name": name, "entry": f"orders.py:{_function(name)}", **fields}
-        for name, fields in SPEC.items()
-    ]
-    for name in (*RACING, *AGREEING):
-        args = ["f32[640]" if name == "overlapping" else "f32[128]"]
-        found.append({"name": name, "entry": f"stores.py:{name}", "args": args})
-        if name not in ("overlapping", "warpgroups"):  # these are as in a bundle
-            found[-1]["reference"] = "stores.py:three_more"
-    for name, least in LEAST.items():
-        chosen = {"entry": "branches.py:chosen", "static": {"least": least}}
-        found.append({"name": name, **chosen, "args": {"x": "f32[128]"}})
-    for name, static in KINDS.items():
-        fetched = {"entry": "prefetches.py:fetched", "static": static}
-        found.append({"name": name, **fetched, "args": {"x": "f32[64, 64]"}})
-    return found
-
-
-def _function(name: str) -> str:
-    return name.removesuffix("_compared")
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
+def source(checking: Any) -> list[str]:
+    return (str(checking.KERNELS) + MORE).splitlines()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, checking: Any, source: list[str]) -> Any:
     folder = tmp_path_factory.mktemp("blocks")
-    files = {"orders": ORDERS, "stores": STORES, "branches": BRANCHES, "prefetches": PREFETCHES}
-    for name, text in files.items():
-        (folder / f"{name}.py").write_text(text)
-    spec = {"schema": 1, "targets": ["h100-sxm"], "kernels": kernels()}
-    (folder / "spec.yaml").write_text(json.dumps(spec))
+    (folder / "kernels.py").write_text("\n".join(source))
+    kernels = [{"name": name, **fields} for name, fields in KERNELS.items()]
+    (folder / "spec.yaml").write_text(checking.spec_of(*kernels, targets=["h100-sxm"]))
     ran = checking.check(folder, "spec.yaml", "--json", "--level", "artifact")
     assert ran.code == 1, ran.err
     return ran.results
 
 
-def test_a_result_that_another_order_changes_is_found_without_a_reference(results: Any) -> None:
+def test_a_result_that_another_order_changes_is_found_without_a_reference(
+    results: Any, source: list[str]
+) -> None:
     (finding,) = results["horner"]["findings"]
     assert (finding["rule"], finding["severity"]) == ("depends-on-order", "error")
     assert "out[0] depends on the order of blocks: it is " in finding["message"]
     assert " in schedule 1 and " in finding["message"]
     assert "128 of 128 elements differ" in finding["message"]
     assert finding["message"].endswith("; in schedule 2 of 3")
-    line = ORDERS.splitlines()[finding["location"]["line"] - 1]
-    assert "* 2 + i.astype" in line
+    assert "* 2 + i.astype" in source[finding["location"]["line"] - 1]
 
 
 def test_a_result_that_is_right_in_the_order_of_the_grid_alone_is_found(results: Any) -> None:
@@ -292,67 +206,49 @@ def test_a_result_that_is_right_in_the_order_of_the_grid_alone_is_found(results:
     assert "; it is right in schedule 1; " in finding["message"]
 
 
-@pytest.mark.parametrize("name", ["added_compared", "scattered"])
-def test_another_rounding_is_a_note(name: str, results: Any) -> None:
-    (finding,) = results[name]["findings"]
+def test_another_rounding_is_a_note(results: Any) -> None:
+    (finding,) = results["added"]["findings"]
     assert (finding["rule"], finding["severity"]) == ("depends-on-order", "note")
     assert "depends on the order of blocks" in finding["message"]
     assert finding["hint"].startswith("Each order of additions rounds differently")
     assert finding["location"] is not None
 
 
-@pytest.mark.parametrize("name", ["added", "first_reduces"])
+@pytest.mark.parametrize("name", [*AGREEING, "first_reduces", "always", "halves"])
 def test_results_that_no_order_changes_pass(name: str, results: Any) -> None:
-    assert (results[name]["status"], results[name]["reason"]) == ("passed", "")
+    """Unordered stores of one value, branches that are taken, and halves of a prefetch."""
+    result = results[name]
+    assert (result["status"], result["reason"], result["findings"]) == ("passed", "", [])
 
 
 @pytest.mark.parametrize("name", RACING)
-def test_unordered_stores_of_different_values_are_a_race(name: str, results: Any) -> None:
+def test_unordered_stores_of_different_values_are_a_race(
+    name: str, results: Any, source: list[str]
+) -> None:
     result = results[name]
     assert result["status"] == "found", result
     (race,) = [each for each in result["findings"] if each["rule"] == "race"]
     assert "writes other values to the same bytes" in race["message"]
     here = race["location"]["line"]
-    lines = STORES.splitlines()
-    begin = lines.index(f"def {name}(x):")
-    assert RACING[name] in lines[here - 1]
-    assert here > begin
+    assert RACING[name] in source[here - 1]
     assert here in {each["location"]["line"] for each in race["places"]}
 
 
-@pytest.mark.parametrize("name", AGREEING)
-def test_unordered_stores_of_one_value_are_none(name: str, results: Any) -> None:
-    assert (results[name]["status"], results[name]["reason"]) == ("passed", "")
-
-
-def test_lines_that_no_schedule_executes_are_a_note(results: Any) -> None:
+def test_lines_that_no_schedule_executes_are_a_note(results: Any, source: list[str]) -> None:
     (finding,) = results["never"]["findings"]
-    lines = BRANCHES.splitlines()
-    first, last = (n for n, line in enumerate(lines, 1) if line.endswith(("# first", "# last")))
-    assert finding["message"] == f"not executed: branches.py:{first}-{last}"
+    first, last = (n for n, line in enumerate(source, 1) if line.endswith(("# first", "# last")))
+    assert finding["message"] == f"not executed: kernels.py:{first}-{last}"
     assert (finding["rule"], finding["severity"]) == ("not-executed", "note")
     assert finding["location"]["line"] == first
 
 
-def test_a_branch_that_is_taken_is_executed(results: Any) -> None:
-    result = results["always"]
-    assert (result["status"], result["findings"]) == ("passed", [])
-
-
-@pytest.mark.parametrize("name", ["lost_by_jax", "all_by_each"])
-def test_what_each_block_of_a_cluster_prefetches_is_a_note(name: str, results: Any) -> None:
-    (finding,) = results[name]["findings"]
+def test_what_each_block_of_a_cluster_prefetches_is_a_note(results: Any, source: list[str]) -> None:
+    (finding,) = results["all_by_each"]["findings"]
     assert (finding["rule"], finding["severity"]) == ("repeated-prefetch", "note")
     assert finding["message"] == (
         "blocks (0, 0, 0) and (1, 0, 0) of one cluster prefetch the same 16,384 bytes of x"
     )
-    line = PREFETCHES.splitlines()[finding["location"]["line"] - 1]
-    assert "plgpu.async_prefetch" in line
-
-
-@pytest.mark.parametrize("name", ["halves", "without_a_cluster"])
-def test_blocks_that_share_nothing_prefetch_what_they_like(name: str, results: Any) -> None:
-    assert (results[name]["status"], results[name]["findings"]) == ("passed", [])
+    assert "plgpu.async_prefetch" in source[finding["location"]["line"] - 1]
 
 
 def binding(dtype: str, shape: Sequence[int] = (3,)) -> Binding:

@@ -212,12 +212,6 @@ def _variants(ran: Any) -> dict[str, Any]:
     return {row["name"]: row for row in ran.report["variants"]}
 
 
-def test_a_key_that_the_store_lacks_says_so(project: Path, checking: Any) -> None:
-    ran = checking.check(project, "0" * 64)
-    assert ran.code == 3
-    assert f"{'0' * 64} is not a file, and the store has no artifact" in ran.err
-
-
 def test_errors_of_small_sizes_name_them_and_where_they_come_from(
     project: Path, checking: Any
 ) -> None:

@@ -11,21 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-KERNELS = """\
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
+MORE = """
 
-
-def kernel(body, semaphores):
-    shape = jax.ShapeDtypeStruct((128,), jnp.float32)
-    old = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
-    out, scratch = ("out_shape", "scratch_shapes") if old else ("out_type", "scratch_types")
+def meeting(body, x, semaphores=1):
     memory = [plgpu.SemaphoreType.REGULAR(())] * semaphores
-    return plgpu.kernel(body, **{out: shape, scratch: memory})
+    shape = jax.ShapeDtypeStruct((128,), jnp.float32)
+    return plgpu.kernel(body, **{OUT: shape, SCRATCH: memory})(x)
 
 
 def swapped(x):
@@ -35,7 +26,7 @@ def swapped(x):
         pl.semaphore_signal(semaphore, 1, device_id=other)
         pl.semaphore_wait(semaphore)
 
-    return kernel(body, 1)(x)
+    return meeting(body, x)
 
 
 def unsignalled(x):
@@ -45,7 +36,7 @@ def unsignalled(x):
         plgpu.remote_ref(o, other)[...] = x[...]
         pl.semaphore_signal(semaphore, 1, device_id=other)
 
-    return kernel(body, 1)(x)
+    return meeting(body, x)
 
 
 def not_awaited(x):
@@ -54,14 +45,14 @@ def not_awaited(x):
         plgpu.remote_ref(o, other)[...] = x[...]
         pl.semaphore_signal(semaphore, 1, device_id=other)
 
-    return kernel(body, 1)(x)
+    return meeting(body, x)
 
 
 def numbered(x):
     def body(x, o):
         o[...] = x[...] + lax.axis_index("d").astype(jnp.float32)
 
-    return kernel(body, 0)(x)
+    return meeting(body, x, 0)
 
 
 def of_the_other(x):
@@ -74,46 +65,33 @@ def with_its_number(x):
 
 def of_one_device(x):
     return x[0]
-
-
-def gathered(x, **static):
-    return np.stack([np.concatenate(list(x))] * len(x))
 """
 
 
-def kernel(name: str, reference: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "entry": f"kernels.py:{name}",
-        "reference": f"kernels.py:{reference}",
-        "args": {"x": "f32[128]"},
-        "mesh": {"d": 2},
-        **fields,
-    }
-
-
-SPEC = [
-    kernel("swapped", "of_the_other"),
-    kernel("kept", "with_its_number", entry="kernels.py:swapped"),
-    kernel("unsignalled", "of_the_other"),
-    kernel("not_awaited", "of_the_other"),
-    kernel("numbered", "with_its_number"),
-    kernel("too_few", "of_one_device", entry="kernels.py:numbered"),
-    kernel(
-        "gather",
-        "gathered",
-        entry="jax.experimental.pallas.ops.gpu.all_gather_mgpu:all_gather",
-        args={"x": "f32[64, 128]"},
-        static={"axis_name": "x", "gather_dimension": 0, "num_blocks": 2},
-        mesh={"x": 2},
-    ),
-]
+PAIR = {"args": {"x": "f32[128]"}, "mesh": {"d": 2}}
+OF_THE_OTHER, NUMBERED = (
+    {**PAIR, "reference": f"kernels.py:{name}"} for name in ("of_the_other", "with_its_number")
+)
+SPEC: list[dict[str, Any]] = [
+    {"name": "swapped", **OF_THE_OTHER},
+    {"name": "kept", **NUMBERED, "entry": "kernels.py:swapped"},
+    {"name": "unsignalled", **OF_THE_OTHER},
+    {"name": "not_awaited", **OF_THE_OTHER},
+    {"name": "numbered", **NUMBERED},
+    {"name": "too_few", **PAIR, "entry": "kernels.py:numbered",
+     "reference": "kernels.py:of_one_device"},
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Path:
+def source(checking: Any) -> list[str]:
+    return (str(checking.KERNELS) + MORE).splitlines()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, checking: Any, source: list[str]) -> Path:
     made = tmp_path_factory.mktemp("devices")
-    (made / "kernels.py").write_text(KERNELS)
+    (made / "kernels.py").write_text("\n".join(source))
     (made / "spec.yaml").write_text(checking.spec_of(*SPEC))
     return made
 
@@ -130,11 +108,13 @@ def test_each_device_has_its_own_numbers(name: str, results: Any) -> None:
     assert (results[name]["status"], results[name]["reason"]) == ("passed", ""), results[name]
 
 
-def test_a_device_that_does_not_wait_for_what_its_peer_writes_is_found(results: Any) -> None:
+def test_a_device_that_does_not_wait_for_what_its_peer_writes_is_found(
+    results: Any, source: list[str]
+) -> None:
     (finding,) = results["not_awaited"]["findings"]
     assert finding["rule"] == "race"
     assert "may end before the store of device" in finding["message"]
-    line = KERNELS.splitlines()[finding["location"]["line"] - 1]
+    line = source[finding["location"]["line"] - 1]
     assert "plgpu.remote_ref(o, other)[...] = x[...]" in line
 
 
@@ -145,14 +125,14 @@ def test_wrong_numbers_of_a_device_are_found(results: Any) -> None:
     assert finding["location"]["file"].endswith("kernels.py")
 
 
-def test_devices_that_wait_for_each_other_are_a_deadlock(results: Any) -> None:
+def test_devices_that_wait_for_each_other_are_a_deadlock(results: Any, source: list[str]) -> None:
     finding = results["unsignalled"]["findings"][0]
     assert finding["rule"] == "deadlock"
     told = json.dumps(finding)
     assert "on device 1" in told
     wait = "is waiting for a semaphore to reach 1, which is 0 (word 0 of the kernel's semaphores)"
     assert wait in finding["message"]
-    (line,) = [n for n, text in enumerate(KERNELS.splitlines(), 1) if "behind its own wait" in text]
+    (line,) = [n for n, text in enumerate(source, 1) if "behind its own wait" in text]
     assert finding["location"]["line"] == line
 
 
@@ -195,21 +175,6 @@ def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any
     np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), x[::-1])
 
 
-def test_a_run_draws_the_inputs_of_a_check(folder: Path, results: Any) -> None:
-    from pallasc.compiler.arrays import random_bytes
-
-    ran = emulate(folder, "spec.yaml", "-k", "gather", "--json", "--seed", "5", "--output", "out")
-    assert ran.returncode == 0, ran.stderr
-    (result,) = json.loads(ran.stdout)["results"]
-    assert (result["devices"], result["same"]) == (2, True)
-    assert result["inputs"][0]["shape"] == [2, 64, 128]
-    assert result["outputs"][0]["shape"] == [2, 128, 128]
-    names = ["x", "x of device 1"]
-    drawn = [random_bytes("f32", 4 * 64 * 128, seed=5, name=name) for name in names]
-    gathered = np.frombuffer(b"".join(drawn), "f").reshape(128, 128)
-    np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), [gathered] * 2)
-
-
 def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> None:
     np.save(folder / "one.npy", np.zeros(128, "f"))
     ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=one.npy")
@@ -219,11 +184,3 @@ def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> No
         "f32[128], and the kernel takes f32[2, 128].",
         "  Save an array of shape [2, 128] and of numpy's type float32.",
     ]
-
-
-def test_a_run_of_a_bundle_takes_all_devices(folder: Path, results: Any) -> None:
-    words = ["bundle", "create", "spec.yaml", "-k", "swapped", "--keep-ptx", "-o", "b.pallasc"]
-    command = [sys.executable, "-P", "-m", "pallasc", *words, "--store", "store"]
-    subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    ran = emulate(folder, "b.pallasc")
-    assert "swapped@h100-sxm on 2 emulated GPUs" in ran.stdout, ran.stderr

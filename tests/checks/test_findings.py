@@ -1,4 +1,4 @@
-"""Results of levels as JSON, and moved between folders."""
+"""Results of levels as JSON; one bug is one finding, of several threads and levels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from pallasc.checks.findings import (
+    CALLED,
     Finding,
     LevelResult,
     Place,
+    distinct_findings,
     from_findings,
+    merged,
     not_checked,
     result_from_json,
     to_json,
@@ -71,3 +74,59 @@ def test_what_is_no_result_is_refused(change: dict[str, Any]) -> None:
 )
 def test_only_findings_and_stopped_checks_fail(result: LevelResult, fails: bool) -> None:
     assert result.fails is fails
+
+
+READ, WRITE, WAIT, CALL = (Location("/k.py", line, 5) for line in (10, 20, 30, 40))
+
+
+def race(second: Location | None, first: Location | None, **changes: Any) -> Finding:
+    settings: dict[str, Any] = {
+        "rule": "race",
+        "message": "a read of 4 bytes races with a write",
+        "location": second,
+        "places": (Place("the first", first),),
+        **changes,
+    }
+    return Finding(**settings)
+
+
+def test_a_race_that_is_seen_from_both_sides_is_one_finding() -> None:
+    other = race(
+        WRITE,
+        READ,
+        message="a write of 16 bytes races with a read",
+        places=(Place(CALLED, CALL), Place("the first", READ), Place("a wait", WAIT)),
+    )
+    (finding,) = merged([race(READ, WRITE), other, race(READ, WRITE)])
+    assert finding.message == "a read of 4 bytes races with a write; 2 more like it"
+    assert finding.location == READ
+    assert [place.location for place in finding.places] == [WRITE, CALL, WAIT]
+
+
+def test_a_race_is_told_where_something_should_wait_and_not_where_a_copy_starts() -> None:
+    copy = race(WRITE, READ, instruction="@%p1 cp.async.bulk.tensor.1d [%r1], PTX line 7")
+    load = race(READ, WRITE, instruction="ld.shared.f32 %f1, [%r1], PTX line 9")
+    for findings in ([copy, load], [load, copy]):
+        (finding,) = merged(findings)
+        assert (finding.location, finding.instruction) == (READ, load.instruction)
+    assert merged([copy]) == (copy,)
+
+
+def test_what_differs_in_a_line_a_rule_or_a_severity_stays() -> None:
+    findings = [
+        race(READ, WRITE),
+        race(READ, WAIT),
+        race(READ, WRITE, rule="missing-proxy-fence"),
+        race(READ, WRITE, severity="note"),
+    ]
+    assert merged(findings) == tuple(findings)
+
+
+def test_a_race_that_several_levels_find_is_told_once_where_lines_are_marked() -> None:
+    deadlock = Finding(rule="deadlock", message="all wait", location=WAIT)
+    levels = [
+        from_findings("interpreter", (race(READ, WRITE), deadlock)),
+        from_findings("artifact", (race(WRITE, READ), race(READ, WAIT), deadlock)),
+    ]
+    told = [*distinct_findings(levels)]
+    assert told == [race(READ, WRITE), deadlock, race(READ, WAIT), deadlock]

@@ -15,9 +15,6 @@ NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 needs_new = pytest.mark.skipif(not NEW, reason="the interpreter of JAX 0.12 sees more")
 
 
-LIBRARY = Path(__file__).resolve().parents[2] / "specs" / "library"
-
-
 def line_of(text: str, kernels: str) -> int:
     return next(n for n, line in enumerate(kernels.splitlines(), 1) if text in line)
 
@@ -119,68 +116,32 @@ def test_a_reference_that_fails_stops_the_check_of_its_variant_alone(unchecked: 
     assert result["error"]["file"].endswith("kernels.py")
 
 
-MUTANTS: dict[str, tuple[str, str, str]] = {
-    # name: library module, what is taken out of it, what the interpreter finds.
-    "hopper_commit": ("hopper_matmul", "plgpu.commit_smem()", "race"),
-    # Here a race is found as well, unless the multiplying warp misuses the barrier before it.
-    "blackwell_loaded": (
-        "blackwell_matmul",
-        "plgpu.barrier_wait(loaded.at[slot])",
-        "barrier-misuse",
-    ),
-}
-FUNCTIONS: dict[str, dict[str, Any]] = {
-    "hopper_matmul": {
-        "entry": "matmul",
-        "args": {"a": "bf16[128, 192]", "b": "bf16[192, 128]"},
-        "static": {"tile_m": 128, "tile_n": 128, "tile_k": 64, "max_concurrent_steps": 2},
-        "targets": ["sm_90a"],
-    },
-    "blackwell_matmul": {
-        "entry": "matmul",
+@needs_new
+def test_an_error_that_ends_a_kernel_is_told_with_what_may_be_missing(
+    tmp_path: Path, checking: Any
+) -> None:
+    # A race is found as well, unless the multiplying warp misuses the barrier before it.
+    taken = "plgpu.barrier_wait(loaded.at[slot])"
+    library = Path(__file__).parents[2] / "specs" / "library"
+    source = (library / "blackwell_matmul.py").read_text()
+    assert taken in source
+    (tmp_path / "mutant.py").write_text(source.replace(taken, "pass"))
+    kernel = {
+        "name": "mutant",
+        "entry": "mutant.py:matmul",
+        "reference": "mutant.py:matmul_reference",
+        "tolerance": {"rtol": 0.01, "atol": 0.01},
         "args": {"a": "bf16[128, 192]", "b": "bf16[192, 128]"},
         "static": {"tile_m": 128, "tile_n": 128, "tile_k": 64, "max_concurrent_steps": 2},
         "targets": ["sm_100a"],
-    },
-}
-
-
-def _mutated(module: str, taken: str) -> str:
-    source = (LIBRARY / f"{module}.py").read_text()
-    assert taken in source
-    return source.replace(taken, "pass")
-
-
-def _kernel(name: str, module: str, file: str) -> dict[str, Any]:
-    known = FUNCTIONS[module]
-    entry = f"{file}:{known['entry']}"
-    tolerance = {"rtol": 0.01, "atol": 0.01}
-    rest = {"entry": entry, "reference": f"{entry}_reference", "tolerance": tolerance}
-    return {**known, "name": name, **rest}
-
-
-@pytest.fixture(scope="module")
-def mutants(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
-    folder = tmp_path_factory.mktemp("mutants")
-    kernels = []
-    for name, (module, taken, _) in MUTANTS.items():
-        (folder / f"{name}.py").write_text(_mutated(module, taken))
-        kernels.append(_kernel(name, module, f"{name}.py"))
-    (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
-    return checking.check(folder, "spec.yaml", "--json")
-
-
-@needs_new
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_found_as_far_as_the_interpreter_sees(name: str, mutants: Any) -> None:
-    result, rule = mutants.results[name], MUTANTS[name][2]
-    found = [finding for finding in result["findings"] if finding["rule"] == rule]
+    }
+    (tmp_path / "spec.yaml").write_text(checking.spec_of(kernel))
+    result = checking.check(tmp_path, "spec.yaml", "--json").results["mutant"]
+    found = [finding for finding in result["findings"] if finding["rule"] == "barrier-misuse"]
     assert found, result
-    for finding in found:
-        assert Path(finding["location"]["file"]).name == f"{name}.py"
-    if rule == "barrier-misuse":
-        ended = "the error ended the kernel; races that only its rest shows may be missing"
-        assert ended in result["notes"]
+    assert {Path(finding["location"]["file"]).name for finding in found} == {"mutant.py"}
+    ended = "the error ended the kernel; races that only its rest shows may be missing"
+    assert ended in result["notes"]
 
 
 RACE = """RACE DETECTED

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,40 +103,3 @@ def test_nothing_is_found_in_a_kernel_of_the_library(
     (result,) = report[spec, arch]["results"]
     assert (result["status"], result["findings"]) == ("passed", [])
     assert "numbers are not compared" not in json.dumps(result["notes"])
-
-
-ELSEWHERE = ("sm_80", "sm_120a")
-"""The architectures that lack what each of `ONLY_ON` needs."""
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
-    """Compile kernels where they are not offered; return what is said, by spec and architecture."""
-    files = [LIBRARY / f"{spec}.yaml" for spec in ONLY_ON]
-    points = " or ".join(_first_point(file, *ELSEWHERE) for file in files)
-    targets = [word for arch in ELSEWHERE for word in ("--target", arch)]
-    ran = subprocess.run(
-        [sys.executable, "-P", "-m", "pallasc", "build", *files, *targets, "-k", points,
-         "--jobs", "1", "--json", "--store", tmp_path_factory.mktemp("elsewhere")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 1, ran.stderr
-    return {
-        (row["name"], row["arch"]): (row["error"] or {}).get("message", "compiled")
-        for row in json.loads(ran.stdout)["variants"]
-    }
-
-
-@pytest.mark.parametrize("spec", ONLY_ON)
-@pytest.mark.parametrize("arch", ELSEWHERE)
-def test_a_kernel_that_is_not_offered_says_what_the_gpu_lacks(
-    spec: str, arch: str, elsewhere: dict[tuple[str, str], str]
-) -> None:
-    said = elsewhere[spec, arch]
-    # The first of several, in the order of the JAX in use.
-    if "uses set_max_registers" in said or "uses asynchronous copies by TMA" in said:
-        assert arch == "sm_80"
-    elif spec == "blackwell_matmul":
-        assert f"uses tensor memory (tcgen05_mma), which {arch} does not have" in said
-    else:
-        assert f"uses warpgroup matrix instructions (wgmma_ref), which {arch} does not" in said

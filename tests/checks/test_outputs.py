@@ -27,23 +27,8 @@ from pallasc.cli.output.code_hosts import github_commands, sarif
 from pallasc.cli.output.junit import junit_xml
 from pallasc.cli.output.outcome import check_run, checked
 from pallasc.cli.output.progress import Progress
-from pallasc.cli.output.reports import check_json
 from pallasc.cli.output.text import Screen
 from pallasc.errors import Location, SpecError
-
-
-def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
-    ran = checking.check(checked.folder, "spec.yaml")
-    assert "passed       interpreter  sound@h100-sxm  from the store" in ran.out
-    assert (
-        "found        interpreter  waits_twice@h100-sxm  from the store\n  kernels.py:" in ran.out
-    )
-    assert ": error: the only running thread waits forever: " in ran.out
-    assert "[deadlock]" in ran.out
-    assert "\ndeadlock: All threads that still run" in ran.out
-    assert "5 variants in " in ran.err
-    assert "1 passed, 4 found; " in ran.err
-    assert ran.err.rstrip().endswith("5 from the store")
 
 
 def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
@@ -84,11 +69,25 @@ def _sarif(report: Report, root: Path) -> Any:
     return json.loads(sarif(check_run(report), rules_of(LEVELS.values()), root, version="1"))
 
 
-def test_sarif_has_rules_with_help_and_places_in_the_repository(
+def test_one_run_writes_lines_sarif_junit_and_annotations(
     checked: Any, checking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
-    checking.check(checked.folder, "spec.yaml", "--sarif", "out/findings.sarif")
+    files = ("--sarif", "out/findings.sarif", "--junit", "report.xml")
+    ran = checking.check(checked.folder, "spec.yaml", *files, "--annotations", "github")
+    assert "passed       interpreter  sound@h100-sxm  from the store" in ran.out
+    assert (
+        "found        interpreter  waits_twice@h100-sxm  from the store\n  kernels.py:" in ran.out
+    )
+    assert ": error: the only running thread waits forever: " in ran.out
+    assert "[deadlock]" in ran.out
+    assert "\ndeadlock: All threads that still run" in ran.out
+    assert "5 variants in " in ran.err
+    assert "1 passed, 4 found; " in ran.err
+    assert ran.err.rstrip().splitlines()[-1].endswith("5 from the store")
+    (line,) = [line for line in ran.err.splitlines() if "title=deadlock%3A waits_twice" in line]
+    assert line.startswith("::error file=kernels.py,line=")
+
     data = json.loads((checked.folder / "out" / "findings.sarif").read_text())
     results = _assert_sarif(data, checked.folder.resolve())
     assert {result["ruleId"] for result in results} >= {"deadlock", "wrong-numbers"}
@@ -96,6 +95,18 @@ def test_sarif_has_rules_with_help_and_places_in_the_repository(
     dead = next(result for result in results if result["ruleId"] == "deadlock")
     assert dead["relatedLocations"]
     assert "Variants: waits_twice@h100-sxm" in dead["message"]["text"]
+
+    (suite,) = ElementTree.parse(checked.folder / "report.xml").getroot().findall("testsuite")
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
+        "interpreter",
+        "5",
+        "4",
+    )
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    failure = cases["doubled@h100-sxm"].find("failure")
+    assert failure is not None
+    assert failure.get("type") == "wrong-numbers"
+    assert cases["sound@h100-sxm"].find("failure") is None
 
 
 @pytest.mark.parametrize(("option", "begins"), [("--sarif", '{\n "$schema"'), ("--junit", "<?xml")])
@@ -124,28 +135,6 @@ def test_two_reports_on_the_standard_output_are_refused(
     assert f"{both} both write to the standard output: name a file for --sarif.\n" in ran.err
 
 
-def test_junit_has_a_suite_a_level_and_a_failure_a_finding(checked: Any, checking: Any) -> None:
-    checking.check(checked.folder, "spec.yaml", "--junit", "report.xml")
-    top = ElementTree.parse(checked.folder / "report.xml").getroot()
-    (suite,) = top.findall("testsuite")
-    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
-        "interpreter",
-        "5",
-        "4",
-    )
-    cases = {case.get("name"): case for case in suite.findall("testcase")}
-    failure = cases["doubled@h100-sxm"].find("failure")
-    assert failure is not None
-    assert failure.get("type") == "wrong-numbers"
-    assert cases["sound@h100-sxm"].find("failure") is None
-
-
-def test_github_gets_a_finding_at_its_line(checked: Any, checking: Any) -> None:
-    ran = checking.check(checked.folder, "spec.yaml", "--annotations", "github")
-    (line,) = [line for line in ran.err.splitlines() if "title=deadlock%3A waits_twice" in line]
-    assert line.startswith("::error file=kernels.py,line=")
-
-
 def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking: Any) -> None:
     (project / "spec.yaml").write_text("schema: 1\nkernels: 3\n")
     ran = checking.check(
@@ -160,27 +149,12 @@ def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking
     assert "::error " in ran.err
 
 
-def test_an_interrupt_is_told_with_what_is_left(tmp_path: Path) -> None:
+def test_an_interrupt_is_told_with_what_is_left() -> None:
     done = VariantCheck("done@h100", None, None, None, (from_findings("interpreter", ()),))
     left = VariantCheck("left@h100", None, None, None)
     report = Report((done, left), 1.5, ("interpreter",), interrupted=True)
     assert (report.exit_code, report.left) == (130, 1)
     assert _summary(report) == "2 variants in 1.5 s: 1 passed, interrupted, 1 left"
-    (run,) = json.loads(sarif(check_run(report), {}, tmp_path, version="1"))["runs"]
-    (invocation,) = run["invocations"]
-    assert invocation["executionSuccessful"] is False
-    (note,) = invocation["toolExecutionNotifications"]
-    line = "not checked  interpreter  left@h100: interrupted"
-    told = f"interrupted\n{line}"
-    assert note["message"]["text"] == told
-    assert [*interrupted_lines(check_run(report))] == [line]
-    assert [row["interrupted"] for row in check_json(check_run(report), report)["variants"]] == [
-        [],
-        ["interpreter"],
-    ]  # type: ignore[attr-defined]
-    (suite,) = ElementTree.fromstring(junit_xml(check_run(report), tmp_path))
-    assert (suite.get("tests"), suite.get("errors")) == ("2", "1")
-    assert suite.find("testcase[@name='left@h100']/error") is not None
     many = Report((left,) * 25, 1.5, ("interpreter",), interrupted=True)
     assert [*interrupted_lines(check_run(many))][20:] == ["not checked  and 5 more"]
 

@@ -25,7 +25,7 @@ def temporaries(x):
 
 def summed(x, start):
     def body(a, b, c, o, bar, smem):
-        first = jax.lax.axis_index("g") + start
+        first = jax.lax.axis_index("i") + start
         o[...] = a[pl.ds(first, 128)] + b[pl.ds(first, 128)] + c[pl.ds(first, 128)]  # the loads
 
     return kernel(body)(*temporaries(x))
@@ -39,24 +39,9 @@ def past_the_end(x):
     return summed(x, 64)
 
 
-def before_the_start(x):
-    return summed(x, -64)
-
-
-def array_and_part(x):
-    def body(a, b, o, bar, smem):
-        o[...] = a[pl.ds(128, 128)] + b[pl.ds(0, 128)]
-
-    a = jnp.sort(jnp.concatenate([x, -x]))
-    return kernel(body)(a, a[128:]) / 2
-
-
 def added(x):
     return sum(temporaries(x))
 
-
-def part(x):
-    return jnp.sort(jnp.concatenate([x, -x]))[128:]
 
 def too_early(x):
     def first(x):
@@ -80,14 +65,7 @@ def too_early(x):
         return kernel(body)(x)
 
     return second(first(x))
-"""
 
-UNWRITTEN = """\
-import jax
-import jax.numpy as jnp
-from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 LANE = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane)
@@ -101,12 +79,9 @@ def through_tiles(fill):
         plgpu.copy_smem_to_gmem(tiles, o)
         plgpu.wait_smem_to_gmem(0)
 
-    return plgpu.kernel(
-        body,
-        out_type=jax.ShapeDtypeStruct((64, 64), jnp.bfloat16),
-        scratch_types=[plgpu.SMEM((64, 64), jnp.bfloat16, transforms=TILED)],
-        compiler_params=LANE,
-    )
+    memory = [plgpu.SMEM((64, 64), jnp.bfloat16, transforms=TILED)]
+    options = {"dtype": jnp.bfloat16, "memory": memory, "compiler_params": LANE}
+    return lambda x: run(body, x, shape=(64, 64), **options)
 
 
 def swapped(x):
@@ -124,19 +99,11 @@ def old_is_used(x):
     return through_tiles(fill)(x)
 
 
-def half(fill):
-    def body(x, o):
-        o[pl.ds(0, 128)] = jnp.full((128,), fill, jnp.int32)
-
-    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((256,), jnp.int32))
-
-
 def half_of_ones(x):
-    return half(-1)(x)
+    def body(x, o):
+        o[pl.ds(0, 128)] = jnp.full((128,), -1, jnp.int32)
 
-
-def half_of_sevens(x):
-    return half(7)(x)
+    return run(body, x, shape=(256,), dtype=jnp.int32)
 
 
 def meeting(x):
@@ -147,13 +114,7 @@ def meeting(x):
         pl.semaphore_wait(met, 152, decrement=False)
         o[i] = x[...]
 
-    return plgpu.kernel(
-        body,
-        out_type=jax.ShapeDtypeStruct((152, 128), jnp.float32),
-        scratch_types=[plgpu.SMEM((48 * 1024,), jnp.float32)],
-        grid=(152,),
-        grid_names=("i",),
-    )(x)
+    return run(body, x, shape=(152, 128), memory=[plgpu.SMEM((48 * 1024,), jnp.float32)], grid=152)
 
 
 def halved(x):
@@ -164,44 +125,12 @@ def ones(x):
     return jnp.full((256,), -1, jnp.int32)
 
 
-def sevens(x):
-    return jnp.full((256,), 7, jnp.int32)
-
-
 def rows(x):
     return jnp.tile(x, (152, 1))
-"""
-
-FENCES = """\
-import functools
-import jax
-import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
-
-TILES = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-
-
-def multiplied(body, a, b, orders, rows, tmem):
-    return plgpu.kernel(
-        body,
-        out_type=jax.ShapeDtypeStruct((rows, 128), jnp.float32),
-        scratch_types=[
-            plgpu.SMEM((128, 64), jnp.float16, transforms=TILES),
-            plgpu.SMEM((64, 128), jnp.float16, transforms=TILES),
-            plgpu.TMEM((128, 128), jnp.float32),
-            tmem,
-            plgpu.Barrier(num_arrivals=2),
-            plgpu.Barrier(orders_tensor_core=True),
-            plgpu.Barrier(orders_tensor_core=orders),
-        ],
-        num_threads=2,
-        thread_name="wg",
-    )(a, b)
 
 
 def loaded(a, b, orders):
-    def body(a, b, o, a_smem, b_smem, acc, _, full, done, free):
+    def body(a, b, o, a_smem, b_smem, acc, full, done, free):
         @pl.when(jax.lax.axis_index("wg") == 0)
         def _():
             plgpu.copy_gmem_to_smem(a, a_smem, full)
@@ -220,68 +149,48 @@ def loaded(a, b, orders):
             plgpu.barrier_wait(done)
             o[pl.ds(128, 128)] = plgpu.async_load_tmem(acc)
 
-    return multiplied(body, a, b, orders, 256, plgpu.TMEM((128, 128), jnp.float32))
+    memory = [
+        plgpu.SMEM((128, 64), jnp.float16, transforms=TILED),
+        plgpu.SMEM((64, 128), jnp.float16, transforms=TILED),
+        plgpu.TMEM((128, 128), jnp.float32),
+        plgpu.Barrier(num_arrivals=2),
+        plgpu.Barrier(orders_tensor_core=True),
+        plgpu.Barrier(orders_tensor_core=orders),
+    ]
+    return run(body, a, b, shape=(256, 128), memory=memory, num_threads=2, thread_name="wg")
 
 
-def stored(a, b, orders):
-    def body(a, b, o, _, b_smem, acc, a_tmem, full, done, ready):
-        @pl.when(jax.lax.axis_index("wg") == 0)
-        def _():
-            plgpu.copy_gmem_to_smem(b, b_smem, full)
-            plgpu.barrier_arrive(full)
-            plgpu.barrier_wait(full)
-            plgpu.barrier_wait(ready)
-            plgpu.tcgen05_mma(acc, a_tmem, b_smem, done, accumulate=False)  # reads what is stored
-            plgpu.barrier_wait(done)
-            o[...] = plgpu.async_load_tmem(acc)
-
-        @pl.when(jax.lax.axis_index("wg") == 1)
-        def _():
-            layout = plgpu.Layout.TCGEN05
-            plgpu.async_store_tmem(a_tmem, plgpu.load(a.at[...], layout=layout, optimized=False))
-            plgpu.commit_tmem()
-            plgpu.barrier_arrive(ready)
-
-    return multiplied(body, a, b, orders, 128, plgpu.TMEM((128, 64), jnp.float16, packed=True))
+def loaded_in_order(a, b):
+    return loaded(a, b, True)
 
 
-loaded_in_order = functools.partial(loaded, orders=True)
-loaded_too_early = functools.partial(loaded, orders=False)
-stored_in_order = functools.partial(stored, orders=True)
-stored_too_late = functools.partial(stored, orders=False)
-
-
-def one(a, b):
-    return jnp.dot(a, b, preferred_element_type=jnp.float32)
+def loaded_too_early(a, b):
+    return loaded(a, b, False)
 
 
 def two(a, b):
-    return jnp.concatenate([one(a, b)] * 2)
+    return jnp.concatenate([jnp.dot(a, b, preferred_element_type=jnp.float32)] * 2)
 """
 
-REFERENCES = {
-    "within": "added",
-    "past_the_end": "added",
-    "before_the_start": "added",
-    "array_and_part": "part",
-    "too_early": "same",
-}
-HALVED = {"args": ["f32[64, 64]"], "reference": "unwritten.py:halved"}
+HALVED = {"args": ["f32[64, 64]"], "reference": "kernels.py:halved"}
 PRODUCT = {
     "args": ["f16[128, 64]", "f16[64, 128]"],
+    "reference": "kernels.py:two",
     "tolerance": {"atol": 0.01},
     "targets": ["sm_100a"],
 }
+KERNELS: list[dict[str, Any]] = [
+    {"name": "within", "reference": "kernels.py:added"},
+    {"name": "past_the_end", "reference": "kernels.py:added"},
+    {"name": "too_early"},
+]
 LATER: list[dict[str, Any]] = [
     {"name": "swapped", **HALVED},
     {"name": "old_is_used", **HALVED},
-    {"name": "half_of_ones", "reference": "unwritten.py:ones"},
-    {"name": "half_of_sevens", "reference": "unwritten.py:sevens"},
-    {"name": "meeting", "reference": "unwritten.py:rows", "targets": ["gb200", "b200"]},
-    {"name": "loaded_in_order", "reference": "fences.py:two", **PRODUCT},
-    {"name": "loaded_too_early", "reference": "fences.py:two", **PRODUCT},
-    {"name": "stored_in_order", "reference": "fences.py:one", **PRODUCT},
-    {"name": "stored_too_late", "reference": "fences.py:one", **PRODUCT},
+    {"name": "half_of_ones", "reference": "kernels.py:ones"},
+    {"name": "meeting", "reference": "kernels.py:rows", "targets": ["gb200", "b200"]},
+    {"name": "loaded_in_order", **PRODUCT},
+    {"name": "loaded_too_early", **PRODUCT},
 ]
 """Kernels that are spelled for JAX 0.11 and later."""
 
@@ -298,15 +207,7 @@ def all_results(
     """Return results by kernel and target."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "kernels.py").write_text(source)
-    (folder / "unwritten.py").write_text(UNWRITTEN)
-    (folder / "fences.py").write_text(FENCES)
-    kernels: list[dict[str, Any]] = [
-        {"name": name, "reference": f"kernels.py:{reference}"}
-        for name, reference in REFERENCES.items()
-    ]
-    for kernel in [] if OLD else LATER:
-        file = kernel["reference"].partition(":")[0]
-        kernels.append({"entry": f"{file}:{kernel['name']}", **kernel})
+    kernels = KERNELS if OLD else [*KERNELS, *LATER]
     (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
     words = ("spec.yaml", "--json", "--level", "artifact", "--schedules", "2")
     variants = checking.check(folder, *words).report["variants"]
@@ -325,16 +226,9 @@ def line_of(text: str, source: str) -> int:
     return number
 
 
-@pytest.mark.parametrize("name", ["within", "array_and_part"])
-def test_temporaries_and_parts_of_them_are_read_to_their_ends(name: str, results: Any) -> None:
-    assert results[name]["status"] == "passed", results[name]
-
-
-@pytest.mark.parametrize("name", ["past_the_end", "before_the_start"])
-def test_a_temporary_is_not_read_where_it_ends_or_before_it(
-    name: str, results: Any, source: str
-) -> None:
-    (finding,) = results[name]["findings"]
+def test_a_temporary_is_read_to_its_end_and_not_further(results: Any, source: str) -> None:
+    assert results["within"]["status"] == "passed", results["within"]
+    (finding,) = results["past_the_end"]["findings"]
     assert finding["rule"] == "out-of-bounds"
     assert finding["location"]["line"] == line_of("# the loads", source)
 
@@ -380,20 +274,19 @@ def test_the_load_of_a_swap_whose_old_value_nobody_uses_is_no_fault(results: Any
 
 
 @spelled_for_later
-def test_an_old_value_that_is_used_is_an_uninitialized_read(results: Any) -> None:
+def test_an_old_value_that_is_used_is_an_uninitialized_read(results: Any, source: str) -> None:
     findings = results["old_is_used"]["findings"]
     assert {finding["rule"] for finding in findings} == {"uninitialized-read"}
-    line = line_of("  # OLD", UNWRITTEN)
+    line = line_of("  # OLD", source)
     assert {f["location"]["line"] for f in findings} & {line - 1, line}
 
 
 @spelled_for_later
-@pytest.mark.parametrize("name", ["half_of_ones", "half_of_sevens"])
 def test_integers_that_nothing_wrote_are_found_even_where_they_would_be_right(
-    name: str, results: Any
+    results: Any,
 ) -> None:
     """The bytes of memory that nothing wrote are all ones in the first schedule."""
-    (finding,) = results[name]["findings"]
+    (finding,) = results["half_of_ones"]["findings"]
     assert finding["rule"] == "uninitialized-read"
     assert "out[128] depends on memory that was never written" in finding["message"]
 
@@ -406,24 +299,10 @@ def test_as_many_blocks_meet_as_the_model_has_multiprocessors(all_results: Any) 
 
 
 @spelled_for_later
-@pytest.mark.parametrize("name", ["loaded_in_order", "stored_in_order"])
-def test_a_barrier_that_orders_the_tensor_core_is_enough(name: str, results: Any) -> None:
-    assert results[name]["status"] == "passed", results[name]
-
-
-@spelled_for_later
-@pytest.mark.parametrize(
-    ("name", "text", "accesses"),
-    [
-        ("loaded_too_early", "the second product", "the load and the tcgen05.mma that overwrites"),
-        ("stored_too_late", "reads what is stored", "the store and the tcgen05.mma that reads"),
-    ],
-)
-def test_a_barrier_that_does_not_is_found_at_the_line_of_the_product(
-    name: str, text: str, accesses: str, results: Any
-) -> None:
-    (finding,) = results[name]["findings"]
+def test_a_barrier_that_does_not_order_the_tensor_core_is_found(results: Any, source: str) -> None:
+    assert results["loaded_in_order"]["status"] == "passed", results["loaded_in_order"]
+    (finding,) = results["loaded_too_early"]["findings"]
     assert finding["rule"] == "race"
-    assert accesses in finding["message"]
+    assert "the load and the tcgen05.mma that overwrites" in finding["message"]
     assert "orders_tensor_core=True" in finding["message"]
-    assert finding["location"]["line"] == line_of(text, FENCES)
+    assert finding["location"]["line"] == line_of("the second product", source)

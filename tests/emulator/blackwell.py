@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.tensors import tensor_memory
+from pallasc.emulator.tensors import tcgen05, tensor_memory
+from pallasc.emulator.tensors.tcgen05_instructions import parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
+
+A_AT, B_AT = 1024, 96 * 1024
 
 MODES = {16: 0, 128: 2, 64: 4, 32: 6, "128B32": 1}
 DTYPES = {
@@ -171,31 +175,57 @@ def shared_with(*operands: tuple[int, np.ndarray]) -> np.ndarray:
     return shared
 
 
-def read_lanes(memory: TensorMemory, address: int, columns: int) -> np.ndarray:
-    """All 128 lanes by `.32x32b` loads of four warps: uint32[128, columns]."""
+def read_lanes(
+    memory: TensorMemory, address: int, columns: int, dtype: Any = np.float32
+) -> np.ndarray:
+    """All 128 lanes by `.32x32b` loads of four warps: dtype[128, columns]."""
     move = tensor_memory.parse_move("tcgen05.ld.sync.aligned.32x32b.x8.b32")
     out = np.empty((128, columns), np.uint32)
     for warp in range(4):
         for column in range(0, columns, 8):
             registers = tensor_memory.load(memory, address + column, warp, move)
             out[warp * 32 : warp * 32 + 32, column : column + 8] = registers.T
-    return out
+    return out.view(dtype)
 
 
-def read_mosaic_fragments(memory: TensorMemory, address: int, columns: int) -> np.ndarray:
-    """An accumulator f32[128, columns] as Mosaic's `_load_32xcols` reads its default layout."""
-    units = min(columns // 8, 8)
-    move = tensor_memory.parse_move(f"tcgen05.ld.sync.aligned.16x256b.x{units}.b32")
-    out = np.empty((128, columns), np.uint32)
-    for warp in range(4):
-        for half in range(2):
-            for first in range(0, columns, 8 * units):
-                registers = tensor_memory.load(
-                    memory, address + (half * 16 << 16) + first, warp, move
-                )
-                for r in range(len(registers)):
-                    for thread in range(32):
-                        row = warp * 32 + half * 16 + r % 4 // 2 * 8 + thread // 4
-                        column = first + r // 4 * 8 + thread % 4 * 2 + r % 2
-                        out[row, column] = registers[r, thread]
-    return out.view(np.float32)
+def place(matrix: np.ndarray, mode: int | str = 32, *, mn: bool = False) -> Operand:
+    """Lay a matrix out with K or MN contiguous, in steps of 32 bytes of K."""
+    if mn:
+        return mn_major(matrix, mode, step_k=32 // matrix.dtype.itemsize)
+    return k_major(as_bytes(matrix), int(mode))
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64) @ b.astype(np.float64).T
+
+
+def multiply(
+    mnemonic: str,
+    idesc: int,
+    a: Operand | int,
+    b: Operand,
+    memories: list[TensorMemory],
+    *,
+    step: int = 0,
+    adds: bool | None = None,
+    d: int = 0,
+    shared: list[np.ndarray] | None = None,
+    **options: Any,
+) -> None:
+    """Issue a step of a product; `a` may be an address in tensor memory."""
+    in_memory = isinstance(a, int)
+    if shared is None:
+        operands = [(B_AT, b.data)] if in_memory else [(A_AT, a.data), (B_AT, b.data)]
+        shared = [shared_with(*operands)]
+    tcgen05.mma(
+        parse_mma(f"tcgen05.mma{mnemonic}"),
+        idesc,
+        d,
+        a if in_memory else a.descriptor(A_AT, step),
+        in_memory,
+        b.descriptor(B_AT, step),
+        shared,
+        memories,
+        step > 0 if adds is None else adds,
+        **options,
+    )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from small_kernels import Run
@@ -113,3 +114,39 @@ def bits_of(kind: str) -> int:
 def dtype_of(kind: str) -> np.dtype[Any]:
     """Return the integers that a PTX type is made of; floats are words."""
     return np.dtype(("i" if kind[0] == "s" else "u") + str(bits_of(kind) // 8))
+
+
+HALVES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+FLOATS: dict[str, Any] = {**HALVES, "f32": np.float32, "f64": np.float64}
+
+
+def element_of(kind: str) -> np.dtype[Any]:
+    """Return the dtype of the elements of a type."""
+    return np.dtype(FLOATS.get(kind.removesuffix("x2")) or dtype_of(kind))
+
+
+def combined(operation: str, kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Return what an operation makes of what memory holds and what comes, element by element."""
+    dtype = element_of(kind)
+    if dtype.kind not in "ui":
+        function = {"add": np.add, "min": np.minimum, "max": np.maximum}[operation]
+        return function(old.astype(np.float64), new.astype(np.float64)).astype(dtype)
+    function = {
+        "add": lambda a, b: a + b, "min": min, "max": max, "exch": lambda a, b: b,
+        "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
+        "inc": lambda a, b: 0 if a >= b else a + 1,
+        "dec": lambda a, b: b if a == 0 or a > b else a - 1,
+    }[operation]  # fmt: skip
+    pairs = zip(old.view(dtype).tolist(), new.view(dtype).tolist(), strict=True)
+    words = [function(a, b) % (1 << 8 * dtype.itemsize) for a, b in pairs]
+    return np.array(words, f"u{dtype.itemsize}").view(dtype)
+
+
+def numbers(operation: str, kind: str, count: int, seed: int) -> np.ndarray:
+    """Return random numbers for an operation; those of floats are small, and their sums exact."""
+    generator = np.random.default_rng(seed)
+    dtype = element_of(kind)
+    if dtype.kind not in "ui":
+        return generator.integers(-9, 10, count).astype(dtype)
+    high = 12 if operation in ("inc", "dec") else 1 << 8 * dtype.itemsize
+    return generator.integers(0, high, count, np.uint64).astype(f"u{dtype.itemsize}").view(dtype)

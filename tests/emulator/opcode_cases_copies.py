@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from opcode_cases import FIRST, LANES, READY, SHOW, WAIT, Case, bits_of, dtype_of, of
+from opcode_cases import (
+    FIRST,
+    LANES,
+    READY,
+    SHOW,
+    WAIT,
+    Case,
+    bits_of,
+    combined,
+    element_of,
+    numbers,
+    of,
+)
 from small_kernels import Run
 
 from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
@@ -75,48 +87,15 @@ def prefetch_of_bytes(opcode: str) -> Case:
 @of("cp.reduce.async.bulk")
 def bulk_reduction(opcode: str) -> Case:
     operation, kind = [p for p in opcode.split(".") if p != "noftz"][-2:]
-    held, given, result = reduced(operation, kind, 256)
+    held, given = (numbers(operation, kind, 256 // element_of(kind).itemsize, n) for n in (3, 4))
     return Case(
         f"{FIRST} mov.u32 %r20, s; mad.lo.u32 %r21, %t, 8, %r20; mad.wide.u32 %rd20, %t, 8, %a1;"
         "ld.global.b64 %rd21, [%rd20]; st.shared.b64 [%r21], %rd21; fence.proxy.async; bar.sync 0;"
         + hinted(opcode, "[%a0], [s], 256") + DONE,
         None,
         (held, given),
-        {0: result},
+        {0: combined(operation, kind, held, given)},
     )  # fmt: skip
-
-
-def reduced(operation: str, kind: str, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what memory holds, what comes, and what they make of each other."""
-    import ml_dtypes
-
-    generator = np.random.default_rng(3)
-    floats: dict[str, Any] = {
-        "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64,
-    }  # fmt: skip
-    if kind in floats:
-        count = size // np.dtype(floats[kind]).itemsize
-        a, b = (generator.integers(-50, 50, count) for _ in range(2))
-        functions = {"add": np.add, "min": np.minimum, "max": np.maximum}
-        result = functions[operation](a, b)
-        return a.astype(floats[kind]), b.astype(floats[kind]), result.astype(floats[kind])
-    dtype = dtype_of(kind)
-    high = 9 if operation in ("inc", "dec") else 1 << bits_of(kind)
-    held, given = (
-        generator.integers(0, high, size // dtype.itemsize, np.uint64)
-        .astype(f"u{dtype.itemsize}")
-        .view(dtype)
-        for _ in range(2)
-    )
-    pairs = zip(map(int, held), map(int, given), strict=True)
-    function = {
-        "add": lambda a, b: a + b, "min": min, "max": max, "and": lambda a, b: a & b,
-        "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
-        "inc": lambda a, b: 0 if a >= b else a + 1,
-        "dec": lambda a, b: b if a == 0 or a > b else a - 1,
-    }[operation]  # fmt: skip
-    words = [function(a, b) % (1 << bits_of(kind)) for a, b in pairs]
-    return held, given, np.array(words, f"u{dtype.itemsize}")
 
 
 # Sizes and boxes of maps, and where the box begins: minor dimension first, 32 words in a box.
@@ -236,15 +215,9 @@ def tensor_reduction(opcode: str) -> Case | None:
         return None
     operations = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
     operation = next(part for part in opcode.split(".") if part in operations)
-    old, new = tensor.values.astype(np.int64), LANES.astype(np.int64) * 3
-    result = {
-        "add": old + new, "min": np.minimum(old, new), "max": np.maximum(old, new),
-        "and": old & new, "or": old | new, "xor": old ^ new,
-        "inc": np.where(old >= new, 0, old + 1),
-        "dec": np.where((old == 0) | (old > new), new, old - 1),
-    }[operation]  # fmt: skip
+    result = combined(operation, "u32", tensor.values, LANES * 3)
     lines = FIRST + TRIPLE + hinted(opcode, f"{tensor.where}, [s]") + DONE
-    changed = {0: tensor.with_values(result.astype("u4"))}
+    changed = {0: tensor.with_values(result)}
     return Case(lines, None, tensor.arrays, changed, prepare=tensor.prepare)
 
 
@@ -257,9 +230,9 @@ def store_to_another_block(opcode: str) -> Case:
     letter = "rd" if size == 8 else "r"
     names = [f"%{letter}{40 + n}" for n in range(count)]
     source = names[0] if count == 1 else "{" + ", ".join(names) + "}"
-    held, given, result = reduced(operation if reduces else "add", "u" + kind[1:], 32 * size)
-    if reduces:
-        held, given, result = reduced(operation, kind, 32 * size)
+    as_number = kind if reduces else f"u{8 * size}"
+    operation = operation if reduces else "add"
+    held, given = (numbers(operation, as_number, 32, n) for n in (3, 4))
     fill = "".join(f"ld.global.b{8 * size} {n}, [%rd20+{at * size}];" for at, n in enumerate(names))
     back = "".join(
         f"ld.shared.b{8 * size} {n}, [%r22+{at * size}]; st.global.b{8 * size} [%out+{at * size}],"
@@ -276,7 +249,7 @@ def store_to_another_block(opcode: str) -> Case:
         "mapa.shared::cluster.u32 %r31, %r22, %r30; mapa.shared::cluster.u32 %r32, %r24, %r30;"
         f"{opcode} [%r31], {source}, [%r32]; {WAIT} {back} barrier.cluster.arrive;"
         "barrier.cluster.wait;",
-        np.tile(result if reduces else sent, 2),
+        np.tile(combined(operation, kind, held, given) if reduces else sent, 2),
         (sent, held),
         options={"blocks": 2, "cluster": 2, "width": width},
     )

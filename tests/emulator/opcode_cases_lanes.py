@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
-from opcode_cases import FIRST, LANES, MEMORY, SHOW, Case, bits_of, of, register_of
+from opcode_cases import FIRST, LANES, MEMORY, SHOW, Case, bits_of, combined, of, register_of
 from small_kernels import Run
 
 RANDOM = np.random.default_rng(5).integers(0, 1 << 32, 64, np.uint32)
 LOAD = "mad.wide.u32 %rd9, %t, 4, %a0; ld.global.b32 %r9, [%rd9];"
 PRINTING = """
 .extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);
-.global .align 1 .b8 text[8] = {37, 117, 33, 37, 120, 0};
-"""  # "%u!%x"
+.global .align 1 .b8 text[32] = {37, 100, 32, 37, 117, 32, 37, 46, 50, 102, 32, 37, 108, 108, 100,
+  33, 37, 120, 0};
+"""  # "%d %u %.2f %lld!%x"
 
 
 @of("bra")
@@ -38,12 +41,13 @@ def trap(opcode: str) -> Case:
 @of("call")
 def call(opcode: str) -> Case:
     def look(kernel: Run) -> None:
-        assert kernel.machine.printed == ["3!1f"]
+        assert kernel.machine.printed == ["0 0 3.00 -5!0", "-1 4294967295 3.00 -5!1"]
 
     return Case(
-        "setp.eq.u32 %p1, %t, 3; @!%p1 ret; mov.u32 %r1, 31; mov.u64 %rd1, l;"
-        "cvta.local.u64 %rd2, %rd1; st.local.u32 [%rd1], %t; st.local.u32 [%rd1+4], %r1;"
-        "mov.u64 %rd3, text; cvta.global.u64 %rd4, %rd3;"
+        "setp.lt.u32 %p1, %t, 2; @!%p1 ret; neg.s32 %r1, %t; mov.b64 %rd5, 0x4008000000000000;"
+        "mov.b64 %rd6, -5; mov.u64 %rd1, l; cvta.local.u64 %rd2, %rd1; st.local.u32 [%rd1], %r1;"
+        "st.local.u32 [%rd1+4], %r1; st.local.b64 [%rd1+8], %rd5; st.local.b64 [%rd1+16], %rd6;"
+        "st.local.u32 [%rd1+24], %t; mov.u64 %rd3, text; cvta.global.u64 %rd4, %rd3;"
         "{ .param .b64 p0; .param .b64 p1; .param .b32 q; st.param.b64 [p0], %rd4;"
         f"st.param.b64 [p1], %rd2; {opcode} (q), vprintf, (p0, p1); ld.param.b32 %r9, [q]; }}",
         options={"module": PRINTING},
@@ -235,15 +239,9 @@ def reduction(opcode: str) -> Case:
         word = 0x7FFFFFFF if "NaN" in modifiers else int(best.view("u4"))
         lines = f"{LOAD} {opcode} %r1, %r9, -1; {SHOW}"
         return Case(lines, np.full(32, word, "u4"), (strange,))
-    numbers = [int(v) for v in values.view("i4" if kind == "s32" else "u4")]
-    total = numbers[0]
-    for number in numbers[1:]:
-        total = {
-            "add": total + number, "min": min(total, number), "max": max(total, number),
-            "and": total & number, "or": total | number, "xor": total ^ number,
-        }[operation]  # fmt: skip
+    total = functools.reduce(functools.partial(combined, operation, kind), values.reshape(32, 1))
     lines = f"{LOAD} {opcode} %r1, %r9, -1; {SHOW}"
-    return Case(lines, np.full(32, total % (1 << 32), "u4"), (values,))
+    return Case(lines, np.repeat(total, 32), (values,))
 
 
 @of("bar", "barrier")

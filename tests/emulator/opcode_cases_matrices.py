@@ -1,12 +1,13 @@
 """Cases of matrices in registers, of warpgroups, and of the tensor core and its memory.
 
-Where elements lie is tested element by element in `test_mma`, `test_wgmma` and `test_tcgen05`; here
-products are of ones, so that each result is the length of a row.
+Where elements lie for warpgroups and the tensor core is tested element by element in `test_wgmma`
+and `test_tcgen05`; here their products are of ones, so that each result is the length of a row.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import blackwell as bw
 import numpy as np
@@ -18,15 +19,15 @@ ONES = {
     "e5m2": 0x3C3C3C3C, "s8": 0x01010101, "u8": 0x01010101, "s4": 0x11111111, "u4": 0x11111111,
     "e2m1x2": 0x22222222,
 }  # fmt: skip
-BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "s4": 4, "u4": 4}
+BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "s4": 4, "u4": 4,
+        "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}  # fmt: skip
+TYPES: dict[str, Any] = {**bw.DTYPES, "f32": np.float32, "f64": np.float64, "s32": np.int32}
 
 
 def word_of(value: float, kind: str) -> int:
     """Return the register that holds a value, twice for f16."""
     if kind == "f16":
         return int(np.full(2, value, np.float16).view("u4")[0])
-    if kind == "f64":
-        return int(np.float64(value).view("u8"))
     return int(value) if kind == "s32" else int(np.float32(value).view("u4"))
 
 
@@ -43,9 +44,10 @@ def load_matrices(opcode: str) -> Case:
     pairs = np.ascontiguousarray(elements[:count]).view("u4").reshape(count, 32)
     stores = "".join(f"st.global.b32 [%out+{4 * n}], %r{40 + n};" for n in range(count))
     return Case(
-        "mov.u32 %r20, s; mad.lo.u32 %r21, %t, 16, %r20; mad.wide.u32 %rd20, %t, 16, %a0;"
-        "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd20]; st.shared.v4.b32 [%r21],"
-        f"{{%r1, %r2, %r3, %r4}}; bar.sync 0; {opcode} {names('r', 40, count)}, [%r21]; {stores}",
+        "mov.u32 %r20, s; xor.b32 %r22, %t, 21; mad.lo.u32 %r21, %r22, 16, %r20;"
+        "mad.wide.u32 %rd20, %t, 16, %a0; ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd20];"
+        "st.shared.v4.b32 [%r21], {%r1, %r2, %r3, %r4}; bar.sync 0;"
+        f"{opcode} {names('r', 40, count)}, [%r21]; {stores}",
         pairs.T,
         (WORDS,),
         options={"width": 4 * count},
@@ -66,7 +68,8 @@ def store_matrices(opcode: str) -> Case:
             elements = elements.transpose(0, 2, 1)
         rows = np.ascontiguousarray(elements).reshape(-1, 8).view(np.uint8)
     return Case(
-        "mov.u32 %r20, s; mad.lo.u32 %r21, %t, 16, %r20; mad.wide.u32 %rd20, %t, 16, %a0;"
+        "mov.u32 %r20, s; xor.b32 %r22, %t, 21; mad.lo.u32 %r21, %r22, 16, %r20;"
+        "mad.wide.u32 %rd20, %t, 16, %a0;"
         f"ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%rd20]; {opcode} [%r21],"
         f"{names('r', 1, count)}; bar.sync 0; ld.shared.v4.b32 {{%r5, %r6, %r7, %r8}}, [%r21];"
         "st.global.v4.b32 [%out], {%r5, %r6, %r7, %r8};",
@@ -76,31 +79,90 @@ def store_matrices(opcode: str) -> Case:
     )
 
 
+def a_place(lane: int, i: int, m: int, k: int, a: str) -> tuple[int, int]:
+    """Where element `a_i` of a lane lies, after "Matrix Fragments" of each shape."""
+    group, within = lane >> 2, lane % 4
+    if m == 8:
+        # m8n8k4 of f64, m8n8k16 of 8 bits, m8n8k32 of 4 bits: one register.
+        return group, within * (k // 4) + i
+    if a == "f64":
+        return group + 8 * (i % 2), within + 4 * (i // 2)
+    if a == "tf32":
+        return group + 8 * (i in (1, 3)), within + (4 if i >= 2 else 0)
+    if a in ("f16", "bf16"):
+        low = i < 2 or 4 <= i < 6
+        return group + (0 if low else 8), within * 2 + (i & 1) + (8 if i >= 4 else 0)
+    if BITS[a] == 8:
+        low = i < 4 or 8 <= i < 12
+        return group + (0 if low else 8), within * 4 + (i & 3) + (16 if i >= 8 else 0)
+    low = i < 8 or 16 <= i < 24
+    return group + (0 if low else 8), within * 8 + (i & 7) + (32 if i >= 16 else 0)
+
+
+def b_place(lane: int, i: int, k: int, b: str) -> tuple[int, int]:
+    """Row and column of element `b_i` of a lane."""
+    group, within = lane >> 2, lane % 4
+    if b in ("f64", "tf32"):
+        return within + 4 * i, group
+    if b in ("f16", "bf16"):
+        return within * 2 + (i & 1) + (8 if i >= 2 else 0), group
+    if BITS[b] == 8:
+        return within * 4 + (i & 3) + (16 if i >= 4 else 0), group
+    return within * 8 + (i & 7) + (32 if i >= 8 else 0), group
+
+
+def c_place(lane: int, i: int) -> tuple[int, int]:
+    """Row and column of element `c_i` of a lane."""
+    return (lane >> 2) + 8 * (i >> 1), lane % 4 * 2 + (i & 1)
+
+
+def words_of(matrix: np.ndarray, kind: str, count: int, place: Any) -> np.ndarray:
+    """Pack elements into as many registers of 32 lanes, the lowest bits first: [lane, register]."""
+    width, bits = 64 if kind == "f64" else 32, BITS[kind]
+    dtype = np.dtype(TYPES.get(kind, np.int8))
+    encoded = matrix.astype(dtype).view(f"u{dtype.itemsize}")
+    words = np.zeros((32, count), f"u{width // 8}")
+    for lane, i in np.ndindex(32, count * width // bits):
+        register, position = divmod(i * bits, width)
+        value = int(encoded[place(lane, i)]) & (1 << bits) - 1
+        words[lane, register] |= np.array(value << position, words.dtype)
+    return words
+
+
 @of("mma")
 def product_of_a_warp(opcode: str) -> Case:
     m, k = map(int, re.findall(r"\.m(\d+)n8k(\d+)\.", opcode)[0])
     d, a, b, _ = opcode.split(".")[-4:]
+    generator = np.random.default_rng(1)
+    left, right, before = (
+        generator.integers(0 if kind[0] == "u" else -3, 4, shape)
+        for kind, shape in ((a, (m, k)), (b, (k, 8)), (d, (m, 8)))
+    )
     width = 64 if d == "f64" else 32
-    letter = "rd" if width == 64 else "r"
-    counts = [m * k * BITS.get(a, 8), 8 * k * BITS.get(b, 8), m * 8 * BITS[d]]
-    counts = [count // (32 * width) for count in counts]
-    ones = [0x3FF0000000000000 if t == "f64" else ONES[t] for t in (a, b)]
-    values = [*ones, word_of(2, d)]
+    sizes = [m * k * BITS[a], 8 * k * BITS[b], m * 8 * BITS[d]]
+    counts = [size // (32 * width) for size in sizes]
+    arrays = [
+        words_of(left, a, counts[0], lambda lane, i: a_place(lane, i, m, k, a)),
+        words_of(right, b, counts[1], lambda lane, i: b_place(lane, i, k, b)),
+        words_of(before, d, counts[2], c_place),
+    ]
+    letter, size = ("rd" if width == 64 else "r"), width // 8
     first = [10, 20, 30]
-    fill = "".join(
-        f"mov.b{width} %{letter}{start + n}, {value};"
-        for start, count, value in zip(first, counts, values, strict=True)
-        for n in range(count)
+    loads = "".join(
+        f"mad.wide.u32 %rd9, %t, {size * count}, %a{number};"
+        + "".join(
+            f"ld.global.b{width} %{letter}{start + n}, [%rd9+{size * n}];" for n in range(count)
+        )
+        for number, (start, count) in enumerate(zip(first, counts, strict=True))
     )
     vectors = [names(letter, s, n) for s, n in zip(first, counts, strict=True)]
-    size = width // 8
     stores = "".join(
         f"st.global.b{width} [%out+{size * n}], %{letter}{40 + n};" for n in range(counts[2])
     )
-    result = np.full(32 * counts[2], word_of(k + 2, d), f"u{size}")
     return Case(
-        f"{fill} {opcode} {names(letter, 40, counts[2])}, {', '.join(vectors)}; {stores}",
-        result,
+        f"{loads} {opcode} {names(letter, 40, counts[2])}, {', '.join(vectors)}; {stores}",
+        words_of(left @ right + before, d, counts[2], c_place),
+        tuple(arrays),
         options={"width": size * counts[2]},
     )
 

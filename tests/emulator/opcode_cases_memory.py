@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
-import ml_dtypes
 import numpy as np
-from opcode_cases import Case, bits_of, dtype_of, of, register_of
+from opcode_cases import (
+    Case,
+    bits_of,
+    combined,
+    dtype_of,
+    element_of,
+    numbers,
+    of,
+    register_of,
+)
 from small_kernels import Run
 
 BYTES = np.random.default_rng(6).integers(0, 256, 2048, np.uint8)
@@ -15,8 +23,6 @@ _COPY_IN = "".join(
     f"st.shared.b64 [%r21+{at}], %rd21; st.local.b64 [l+{at}], %rd21;"
     for at in range(0, 64, 8)
 )
-HALVES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
-FLOATS: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
 
 
 def space_in(opcode: str) -> str:
@@ -147,7 +153,8 @@ def atomic(opcode: str) -> Case:
     operation, kind = parts[-2:]
     shared, returns = space_in(opcode) == "shared", parts[0] == "atom"
     bits, size = bits_of(kind), bits_of(kind) // 8
-    first, given = _operands(operation, kind)
+    per_lane = size // element_of(kind).itemsize
+    first, given = (numbers(operation, kind, n * per_lane, n) for n in (1, 32))
     old, last = _folded(operation, kind, first, given)
     value, result, other = (register_of(bits, n) for n in (1, 2, 3))
     at = "[s]" if shared else "[%a1]"
@@ -167,44 +174,18 @@ def atomic(opcode: str) -> Case:
     )
 
 
-def _operands(operation: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return what memory holds, and the operand of each lane."""
-    name = kind.removesuffix("x2")
-    dtype = HALVES.get(name) or FLOATS.get(kind)
-    if dtype is not None:
-        ones = np.ones(64 if kind.endswith("x2") else 32, dtype)
-        return (ones[: len(ones) // 32] * 2).astype(dtype), ones
-    generator = np.random.default_rng(8)
-    high = 12 if operation in ("inc", "dec") else 1 << bits_of(kind)
-    words = generator.integers(0, high, 33, np.uint64).astype(f"u{bits_of(kind) // 8}")
-    return words[:1], words[1:]
-
-
 def _folded(
     operation: str, kind: str, first: np.ndarray, given: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what each lane finds, lane after lane, and what is there in the end."""
-    if given.dtype.kind not in "ui":  # ones are added to two
-        per_lane = len(given) // 32
-        counts = np.arange(2, 35)
-        found = np.repeat(counts, per_lane).astype(given.dtype)
-        return found[:-per_lane], found[-per_lane:]
-    signed = np.dtype(f"i{given.itemsize}") if kind[0] == "s" else given.dtype
-    now, seen = int(first.view(signed)[0]), []
-    start = now
-    for value in map(int, given.view(signed)):
+    now, seen = first, []
+    for value in given.reshape(32, -1):
         seen.append(now)
-        now = {
-            "add": now + value, "min": min(now, value), "max": max(now, value),
-            "and": now & value, "or": now | value, "xor": now ^ value, "exch": value,
-            "inc": 0 if now >= value else now + 1,
-            "dec": value if now == 0 or now > value else now - 1,
-            "cas": value if now == start else now,
-        }[operation]  # fmt: skip
-        now %= 1 << 8 * given.itemsize
-        if kind[0] == "s" and now >> (8 * given.itemsize - 1):
-            now -= 1 << 8 * given.itemsize
-    return np.array(seen, signed), np.array([now], signed)
+        if operation != "cas":
+            now = combined(operation, kind, now, value)
+        elif (now == first).all():
+            now = value
+    return np.concatenate(seen), now
 
 
 MEMBERS = 3
@@ -220,34 +201,8 @@ def _together(kernel: Run) -> None:
 
 
 def _members(kind: str) -> tuple[np.ndarray, ...]:
-    """Return arrays of 64 bytes a lane; floats are small whole numbers, whose sums are exact."""
-    generator = np.random.default_rng(9)
-    dtype = HALVES.get(kind.removesuffix("x2")) or FLOATS.get(kind)
-    if dtype is None:
-        return tuple(generator.integers(0, 256, 2048, np.uint8) for _ in range(MEMBERS))
-    count = 2048 // np.dtype(dtype).itemsize
-    return tuple(generator.integers(-9, 10, count).astype(dtype) for _ in range(MEMBERS))
-
-
-def _element(kind: str) -> np.dtype[Any]:
-    return np.dtype(HALVES.get(kind.removesuffix("x2")) or FLOATS.get(kind) or dtype_of(kind))
-
-
-def _combined(operation: str, arrays: list[np.ndarray]) -> np.ndarray:
-    if arrays[0].dtype.kind in "ui":
-        wide = [array.astype(object) for array in arrays]
-    else:
-        wide = [array.astype(np.float64) for array in arrays]
-    total = wide[0]
-    for array in wide[1:]:
-        total = {
-            "add": lambda a, b: a + b, "min": np.minimum, "max": np.maximum,
-            "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
-        }[operation](total, array)  # fmt: skip
-    if arrays[0].dtype.kind not in "ui":
-        return total.astype(arrays[0].dtype)
-    mask = (1 << 8 * arrays[0].itemsize) - 1
-    return (total & mask).astype(f"u{arrays[0].itemsize}")
+    """Return arrays of 64 bytes a lane."""
+    return tuple(numbers("add", kind, 2048 // element_of(kind).itemsize, n) for n in range(MEMBERS))
 
 
 @of("multimem.ld_reduce")
@@ -263,17 +218,22 @@ def load_of_all(opcode: str) -> Case | None:
     registers = [register_of(bits, 40 + n) for n in range(count)]
     target = registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
     arrays = _members(kind)
-    lanes = [a.view(np.uint8).reshape(32, 64)[:, : bits // 8 * count].copy() for a in arrays]
+    lanes = [_begins(a, bits // 8 * count) for a in arrays]
     stores = "".join(
         f"st.global.b{bits} [%out+{n * bits // 8}], {r};" for n, r in enumerate(registers)
     )
     return Case(
         f"mad.wide.u32 %rd1, %t, 64, %a3; {opcode} {target}, [%rd1]; {stores}",
-        _combined(named, [lane.view(_element(kind)) for lane in lanes]),
+        functools.reduce(functools.partial(combined, named, kind), lanes),
         (*arrays, np.zeros(1, "u4")),
         options={"width": bits // 8 * count},
         prepare=_move_last,
     )
+
+
+def _begins(array: np.ndarray, size: int) -> np.ndarray:
+    """Return the first bytes of each lane's 64."""
+    return array.view(np.uint8).reshape(32, 64)[:, :size].copy().view(array.dtype).ravel()
 
 
 def _move_last(kernel: Run) -> None:
@@ -314,13 +274,11 @@ def reduce_all(opcode: str) -> Case:
     bits = bits_of(kind)
     arrays = _members(kind)
     operand = arrays[0]
-    lanes = [
-        a.view(np.uint8).reshape(32, 64)[:, : bits // 8].copy().view(_element(kind)) for a in arrays
-    ]
+    lanes = [_begins(a, bits // 8) for a in arrays]
     changed = {}
     for number, array in enumerate(arrays):
         rows = array.view(np.uint8).reshape(32, 64).copy()
-        result = _combined(operation, [lanes[number], lanes[0]])
+        result = combined(operation, kind, lanes[number], lanes[0])
         rows[:, : bits // 8] = result.view(np.uint8).reshape(32, -1)
         changed[number] = rows
 

@@ -6,10 +6,7 @@ import random
 import re
 from typing import Any
 
-from pallasc.emulator.instructions.registry import PARTS, form_of, regex
-from pallasc.emulator.numbers.table import known_opcodes
-from pallasc.emulator.ptx.parse import parse
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.emulator.instructions.registry import PARTS
 
 NUMBERS = "(8|16|32)"
 """What `<n>` is tried with."""
@@ -36,6 +33,10 @@ class Pattern:
     def draw(self, generator: random.Random) -> str:
         """Return a mnemonic at random."""
         return self._drawn(self._root, generator)
+
+    def every(self) -> list[str]:
+        """Return all mnemonics."""
+        return self._every(self._root)
 
     def chosen(self, opcode: str) -> set[Choice]:
         """Return the alternatives that a mnemonic takes; none where it has another pattern."""
@@ -73,6 +74,15 @@ class Pattern:
                 text += self._drawn(generator.choice(piece[1]), generator)
         return text
 
+    def _every(self, sequence: list[Any]) -> list[str]:
+        texts = [""]
+        for piece in sequence:
+            more = [piece] if isinstance(piece, str) else []
+            for option in [] if more else piece[1]:
+                more += self._every(option)
+            texts = [text + end for text in texts for end in more]
+        return texts
+
     def _expression(self, sequence: list[Any]) -> str:
         text = ""
         for piece in sequence:
@@ -86,17 +96,3 @@ class Pattern:
             ]
             text += f"(?:{'|'.join(each)})"
         return text
-
-
-def unlisted(artifact: Artifact) -> set[str]:
-    """Return the mnemonics in an artifact's PTX that the emulator does not support."""
-    texts = [artifact.blob(k.ptx).decode() for k in artifact.kernels if k.ptx is not None]
-    kernels = [kernel for text in texts for kernel in parse(text).kernels]
-    opcodes = {instruction.opcode for kernel in kernels for instruction in kernel.instructions}
-    assert opcodes
-    arithmetic = [re.compile(regex(pattern)) for pattern, _ in known_opcodes()]
-    return {
-        opcode
-        for opcode in opcodes
-        if form_of(opcode) is None and not any(p.fullmatch(opcode) for p in arithmetic)
-    }

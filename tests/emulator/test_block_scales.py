@@ -7,14 +7,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors import tcgen05
 from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
-A_AT, B_AT, SCALES_AT = 0, 64 * 1024, 160 * 1024
-D_AT, A_SCALES, B_SCALES = 0, 256, 320
+SCALES_AT = 160 * 1024
+A_SCALES, B_SCALES = 256, 320
 SCALES = {"ue8m0": ml_dtypes.float8_e8m0fnu, "ue4m3": ml_dtypes.float8_e4m3fn}
 
 
@@ -79,44 +78,40 @@ FORMS = {
 }
 
 
-def run(form, m, n, *, group=1, mode=128):
+def run(form, m, n, *, group=1):
     """Multiply K of 256 bytes as Mosaic does; return the accumulators and what they must be."""
     name, mnemonic, scales, vector, block = FORMS[form]
-    bits = 4 if name == "e2m1x2" else 8
-    k = 256 * 8 // bits
-    rows, share = m // group, n // group
+    k = 512 if name == "e2m1x2" else 256
     a, a_bytes = bw.elements(name, (m, k), 1)
     b, b_bytes = bw.elements(name, (n, k), 2)
     a_codes, b_codes = (random_scales(scales, (r, k // block), s) for r, s in ((m, 3), (n, 4)))
     memories = [bw.fresh_memory() for _ in range(group)]
-    left = [bw.k_major(a_bytes[i * rows : (i + 1) * rows], mode) for i in range(group)]
-    right = [bw.k_major(b_bytes[i * share : (i + 1) * share], mode) for i in range(group)]
+    left, right = (
+        [bw.k_major(part, 128) for part in np.split(rows, group)] for rows in (a_bytes, b_bytes)
+    )
     shared = [
-        bw.shared_with((A_AT, x.data), (B_AT, y.data)) for x, y in zip(left, right, strict=True)
+        bw.shared_with((bw.A_AT, x.data), (bw.B_AT, y.data))
+        for x, y in zip(left, right, strict=True)
     ]
-    halves = [a_codes[i * rows : (i + 1) * rows] for i in range(group)]
-    a_step = copy_scales(halves, A_SCALES, memories, shared, group)
-    if rows == 64:
+    a_step = copy_scales(np.split(a_codes, group), A_SCALES, memories, shared, group)
+    if m // group == 64:
         copy_b_scales_of_64_rows(b_codes, B_SCALES, memories, shared)
         b_step = 4
     else:
         b_step = copy_scales([b_codes] * group, B_SCALES, memories, shared, group)
-    kind = parse_mma(f"tcgen05.mma.cta_group::{group}.kind::{mnemonic}")
     per_cell = 4 // vector
     for step in range(8):
-        first = step % per_cell * vector
-        tcgen05.mma(
-            kind,
+        cell, first = step // per_cell, step % per_cell * vector
+        bw.multiply(
+            f".cta_group::{group}.kind::{mnemonic}",
             bw.scaled_instruction(m, n, name, name, scales, first),
-            D_AT,
-            left[0].descriptor(A_AT, step),
-            False,
-            right[0].descriptor(B_AT, step),
-            shared,
+            left[0],
+            right[0],
             memories,
-            step > 0,
-            a_scales_address=A_SCALES + step // per_cell * a_step,
-            b_scales_address=B_SCALES + step // per_cell * b_step,
+            step=step,
+            shared=shared,
+            a_scales_address=A_SCALES + cell * a_step,
+            b_scales_address=B_SCALES + cell * b_step,
         )
     scaled = [
         values * np.repeat(scale_values(scales, codes), block, axis=1)
@@ -130,52 +125,42 @@ def check(got, expected):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [32, 128, 256])
+@pytest.mark.parametrize("n", [32, 256])
 def test_one_block(form, n):
     (memory,), expected = run(form, 128, n)
-    check(bw.read_lanes(memory, D_AT, n).view(np.float32), expected)
+    check(bw.read_lanes(memory, 0, n), expected)
 
 
 @pytest.mark.parametrize("form", ["mxf8", "mxf4nv2", "nvf4"])
 @pytest.mark.parametrize("n", [64, 256])
 def test_two_blocks_of_128_rows(form, n):
     memories, expected = run(form, 256, n, group=2)
-    got = [bw.read_lanes(memory, D_AT, n).view(np.float32) for memory in memories]
-    check(np.concatenate(got), expected)
+    check(np.concatenate([bw.read_lanes(memory, 0, n) for memory in memories]), expected)
 
 
 @pytest.mark.parametrize("form", ["mxf8", "nvf4"])
-@pytest.mark.parametrize("n", [64, 128, 256])
+@pytest.mark.parametrize("n", [64, 256])
 def test_two_blocks_of_64_rows(form, n):
     memories, expected = run(form, 128, n, group=2)
-    got = []
-    for memory in memories:
-        lanes = bw.read_lanes(memory, D_AT, n // 2).view(np.float32)
-        got.append(np.concatenate([lanes[:64], lanes[64:]], axis=1))
+    lanes = [bw.read_lanes(memory, 0, n // 2) for memory in memories]
+    got = [np.concatenate([each[:64], each[64:]], axis=1) for each in lanes]
     check(np.concatenate(got), expected)
+
+
+ONES = np.full((128, 32), 0x38, np.uint8)
 
 
 def test_each_quarter_of_the_lanes_uses_its_own_copy():
     memory = bw.fresh_memory()
-    left = bw.k_major(np.full((128, 32), 0x38, np.uint8), 32)
-    right = bw.k_major(np.full((32, 32), 0x38, np.uint8), 32)
+    left, right = bw.k_major(ONES, 32), bw.k_major(ONES[:32], 32)
     memory.words[:, A_SCALES : A_SCALES + 4] = 0x7F7F7F7F
     memory.words[:, B_SCALES] = 0x7F7F7F7F
     memory.words[64:96, B_SCALES] = 0x80807F80
+    addresses = {"a_scales_address": A_SCALES, "b_scales_address": B_SCALES}
     for first, factor in ((0, 2), (1, 1)):
-        tcgen05.mma(
-            parse_mma("tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X"),
-            bw.scaled_instruction(128, 32, "e4m3", "e4m3", "ue8m0", first),
-            D_AT,
-            left.descriptor(0, 0),
-            False,
-            right.descriptor(B_AT, 0),
-            [bw.shared_with((0, left.data), (B_AT, right.data))],
-            [memory],
-            False,
-            a_scales_address=A_SCALES,
-            b_scales_address=B_SCALES,
-        )
+        word = bw.scaled_instruction(128, 32, "e4m3", "e4m3", "ue8m0", first)
+        mnemonic = ".cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X"
+        bw.multiply(mnemonic, word, left, right, [memory], **addresses)
         d = memory.words[:, :32].view(np.float32)
         assert (d[:64] == 32).all()
         assert (d[64:96] == 32 * factor).all()
@@ -205,12 +190,15 @@ def test_invalid_descriptors_are_named(form, change, error, message):
 
 
 def test_scale_factors_must_start_at_lane_0():
-    kind = parse_mma(KIND + "mxf8f6f4.block_scale")
     word = bw.scaled_instruction(128, 32, "e4m3", "e4m3", "ue8m0", 0)
-    operand = bw.k_major(np.zeros((128, 32), np.uint8), 32)
-    rest = operand.descriptor(0, 0), False, operand.descriptor(0, 0), [bw.shared_with()]
-    memory = bw.fresh_memory()
+    addresses = {"a_scales_address": 32 << 16, "b_scales_address": 0}
+    operand = bw.k_major(ONES, 32)
     with pytest.raises(TensorCoreError, match="must start at lane 0, not 32"):
-        tcgen05.mma(
-            kind, word, 0, *rest, [memory], False, a_scales_address=32 << 16, b_scales_address=0
+        bw.multiply(
+            ".cta_group::1.kind::mxf8f6f4.block_scale",
+            word,
+            operand,
+            operand,
+            [bw.fresh_memory()],
+            **addresses,
         )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from compiled_plans import Compiled, compiled
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
 from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.pool import find_lines, find_ptx
+from pallasc.compiler.workers.pool import find_lines
 from pallasc.emulator.arrays import numpy_dtype
 from pallasc.emulator.machine.machine import Machine, Policy
-from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
 from pallasc.emulator.races.threads import Finding
@@ -31,31 +29,9 @@ from pallasc.specs.spec import Variant
 VARIANTS = expand(load_yaml(Path(__file__).parent / "collectives.yaml"))
 
 
-Compiled = Mapping[str, tuple[Artifact, Mapping[str, str]]]
-
-
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
-def compiled(store: Store, request: pytest.FixtureRequest) -> Compiled:
-    """Return the artifact of each variant that a test runs, with the PTX of XLA's kernels."""
-    own = [item for item in request.session.items if item.path == request.path]
-    chosen = [item.callspec.params["variant"] for item in own]  # type: ignore[attr-defined]
-    variants = [*{variant.id: variant for variant in chosen}.values()]
-    results = build(variants, store=store, options=Options(jobs=1)).results
-    made = [(r.variant, r.artifact) for r in results if r.artifact is not None]
-    assert len(made) == len(variants), [str(r.error) for r in results if r.error]
-    with prepare() as setup:
-        found = find_ptx(made, setup, store)
-    assert all(isinstance(texts, Mapping) for texts in found), found
-    return {
-        variant.id: (artifact, texts)
-        for (variant, artifact), texts in zip(made, found, strict=True)
-        if isinstance(texts, Mapping)
-    }
+def plans(store: Store) -> Compiled:
+    return compiled(VARIANTS, store)
 
 
 def gathered(params: Mapping[str, Any], given: list[list[Any]]) -> list[Any]:
@@ -86,8 +62,8 @@ EXPECTED: dict[str, Callable[[Mapping[str, Any], list[list[Any]]], list[Any]]] =
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
-def test_every_device_gets_its_numbers(variant: Variant, compiled: Compiled, store: Store) -> None:
-    artifact, texts = compiled[variant.id]
+def test_every_device_gets_its_numbers(variant: Variant, plans: Compiled, store: Store) -> None:
+    artifact, texts = plans[variant.id]
     given = inputs(artifact)
     races = Races()
     machine = Machine(Policy(seconds=3600), observer=races)
@@ -146,39 +122,3 @@ def check_lines(errors: Sequence[Finding], table: LineTable) -> None:
 
 def source_of(stack: Sequence[Location]) -> list[str]:
     return [linecache.getline(at.file, at.line or 0) for at in stack]
-
-
-class Late(Machine):
-    """A machine on which the first block of device 1 goes on only when nothing else can."""
-
-    __slots__ = ()
-
-    def _order(self) -> Iterator[Warp]:
-        before = self.progress
-        late = []
-        for warp in super()._order():
-            if (warp.block.device, warp.block.index) == (1, (0, 0, 0)):
-                late.append(warp)
-            else:
-                yield warp
-        if self.progress == before and all(operation.done for operation in self.pending):
-            yield from late
-
-
-@pytest.mark.parametrize(
-    "variant", [v for v in VARIANTS if v.id.startswith("all_gather_matmul[devices=3]")]
-)
-def test_a_late_block_makes_jaxs_all_gather_matmul_wrong_on_more_than_two_devices(
-    variant: Variant, compiled: Compiled
-) -> None:
-    artifact, texts = compiled[variant.id]
-    devices = artifact.plan.device_count
-    given = inputs(artifact)
-    found = PlanRun(artifact, Late(Policy(seconds=3600)), texts).run(given)
-    expected = multiplied({}, given)
-    wrong = [not np.array_equal(own, right) for (own,), right in zip(found, expected, strict=True)]
-    # Device 0 multiplies what device 1 has not sent yet, and passes it on.
-    assert wrong[0] is (devices > 2)
-    if devices > 2:
-        assert np.isnan(found[0][0][64:128]).all()
-        np.testing.assert_array_equal(found[0][0][:64], expected[0][:64])

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,11 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pallasc.Artifact]:
+def made(store: Store) -> dict[str, pallasc.Artifact]:
     """Compile one function for several arrays; return the artifacts by name."""
-    folder = tmp_path_factory.mktemp("made")
-    (folder / "spec.yaml").write_text(json.dumps(SPEC))
-    variants = expand(load_yaml(folder / "spec.yaml"))
-    report = build(variants, store=Store(folder / "store"), options=Options(jobs=1))
+    spec = store.root / "spec.yaml"
+    spec.write_text(json.dumps(SPEC))
+    report = build(expand(load_yaml(spec)), store=store, options=Options(jobs=1))
     return {r.variant.name: r.artifact for r in report.results if r.artifact is not None}
 
 
@@ -62,6 +62,23 @@ def test_results_are_those_of_the_function(artifact: pallasc.Artifact, x: np.nda
     np.testing.assert_array_equal(pallasc.emulate(artifact, x, x), x + x)
 
 
+Compile = Callable[..., tuple[Any, pallasc.Artifact]]
+
+
+@pytest.fixture
+def compile_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> Compile:
+    """Return a function that compiles one of a module, in a worker."""
+
+    def compiled(name: str, text: str, *args: Any) -> tuple[Any, pallasc.Artifact]:
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        function = getattr(import_module(name), name)
+        return function, pallasc.compile(function, *args, isolated=True, store=store)
+
+    return compiled
+
+
 AROUND = """
 from pallasc.specs.library.elementwise import add
 
@@ -71,18 +88,13 @@ def around(x):
 
 
 def test_what_xla_makes_around_a_kernel_is_found_once_and_executed(
-    x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    x: np.ndarray, tmp_path: Path, compile_text: Compile, store: Store
 ) -> None:
-    file, store = tmp_path / "around_add.py", Store(tmp_path / "store")
-    file.write_text(AROUND)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "around_add", raising=False)
-    function = import_module("around_add").around
-    made = pallasc.compile(function, "f32[2, 1024]", isolated=True, store=store)
+    function, made = compile_text("around", AROUND, "f32[2, 1024]")
     assert "xla" in {kernel.origin for kernel in made.kernels}
     changed = pallasc.compile(function, "f32[2, 1024]", isolated=True, store=store)
     np.testing.assert_array_equal(pallasc.emulate(made, x), x * 3 + 1)
-    file.write_text(AROUND.replace("x * 2", "jnp.sin(x)"))
+    (tmp_path / "around.py").write_text(AROUND.replace("x * 2", "jnp.sin(x)"))
     np.testing.assert_array_equal(pallasc.emulate(made, x), x * 3 + 1)
     with pytest.raises(CompileError, match="cannot recover the PTX of XLA's kernels"):
         pallasc.emulate(changed, x)
@@ -128,17 +140,9 @@ def trees(x, pairs, nothing=None):
 """
 
 
-def test_arguments_and_results_are_trees_as_in_the_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "with_trees.py").write_text(TREES)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "with_trees", raising=False)
-    function = import_module("with_trees").trees
+def test_arguments_and_results_are_trees_as_in_the_function(compile_text: Compile) -> None:
     kind = "f32[1024]"
-    made = pallasc.compile(
-        function, kind, {"l": (kind, kind)}, isolated=True, store=Store(tmp_path / "store")
-    )
+    _, made = compile_text("trees", TREES, kind, {"l": (kind, kind)})
     x, y, z = (np.full(1024, n, np.float32) for n in (1, 2, 4))
     found = pallasc.emulate(made, x, pairs={"l": [y, z]})
     assert found.keys() == {"sums", "pair", "none"}

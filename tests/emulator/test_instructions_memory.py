@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from small_kernels import Run, run
 
-from pallasc.emulator.machine.memory import Fault
-from pallasc.errors import UnsupportedError
-
 LANES = np.arange(32, dtype=np.int64)
 SHARED = ".shared .align 16 .b8 s[2048];"
 
@@ -35,29 +32,6 @@ def test_lanes_of_one_load_reach_different_arrays() -> None:
     assert found.tolist() == np.where(LANES % 2, LANES + 100, LANES).tolist()
 
 
-@pytest.mark.parametrize(
-    ("lines", "rule", "words"),
-    [
-        ("ld.global.u32 %r1, [%a0+2];", "misaligned", "an access of 4 bytes at the misaligned"),
-        ("ld.global.v2.b32 {%r1, %r2}, [%a0+4];", "misaligned", "an access of 8 bytes"),
-        ("ld.global.u32 %r1, [%a0+64];", "out-of-bounds", "offset 64 of .*, which has 64 bytes"),
-        ("st.global.v4.b32 [%a0+64], {%r1, %r1, %r1, %r1};", "out-of-bounds", "16 bytes"),
-        ("mov.b64 %rd1, 0; ld.global.u32 %r1, [%rd1];", "out-of-bounds", "which is not allocated"),
-        ("mov.u32 %r1, s; ld.shared.u32 %r2, [%r1+2048];", "out-of-bounds", "of shared memory"),
-        ("mov.u64 %rd1, l; st.local.u32 [%rd1+4096], %r1;", "out-of-bounds", "of local memory"),
-        ("atom.global.add.u32 %r1, [%a0+1], 1;", "misaligned", "4 bytes"),
-        ("red.shared.add.u32 [s+4096], 1;", "out-of-bounds", "of shared memory"),
-    ],
-)
-def test_what_is_misaligned_or_outside_is_a_fault(lines: str, rule: str, words: str) -> None:
-    with pytest.raises(Fault, match=words) as caught:
-        run(lines, np.zeros(64, np.uint8), variables=SHARED + " .local .align 4 .b8 l[16];")
-    assert caught.value.rule == rule
-    assert caught.value.instruction is not None
-    assert caught.value.instruction.text.split()[0] in lines
-    assert caught.value.actor is not None
-
-
 def test_a_lane_that_is_not_at_work_may_have_any_address() -> None:
     found = run(
         "mov.b64 %rd1, 0; setp.eq.u32 %p1, %t, 0; @%p1 mov.b64 %rd1, %a0; mov.u32 %r1, 1;"
@@ -65,15 +39,6 @@ def test_a_lane_that_is_not_at_work_may_have_any_address() -> None:
         np.array([9], np.uint32),
     )
     assert found.tolist() == [9] + [1] * 31
-
-
-def test_compare_and_swap_gives_one_lane_the_word() -> None:
-    kernel = Run(
-        "add.u32 %r2, %t, 1; atom.global.cas.b32 %r1, [%a0], 0, %r2; st.global.u32 [%out], %r1;",
-        np.zeros(1, np.uint32),
-    )
-    assert kernel.run().tolist() == [0] + [1] * 31
-    assert kernel.inputs[0].data[:4].view(np.uint32)[0] == 1
 
 
 @pytest.mark.parametrize("generic", [False, True])
@@ -100,18 +65,3 @@ def test_sums_of_f32_flush_subnormals_in_global_memory_alone(generic: bool) -> N
     np.testing.assert_array_equal(found[3], old + new)
     np.testing.assert_array_equal(found[2], [0, 0, 1, 0, 1])
     np.testing.assert_array_equal(np.signbit(found[2]), [False, True, False, False, False])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "ld.global.L3::warm.u32 %r1, [%a0];",
-        "ld.global.v3.u32 {%r1, %r2, %r3}, [%a0];",
-        "st.quick.u32 [%a0], %r1;",
-        "red.global.v2.add.f32 [%a0], {%r1, %r2};",
-    ],
-)
-def test_a_part_that_is_not_known_is_refused_with_its_line(line: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        run(line, np.zeros(64, np.uint8))
-    assert line.split()[0] in str(caught.value)

@@ -7,68 +7,40 @@ import numpy as np
 from pallasc.emulator.machine.machine import Launch, Machine
 from pallasc.emulator.program import program
 
-_COUNTS = """
-.version 9.0
-.target sm_90a
-.address_size 64
-.visible .global .align 4 .u32 count = {start};
-.visible .entry first(.param .u64 out)
+_KERNEL = """
+.visible .entry {name}(.param .u64 out)
 {{
   .reg .b32 %r<2>; .reg .b64 %out;
   ld.param.b64 %out, [out];
-  atom.global.add.u32 %r1, [count], 1;
-  st.global.u32 [%out], %r1;
-  ret;
-}}
-.visible .entry second(.param .u64 out)
-{{
-  .reg .b32 %r<2>; .reg .b64 %out;
-  ld.param.b64 %out, [out];
-  atom.global.add.u32 %r1, [count], 10;
+  atom.global.add.u32 %r1, [count], {step};
   st.global.u32 [%out], %r1;
   ret;
 }}
 """
-ONE, OTHER = _COUNTS.format(start=5), _COUNTS.format(start=7)
+_COUNTS = (
+    ".version 9.0\n.target sm_90a\n.address_size 64\n"
+    ".visible .global .align 4 .u32 count = {start};\n"
+) + "".join(_KERNEL.format(name=n, step=s) for n, s in (("first", 1), ("second", 10)))
+ONE, OTHER = (_COUNTS.replace("{start}", start) for start in "57")
 
 
 def found(machine: Machine, text: str, kernel: str, devices: int = 1) -> list[int]:
     """Return what the counter of each device was before one more launch."""
     outs = [machine.memory.allocate(4) for _ in range(devices)]
-    launches = [
-        Launch(
-            program(text, kernel),
-            (1, 1, 1),
-            (1, 1, 1),
-            (1, 1, 1),
-            0,
-            machine.parameters(out.base.to_bytes(8, "little")),
-            device,
-        )
-        for device, out in enumerate(outs)
-    ]
+    one, launches = (1, 1, 1), []
+    for device, out in enumerate(outs):
+        parameters = machine.parameters(out.base.to_bytes(8, "little"))
+        launches.append(Launch(program(text, kernel), one, one, one, 0, parameters, device))
     machine.run(launches)
     return [int(np.array(out.data[:4]).view("u4")[0]) for out in outs]
 
 
-def test_launches_and_kernels_of_a_module_share_its_variables() -> None:
+def test_launches_and_kernels_of_a_module_share_its_variables_on_each_device() -> None:
     machine = Machine()
     assert found(machine, ONE, "first") == [5]
-    assert found(machine, ONE, "first") == [6]
-    assert found(machine, ONE, "second") == [7]
-    assert found(machine, ONE, "first") == [17]
-
-
-def test_a_variable_of_the_same_name_in_another_module_is_another() -> None:
-    machine = Machine()
-    assert found(machine, ONE, "first") == [5]
-    assert found(machine, OTHER, "first") == [7]
-    assert found(machine, ONE, "first") == [6]
+    assert found(machine, OTHER, "first") == [7]  # another variable of the same name
+    assert found(machine, ONE, "second") == [6]
+    assert found(machine, ONE, "first") == [16]
     assert found(machine, OTHER, "second") == [8]
-
-
-def test_each_device_and_each_machine_has_its_own() -> None:
-    machine = Machine()
-    assert found(machine, ONE, "first") == [5]
-    assert found(machine, ONE, "first", devices=2) == [6, 5]
+    assert found(machine, ONE, "first", devices=2) == [17, 5]
     assert found(Machine(), ONE, "first") == [5]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
 import pytest
-from mutants import mutants, wait_twice
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
@@ -31,48 +29,69 @@ POLICIES = [
 ]
 
 
-KERNELS = ["hopper", "blackwell", "dequant", "softmax"]
-
-
-def kernel(module: str, function: str, *args: str, target: str, **static: int) -> dict[str, Any]:
-    return {
-        "name": module.partition("_")[0],
-        "entry": f"pallasc.specs.library.{module}:{function}",
-        "args": list(args),
-        "static": static,
-        "targets": [target],
-    }
-
-
 STEPS = {"max_concurrent_steps": 2}
 PRODUCT = ("bf16[128, 320]", "bf16[320, 128]")
 QUANTIZED = ("bf16[128, 256]", "i8[256, 128]", "f32[128]")
-SPEC = {
-    "schema": 1,
-    "kernels": [
-        kernel("hopper_matmul", "matmul", *PRODUCT, target="sm_90a", **STEPS),
-        kernel("blackwell_matmul", "matmul", *PRODUCT, target="sm_100a", **STEPS),
-        kernel("dequant_matmul", "dequant_matmul", *QUANTIZED, target="sm_90a", **STEPS),
-        kernel("softmax", "softmax", "f32[4, 1024]", target="sm_90a", rows_per_block=4),
-    ],
+KERNELS: dict[str, tuple[str, tuple[str, ...], str, dict[str, int]]] = {
+    "hopper": ("hopper_matmul:matmul", PRODUCT, "sm_90a", STEPS),
+    "blackwell": ("blackwell_matmul:matmul", PRODUCT, "sm_100a", STEPS),
+    "dequant": ("dequant_matmul:dequant_matmul", QUANTIZED, "sm_90a", STEPS),
+    "softmax": ("softmax:softmax", ("f32[4, 1024]",), "sm_90a", {"rows_per_block": 4}),
 }
+Compiled = dict[str, Artifact]
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Artifact]:
-    """Compile small kernels of the library; return a function that gives one by its name."""
-    folder = tmp_path_factory.mktemp("races")
-    (folder / "spec.yaml").write_text(json.dumps(SPEC))
-    variants = expand(load_yaml(folder / "spec.yaml"))
-    report = build(variants, store=Store(folder / "store"), options=Options(jobs=1))
-    made = {result.variant.name: result.artifact for result in report.results}
+def compiled(store: Store) -> Compiled:
+    """Compile small kernels of the library."""
+    kernels = [
+        {
+            "name": name,
+            "entry": f"pallasc.specs.library.{entry}",
+            "args": args,
+            "static": static,
+            "targets": [target],
+        }
+        for name, (entry, args, target, static) in KERNELS.items()
+    ]
+    spec = store.root / "spec.yaml"
+    spec.write_text(json.dumps({"schema": 1, "kernels": kernels}))
+    report = build(expand(load_yaml(spec)), store=store, options=Options(jobs=1))
+    return {r.variant.name: r.artifact for r in report.results if r.artifact is not None}
 
-    def get(name: str) -> Artifact:
-        artifact = made[name]
-        assert artifact is not None
-        return artifact
 
-    return get
+CHANGES = {
+    "one arrival more": ("mbarrier.init", "add.s32 v, {}, 1;"),
+    "one arrival less": ("mbarrier.init", "sub.s32 v, {}, 1;"),
+    "half the bytes": ("expect_tx", "shr.b32 v, {}, 1;"),
+}
+"""The instruction whose last operand changes, and how."""
+
+
+def mutants(ptx: str, what: str) -> Iterator[tuple[int, str]]:
+    """Yield each text in which one line is changed, with the number of that line."""
+    lines = ptx.split("\n")
+    for at, line in enumerate(lines):
+        changed = _changed(line.strip(), what)
+        if changed is not None:
+            yield at + 1, "\n".join([*lines[:at], changed, *lines[at + 1 :]])
+
+
+def _changed(line: str, what: str) -> str | None:
+    removed = what.removeprefix("without ")
+    if removed == "mbarrier.try_wait":
+        return "mov.pred P1, -1;" if removed in line else None
+    if removed != what:
+        return "" if re.match(rf"(@!?%p\d+ )?{re.escape(removed)}\b", line) else None
+    if what == "wait_group 1":
+        found = re.match(r"(wgmma|cp\.async(\.bulk)?)\.wait_group\S*\s+0;", line)
+        return line.replace("0;", "1;") if found else None
+    opcode, change = CHANGES[what]
+    operand = re.search(r"\[[^\]]*\], (%r\d+|\d+)", line) if opcode in line else None
+    if operand is None:
+        return None
+    value = change.format(operand[1])
+    return f"{{ .reg .b32 v; {value} {line[: operand.start(1)]}v{line[operand.end(1) :]} }}"
 
 
 def arrays(artifact: Artifact) -> list[np.ndarray]:
@@ -116,11 +135,10 @@ def rules(artifact: Artifact, text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_that_lacks_nothing_races_in_no_order_of_warps(
-    compiled: Callable[[str], Artifact], name: str
+    compiled: Compiled, name: str
 ) -> None:
-    artifact = compiled(name)
     for policy in POLICIES:
-        assert observe(artifact, policy) == []
+        assert observe(compiled[name], policy) == []
 
 
 FOUND = {
@@ -139,14 +157,11 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("name", "what"), FOUND)
-def test_every_mutant_of_a_kind_is_found(
-    compiled: Callable[[str], Artifact], name: str, what: str
-) -> None:
-    artifact = compiled(name)
-    made = [mutant for mutant in mutants(text_of(artifact)) if mutant.what == what]
+def test_every_mutant_of_a_kind_is_found(compiled: Compiled, name: str, what: str) -> None:
+    made = list(mutants(text_of(compiled[name]), what))
     assert made
-    missed = [m.line for m in made if FOUND[name, what] not in rules(artifact, m.text)]
-    assert not missed
+    rule = FOUND[name, what]
+    assert [line for line, text in made if rule not in rules(compiled[name], text)] == []
 
 
 SOME = {
@@ -154,59 +169,55 @@ SOME = {
     ("hopper", "wait_group 1"): "overwritten-in-flight",
     ("dequant", "without bar.sync"): "overwritten-in-flight",
     ("dequant", "without mbarrier.try_wait"): "async-write-not-awaited",
-    ("blackwell", "without tcgen05.commit"): "deadlock",
 }
 
 
 @pytest.mark.parametrize(("name", "what"), SOME)
 def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
-    compiled: Callable[[str], Artifact], name: str, what: str
+    compiled: Compiled, name: str, what: str
 ) -> None:
-    artifact = compiled(name)
-    made = [mutant for mutant in mutants(text_of(artifact)) if mutant.what == what]
-    assert any(SOME[name, what] in rules(artifact, mutant.text) for mutant in made)
+    made = mutants(text_of(compiled[name]), what)
+    assert any(SOME[name, what] in rules(compiled[name], text) for _, text in made)
 
 
 def test_each_warp_needs_a_fence_of_its_own_before_it_loads_from_tensor_memory(
-    compiled: Callable[[str], Artifact],
+    compiled: Compiled,
 ) -> None:
     """That of one warp is not for the others, though they pass a barrier after it."""
-    artifact = compiled("blackwell")
-    text = text_of(artifact)
+    text = text_of(compiled["blackwell"])
     load = text[: text.index("tcgen05.ld")].count("\n") + 1
-    fences = [m for m in mutants(text) if m.what == "without tcgen05.fence" and m.line < load]
-    assert "missing-tensor-fence" in rules(artifact, fences[-1].text)
+    fences = [m for line, m in mutants(text, "without tcgen05.fence") if line < load]
+    assert "missing-tensor-fence" in rules(compiled["blackwell"], fences[-1])
 
 
-def test_a_copy_that_outlives_its_block_is_found(compiled: Callable[[str], Artifact]) -> None:
-    artifact = compiled("dequant")
-    text = re.sub(r"mbarrier\.try_wait[^;]*;", "mov.pred P1, -1;", text_of(artifact))
-    found = rules(artifact, text)
+def test_a_copy_that_outlives_its_block_is_found(compiled: Compiled) -> None:
+    text = text_of(compiled["dequant"])
+    found = rules(
+        compiled["dequant"], re.sub(r"mbarrier\.try_wait[^;]*;", "mov.pred P1, -1;", text)
+    )
     assert found & {"copy-not-awaited", "async-write-not-awaited"}
     assert "mbarrier-bytes-left" not in found  # it is right: the copy is only not complete yet
 
 
-def test_a_bulk_store_that_the_last_wait_leaves_is_told(
-    compiled: Callable[[str], Artifact],
-) -> None:
-    artifact = compiled("hopper")
-    text = text_of(artifact)
-    pattern = r"cp\.async\.bulk\.wait_group(\.read)?\s+0;"
-    assert re.search(pattern, text)
-    for kind in (" 1;", ".read 1;"):
-        changed = re.sub(pattern, f"cp.async.bulk.wait_group{kind}", text)
-        assert {f.rule for f in observe(artifact, text=changed)} == {"bulk-store-not-awaited"}
+@pytest.mark.parametrize("kind", [" 1;", ".read 1;"])
+def test_a_bulk_store_that_the_last_wait_leaves_is_told(compiled: Compiled, kind: str) -> None:
+    text = text_of(compiled["hopper"])
+    wait = "cp.async.bulk.wait_group"
+    changed = re.sub(rf"{re.escape(wait)}(\.read)?\s+0;", f"{wait}{kind}", text)
+    assert changed != text
+    found = observe(compiled["hopper"], text=changed)
+    assert {finding.rule for finding in found} == {"bulk-store-not-awaited"}
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_finding_names_both_instructions_and_what_is_missing(
-    compiled: Callable[[str], Artifact],
+    compiled: Compiled, policy: Policy
 ) -> None:
-    artifact = compiled("hopper")
-    (mutant,) = [m for m in mutants(text_of(artifact)) if m.what == "without fence.proxy.async"]
-    finding = observe(artifact, text=mutant.text)[0]
+    ((line, text),) = mutants(text_of(compiled["hopper"]), "without fence.proxy.async")
+    finding = observe(compiled["hopper"], policy, text)[0]
     assert finding.first is not None
     assert finding.first.instruction.opcode.startswith(("stmatrix", "st.shared"))  # JAX 0.10
-    assert finding.first.instruction.line < mutant.line < finding.second.instruction.line
+    assert finding.first.instruction.line < line < finding.second.instruction.line
     assert finding.second.instruction.opcode.startswith("cp.async.bulk.tensor")
     assert finding.message == (
         "no fence.proxy.async between the store and the bulk store that reads the same bytes"
@@ -219,30 +230,28 @@ def test_a_finding_names_both_instructions_and_what_is_missing(
     assert finding.first.instruction.text in str(finding)
 
 
-def test_findings_do_not_depend_on_luck(compiled: Callable[[str], Artifact]) -> None:
-    artifact = compiled("hopper")
-    (mutant,) = [m for m in mutants(text_of(artifact)) if m.what == "without fence.proxy.async"]
-    for policy in POLICIES:
-        assert [f.rule for f in observe(artifact, policy, mutant.text)] != []
-
-
-def test_a_second_wait_for_a_barrier_is_a_deadlock_that_says_so(
-    compiled: Callable[[str], Artifact],
-) -> None:
-    artifact = compiled("hopper")
+def test_a_second_wait_for_a_barrier_is_a_deadlock_that_says_so(compiled: Compiled) -> None:
+    """The second waits for the phase that follows, as a second `barrier_wait` in the source."""
+    text = text_of(compiled["hopper"])
+    wait = re.search(r"\{\s*\.reg \.pred +P1;.*?DONE:\s*\}", text, re.DOTALL)
+    assert wait is not None
+    again = re.sub(r"(\[%r\d+\]), (%r\d+)", r"\1, other", wait[0])
+    parity = re.search(r"\[%r\d+\], (%r\d+)", wait[0])
+    assert parity is not None
+    start = f"{{ .reg .b32 other; xor.b32 other, {parity[1]}, 1;\n"
+    twice = f"{text[: wait.end()]}\n{start}{again} }}{text[wait.end() :]}"
     with pytest.raises(Deadlock) as caught:
-        observe(artifact, text=wait_twice(text_of(artifact), 0).text)
+        observe(compiled["hopper"], text=twice)
     assert "waits for more phases than the barrier completes" in str(caught.value)
     assert len(str(caught.value).splitlines()) < 30
 
 
 def test_an_arrival_too_many_asked_for_is_a_deadlock_that_says_who_is_left(
-    compiled: Callable[[str], Artifact],
+    compiled: Compiled,
 ) -> None:
-    artifact = compiled("hopper")
-    made = [m for m in mutants(text_of(artifact)) if m.what == "one arrival more"]
+    _, text = next(mutants(text_of(compiled["hopper"]), "one arrival more"))
     with pytest.raises(Deadlock, match="arrivals missing: 1") as caught:
-        observe(artifact, text=made[0].text)
+        observe(compiled["hopper"], text=text)
     message = str(caught.value)
     assert " arrivals" in message
     assert "mbarrier.try_wait" in message
@@ -259,10 +268,8 @@ def test_an_arrival_too_many_asked_for_is_a_deadlock_that_says_who_is_left(
         ("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{0}], 16;", "deadlock"),
     ],
 )
-def test_an_mbarrier_is_no_plain_memory(
-    compiled: Callable[[str], Artifact], added: str, rule: str
-) -> None:
-    artifact = compiled("hopper")
+def test_an_mbarrier_is_no_plain_memory(compiled: Compiled, added: str, rule: str) -> None:
+    artifact = compiled["hopper"]
     text = text_of(artifact)
     barrier = re.search(r"mbarrier\.init\S* \[(%r\d+)\], (%r\d+|\d+)", text)
     assert barrier is not None
@@ -276,15 +283,15 @@ def test_an_mbarrier_is_no_plain_memory(
     ("name", "store_of"), [("hopper", "stmatrix|st.shared"), ("softmax", "st.shared")]
 )
 def test_shared_memory_that_nothing_wrote_is_not_read(
-    compiled: Callable[[str], Artifact], name: str, store_of: str
+    compiled: Compiled, name: str, store_of: str
 ) -> None:
-    artifact = compiled(name)
+    artifact = compiled[name]
     text = re.sub(rf"(?m)^(?:{store_of}).*$", "", text_of(artifact), count=1)
     assert "uninitialized-read" in rules(artifact, text)
 
 
-def test_warps_that_share_memory_need_a_barrier(compiled: Callable[[str], Artifact]) -> None:
-    artifact = compiled("softmax")
+def test_warps_that_share_memory_need_a_barrier(compiled: Compiled) -> None:
+    artifact = compiled["softmax"]
     text = text_of(artifact)
     before, after = text.split("st.shared", 1)
     assert "race" in rules(
@@ -292,8 +299,8 @@ def test_warps_that_share_memory_need_a_barrier(compiled: Callable[[str], Artifa
     )
 
 
-def test_tensor_memory_is_read_after_the_product(compiled: Callable[[str], Artifact]) -> None:
-    artifact = compiled("blackwell")
+def test_tensor_memory_is_read_after_the_product(compiled: Compiled) -> None:
+    artifact = compiled["blackwell"]
     text = text_of(artifact)
     fences = text.replace("tcgen05.fence::after_thread_sync;", "")
     assert rules(artifact, fences) == {"missing-tensor-fence"}

@@ -1,4 +1,4 @@
-"""Races beyond one block: memory of blocks that have ended, scopes, and memory of all devices."""
+"""Races beyond one block: blocks that have ended, scopes, several devices, neighboring bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from small_kernels import Run
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.races.observer import Races
 from pallasc.emulator.races.threads import Finding
+from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 
 POLICIES = [Policy(), Policy(seed=1, shuffle=True, eagerness=0.5)]
 VARIABLES = ".shared .align 16 .b8 s[64]; .shared .align 8 .b64 m;"
@@ -173,3 +174,108 @@ def test_memory_of_all_devices_is_watched_on_each(access: str, reads: bool) -> N
             address = kernel.machine.memory.map_multicast(members, 128)
             kernel.inputs[2].adopt(np.frombuffer(address.to_bytes(8, "little"), np.uint8))
             assert {f.rule for f in found(kernel)} == (set() if barrier else {"race"})
+
+
+SHARED = ".shared .align 128 .b8 s[256]; .shared .align 8 .b64 m;"
+# Each device copies shared memory into memory of the other one (%a0: behind its own signal), which
+# reads it by a bulk copy as soon as it is told that it is there.
+EXCHANGE = """
+  setp.ne.u32 %p1, %t, 0; @%p1 bra END;
+  mbarrier.init.shared::cta.b64 [m], 1; fence.mbarrier_init.release.cluster;
+  st.shared.u32 [s], 5; st.shared.u32 [s+4], 6; st.shared.u32 [s+8], 7; st.shared.u32 [s+12], 8;
+  fence.proxy.async.shared::cta;
+  mov.u64 %rd5, s; add.u64 %rd4, %a0, 12; add.u64 %rd6, %outs, 16;
+  cp.async.bulk.global.shared::cta.bulk_group [%rd4], [%rd5], 16;
+  cp.async.bulk.commit_group;
+  {wait}
+  {signal}
+POLL:
+  ld.relaxed.sys.global.u32 %r1, [%outs+4]; setp.eq.u32 %p2, %r1, 0; @%p2 bra POLL;
+  {fence}
+  mov.u64 %rd7, m; add.u64 %rd5, %rd5, 128;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 16;
+  cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%rd5], [%rd6], 16, [%rd7];
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p3, [m], 0; @!%p3 bra WAIT;
+END:
+"""
+RIGHT = {
+    "wait": "cp.async.bulk.wait_group 0;",
+    "signal": "red.release.sys.global.add.u32 [%a0], 1;",
+    "fence": "fence.acq_rel.sys;",
+}
+
+
+def found_on_two(body: str) -> list[Finding]:
+    run = Run(body, np.zeros(4, "u4"), variables=SHARED)
+    run.machine.observer = races = Races()
+    run.run_on_two_devices()
+    return races.findings
+
+
+def test_what_is_awaited_signalled_and_acquired_is_in_order() -> None:
+    assert found_on_two(EXCHANGE.format(**RIGHT)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wait": "cp.async.bulk.wait_group.read 0;"},
+        {"signal": "red.relaxed.sys.global.add.u32 [%a0], 1;"},
+        {"fence": ""},
+    ],
+    ids=["the copy is not awaited", "the signal releases nothing", "nothing is acquired"],
+)
+def test_what_lacks_a_part_of_that_order_is_found(changes: dict[str, str]) -> None:
+    findings = found_on_two(EXCHANGE.format(**{**RIGHT, **changes}))
+    assert "async-write-not-awaited" in {finding.rule for finding in findings}
+
+
+# Each device writes to memory of the other one and signals it.
+WRITES_TO_PEER = """
+  setp.ne.u32 %p1, %t, 0; @%p1 bra END;
+  st.global.u32 [%a0+12], 7;
+  red.release.sys.global.add.u32 [%a0], 1;
+{wait}
+END:
+"""
+LAST_WAIT = """
+POLL:
+  ld.acquire.sys.global.u32 %r1, [%outs+4]; setp.eq.u32 %p2, %r1, 0; @%p2 bra POLL;
+"""
+
+
+@pytest.mark.parametrize(("wait", "rules"), [(LAST_WAIT, []), ("", ["device-ended"])])
+def test_a_kernel_waits_for_what_its_peers_write_before_it_ends(
+    wait: str, rules: list[str]
+) -> None:
+    findings = found_on_two(WRITES_TO_PEER.format(wait=wait))
+    assert [finding.rule for finding in findings] == rules
+    for finding in findings:
+        assert "the kernel on device" in finding.message
+        assert finding.second.instruction.text.startswith("st.global")
+
+
+UNEVEN = (
+    "setp.eq.u32 %p8, %t, 0; mad.lo.u32 %r1, %b, {stride}, 3; mov.u32 %r2, s;"
+    "mad.lo.u32 %r3, %t, 4, %r2; mov.u32 %r4, %b; st.shared.u32 [%r3], %r4;"
+    "fence.proxy.async.shared::cta; bar.sync 0;"
+    "@%p8 cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%a1, {{%r1}}], [s];"
+    "@%p8 cp.async.bulk.commit_group; @%p8 cp.async.bulk.wait_group 0;"
+)
+"""Each block stores 16 bytes, of other values than its neighbor, from an odd byte on."""
+
+
+@pytest.mark.parametrize(("stride", "races"), [(16, False), (15, True)])
+def test_stores_of_neighbors_at_odd_bytes_race_only_where_they_overlap(
+    stride: int, races: bool
+) -> None:
+    array = np.zeros(64, np.uint8)
+    arrays = array, np.zeros(MAP_BYTES, np.uint8)
+    kernel = Run(UNEVEN.format(stride=stride), *arrays, blocks=2, variables=SHARED)
+    described = TensorMap(
+        buffer=0, offset=0, dtype="uint8", dims=(64,), strides=(), box=(16,), element_strides=(1,)
+    )  # fmt: skip
+    data = kernel.machine.tensor_maps.encode(described, kernel.inputs[0].base)
+    kernel.inputs[1].data[:MAP_BYTES] = np.frombuffer(data, np.uint8)
+    assert bool(found(kernel)) == races

@@ -6,14 +6,13 @@ import blackwell as bw
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors import tcgen05
 from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
-A_AT, B_AT, META_AT = 0, 64 * 1024, 192 * 1024
-D_AT, META = 0, 256
+META_AT, META = 192 * 1024, 256
+ONE = ".sp.cta_group::1.kind::"
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 1), (2, 3)]
 
 
@@ -69,27 +68,17 @@ def test_two_of_four(name):
     left = bw.k_major(bw.as_bytes(stored), 128)
     right = bw.k_major(bw.as_bytes(b), 128, step_bytes=64)
     memory = bw.fresh_memory()
-    shared = bw.shared_with((A_AT, left.data), (B_AT, right.data))
+    shared = bw.shared_with((bw.A_AT, left.data), (bw.B_AT, right.data))
     copy_metadata(formatted(pairs, bits), memory, shared)
     family = {"e4m3": "f8f6f4", "s8": "i8"}.get(name, "f16")
-    result = "s32" if name == "s8" else "f32"
+    result, dtype = ("s32", np.int32) if name == "s8" else ("f32", np.float32)
     for step in range(len(left.steps)):
         column = step * (1 if bits == 16 else 2)
-        tcgen05.mma(
-            parse_mma(f"tcgen05.mma.sp.cta_group::1.kind::{family}"),
-            bw.instruction(128, 64, name, name, result, sparse=column % 2),
-            D_AT,
-            left.descriptor(A_AT, step),
-            False,
-            right.descriptor(B_AT, step),
-            [shared],
-            [memory],
-            step > 0,
-            metadata_address=META + column // 2 * 2,
-        )
-    expected = dense(stored.astype(np.float64), pairs) @ b.astype(np.float64).T
-    words = bw.read_lanes(memory, D_AT, 64)
-    assert (words.view(np.int32 if name == "s8" else np.float32) == expected).all()
+        idesc = bw.instruction(128, 64, name, name, result, sparse=column % 2)
+        address = META + column // 2 * 2
+        bw.multiply(ONE + family, idesc, left, right, [memory], step=step, metadata_address=address)
+    expected = bw.product(dense(stored, pairs), b)
+    assert (bw.read_lanes(memory, 0, 64, dtype) == expected).all()
 
 
 def test_b_may_be_n_major_and_a_in_tensor_memory():
@@ -98,56 +87,33 @@ def test_b_may_be_n_major_and_a_in_tensor_memory():
     pairs = random_pairs(8, 6)
     right = bw.mn_major(b, 128, step_k=32)
     memory = bw.fresh_memory()
-    shared = bw.shared_with((B_AT, right.data))
+    shared = bw.shared_with((bw.B_AT, right.data))
     copy_metadata(formatted(np.tile(pairs, (1, 4, 1)), 16), memory, shared)
     memory.words[:, 400:408] = bw.as_bytes(stored).view(np.uint32)
-    tcgen05.mma(
-        parse_mma("tcgen05.mma.sp.cta_group::1.kind::f16"),
-        bw.instruction(128, 64, "f16", "f16", "f32", sparse=1, b_mn=True),
-        D_AT,
-        400,
-        True,
-        right.descriptor(B_AT, 0),
-        [shared],
-        [memory],
-        False,
-        metadata_address=META,
-    )
-    expected = dense(stored.astype(np.float64), pairs) @ b.astype(np.float64).T
+    idesc = bw.instruction(128, 64, "f16", "f16", "f32", sparse=1, b_mn=True)
+    bw.multiply(ONE + "f16", idesc, 400, right, [memory], metadata_address=META)
+    expected = bw.product(dense(stored, pairs), b)
     assert (memory.words[:, :64].view(np.float32) == expected).all()
 
 
 def test_one_of_two_in_tf32():
     """Row 16 a + 8 b + c has four codes in half b of lane 16 a + c, and four 8 lanes on."""
-    generator = np.random.default_rng(7)
     stored = bw.random_elements("tf32", (128, 8), 8)
     b = bw.random_elements("tf32", (16, 16), 9)
-    second = generator.integers(0, 2, (128, 8))
+    second = np.random.default_rng(7).integers(0, 2, (128, 8))
     memory = bw.fresh_memory()
     memory.words[:, META] = 0
     matrix = np.zeros((128, 16))
-    for row in range(128):
-        for group in range(8):
-            lane = row // 16 * 16 + group // 4 * 8 + row % 8
-            shift = row // 8 % 2 * 16 + group % 4 * 4
-            code = 0b1110 if second[row, group] else 0b0100
-            memory.words[lane, META] |= np.uint32(code << shift)
-            matrix[row, group * 2 + second[row, group]] = stored[row, group]
-    left = bw.k_major(bw.as_bytes(stored), 32)
+    for row, group in np.ndindex(128, 8):
+        lane = row // 16 * 16 + group // 4 * 8 + row % 8
+        shift = row // 8 % 2 * 16 + group % 4 * 4
+        code = 0b1110 if second[row, group] else 0b0100
+        memory.words[lane, META] |= np.uint32(code << shift)
+        matrix[row, group * 2 + second[row, group]] = stored[row, group]
     right = bw.k_major(bw.as_bytes(b), 64, step_bytes=64)
-    tcgen05.mma(
-        parse_mma("tcgen05.mma.sp.cta_group::1.kind::tf32"),
-        bw.instruction(128, 16, "tf32", "tf32", "f32", sparse=0),
-        D_AT,
-        left.descriptor(A_AT, 0),
-        False,
-        right.descriptor(B_AT, 0),
-        [bw.shared_with((A_AT, left.data), (B_AT, right.data))],
-        [memory],
-        False,
-        metadata_address=META,
-    )
-    assert (memory.words[:, :16].view(np.float32) == matrix @ b.astype(np.float64).T).all()
+    idesc = bw.instruction(128, 16, "tf32", "tf32", "f32", sparse=0)
+    bw.multiply(ONE + "tf32", idesc, bw.place(stored), right, [memory], metadata_address=META)
+    assert (memory.words[:, :16].view(np.float32) == bw.product(matrix, b)).all()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +131,7 @@ def test_block_scales_cover_twice_the_elements(name, mnemonic, width, vector):
     left = bw.k_major(a_bytes, 32)
     right = bw.k_major(b_bytes, 64, step_bytes=64)
     memory = bw.fresh_memory()
-    shared = bw.shared_with((A_AT, left.data), (B_AT, right.data))
+    shared = bw.shared_with((bw.A_AT, left.data), (bw.B_AT, right.data))
     copy_metadata(formatted(np.tile(pairs, (1, 2, 1)), 8), memory, shared)
     factors = np.random.default_rng(13).integers(124, 131, (160, vector), np.uint8)
     words = np.zeros((160, 4), np.uint8)
@@ -173,72 +139,52 @@ def test_block_scales_cover_twice_the_elements(name, mnemonic, width, vector):
     cells = words.view(np.uint32)[:, 0]
     memory.words[:, 300:304] = np.tile(cells[:128].reshape(4, 32).T, (4, 1))
     memory.words[:, 304] = np.tile(cells[128:], 4)
-    tcgen05.mma(
-        parse_mma(f"tcgen05.mma.sp.cta_group::1.kind::{mnemonic}"),
-        bw.scaled_instruction(128, 32, name, name, "ue8m0", 0, sparse=True),
-        D_AT,
-        left.descriptor(A_AT, 0),
-        False,
-        right.descriptor(B_AT, 0),
-        [shared],
-        [memory],
-        False,
-        metadata_address=META,
-        a_scales_address=300,
-        b_scales_address=304,
-    )
+    idesc = bw.scaled_instruction(128, 32, name, name, "ue8m0", 0, sparse=True)
+    addresses = {"metadata_address": META, "a_scales_address": 300, "b_scales_address": 304}
+    bw.multiply(ONE + mnemonic, idesc, left, right, [memory], **addresses)
     scales = np.repeat(2.0 ** (factors.astype(np.float64) - 127), k // vector, axis=1)
     expected = (dense(stored, pairs, width) * scales[:128]) @ (b * scales[128:]).T
     assert np.allclose(memory.words[:, :32].view(np.float32), expected, rtol=1e-6, atol=1e-4)
 
 
-def sparse_once(**options):
+def sparse_once(selector=1, address=META):
     left = bw.k_major(np.zeros((128, 32), np.uint8), 32)
     right = bw.k_major(np.zeros((8, 64), np.uint8), 64, step_bytes=64)
     memory = bw.fresh_memory()
     memory.words[:, META : META + 2] = 0x44444444
     memory.words[24, META] = 0x44544444
-    arguments = {
-        "kind": parse_mma("tcgen05.mma.sp.cta_group::1.kind::f16"),
-        "idesc": bw.instruction(128, 8, "f16", "f16", "f32", sparse=1),
-        "d_address": 0,
-        "a": left.descriptor(A_AT, 0),
-        "a_in_tensor_memory": False,
-        "b_descriptor": right.descriptor(B_AT, 0),
-        "shared": [bw.shared_with((A_AT, left.data), (B_AT, right.data))],
-        "memories": [memory],
-        "enable_input_d": False,
-        "metadata_address": META,
-    }
-    tcgen05.mma(**(arguments | options))
+    idesc = bw.instruction(128, 8, "f16", "f16", "f32", sparse=selector)
+    bw.multiply(ONE + "f16", idesc, left, right, [memory], metadata_address=address)
 
 
 def test_codes_that_name_no_two_places_are_an_error():
     sparse_once()
-    idesc = bw.instruction(128, 8, "f16", "f16", "f32", sparse=0)
     with pytest.raises(TensorCoreError, match=r"metadata of row 24, group 5 is 0b0101"):
-        sparse_once(idesc=idesc)
+        sparse_once(selector=0)
 
 
 @pytest.mark.parametrize("address", [META + 1, META | 16 << 16])
 def test_metadata_starts_at_lane_0_and_an_even_column(address):
     with pytest.raises(TensorCoreError, match=r"metadata"):
-        sparse_once(metadata_address=address)
+        sparse_once(address=address)
 
 
-def test_selectors_and_shapes_beyond_what_is_known_are_refused():
-    kind = parse_mma("tcgen05.mma.sp.cta_group::1.kind::f16")
-    with pytest.raises(UnsupportedError, match="sparsity selector 2"):
-        decode_instruction(kind, bw.instruction(128, 8, "f16", "f16", "f32", sparse=2))
-    with pytest.raises(UnsupportedError, match="sparse A with 64 rows"):
-        decode_instruction(kind, bw.instruction(64, 8, "f16", "f16", "f32", sparse=0))
-    with pytest.raises(TensorCoreError, match="selector of this kind is 0, not 1"):
-        decode_instruction(
-            parse_mma("tcgen05.mma.sp.cta_group::1.kind::f8f6f4"),
-            bw.instruction(128, 8, "e4m3", "e4m3", "f32", sparse=1),
-        )
-    with pytest.raises(UnsupportedError, match="version 1 of the sparsity metadata"):
-        decode_instruction(
-            parse_mma("tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale"),
-            bw.scaled_instruction(128, 8, "e2m1x2", "e2m1x2", "ue8m0", 0, sparse=True) | 1 << 12,
-        )
+MX = bw.scaled_instruction(128, 8, "e2m1x2", "e2m1x2", "ue8m0", 0, sparse=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "error", "message"),
+    [
+        ("f16", bw.instruction(128, 8, "f16", "f16", "f32", sparse=2), UnsupportedError,
+         "sparsity selector 2"),
+        ("f16", bw.instruction(64, 8, "f16", "f16", "f32", sparse=0), UnsupportedError,
+         "sparse A with 64 rows"),
+        ("f8f6f4", bw.instruction(128, 8, "e4m3", "e4m3", "f32", sparse=1), TensorCoreError,
+         "selector of this kind is 0, not 1"),
+        ("mxf4.block_scale", MX | 1 << 12, UnsupportedError,
+         "version 1 of the sparsity metadata"),
+    ],
+)  # fmt: skip
+def test_selectors_and_shapes_beyond_what_is_known_are_refused(kind, word, error, message):
+    with pytest.raises(error, match=message):
+        decode_instruction(parse_mma(f"tcgen05.mma{ONE}{kind}"), word)

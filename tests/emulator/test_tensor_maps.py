@@ -8,12 +8,52 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensor_map_boxes
-from tensor_map_boxes import arange, load, make_map
 
 from pallasc.emulator.tensors import tensor_maps
 from pallasc.errors import CheckError, UnsupportedError
 from pallasc.specs.artifacts.plan import TensorMap
+
+SHARED_BYTES = 1 << 16
+
+
+def make_map(
+    array: np.ndarray, box: Sequence[int], *, dtype: str = "", swizzle: int = 0, **others: Any
+) -> TensorMap:
+    """Describe a row-major array; `box` is minor first."""
+    return TensorMap(
+        buffer=0,
+        offset=0,
+        dtype=dtype or str(array.dtype),
+        dims=tuple(reversed(array.shape)),
+        strides=tuple(reversed(array.strides[:-1])),
+        box=tuple(box),
+        element_strides=others.pop("element_strides", (1,) * array.ndim),
+        swizzle=swizzle,
+        **others,
+    )
+
+
+def arange(*shape: int, dtype: Any = np.uint16) -> np.ndarray:
+    """Distinct elements, none of them zero, where the type has that many."""
+    return (np.arange(np.prod(shape)) % 65521 + 1).astype(dtype).reshape(shape)
+
+
+def of(box: tensor_maps.Box, shared: np.ndarray) -> np.ndarray:
+    """Return the bytes of shared memory that a box occupies."""
+    return shared[box.shared_address : box.shared_address + box.bytes]
+
+
+def load(map: TensorMap, box: tensor_maps.Box, array: np.ndarray, before: int = 0) -> np.ndarray:
+    """Return shared memory with a box of an array that begins so many bytes into its memory."""
+    shared = np.full(SHARED_BYTES, 0xCC, np.uint8)
+    memory = np.concatenate([np.full(before, 0xEE, np.uint8), array.reshape(-1).view(np.uint8)])
+    occupied(box, shared)[...] = tensor_maps.read_global(map, box, memory, before)
+    return shared
+
+
+def occupied(box: tensor_maps.Box, shared: np.ndarray) -> np.ndarray:
+    """Return the bytes of shared memory that a box occupies."""
+    return shared[box.shared_address : box.shared_address + box.bytes]
 
 
 def expected_tile(array: np.ndarray, map: TensorMap, coordinates: Sequence[int]) -> np.ndarray:
@@ -97,28 +137,6 @@ def test_element_strides_thin_out_every_dimension_but_the_first(
     assert unswizzled(load(map, box, array), 0, box.bytes, 0) == wanted.tobytes()
 
 
-@pytest.mark.parametrize("swizzle", [0, 64])
-@pytest.mark.parametrize("coordinates", [(0, 0), (7, 12), (-9, 15), (0, -30)])
-def test_element_offsets_say_what_load_and_store_do(swizzle: int, coordinates: Any):
-    array = arange(20, 48)
-    map = make_map(array, (32, 8), swizzle=swizzle)
-    box = tensor_maps.tiled(map, coordinates, 0x480)
-    offsets, inside = tensor_map_boxes.global_offsets(box), tensor_map_boxes.inside(box)
-    assert len(offsets) == len(inside) == len(tensor_map_boxes.shared_offsets(box)) == 32 * 8
-    for n, (y, x) in enumerate(itertools.product(range(8), range(32))):
-        row, column = coordinates[1] + y, coordinates[0] + x
-        assert inside[n] == (0 <= row < 20 and 0 <= column < 48)
-        assert offsets[n] == 2 * (row * 48 + column)
-    shared = load(map, box, array)
-    elements = shared.view(np.uint16)[(0x480 + tensor_map_boxes.shared_offsets(box)) // 2]
-    assert (elements[~inside] == 0).all()
-    assert (elements[inside] == array.reshape(-1)[offsets[inside] // 2]).all()
-    covered = np.concatenate(
-        [np.arange(start, start + box.global_row_bytes) for start in box.global_rows] or [[]]
-    )
-    assert sorted(covered[::2]) == sorted(offsets[inside])
-
-
 @pytest.mark.parametrize(("shape", "box", "coordinates"), TILES)
 def test_a_store_writes_what_is_inside_and_nothing_else(shape: Any, box: Any, coordinates: Any):
     array = arange(*shape)
@@ -133,9 +151,12 @@ def test_a_store_writes_what_is_inside_and_nothing_else(shape: Any, box: Any, co
         if all(0 <= at < size for at, size in zip(index, shape, strict=True)):
             wanted[index] = value
     memory = np.concatenate([np.full(32, 0xEE, np.uint8), array.reshape(-1).view(np.uint8)])
-    tensor_map_boxes.copy_out(map, copied, memory, 32, shared)
+    tensor_maps.write_global(map, copied, memory, 32, occupied(copied, shared))
     assert (memory[:32] == 0xEE).all()
     assert memory[32:].tobytes() == wanted.tobytes()
+    rows = [range(start, start + copied.global_row_bytes) for start in copied.global_rows]
+    written = np.flatnonzero((wanted != array).ravel())
+    assert sorted(itertools.chain(*rows))[::2] == (2 * written).tolist()
 
 
 @pytest.mark.parametrize(
@@ -150,9 +171,10 @@ def test_a_map_that_fills_with_nan_writes_the_canonical_one(dtype: str, bits: An
     array = arange(8, 32, dtype=bits.dtype)
     map = make_map(array, (16, 4), dtype=dtype, nan_fill=True)
     box = tensor_maps.tiled(map, (24, 6), 0)
-    elements = load(map, box, array)[: box.bytes].view(bits.dtype)
-    assert (elements[~tensor_map_boxes.inside(box)] == bits).all()
-    assert (elements[tensor_map_boxes.inside(box)].reshape(2, 8) == array[6:, 24:]).all()
+    elements = load(map, box, array)[: box.bytes].view(bits.dtype).reshape(4, 16)
+    assert (elements[:2, :8] == array[6:, 24:]).all()
+    assert (elements[2:] == bits).all()
+    assert (elements[:2, 8:] == bits).all()
     assert np.isnan(np.frombuffer(bits.tobytes(), tensor_maps.NUMPY_TYPES[dtype])).all()
 
 
@@ -222,9 +244,8 @@ def test_a_scatter_writes_four_rows():
     map = make_map(array, (64, 1), swizzle=128)
     shared = load(map, tensor_maps.gather4(map, 0, (4, 5, 6, 7), 0), array)
     memory = np.zeros(array.nbytes, np.uint8)
-    tensor_map_boxes.copy_out(
-        map, tensor_maps.gather4(map, 0, (9, -1, 0, 19), 0), memory, 0, shared
-    )
+    box = tensor_maps.gather4(map, 0, (9, -1, 0, 19), 0)
+    tensor_maps.write_global(map, box, memory, 0, occupied(box, shared))
     written = memory.view(np.uint16).reshape(array.shape)
     assert (written[9] == array[4]).all()
     assert (written[0] == array[6]).all()
@@ -261,4 +282,90 @@ def test_misuse_is_an_error_with_its_values():
     box = tensor_maps.tiled(map, (0, 8), 0)
     memory = array.view(np.uint8).reshape(-1)
     with pytest.raises(CheckError, match="bytes 1024 to 2047 of an allocation of 2000 bytes"):
-        tensor_map_boxes.copy_in(map, box, memory[:2000], 0, np.zeros(4096, np.uint8))
+        tensor_maps.read_global(map, box, memory[:2000], 0)
+
+
+def reduced(map: TensorMap, box: Any, old: np.ndarray, shared: np.ndarray, operation: str) -> None:
+    memory = old.reshape(-1).view(np.uint8)
+    part = occupied(box, shared)
+    tensor_maps.reduce_global(map, box, memory, 0, part, operation=operation)
+
+
+PAIRS = np.array([*itertools.product((0, 1, 2, 5, 1 << 31, (1 << 32) - 1), repeat=2)], np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "operation", "function"),
+    [
+        ("uint32", "inc", lambda a, b: 0 if a >= b else a + 1),
+        ("uint32", "dec", lambda a, b: b if a == 0 or a > b else a - 1),
+        ("int32", "min", min),
+        ("int32", "max", max),
+    ],
+)
+def test_integers_are_reduced_at_their_limits(dtype: str, operation: str, function: Any):
+    old, new = (column.copy().view(dtype) for column in PAIRS.T)
+    found = tensor_maps.combined(operation, old, new)
+    assert found.tolist() == [
+        function(a, b) for a, b in zip(old.tolist(), new.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_floats_are_added_and_rounded_to_even(dtype: str):
+    numpy_dtype = tensor_maps.NUMPY_TYPES[dtype]
+    random = np.random.default_rng(1)
+    old = random.normal(size=(8, 8)).astype(numpy_dtype)
+    new = random.normal(size=(8, 8)).astype(numpy_dtype)
+    one_and_half_step = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[dtype]
+    old[0, :4] = [1, 1 + 2 * one_and_half_step, np.inf, np.nan]
+    new[0, :4] = [one_and_half_step, one_and_half_step, -np.inf, 1]
+    map, result = make_map(old, (8, 8), dtype=dtype), old.copy()
+    box = tensor_maps.tiled(map, (0, 0), 0)
+    reduced(map, box, result, new.view(np.uint8).reshape(-1), "add")
+    with np.errstate(invalid="ignore"):
+        wanted = (old.astype(np.float64) + new.astype(np.float64)).astype(numpy_dtype)
+    np.testing.assert_array_equal(result.astype(np.float64), wanted.astype(np.float64))
+    assert result[0, 0] == 1
+    assert result[0, 1] == 1 + 4 * one_and_half_step
+    assert np.isnan(result[0, 2:4]).all()
+
+
+def test_sums_of_f32_alone_flush_subnormals() -> None:
+    for dtype, tiny in (("float32", 2.0**-130), ("float16", 2.0**-20), ("float64", 2.0**-1030)):
+        old = np.array([tiny, -tiny, 1], dtype)
+        found = tensor_maps.combined("add", old, old)
+        assert found.tolist() == [0, 0, 2] if dtype == "float32" else (found == old * 2).all()
+        assert np.signbit(found).tolist() == [False, True, False]
+
+
+def test_a_reduction_undoes_the_swizzle_and_clips():
+    old = np.zeros((10, 48), np.int32)
+    map = make_map(old, (32, 8), swizzle=128)
+    source = arange(8, 32, dtype=np.int32)
+    packed = make_map(source, (32, 8), swizzle=128)
+    shared = load(packed, tensor_maps.tiled(packed, (0, 0), 0x480), source)
+    box = tensor_maps.tiled(map, (40, -2), 0x480)
+    for _ in range(2):
+        reduced(map, box, old, shared, "add")
+    assert (old[:6, 40:] == 2 * source[2:, :8]).all()
+    assert np.count_nonzero(old) == 6 * 8
+
+
+@pytest.mark.parametrize(
+    ("dtype", "operation"),
+    [("uint8", "add"), ("float32", "max"), ("uint64", "inc"), ("float16", "and")],
+)
+def test_what_has_no_reduction_is_refused_by_name(dtype: str, operation: str):
+    array = np.zeros((8, 16), dtype)
+    map = make_map(array, (16, 8))
+    box = tensor_maps.tiled(map, (0, 0), 0)
+    with pytest.raises(UnsupportedError, match=rf"{dtype} by \.{operation}"):
+        reduced(map, box, array, np.zeros(1024, np.uint8), operation)
+
+
+def test_a_reduction_of_elements_that_overlap_is_refused():
+    map = TensorMap(0, 0, "uint32", (8, 4), (0,), (8, 4), (1, 1))
+    box = tensor_maps.tiled(map, (0, 0), 0)
+    with pytest.raises(UnsupportedError, match="overlap"):
+        reduced(map, box, np.zeros(8, "u4"), np.zeros(128, np.uint8), "add")

@@ -1,18 +1,93 @@
-"""`wgmma`: operands laid out as Mosaic and CUTLASS do, fragments by the manual's formulas."""
+"""`wgmma`: operands as Mosaic and CUTLASS lay them out, fragments by the manual; numbers."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from fractions import Fraction
 
 import numpy as np
 import pytest
-import tensor_map_boxes
-from wgmma_operands import D_TYPES, NUMPY_TYPES, a_place, encode, fill, opcode, put, random_matrix
+from blackwell import DTYPES as NUMPY_TYPES
 
-from pallasc.emulator.tensors import matrices, tensor_maps
+from pallasc.emulator.tensors import matrices
 from pallasc.errors import CheckError, UnsupportedError
-from pallasc.specs.artifacts.plan import TensorMap
+
+D_TYPES = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
+SWIZZLE_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
+SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
+
+
+def opcode(n: int, d: str, a: str, b: str = "") -> str:
+    k = 32 // np.dtype(NUMPY_TYPES[a]).itemsize
+    return f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{d}.{a}.{b or a}"
+
+
+def random_matrix(rows: int, columns: int, dtype: str, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    if dtype in ("s8", "u8"):
+        limits = np.iinfo(NUMPY_TYPES[dtype])
+        return random.integers(limits.min, limits.max + 1, (rows, columns)).astype(
+            NUMPY_TYPES[dtype]
+        )
+    values = random.normal(size=(rows, columns)).astype(np.float32)
+    if dtype == "tf32":
+        return (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return values.astype(NUMPY_TYPES[dtype])
+
+
+def encode(start: int, leading: int, stride: int, swizzle: int) -> int:
+    """Put a descriptor together, as `encode_descriptor` of Mosaic does."""
+    return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | SWIZZLE_CODES[swizzle] << 62
+
+
+def put(shared: np.ndarray, address: int, element: np.ndarray, swizzle: int) -> None:
+    """Store an element at a swizzled address, bit by bit."""
+    for bit in range(SWIZZLE_BITS[swizzle]):
+        address ^= (address >> 7 + bit & 1) << 4 + bit
+    shared[address : address + element.nbytes] = np.frombuffer(element.tobytes(), np.uint8)
+
+
+def fill(
+    shared: np.ndarray,
+    start: int,
+    matrix: np.ndarray,
+    tile: tuple[int, int],
+    *,
+    columns_first: bool = False,
+    swizzle: int = 0,
+) -> tuple[int, int]:
+    """Lay a matrix out in tiles, each of them contiguous and row-major.
+
+    Returns the byte strides from tile to tile, along rows and along columns of tiles.
+    """
+    rows, columns = matrix.shape
+    tile_bytes = tile[0] * tile[1] * matrix.itemsize
+    down, right = rows // tile[0], columns // tile[1]
+    row_stride, column_stride = tile_bytes * right, tile_bytes
+    if columns_first:
+        row_stride, column_stride = tile_bytes, tile_bytes * down
+    for row, column in itertools.product(range(rows), range(columns)):
+        at = start + row // tile[0] * row_stride + column // tile[1] * column_stride
+        at += (row % tile[0] * tile[1] + column % tile[1]) * matrix.itemsize
+        put(shared, at, matrix[row, column], swizzle)
+    return row_stride, column_stride
+
+
+def a_place(thread: int, i: int, dtype: str) -> tuple[int, int]:
+    """PTX ISA 9.0, 9.7.15.5.1.1: where element `i` of thread `t` lies in A."""
+    warp, lane = divmod(thread, 32)
+    group, within = divmod(lane, 4)
+    if dtype == "f16":
+        low = i < 2 or 4 <= i < 6
+        column = within * 2 + (i & 1) + (8 if i >= 4 else 0)
+    elif dtype == "e4m3":
+        low = i < 4 or 8 <= i < 12
+        column = within * 4 + (i & 3) + (16 if i >= 8 else 0)
+    else:
+        low = i in (0, 2)
+        column = within + (4 if i >= 2 else 0)
+    return 16 * warp + group + (0 if low else 8), column
+
 
 TYPES = ["f16", "e4m3", "tf32"]
 
@@ -63,21 +138,6 @@ def test_small_tiles_with_m_or_n_contiguous(swizzle: int, which: str, columns_fi
         descriptor = encode(start, mn_stride, k_stride, swizzle) + (first // 8 * k_stride >> 4)
         found = matrices.read_operand(w, shared, descriptor, which, transposed=True)
         assert (found == matrix[first : first + 16].T.astype(np.float64)).all()
-
-
-@pytest.mark.parametrize("swizzle", [32, 64, 128])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_large_tiles_with_k_contiguous(swizzle: int, dtype: str):
-    w = matrices.parse_wgmma(opcode(64, "f32", dtype))
-    size = np.dtype(NUMPY_TYPES[dtype]).itemsize
-    row_elements = swizzle // size
-    matrix = random_matrix(64, row_elements, dtype)
-    shared = np.full(1 << 15, 0xCC, np.uint8)
-    fill(shared, 1024, matrix, (64, row_elements), swizzle=swizzle)
-    for first in range(0, row_elements, w.k):
-        descriptor = encode(1024 + first * size, 0, 8 * swizzle, swizzle)
-        found = matrices.read_operand(w, shared, descriptor, "b")
-        assert (found == matrix[:, first : first + w.k].astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -132,87 +192,116 @@ def test_a_lies_in_registers_as_the_manual_says(dtype: str):
     assert (matrices.a_from_registers(w, registers) == matrix.astype(np.float64)).all()
 
 
-@pytest.mark.parametrize(("a", "transposed"), [("f16", True), ("f16", False), ("tf32", False)])
-def test_a_product_of_whole_matrices(a: str, transposed: bool):
-    """A from registers, B from shared memory in several steps along K, accumulated."""
-    w = matrices.parse_wgmma(opcode(64, "f32", a))
-    k = 2 * 128 // np.dtype(NUMPY_TYPES[a]).itemsize
-    left, right = random_matrix(64, k, a), random_matrix(k, 64, a, seed=1)
-    shared = np.zeros(1 << 15, np.uint8)
-    size = left.itemsize
-    if transposed:
-        k_stride, n_stride = fill(shared, 0, right, (8, 64), swizzle=128)
-    else:
-        n_stride, k_stride = fill(
-            shared, 0, np.ascontiguousarray(right.T), (8, 128 // size), swizzle=128
-        )
-    registers = np.zeros((w.d_registers, 128), np.uint32)
-    for step, first in enumerate(range(0, k, w.k)):
-        fragment = np.zeros((4, 128), np.uint32)
-        for thread, i in itertools.product(range(128), range(16 // size)):
-            row, column = a_place(thread, i, a)
-            bits = int(left[row, first + column].view(f"u{size}"))
-            fragment[i * size // 4, thread] |= np.uint32(bits << i * size % 4 * 8)
-        if transposed:
-            descriptor = encode(2 * step * k_stride, n_stride, k_stride, 128)
-        else:
-            at = first * size // 128 * k_stride + first * size % 128
-            descriptor = encode(at, 0, n_stride, 128)
-        b = matrices.read_operand(w, shared, descriptor, "b", transposed=transposed)
-        product = matrices.multiply(
-            matrices.a_from_registers(w, fragment),
-            b,
-            w,
-            accumulator=matrices.matrix_of(registers, w.d) if step else None,
-        )
-        registers = matrices.registers_of(product)
-    found = matrices.matrix_of(registers, w.d)
-    wanted = left.astype(np.float64) @ right.astype(np.float64)
-    assert np.allclose(found, wanted, rtol=1e-6, atol=1e-5)
-
-
 def test_descriptors_that_are_not_modelled_are_refused():
     w = matrices.parse_wgmma(opcode(64, "f32", "f16"))
     eight_bits = matrices.parse_wgmma(opcode(64, "f32", "e4m3"))
-    cases: list[tuple[Any, int, bool, str]] = [
+    for form, descriptor, transposed, text in [
         (w, 1 << 49, False, "base offset 1"),
         (w, 1 << 53, False, "0x0020000000000000 with reserved bits"),
         (eight_bits, 0, True, "transposed operand of type e4m3"),
-    ]
-    for form, descriptor, transposed, text in cases:
+    ]:
         with pytest.raises(UnsupportedError, match=text):
             matrices.operand_addresses(form, descriptor, "b", transposed=transposed)
     with pytest.raises(CheckError, match="byte 0x47f of the 0x400 bytes"):
         matrices.read_operand(w, np.zeros(0x400, np.uint8), encode(0x300, 0x100, 0, 0), "a")
 
 
-@pytest.mark.parametrize("swizzle", [32, 64, 128])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_wgmma_reads_what_a_tensor_copy_wrote(swizzle: int, transposed: bool):
-    """One box of 64 rows: rows of B, or rows along K where N is contiguous."""
-    elements = swizzle // 2
-    array = random_matrix(200, 200, "bf16")
-    map = TensorMap(
-        buffer=0,
-        offset=0,
-        dtype="bfloat16",
-        dims=(200, 200),
-        strides=(400,),
-        box=(elements, 64),
-        element_strides=(1, 1),
-        swizzle=swizzle,
+FLOATS = [
+    ("f32", "f16", "f16"),
+    ("f32", "bf16", "bf16"),
+    ("f32", "tf32", "tf32"),
+    ("f32", "e4m3", "e5m2"),
+    ("f16", "f16", "f16"),
+    ("f16", "e5m2", "e4m3"),
+]
+
+
+@pytest.mark.parametrize(("d", "a", "b"), FLOATS)
+@pytest.mark.parametrize("n", [8, 40, 256])
+def test_floats_are_multiplied_exactly_and_rounded_once(d: str, a: str, b: str, n: int):
+    w = matrices.parse_wgmma(opcode(n, d, a, b))
+    left, right = random_matrix(64, w.k, a), random_matrix(n, w.k, b, seed=1)
+    before = np.random.default_rng(2).normal(size=(64, n)).astype(D_TYPES[d])
+    wide = left.astype(np.float64), right.astype(np.float64)
+    found = matrices.multiply(*wide, w, accumulator=before)
+    assert found.dtype == D_TYPES[d]
+    negated = matrices.multiply(*wide, w, accumulator=before, negate=True)
+    alone = matrices.multiply(*wide, w)
+    for row, column in [(0, 0), (5, n - 1), (63, 3)]:
+        products = sum(
+            Fraction(float(x)) * Fraction(float(y))
+            for x, y in zip(wide[0][row], wide[1][column], strict=True)
+        )
+        old = Fraction(float(before[row, column]))
+        for result, wanted in [
+            (found, products + old),
+            (negated, old - products),
+            (alone, products),
+        ]:
+            error = abs(Fraction(float(result[row, column])) - wanted)
+            limit = np.spacing(np.abs(result[row, column])).astype(np.float64) / 2
+            assert error <= Fraction(float(limit)) * (1 + Fraction(1, 1000))
+
+
+@pytest.mark.parametrize(("a", "b"), [*itertools.product(["s8", "u8"], repeat=2)])
+@pytest.mark.parametrize("satfinite", [False, True])
+def test_integers_are_exact_and_wrap_or_saturate(a: str, b: str, satfinite: bool):
+    code = opcode(16, "s32", a, b).replace(".s32.", ".satfinite.s32." if satfinite else ".s32.")
+    w = matrices.parse_wgmma(code)
+    left, right = random_matrix(64, 32, a), random_matrix(16, 32, b, seed=1)
+    limits = np.iinfo(np.int32)
+    before = np.zeros((64, 16), np.int32)
+    before[0], before[1] = limits.max - 5, limits.min + 5
+    found = matrices.multiply(
+        left.astype(np.float64), right.astype(np.float64), w, accumulator=before
     )
-    shared = np.zeros(1 << 15, np.uint8)
-    box = tensor_maps.tiled(map, (24, 100), 0x1400)
-    tensor_map_boxes.copy_in(map, box, array.reshape(-1).view(np.uint8), 0, shared)
-    part = array[100:164, 24 : 24 + elements].astype(np.float64)
-    if transposed:
-        w = matrices.parse_wgmma(opcode(elements, "f32", "bf16"))
-        descriptor = encode(0x1400 + 16 * swizzle, 0, 8 * swizzle, swizzle)
-        wanted = part[16:32].T
-    else:
-        w = matrices.parse_wgmma(opcode(64, "f32", "bf16"))
-        descriptor = encode(0x1400 + (swizzle - 32), 0, 8 * swizzle, swizzle)
-        wanted = part[:, elements - 16 :]
-    found = matrices.read_operand(w, shared, descriptor, "b", transposed=transposed)
-    assert (found == wanted).all()
+    overflows = 0
+    for row, column in itertools.product(range(64), range(16)):
+        exact = int(before[row, column]) + sum(
+            int(x) * int(y) for x, y in zip(left[row], right[column], strict=True)
+        )
+        overflows += not limits.min <= exact <= limits.max
+        if satfinite:
+            wanted = min(max(exact, limits.min), limits.max)
+        else:
+            wanted = (exact + (1 << 31)) % (1 << 32) - (1 << 31)
+        assert found[row, column] == wanted
+    assert overflows
+
+
+def test_infinities_and_nan_are_floats_like_others():
+    w = matrices.parse_wgmma(opcode(8, "f32", "f16"))
+    left, right = np.zeros((64, 16)), np.ones((8, 16))
+    left[0, 0], left[1, :2] = np.inf, (np.inf, -np.inf)
+    left[2, 0], left[3, 0], right[7, 0] = np.nan, 1, 1e39
+    found = matrices.multiply(left, right, w)
+    assert found[0, 0] == np.inf
+    assert np.isnan(found[1:3, 0]).all()
+    assert found[3, 7] == np.inf
+    assert found[3, 0] == 1
+
+
+def test_tf32_ignores_the_low_bits():
+    w = matrices.parse_wgmma(opcode(8, "f32", "tf32"))
+    shared = np.zeros(4096, np.uint8)
+    shared.view(np.uint32)[:1024] = 0x3F801FFF
+    found = matrices.read_operand(w, shared, encode(0, 128, 256, 0), "b")
+    assert (found == 1).all()
+
+
+def test_every_shape_and_type_of_the_manual_is_known():
+    for (d, a, b), n in itertools.product(FLOATS, range(8, 257, 8)):
+        w = matrices.parse_wgmma(opcode(n, d, a, b))
+        assert (w.n, w.d_registers) == (n, n // 4 if d == "f16" else n // 2)
+    for n in (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256):
+        assert matrices.parse_wgmma(opcode(n, "s32", "u8", "s8")).n == n
+
+
+@pytest.mark.parametrize("satfinite", ["", ".satfinite"])
+def test_integers_of_a_warp_wrap_or_saturate(satfinite: str):
+    form = matrices.parse_mma(f"mma.sync.aligned.m16n8k32.row.col{satfinite}.s32.u8.s8.s32")
+    a = np.full((4, 32), 0xFFFFFFFF, np.uint32)
+    b = np.full((2, 32), 0x7F7F7F7F, np.uint32)
+    c = np.full((4, 32), 0x7FFFFFFF, np.uint32)
+    exact = 32 * 255 * 127 + 0x7FFFFFFF
+    assert (matrices.mma(form, a, b, c) == (0x7FFFFFFF if satfinite else exact % (1 << 32))).all()

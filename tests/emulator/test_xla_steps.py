@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import steps_of_xla
+from compiled_plans import Compiled, compiled
 from steps_of_xla import ARGUMENTS
 
 from pallasc.cache.store import Store
 from pallasc.compiler.arrays import array_of, random_bytes
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
-from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.pool import find_ptx, without_ptx
+from pallasc.compiler.workers.pool import without_ptx
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.program import PlanRun
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Artifact, Mapping[str, str]]]:
-    """Return what each function is compiled to, with the PTX of XLA's kernels."""
+def plans(store: Store) -> Compiled:
     specs = [
         spec_of(getattr(steps_of_xla, name), args=list(args), static={}, target="sm_90a")
         for name, args in ARGUMENTS.items()
     ]
-    store = Store(tmp_path_factory.mktemp("store"))
-    results = build(expand(specs), store=store, options=Options(jobs=1)).results
-    compiled = [(r.variant, r.artifact) for r in results if r.artifact is not None]
-    assert len(compiled) == len(ARGUMENTS), [str(r.error) for r in results if r.error]
-    with prepare() as setup:
-        found = find_ptx(compiled, setup, store)
-    return {
-        variant.name: (artifact, texts)
-        for (variant, artifact), texts in zip(compiled, found, strict=True)
-        if isinstance(texts, Mapping)
-    }
+    variants = expand(specs)
+    found = compiled(variants, store)
+    return {variant.name: found[variant.id] for variant in variants}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_numbers_are_those_of_jax(name: str, made: Any) -> None:
-    import jax
-    import jax.numpy as jnp
-
-    artifact, texts = made[name]
+def test_numbers_are_those_of_jax(name: str, plans: Compiled) -> None:
+    artifact, texts = plans[name]
     assert set(texts) == without_ptx(artifact).keys()
     inputs = [inputs_of(b) for b in artifact.plan.inputs]
     (results,) = PlanRun(artifact, Machine(), texts).run([inputs])

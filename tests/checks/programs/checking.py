@@ -10,31 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 REMEMBERED: Path | None = None
 """A store that knows the digests of the toolchain and nothing else; a new store is its copy."""
-LIBRARY = ROOT / "specs" / "library"
 
 KERNELS = """\
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+OLD = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
+OUT, SCRATCH = ("out_shape", "scratch_shapes") if OLD else ("out_type", "scratch_types")
 
-def kernel(body, num_arrivals=1, threads=None, n=128, **options):
-    shape = jax.ShapeDtypeStruct((n,), jnp.float32)
-    barrier = plgpu.Barrier(num_arrivals=num_arrivals)
-    old = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
-    out, scratch = ("out_shape", "scratch_shapes") if old else ("out_type", "scratch_types")
+
+def made(body, shape=(128,), dtype=jnp.float32, memory=(), grid=1, **options):
+    out = shape if isinstance(shape, list) else jax.ShapeDtypeStruct(shape, dtype)
+    options = {OUT: out, SCRATCH: list(memory), "grid": (grid,), "grid_names": ("i",), **options}
+    return plgpu.kernel(body, **options)
+
+
+def run(body, *arrays, **options):
+    return made(body, **options)(*arrays)
+
+
+def kernel(body, num_arrivals=1, threads=None, n=128):
+    memory = [plgpu.Barrier(num_arrivals=num_arrivals), plgpu.SMEM((n,), jnp.float32)]
     named = {"num_threads": threads, "thread_name": "wg"} if threads else {}
-    return plgpu.kernel(
-        body,
-        **{out: shape, scratch: [barrier, plgpu.SMEM((n,), jnp.float32)]},
-        grid=(1,),
-        grid_names=("g",),
-        **named,
-    )
+    return made(body, shape=(n,), memory=memory, **named)
 
 
 def sound(x):
@@ -98,7 +102,7 @@ def lasting(x):
 
 
 def spec_of(*kernels: dict[str, object], **fields: object) -> str:
-    """Return a spec; kernels that name no entry are functions of `kernels.py`."""
+    """Return a spec; by default kernels are functions of `kernels.py`, and give what they take."""
     filled = [
         {
             "entry": f"kernels.py:{kernel['name']}",
@@ -108,7 +112,8 @@ def spec_of(*kernels: dict[str, object], **fields: object) -> str:
         }
         for kernel in kernels
     ]
-    return json.dumps({"schema": 1, "targets": ["sm_90a"], **fields, "kernels": filled})
+    kept = [{key: value for key, value in each.items() if value is not None} for each in filled]
+    return json.dumps({"schema": 1, "targets": ["sm_90a"], **fields, "kernels": kept})
 
 
 @dataclass(frozen=True, slots=True)

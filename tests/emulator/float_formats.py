@@ -1,7 +1,4 @@
-"""Operands to try, and IEEE 754 in rational numbers and Python integers to hold results to.
-
-Nothing here uses the emulator's own arithmetic or NumPy's rounding.
-"""
+"""Floating-point formats in rational numbers: patterns, rounding, exact results, comparisons."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 import operator
 import random
 import struct
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,48 +13,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-
-from pallasc.emulator.numbers.table import find
-
-
-def run(opcode: str, *operands: Any, **shape: Any) -> Any:
-    """Apply an instruction to lists or arrays of raw bits or values, whatever warns fails."""
-    arithmetic = find(opcode, **shape)
-    assert arithmetic is not None, opcode
-    assert len(operands) == len(arithmetic.sources), opcode
-    arrays = [
-        operand if isinstance(operand, np.ndarray) else bits(operand, dtype)
-        for operand, dtype in zip(operands, arithmetic.sources, strict=True)
-    ]
-    for array, dtype in zip(arrays, arithmetic.sources, strict=True):
-        assert array.dtype == dtype, (opcode, array.dtype, dtype)
-    before = [array.tobytes() for array in arrays]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        results = arithmetic.apply(*arrays)
-    assert [array.tobytes() for array in arrays] == before, f"{opcode} changed an operand"
-    several = results if isinstance(results, tuple) else (results,)
-    assert [r.dtype for r in several] == list(arithmetic.results), opcode
-    assert all(r.shape == arrays[0].shape for r in several), opcode
-    assert all(r.flags.c_contiguous for r in several), opcode
-    assert not any(np.shares_memory(r, a) for r in several for a in arrays), opcode
-    return results
-
-
-def bits(values: Any, dtype: Any) -> Any:
-    """Return raw integers as an array of any type; negative ones count from the top."""
-    if dtype == np.bool_:
-        return np.array(values, np.bool_)
-    unsigned = np.dtype(f"u{dtype.itemsize}")
-    mask = (1 << (8 * dtype.itemsize)) - 1
-    return np.array([int(v) & mask for v in values], unsigned).view(dtype)
-
-
-def raw(array: Any) -> list[int]:
-    """Return an array's elements as the integers of their bits."""
-    if array.dtype == np.bool_:
-        return [int(v) for v in array]
-    return [int(v) for v in array.view(np.dtype(f"u{array.dtype.itemsize}")).ravel()]
 
 
 @dataclass(frozen=True)
@@ -123,6 +77,10 @@ class Ieee:
             pattern = self.infinity - 1 if stays else self.infinity
         return pattern | (self.sign if negative else 0)
 
+    def encode_any(self, value: float) -> int:
+        """Return the pattern of a number that needs no rounding."""
+        return rounded(value, self, "rn")
+
 
 F16 = Ieee(5, 10, np.dtype(np.float16), 0x7FFF)
 BF16 = Ieee(8, 7, np.dtype(ml_dtypes.bfloat16), 0x7FFF)
@@ -160,25 +118,6 @@ def some(form: Ieee, count: int, seed: int) -> list[int]:
             | generator.getrandbits(1) * form.sign
         )
     return result
-
-
-def tuples(form: Ieee, arity: int, *, seed: int = 7, count: int = 200) -> list[tuple[int, ...]]:
-    """Return operands: edges against edges, and random ones."""
-    generator = random.Random(seed)
-    special = edges(form)
-    if arity == 1:
-        chosen = [(e,) for e in special]
-    elif arity == 2:
-        chosen = [(a, b) for a in special for b in special]
-    else:
-        chosen = [tuple(generator.choices(special, k=arity)) for _ in range(500)]
-    columns = [some(form, count, seed + i) for i in range(arity)]
-    return chosen + list(zip(*columns, strict=True))
-
-
-def columns(operands: list[tuple[int, ...]], dtype: Any) -> list[Any]:
-    """Return tuples of patterns as one array a source."""
-    return [bits(column, dtype) for column in zip(*operands, strict=True)]
 
 
 def _zero_sum(a: float, b: float, mode: str) -> float:
@@ -257,23 +196,6 @@ def flush(pattern: int, form: Ieee) -> int:
     """Return the pattern, or the zero of its sign where it is subnormal."""
     size = pattern & ~form.sign
     return pattern & form.sign if size < form.smallest_normal else pattern
-
-
-def result(base: str, operands: tuple[int, ...], form: Ieee, modifiers: list[str]) -> int:
-    """Return what an instruction with these modifiers gives for patterns."""
-    mode = next((m for m in modifiers if m in ("rn", "rz", "rm", "rp")), "rn")
-    if "ftz" in modifiers:
-        operands = tuple(flush(o, form) for o in operands)
-    pattern = rounded(exact(base, [form.decode(o) for o in operands], mode), form, mode)
-    if "ftz" in modifiers:
-        pattern = flush(pattern, form)
-    value = form.decode(pattern)
-    if "sat" in modifiers:
-        inside = not (math.isnan(value) or value <= 0 or pattern & form.sign)
-        return min(pattern, form.bias << form.mantissa) if inside else 0
-    if "relu" in modifiers and pattern & form.sign and not math.isnan(value):
-        return 0
-    return pattern
 
 
 def f32(value: float) -> int:
