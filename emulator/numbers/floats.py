@@ -187,11 +187,24 @@ def _of_three(function: Function) -> Function:
     return lambda a, b, c: function(function(a, b), c)
 
 
+def larger(a: Any, b: Any) -> Any:
+    """Return the larger number, or NaN if both are NaN.
+
+    `np.fmax` returns NaN for a number and a signaling NaN in short arrays.
+    """
+    return np.maximum(np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b))
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """Return the smaller number, or NaN if both are NaN."""
+    return np.minimum(np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b))
+
+
 # The bool is `.NaN`: NaN operands win. AND of two zeros' bits is the greater zero, OR the lesser.
 _EXTREMES: dict[tuple[str, bool], Function] = {
-    ("max", False): _with_ordered_zeros(np.fmax, np.bitwise_and),
+    ("max", False): _with_ordered_zeros(larger, np.bitwise_and),
     ("max", True): _with_ordered_zeros(np.maximum, np.bitwise_and),
-    ("min", False): _with_ordered_zeros(np.fmin, np.bitwise_or),
+    ("min", False): _with_ordered_zeros(smaller, np.bitwise_or),
     ("min", True): _with_ordered_zeros(np.minimum, np.bitwise_or),
 }
 

@@ -79,13 +79,13 @@ def _flushed_f32(values: Any) -> Any:
 def lesser(old: Any, new: Any) -> Any:
     """Return the smaller number; -0.0 is smaller than +0.0, and NaN operands are ignored."""
     equal = np.where(np.signbit(old), old, new)
-    return np.where(old == new, equal, np.fmin(old, new))
+    return np.where(old == new, equal, floats.smaller(old, new))
 
 
 def greater(old: Any, new: Any) -> Any:
     """Return the larger number; +0.0 is larger than -0.0, and NaN operands are ignored."""
     equal = np.where(np.signbit(old), new, old)
-    return np.where(old == new, equal, np.fmax(old, new))
+    return np.where(old == new, equal, floats.larger(old, new))
 
 
 def _silent(apply: Callable[..., object], dtype: np.dtype[np.generic]) -> Callable[..., np.generic]:
