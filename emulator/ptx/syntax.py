@@ -383,7 +383,7 @@ def _block(text: str) -> Block | None:
     return Block(tuple(registers), tuple(statements))
 
 
-OPERANDS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\s\[{(][^,]*")
+OPERANDS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\([^)]*\)[^,]*|[^,\s\[{(][^,]*")
 _NAME = re.compile(r"[%$_A-Za-z][\w$]*(?:\.[\w$]+)*")
 _DIGITS = "0123456789"
 _DECIMAL = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -394,6 +394,7 @@ _SIMPLE_ADDRESS = re.compile(
 )
 _INTEGER = r"-?(?:0[xX][0-9a-fA-F]+|\d+)"
 _NUMBER = re.compile(rf"{_INTEGER}U?")
+_EXPRESSION = re.compile(r"(?=.*[&|^~+])(?:0[xX][0-9a-fA-F]+|[\d\s()&|^~+-])+")  # PTX ISA 4.5.6
 _FLOAT = re.compile(r"0(?:[fF](?P<single>[0-9a-fA-F]{8})|[dD](?P<double>[0-9a-fA-F]{16}))")
 _WITH_OFFSET = re.compile(rf"(?P<base>[^\s+]+?)\s*(?:(?:\+\s*|(?=-))(?P<offset>{_INTEGER})U?)?")
 _SPECIAL = re.compile(
@@ -431,6 +432,14 @@ class Scope:
                 return scope.labels[label]
             scope = scope.parent
         return None
+
+
+def _value_of(expression: str, line: int) -> int:
+    """Return the value of a constant expression such as `(0xf0 & 0xcc) ^ 0xaa`."""
+    try:
+        return int(eval(expression, {"__builtins__": {}}))  # numbers and operators alone
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        raise unexpected(expression, line) from error
 
 
 def unexpected(text: str, line: int) -> UnsupportedError:
@@ -503,6 +512,10 @@ class Operands:
     def _rare(self, text: str, scope: Scope, line: int) -> Operand:
         """Parse an operand that is not a register, a plain number, or a simple address."""
         first, inner = text[0], text[1:-1]
+        if _NUMBER.fullmatch(text):
+            return Immediate(int(text.rstrip("U"), 0))
+        if _EXPRESSION.fullmatch(text):
+            return Immediate(_value_of(text, line))
         if first == "[":
             return self._address(inner, scope, line)
         if first == "{":
@@ -514,8 +527,6 @@ class Operands:
             return Pair(one, other)
         if first == "!":
             return self.guard(text[1:].strip(), scope, line, negated=True)
-        if _NUMBER.fullmatch(text):
-            return Immediate(int(text.rstrip("U"), 0))
         if (number := _FLOAT.fullmatch(text)) is not None:
             single, double = number.groups()
             return Immediate(int(single or double, 16), 32 if single else 64)

@@ -43,6 +43,20 @@ def test_an_entry_has_its_parameters_and_block() -> None:
     assert [i.opcode for i in found.instructions] == ["ret"]
 
 
+@pytest.mark.parametrize(
+    ("text", "value"), [("(0xf0 & 0xcc) ^ 0xaa", 0x6A), ("~3 & 0xFF", 0xFC), ("1 + 2", 3)]
+)
+def test_constant_expressions(text: str, value: int) -> None:
+    found = kernel(f"lop3.b32 %r1, %r2, %r3, %r4, {text};\n").instructions[0]
+    assert found.operands[4] == Immediate(value)
+
+
+@pytest.mark.parametrize("text", ["1 & ", "() & 1", "(" * 500 + "1 &"])
+def test_malformed_constant_expressions(text: str) -> None:
+    with pytest.raises(UnsupportedError, match="unexpected"):
+        kernel(f"lop3.b32 %r1, %r2, %r3, %r4, {text};\n")
+
+
 def test_operands_of_every_kind() -> None:
     body = (
         "mov.b32 %r1, -5;\nmov.b32 %r2, 0f3F800000;\nmov.u32 %r3, %tid.x;\n"
