@@ -289,9 +289,10 @@ _KNOWN = {
         "scratch_types."
     ),
     r"Failed to infer a possible set of layouts": (
-        "Both sides of an operation need one layout: leave out layout_casts that are not needed, "
-        "or cast both sides alike. Cast the operand of a reduction of one axis to a tiled layout, "
-        "such as plgpu.Layout.WGMMA. Arrays need a multiple of 128 elements."
+        "Possible causes: a reduction of one axis needs a tiled operand, as in "
+        "plgpu.layout_cast(x, plgpu.Layout.WGMMA). Both sides of an operation need one layout: "
+        "leave out layout_casts that are not needed, or cast both sides alike. Arrays need a "
+        "multiple of 128 elements, of 256 with 4 bits, or of 512 with 2 bits; pass bool as int8."
     ),
     # JAX 0.10 fails with this error if a derivative reaches the primitive of a kernel.
     r"(?m)\bmust override$|Differentiation rule for '\w+' not implemented": (
