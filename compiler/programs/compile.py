@@ -137,7 +137,8 @@ def _lowered(work: ProgramJob, devices: Sequence[Any], *, locations: bool) -> An
         _traced_again()(locations),
         adapted(job.target),
     ):
-        mesh = jax_mesh(job.mesh, devices[:count]) if job.mesh else None
+        explicit = work.program.explicit
+        mesh = jax_mesh(job.mesh, devices[:count], explicit) if job.mesh else None
         positional, named = _arguments(work, mesh)
         function: Any = job.function
         if not hasattr(function, "trace"):
