@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import standin_gpu
+from msgspec.structs import replace
 from standin_gpu import Folder
 
 from pallasc.compiler.programs.cache_folder import read_index
@@ -221,6 +222,17 @@ def test_flags_count_as_in_the_keys_of_jax() -> None:
     assert counted_flags(" ".join(f"{flag}=1" for flag in flags)) == ()
     counted = "--xla_dump_enable_mlir_pretty_form=false"
     assert counted_flags(f"--xla_dump_to=/tmp {counted}") == (counted,)
+
+
+def test_verify_shows_only_the_flags_that_differ(filled: Folder) -> None:
+    from pallasc.specs.machine import machine_differences, read_machine
+
+    here = read_machine(filled.path / "one.json")
+    other = replace(here, flags=(*here.flags, "--xla_a=1"), settings={"JAX_ENABLE_X64": "1"})
+    assert machine_differences(here, other) == [
+        "XLA flags none here, --xla_a=1 recorded",
+        "settings none here, JAX_ENABLE_X64=1 recorded",
+    ]
 
 
 def test_mutated_folders_give_no_wrong_verdict(filled: Folder, tmp_path: Path) -> None:
