@@ -14,6 +14,7 @@ those that the user has set in flags and variables:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -162,7 +163,9 @@ def machine_differences(here: Machine, recorded: Machine) -> list[str]:
 
 
 def _set_differences(label: str, here: Iterable[str], recorded: Iterable[str]) -> list[str]:
-    if sorted(here) == sorted(recorded):
+    counts = Counter(here), Counter(recorded)
+    if counts[0] == counts[1]:
         return []
-    shown = [" ".join(sorted(each)) or "none" for each in (here, recorded)]
+    only = counts[0] - counts[1], counts[1] - counts[0]
+    shown = [" ".join(sorted(each.elements())) or "none" for each in only]
     return [f"{label} {shown[0]} here, {shown[1]} recorded"]

@@ -19,6 +19,7 @@ class Program(Struct, frozen=True):
         machine: the machine.
         donate: names of the arguments whose memory the program may reuse.
         shardings: the axes that divide each dimension, by the path of an argument.
+        explicit: axes of the mesh whose shardings are part of the types of arrays.
         only_lower: True to find the key of the program without compiling it.
         tuned: recorded autotuning results of XLA; empty for XLA's default algorithms.
     """
@@ -26,6 +27,7 @@ class Program(Struct, frozen=True):
     machine: Machine
     donate: tuple[str, ...] = ()
     shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
+    explicit: tuple[str, ...] = ()
     only_lower: bool = False
     tuned: bytes = b""
 
@@ -43,13 +45,15 @@ class Programs(Struct, frozen=True):
         files: their files, relative to the spec's folder.
         donate: as in `Program`.
         shardings: as in `Program`.
+        explicit: as in `Program`.
     """
 
     machines: dict[str, Machine]
     files: tuple[str, ...]
     donate: tuple[str, ...] = ()
     shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
+    explicit: tuple[str, ...] = ()
 
     def on(self, machine: str) -> Program:
         """Return the program for one of the machines."""
-        return Program(self.machines[machine], self.donate, self.shardings)
+        return Program(self.machines[machine], self.donate, self.shardings, self.explicit)

@@ -220,14 +220,18 @@ def _current_number(ir: Any) -> int:
     return int(place[1]) if place else 0
 
 
-def jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
+def jax_mesh(mesh: Mesh, devices: Sequence[Any], explicit: Sequence[str] = ()) -> Any:
     """Return a JAX mesh of these devices, in the order of their numbers."""
     import jax
     import numpy as np
 
     names = tuple(name for name, _ in mesh)
     shape = tuple(size for _, size in mesh)
-    return jax.sharding.Mesh(np.array(devices).reshape(shape), names)
+    if not explicit:
+        return jax.sharding.Mesh(np.array(devices).reshape(shape), names)
+    kinds = jax.sharding.AxisType
+    types = tuple(kinds.Explicit if name in explicit else kinds.Auto for name in names)
+    return jax.sharding.Mesh(np.array(devices).reshape(shape), names, axis_types=types)
 
 
 def on_one_device(

@@ -2,8 +2,9 @@
 
 Next to JAX's entries, the folder has:
 
-* `pallasc-warm.json`, schema 1: `machines` by digest; and `entries` by key, with `program` (id),
-  `function`, `module`, `machine` (digest), `sha256` of the entry's file, and `lines`
+* `pallasc-warm.json`, schema 1: `machines` by digest; and `entries`, each with `key`, `program`
+  (id), `function`, `module`, `machine` (digest), `sha256` of the entry's file, and `lines`. Equal
+  programs have one key
 * `pallasc/<sha256>.lines`: the lines of a module (`compiler.programs.lines`)
 * `pallasc/lock`: empty; held while the folder is filled
 * `python/jax_plugins/pallasc_warm.py`: the module that JAX imports at start (`jax_cache`)
@@ -22,6 +23,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pallasc.compiler.programs.jax_cache import (
     KEY,
@@ -46,6 +48,7 @@ _LARGEST_INDEX_BYTES = 1 << 28
 class IndexEntry(Struct, frozen=True):
     """An entry of the cache; see this module."""
 
+    key: str
     program: str
     function: str
     module: str
@@ -53,13 +56,18 @@ class IndexEntry(Struct, frozen=True):
     sha256: str
     lines: str
 
+    @property
+    def owner(self) -> tuple[str, str, str]:
+        """The program and machine that have this entry, and no other after the next filling."""
+        return self.program, self.function, self.machine
+
 
 class Index(Struct):
     """The index of a cache folder."""
 
     schema: int = _SCHEMA
     machines: dict[str, Machine] = field(default_factory=dict)
-    entries: dict[str, IndexEntry] = field(default_factory=dict)
+    entries: list[IndexEntry] = field(default_factory=list)
 
 
 class ProgramOutput(Struct, frozen=True):
@@ -107,11 +115,11 @@ def read_index(folder: Path) -> Index:
         index = msgspec.json.decode(data, type=Index)
         if index.schema != _SCHEMA:
             raise ValueError(f"schema {index.schema}, and this pallasc reads {_SCHEMA}")
-        for key, entry in index.entries.items():
+        for entry in index.entries:
             digests = (entry.sha256, entry.lines)
-            is_whole = KEY.fullmatch(key) and entry.machine in index.machines
+            is_whole = KEY.fullmatch(entry.key) and entry.machine in index.machines
             if not is_whole or not all(map(_SHA256.fullmatch, digests)):
-                raise ValueError(f"the entry {key[:80]!r}")
+                raise ValueError(f"the entry {entry.key[:80]!r}")
     except (ValueError, RecursionError) as error:
         raise CorruptError(
             f"{path} is damaged: {error}.", hint="Fill the folder again with pallasc warm."
@@ -146,42 +154,35 @@ def _fill(folder: Path, made: Iterable[tuple[Variant, Artifact]]) -> int:
         index = read_index(folder)
     except (CorruptError, SpecError):
         index = Index()
-    changed = 0
-    changed += _write(folder / START_FOLDER / START_FILE, START_MODULE.encode())
-    outputs = [(variant, artifact, program_output(artifact)) for variant, artifact in made]
-    keys = {output.key for _, _, output in outputs}
-    for variant, artifact, output in outputs:
+    before = index.entries
+    changed = _write(folder / START_FOLDER / START_FILE, START_MODULE.encode())
+    own = []
+    for variant, artifact in made:
         assert variant.program is not None  # noqa: S101
-        machine = variant.program.machine
-        entry = IndexEntry(
-            variant.id,
-            str(variant.entry),
-            output.module,
-            machine.digest,
-            output.entry,
-            output.lines,
-        )
-        replaced = [key for key, old in index.entries.items() if _is_same(old, entry)]
-        for old in {*replaced} - keys:
-            del index.entries[old]
-            (folder / entry_name(old)).unlink(missing_ok=True)
+        machine, output = variant.program.machine, program_output(artifact)
         changed += _write(
             folder / entry_name(output.key), artifact.blob(output.entry), output.entry
         )
         _write(_lines_file(folder, output.lines), artifact.blob(output.lines), output.lines)
-        index.entries[output.key] = entry
+        names = (output.key, variant.id, str(variant.entry), output.module)
+        own.append(IndexEntry(*names, machine.digest, output.entry, output.lines))
         index.machines[machine.digest] = machine
-    used = {entry.machine for entry in index.entries.values()}
+    owners = {entry.owner for entry in own}
+    written = {entry.key: entry.sha256 for entry in own}
+    kept = [entry for entry in before if entry.owner not in owners]
+    entries = {replace(e, sha256=written.get(e.key, e.sha256)) for e in (*kept, *own)}
+    index.entries = sorted(entries, key=lambda entry: (entry.key, entry.owner))
+    used = {entry.machine for entry in index.entries}
     index.machines = {key: index.machines[key] for key in sorted(used)}
-    index.entries = dict(sorted(index.entries.items()))
     _write(folder / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
+    for file in _files(folder, before) - _files(folder, index.entries):
+        file.unlink(missing_ok=True)
     return changed
 
 
-def _is_same(old: IndexEntry, new: IndexEntry) -> bool:
-    """Return True if two entries are of one program and machine."""
-    parts = (old.program, old.function, old.machine)
-    return parts == (new.program, new.function, new.machine)
+def _files(folder: Path, entries: Iterable[IndexEntry]) -> set[Path]:
+    both = ((folder / entry_name(e.key), _lines_file(folder, e.lines)) for e in entries)
+    return {file for files in both for file in files}
 
 
 def _lines_file(folder: Path, digest: str) -> Path:
@@ -195,9 +196,14 @@ def _write(path: Path, data: bytes, digest: str = "") -> int:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".pallasc-", delete=False) as file:
-        file.write(data)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+        try:
+            file.write(data)
+            file.close()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except OSError:  # such as a full disk
+            os.unlink(file.name)
+            raise
     return 1
 
 
@@ -235,35 +241,35 @@ def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]
         SpecError: there is none.
     """
     index = read_index(folder)
+    missed = {e: _why_missed(folder, e, index.machines[e.machine], here) for e in index.entries}
+    reasons = {entry.key: reason for entry, reason in missed.items()}
     verdicts = []
-    for key, entry in sorted(index.entries.items(), key=lambda item: (item[1].program, item[0])):
-        reason = _why_missed(folder, key, entry, index.machines[entry.machine], here)
-        if not reason and entry.program in now:
-            reason = _why_changed(folder, key, entry, now[entry.program])
-        verdicts.append(Verdict(entry.program, key, "miss" if reason else "hit", reason))
-    reasons = {verdict.key: verdict.reason for verdict in verdicts}
+    for entry, reason in sorted(missed.items(), key=lambda item: (item[0].program, item[0].key)):
+        found = now.get(entry.program, "")
+        # A program whose module of now has an entry may have an older one, of a renamed function.
+        if not reason and found and reasons.get(found[0]) != "":
+            reason = _why_changed(folder, entry, found)
+        verdicts.append(Verdict(entry.program, entry.key, "miss" if reason else "hit", reason))
     for program in sorted({*now} - {verdict.program for verdict in verdicts}):
         found = now[program]
         key, reason = ("", found) if isinstance(found, str) else (found[0], "not in the folder")
-        reason = reasons.get(key, reason)  # equal programs have one entry
+        reason = reasons.get(key, reason)  # equal programs have one key
         verdicts.append(Verdict(program, key, "miss" if reason else "hit", reason))
     return verdicts
 
 
-def _why_missed(folder: Path, key: str, entry: IndexEntry, machine: Machine, here: Machine) -> str:
+def _why_missed(folder: Path, entry: IndexEntry, machine: Machine, here: Machine) -> str:
     if found := machine_differences(here, machine):
         return "; ".join(found)
-    file = folder / entry_name(key)
+    file = folder / entry_name(entry.key)
     if not file.is_file():
         return f"{file.name} is missing"
     return "" if _digest_of(file) == entry.sha256 else f"{file.name} is damaged"
 
 
-def _why_changed(folder: Path, key: str, entry: IndexEntry, now: Now) -> str:
+def _why_changed(folder: Path, entry: IndexEntry, now: Now) -> str:
     if isinstance(now, str):
         return now
-    if now[0] == key:
-        return ""
     try:
         place = first_change(_lines_file(folder, entry.lines).read_bytes(), now[1])
     except (OSError, CorruptError):

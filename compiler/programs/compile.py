@@ -137,7 +137,8 @@ def _lowered(work: ProgramJob, devices: Sequence[Any], *, locations: bool) -> An
         _traced_again()(locations),
         adapted(job.target),
     ):
-        mesh = jax_mesh(job.mesh, devices[:count]) if job.mesh else None
+        explicit = work.program.explicit
+        mesh = jax_mesh(job.mesh, devices[:count], explicit) if job.mesh else None
         positional, named = _arguments(work, mesh)
         function: Any = job.function
         if not hasattr(function, "trace"):
@@ -181,18 +182,25 @@ def _sharded(value: Any, path: str, shardings: Mapping[str, tuple[Axes, ...]], m
     if not own:
         return made
 
+    used: set[str] = set()
+
     def placed(key_path: Any, array: Any) -> Any:
         parts = [path, *(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k))))
                          for k in key_path)]  # fmt: skip
-        for length in range(len(parts), 0, -1):
-            axes = own.get(".".join(parts[:length]))
+        names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        used.update(names)
+        for name in names:
+            axes = own.get(name)
             if axes is not None:
                 spec = jax.sharding.PartitionSpec(*axes)
                 sharding = jax.sharding.NamedSharding(mesh, spec)
                 return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
         return array
 
-    return jax.tree_util.tree_map_with_path(placed, made)
+    divided = jax.tree_util.tree_map_with_path(placed, made)
+    if unused := sorted({*own} - used):
+        raise SpecError(f"shardings: no array is at {unused[0]!r} in args.")
+    return divided
 
 
 def _callbacks(jaxpr: Any) -> Iterator[Location | None]:

@@ -147,6 +147,7 @@ def program(
     donate: Sequence[str] | None = None,
     mesh: Mapping[str, int | str] | None = None,
     shardings: Mapping[str, Sequence[object]] | None = None,
+    explicit: Sequence[str] | None = None,
     matrix: Mapping[str, Sequence[object]] | None = None,
     include: Sequence[Mapping[str, object]] | None = None,
     exclude: Sequence[Mapping[str, object]] | None = None,
@@ -164,6 +165,7 @@ def program(
         donate: arguments whose memory the results may take, if the function is not jitted.
         mesh: axes and sizes of the devices that run it together.
         shardings: the axes that divide each dimension, by argument.
+        explicit: explicit axes of the mesh, as `jax.make_mesh` makes them by default.
         matrix: values of each parameter.
         include: additional points, each with every parameter.
         exclude: partial points; the points they match are dropped.

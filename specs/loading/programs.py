@@ -14,7 +14,7 @@ from pallasc.specs.loading.schema import PROGRAM, PROGRAM_FIELDS
 from pallasc.specs.machine import read_machine
 from pallasc.specs.program import Programs
 
-_OWN = ("machines", "donate", "shardings")
+_OWN = ("machines", "donate", "shardings", "explicit")
 
 
 class DeclaredProgram(NamedTuple):
@@ -54,7 +54,9 @@ def divide_program(
         raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
                        "file where the GPU is, with pallasc machine.")  # fmt: skip
     place = at.child("machines")
-    own = Programs({}, named, values.get("donate", ()), values.get("shardings", {}))
+    own = Programs(
+        {}, named, values.get("donate", ()), values.get("shardings", {}), values.get("explicit", ())
+    )
     models: dict[str, Target] = {}
     for index, file in enumerate(named):
         where = place.child(index) if "machines" in values else at
@@ -77,6 +79,10 @@ def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> Non
     for index, name in enumerate(own.donate):
         if name not in names:
             raise at.child("donate").child(index).error(f"there is no argument {name!r} in args.")
+    known = f"Its axes: {', '.join(mesh) or 'none'}."
+    for axis in own.explicit:
+        if axis not in mesh:
+            raise at.child("explicit").error(f"the mesh has no axis {axis!r}.", known)
     for path, dimensions in own.shardings.items():
         place = at.child("shardings").child(path)
         if path.partition(".")[0] not in names:
@@ -84,5 +90,4 @@ def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> Non
         for axes in dimensions:
             for axis in (axes,) if isinstance(axes, str) else axes or ():
                 if axis not in mesh:
-                    known = ", ".join(mesh) or "none"
-                    raise place.error(f"the mesh has no axis {axis!r}.", f"Its axes: {known}.")
+                    raise place.error(f"the mesh has no axis {axis!r}.", known)

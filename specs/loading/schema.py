@@ -262,6 +262,11 @@ _OWN_FIELDS = (
         ),
         "The axes of the mesh that divide each dimension of an argument; null for none.",
     ),
+    Field(
+        "explicit",
+        ListOf(_AXIS, "axes"),
+        "Explicit axes of the mesh, as jax.make_mesh makes them by default.",
+    ),
 )
 _PROGRAM_NAMES = (
     "name", "entry", "args", "static", "matrix", "include", "exclude", "files", "env", "mesh",

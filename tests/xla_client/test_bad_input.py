@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import standin_gpu
+from msgspec.structs import replace
 from standin_gpu import Folder
 
 from pallasc.compiler.programs.cache_folder import read_index
@@ -81,6 +82,7 @@ SPECS = {
     "machines: [one.json]\n": ("", "field 'machines' is missing"),
     'args: {x: "f32[8]"}': ('args: {x: "f32[8]"}, donate: [y]', "there is no argument 'y'"),
     'x: "f32[8]"}': ('x: "f32[8]"}, shardings: {x: [data]}', "the mesh has no axis 'data'"),
+    'args: {x: "f32': ('mesh: {data: 2}, explicit: [row], args: {x: "f32', "no axis 'row'"),
     "one.json": ("two.json", "two.json"),
     "name: program": ("nam: program", "nam"),
 }
@@ -155,6 +157,56 @@ def test_two_programs_with_one_key_are_two_hits(filled: Folder, tmp_path: Path) 
     assert found == {"program@one": "hit", "again@one": "hit"}
 
 
+def test_an_entry_stays_while_another_program_has_it(filled: Folder, tmp_path: Path) -> None:
+    both = PROGRAM + PROGRAM.splitlines()[-1].replace("name: program", "name: again") + "\n"
+    folder = written(filled, tmp_path / "here", IDENTITY, both)
+    folder.warm("programs.yaml", "--cache-dir", "cache")
+    spec = folder.path / "programs.yaml"
+    before, _, after = both.rpartition("f32[8]")
+    spec.write_text(f"{before}f32[16]{after}")
+    folder.warm("programs.yaml", "--cache-dir", "cache", "-k", "again")
+    told = folder.warm("programs.yaml", "--verify", "cache", "--machine", "one.json")
+    assert told.stdout == "hit   again@one\nhit   program@one\n"
+
+
+def test_a_renamed_function_is_no_miss(filled: Folder, tmp_path: Path) -> None:
+    folder = written(filled, tmp_path / "here", IDENTITY)
+    folder.warm("programs.yaml", "--cache-dir", "cache")
+    for name in ("app.py", "programs.yaml"):
+        text = (folder.path / name).read_text()
+        text = text.replace("def program", "def new").replace("app.py:program", "app.py:new")
+        (folder.path / name).write_text(text)
+    told = folder.warm("programs.yaml", "--verify", "cache", "--machine", "one.json")
+    assert told.stdout.startswith("miss  program@one  module changed")
+    folder.warm("programs.yaml", "--cache-dir", "cache")
+    told = folder.warm("programs.yaml", "--verify", "cache", "--machine", "one.json")
+    assert told.returncode == 0, told.stdout
+
+
+def test_a_sharding_of_no_array_is_an_error(filled: Folder, tmp_path: Path) -> None:
+    own = 'mesh: {data: 2}, shardings: {x.w: [data]}, args: {x: "f32[8]"}'
+    folder = written(
+        filled, tmp_path / "here", IDENTITY, PROGRAM.replace('args: {x: "f32[8]"}', own)
+    )
+    shutil.copy(filled.path / "two.json", folder.path / "one.json")
+    done = folder.warm("programs.yaml")
+    assert done.returncode == 2
+    assert "no array is at 'x.w' in args" in done.stderr
+
+
+def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pallasc.compiler.programs import cache_folder
+    from pallasc.errors import SpecError
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache_folder.os, "replace", full)
+    with pytest.raises(SpecError, match="No space left on device"):
+        cache_folder.fill(tmp_path, [])
+    assert not [*tmp_path.rglob(".pallasc-*")]
+
+
 def test_verify_on_the_machine_names_missing_variables_of_the_start(filled: Folder) -> None:
     told = filled.pallasc("warm", "--verify", "cache", variables=standin_gpu.environment())
     assert "JAX_TRACEBACK_IN_LOCATIONS_LIMIT and PYTHONPATH not set here" in told.stderr
@@ -170,6 +222,17 @@ def test_flags_count_as_in_the_keys_of_jax() -> None:
     assert counted_flags(" ".join(f"{flag}=1" for flag in flags)) == ()
     counted = "--xla_dump_enable_mlir_pretty_form=false"
     assert counted_flags(f"--xla_dump_to=/tmp {counted}") == (counted,)
+
+
+def test_verify_shows_only_the_flags_that_differ(filled: Folder) -> None:
+    from pallasc.specs.machine import machine_differences, read_machine
+
+    here = read_machine(filled.path / "one.json")
+    other = replace(here, flags=(*here.flags, "--xla_a=1"), settings={"JAX_ENABLE_X64": "1"})
+    assert machine_differences(here, other) == [
+        "XLA flags none here, --xla_a=1 recorded",
+        "settings none here, JAX_ENABLE_X64=1 recorded",
+    ]
 
 
 def test_mutated_folders_give_no_wrong_verdict(filled: Folder, tmp_path: Path) -> None:

@@ -70,6 +70,22 @@ def test_attention_hits_after_a_comment_and_a_move(filled: Folder, tmp_path: Pat
     assert moved.start("attention").compiled == 0
 
 
+def test_explicit_axes_of_a_mesh(filled: Folder, tmp_path: Path) -> None:
+    copied = filled.copy(tmp_path / "there")
+    changes = {
+        "two_devices.py": (", axis_types=(jax.sharding.AxisType.Auto,)", ""),
+        "programs.yaml": ("    mesh: {data: 2}\n", "    mesh: {data: 2}\n    explicit: [data]\n"),
+    }
+    for name, (before, after) in changes.items():
+        file = copied.path / name
+        assert before in file.read_text()
+        file.write_text(file.read_text().replace(before, after))
+    done = copied.warm("programs.yaml", "--cache-dir", "cache", "-k", "normalized")
+    assert done.returncode == 0, done.stderr
+    started = copied.start("two_devices")
+    assert (started.hits, started.compiled) == (1, 0), started.output
+
+
 def test_another_driver_misses_and_verify_says_why(filled: Folder, tmp_path: Path) -> None:
     copied = filled.copy(tmp_path / "there")
     assert copied.start("training", nvml_driver="580.95.05").compiled == 2
