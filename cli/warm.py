@@ -263,4 +263,11 @@ def _show(verdicts: Sequence[Verdict], *, as_json: bool, quiet: bool) -> int:
         for each in verdicts:
             if not (quiet and each.status == "hit"):
                 echo(f"{each.status:<4}  {each.program}{each.reason and f'  {each.reason}'}")
-    return 3 if any(each.status == "miss" for each in verdicts) else 0
+    # Entries for another machine are misses, and do no harm next to a hit.
+    started = {_name(each) for each in verdicts if each.status == "hit"}
+    return 3 if any(_name(each) not in started for each in verdicts) else 0
+
+
+def _name(verdict: Verdict) -> str:
+    """Return the program without its machine."""
+    return verdict.program.rpartition("@")[0]

@@ -147,6 +147,18 @@ def test_filling_a_folder_waits_for_another_process(filled: Folder, tmp_path: Pa
     assert len(read_index(cache).entries) == 8
 
 
+def test_an_entry_for_another_machine_does_no_harm(filled: Folder, tmp_path: Path) -> None:
+    both = PROGRAM.replace("[one.json]", "[one.json, two.json]")
+    folder = written(filled, tmp_path / "here", IDENTITY, both)
+    shutil.copy(filled.path / "two.json", folder.path)
+    assert folder.warm("programs.yaml", "--cache-dir", "cache").returncode == 0
+    told = folder.warm("--verify", "cache", "--machine", "one.json")
+    assert told.returncode == 0
+    assert [line.split()[:2] for line in told.stdout.splitlines()] == [
+        ["hit", "program@one"], ["miss", "program@two"],
+    ]  # fmt: skip
+
+
 def test_two_programs_with_one_key_are_two_hits(filled: Folder, tmp_path: Path) -> None:
     both = PROGRAM + PROGRAM.splitlines()[-1].replace("name: program", "name: again") + "\n"
     folder = written(filled, tmp_path / "here", IDENTITY, both)
