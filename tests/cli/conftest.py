@@ -143,7 +143,7 @@ def paper() -> Any:
 @pytest.fixture(scope="session")
 def standin_gpu() -> ModuleType:
     """Return the module that plugs the stand-in driver in."""
-    return _load("standin_gpu")
+    return _load("plugged_gpu")
 
 
 @pytest.fixture
