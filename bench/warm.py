@@ -71,7 +71,8 @@ def _programs(folder: Path, *, second: bool) -> Path:
     """Write the programs and their spec in one of the two sizes; return the folder."""
     folder.mkdir()
     source = ROOT / "tests" / "xla_client" / "programs"
-    spec = (source / "programs.yaml").read_text()
+    # The last programs need libraries, and are not run.
+    spec = (source / "programs.yaml").read_text().partition("  - name: product\n")[0]
     for program, (text, other, in_spec, other_in_spec) in SIZES.items():
         code = (source / f"{program}.py").read_text()
         assert text in code
