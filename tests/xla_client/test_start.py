@@ -137,6 +137,18 @@ def test_an_unchanged_program_is_a_hit_of_the_store(filled: Folder, tmp_path: Pa
     assert {path.name for path in (tmp_path / "cache").glob("*-cache")} == names
 
 
+def test_a_remote_store_has_programs(filled: Folder, tmp_path: Path) -> None:
+    copied = filled.copy(tmp_path / "there")
+    options = ["warm", "programs.yaml", "-k", "product", "--remote", f"file://{tmp_path}/remote"]
+    pushed = copied.pallasc(*options, "--remote-write", "--store", str(tmp_path / "first"))
+    assert pushed.returncode == 0, pushed.stderr
+    places = ["--store", str(tmp_path / "second"), "--cache-dir", str(tmp_path / "cache")]
+    done = copied.pallasc(*options, *places, "--json")
+    (variant,) = json.loads(done.stdout)["variants"]
+    assert (variant["status"], variant["remote"]) == ("hit", True), done.stderr
+    assert len([*(tmp_path / "cache").glob("*-cache")]) == 1
+
+
 def test_a_shard_fills_its_part(filled: Folder, tmp_path: Path) -> None:
     for number in (1, 2):
         done = filled.warm(
