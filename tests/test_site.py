@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -104,19 +106,38 @@ def test_the_site_can_be_searched(site: Path) -> None:
     assert all(word in index for word in ("spill", "watch", "bundl"))
 
 
-def test_pictures_are_made_of_three_pages_of_a_report(tmp_path: Path) -> None:
-    folder = ROOT / "docs" / "site"
-    sys.path.insert(0, str(folder))
-    try:
-        import pictures
-    finally:
-        sys.path.remove(str(folder))
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    return importlib.import_module("pictures")
+
+
+def test_a_terminal_is_drawn_without_fonts_from_a_server(
+    pictures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "COMMANDS", ("pallasc list kernels.yaml",))
+    picture = tmp_path / "terminal.svg"
+    pictures.draw_terminal(picture)
+    text = picture.read_text("utf-8")
+    assert "scale_add[n=4096,dtype=f32]@h100-sxm" in text
+    assert set(re.findall(r"https?://[\w.]*", text)) <= {
+        "http://www.w3.org",
+        "https://www.textualize.io",
+    }
+
+
+def test_erased_lines_are_not_drawn(pictures: ModuleType) -> None:
+    output = "0/1\r\n1 running\r\x1b[2K\x1b[1A\x1b[2K\x1b[32mcompiled\x1b[0m\r\ndone\r\n"
+    assert pictures.on_screen(output) == ["\x1b[32mcompiled\x1b[0m", "done"]
+
+
+def test_pictures_are_made_of_three_pages_of_a_report(pictures: ModuleType, tmp_path: Path) -> None:
     browser = pictures.find_browser()
     if browser is None:
         pytest.skip("no chromium on PATH (Debian: chromium)")
     report = tmp_path / "report.html"
     report.write_text('<h1>report</h1><a href="#k-1f">kernel</a><a href="#v-2e">variant</a>')
-    pictures.shoot(browser, report, tmp_path / "pictures")
+    pictures.draw_pages(browser, report, tmp_path / "pictures")
     made = sorted((tmp_path / "pictures").iterdir())
     assert [picture.name for picture in made] == ["kernel.png", "overview.png", "variant.png"]
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in made)

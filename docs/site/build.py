@@ -1,8 +1,7 @@
-"""Build the documentation as a site: gather the pages, write the reference of Python, run Sphinx.
+"""Build docs/ as a site: gather the pages, write the reference of Python, run Sphinx.
 
-The pages are those that GitHub shows. In the site a page that another names, `docs/jax.md`, is a
-link with its title. Nothing is fetched, and JAX is not imported. `make site` asks for pictures,
-too, for which kernels are compiled.
+The name of a page, such as `docs/jax.md`, becomes a link. Nothing is fetched, and JAX is not
+imported, except for `--pictures`, which compiles kernels.
 
     python -P docs/site/build.py [--pictures] [OUTPUT]
 """
@@ -34,7 +33,7 @@ NAMED = re.compile(r"`(?:docs/([a-z-]+)|([A-Z]+))\.md`")
 
 
 def main(arguments: list[str]) -> int:
-    """Build the site, or say what is wrong with the pages; a warning of Sphinx is an error."""
+    """Build the site; a warning of Sphinx is an error."""
     from sphinx.cmd.build import build_main
 
     places = [argument for argument in arguments if argument != "--pictures"]
@@ -61,18 +60,19 @@ def gather(source: Path) -> None:
         text = path.read_text("utf-8")
         (source / f"{site_name(path.stem)}.md").write_text(linked(text), "utf-8")
     (source / "api.rst").write_text(api_page(), "utf-8")
+    shutil.copytree(DOCS / "pictures", source / "docs" / "pictures")
     (source / "extra").mkdir()
     shutil.copy(DOCS / "spec.schema.json", source / "extra")
 
 
 def pages() -> Iterator[Path]:
-    """Yield the pages of the site that GitHub shows, too."""
+    """Yield the pages that GitHub shows, too."""
     yield from (ROOT / f"{name}.md" for name in NAMES)
     yield from sorted(DOCS.glob("*.md"))
 
 
 def with_others(index: str) -> str:
-    """Return the first page with the pages that its navigation does not name, among the guides."""
+    """Return the first page, with pages that its navigation does not name among the guides."""
     named = {line.rpartition("<")[2].rstrip(">") for line in index.splitlines()}
     others = [name for path in pages() if (name := site_name(path.stem)) not in named]
     return index.replace("OTHERS\n", "".join(f"{name}\n" for name in others))
@@ -84,7 +84,7 @@ def site_name(stem: str) -> str:
 
 
 def linked(text: str) -> str:
-    """Return a page with links in place of the names of other pages, outside of its blocks."""
+    """Replace names of pages outside of code blocks with links."""
     parts = FENCE.split(text)
     parts[::2] = [NAMED.sub(_link, part) for part in parts[::2]]
     return "".join(parts)
