@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -118,10 +119,12 @@ def test_a_wrong_remote_is_told_with_its_line(tmp_path: Path) -> None:
         (PROJECT, {"PALLASC_SIGN_KEY": "/release.key"}, ["pallasc[sign]"]),
         (PROJECT, {"PALLASC_STORE_KEY": "/store.key"}, ["pallasc[sign]"]),
         (PROJECT, {"PALLASC_REQUIRE_SIGNATURE": "1"}, []),
-        (READY, {"PALLASC_STORE_KEY": "/store.key"}, []),
+        (PROJECT, {"PALLASC_REQUIRE_SIGNED_STORE": "1", "PALLASC_TRUSTED_KEYS": "trusted.pub"},
+         ["pallasc[sign]"]),
+        (READY, {}, []),
         (READY, {"PALLASC_REQUIRE_SIGNATURE": "1"}, ["pallasc[sign]"]),
     ],
-)
+)  # fmt: skip
 def test_a_key_needs_the_package_that_signs_where_it_is_used(
     project: str,
     environ: dict[str, str],
@@ -130,6 +133,11 @@ def test_a_key_needs_the_package_that_signs_where_it_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(project)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    Path("trusted.pub").write_text(f"ed25519:{base64.b64encode(bytes(32)).decode()}\n")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
     assert build_requirements(tmp_path, environ) == []
     monkeypatch.setattr(bundles, "find_package", lambda name: None)
     assert build_requirements(tmp_path, environ) == required
