@@ -1,4 +1,4 @@
-"""Hits without importing JAX, and the reasons for misses."""
+"""The reasons for misses, damaged stores, and what is not portable."""
 
 from __future__ import annotations
 

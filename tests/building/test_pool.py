@@ -1,4 +1,4 @@
-"""The pool: how many workers, which of them, how they end, and what is told meanwhile."""
+"""The pool: how many workers, which of them, and how they end."""
 
 from __future__ import annotations
 

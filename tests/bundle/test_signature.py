@@ -1,4 +1,4 @@
-"""Signatures: who signed, what was signed, and a message of its own for each way to cheat."""
+"""Signatures of several keys, forged ones, and the texts of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store and its packs against models, under whatever order of calls hypothesis finds."""
+"""The store against a model, under whatever order of calls hypothesis finds."""
 
 from __future__ import annotations
 

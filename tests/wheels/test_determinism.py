@@ -41,14 +41,10 @@ def origin(tmp_path: Path) -> Path:
     text = (folder / "pyproject.toml").read_text()
     assert short in text
     (folder / "pyproject.toml").write_text(text.replace(short, long))
-    commit_all(top)
+    git(top, "init", "--quiet")
+    git(top, "add", ".")
+    git(top, "commit", "--quiet", "--message", "a commit")
     return top
-
-
-def commit_all(folder: Path) -> None:
-    git(folder, "init", "--quiet")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "--message", "a commit")
 
 
 def build(builder: Environment, origin: Path, name: str, *flags: str, **variables: str) -> Path:
