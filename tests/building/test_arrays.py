@@ -185,7 +185,6 @@ def test_a_damaged_archive_says_so(tmp_path: Path) -> None:
 
 WHOLE = [name for name, dtype in DTYPES.items() if name[0] in "iu" and dtype.bits >= 8]
 FLOATS = ["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3", "c64", "c128"]
-OTHER_FLOATS = ["f8e4m3b11fnuz", "f8e4m3fnuz", "f8e5m2fnuz", "f8e3m4", "f8e8m0fnu"]
 
 
 def _array(dtype: str, count: int = 20_000) -> Any:
@@ -201,13 +200,6 @@ def test_floats_lie_between_an_eighth_and_two_of_either_sign(dtype: str) -> None
     assert np.abs(parts).min() == pytest.approx(0.125, rel=0.01)
     assert 1.7 < np.abs(parts).max() < 2
     assert abs(parts.mean()) < 0.02
-
-
-@pytest.mark.parametrize("dtype", OTHER_FLOATS)
-def test_floats_of_other_layouts_are_finite(dtype: str) -> None:
-    found = _array(dtype).astype(np.float64)
-    assert np.isfinite(found).all()
-    assert len(np.unique(found)) >= 4
 
 
 @pytest.mark.parametrize("dtype", WHOLE)
@@ -228,13 +220,6 @@ def test_names_and_seeds_choose_the_numbers() -> None:
     drawn = [random_bytes("f32", 4096, seed=seed, name=name) for name, seed in chosen]
     assert len(set(drawn)) == 3
     assert random_bytes("f32", 4096, seed=0, name="x") == drawn[0]
-
-
-def test_a_shorter_array_is_the_beginning_of_a_longer_one() -> None:
-    long = random_bytes("bf16", 2_000_002, seed=0, name="x")
-    assert len(long) == 2_000_002
-    assert long.startswith(random_bytes("bf16", 1_000_000, seed=0, name="x"))
-    assert random_bytes("bf16", 0, seed=0, name="x") == b""
 
 
 @pytest.mark.parametrize(

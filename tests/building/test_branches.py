@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallasc.cache.format import ARTIFACTS
-from pallasc.cache.manifests import NOT_SIGNED
-from pallasc.cache.store import Store
-from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import check_lock, update_lock
@@ -25,15 +22,6 @@ def scaled(x):
     return x * scale({factor})
 """
 HELPER = "def scale(factor): return factor\n"
-PYTHON_SPEC = """\
-import pallasc
-from sizes import N
-
-
-@pallasc.kernel(args=[f"f32[{N}]"], targets=["sm_90a"])
-def scaled(x):
-    return x
-"""
 SPEC = {"name": "scaled", "entry": "kernel.py:scaled", "args": {"x": "f32[8, 128]"}}
 
 
@@ -122,39 +110,3 @@ def test_a_branch_whose_artifact_was_evicted_does_not_hide_the_others(branches: 
     branches.check_out(1)
     (result,) = project.build(frozen=True).results
     assert result.reason == "the store no longer has its record"
-
-
-def test_an_unsigned_set_of_another_branch_does_not_hide_a_signed_one(
-    branches: Branches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
-    project = branches.project
-
-    def signed() -> Store:
-        return Store(project.store.root, require_signed=True)
-
-    branches.check_out(0)
-    (result,) = project.build(store=signed(), frozen=True).results
-    assert result.reason == NOT_SIGNED
-    assert [r.status for r in project.build(store=signed()).results] == ["compiled"]
-    assert [r.status for r in project.build(store=signed(), frozen=True).results] == ["hit"]
-    project.write("helper.py", "def scale(factor): return -factor\n")
-    (result,) = project.build(store=signed(), frozen=True).results
-    assert result.reason == "helper (helper.py) has changed"
-
-
-def test_a_python_spec_is_not_executed_again_after_an_undone_edit(branches: Branches) -> None:
-    project = branches.project
-    project.write("spec.py", PYTHON_SPEC)
-
-    def size(*, frozen: bool) -> str:
-        reader = SpecReader(store=project.store, frozen=frozen)
-        (spec,) = reader.specs([str(project.folder / "spec.py")])
-        return str(spec.args)
-
-    project.write("sizes.py", "N = 128\n")
-    first = size(frozen=False)
-    project.write("sizes.py", "N = 256\n")
-    second = size(frozen=False)
-    project.write("sizes.py", "N = 128\n")
-    assert size(frozen=True) == first != second

@@ -55,19 +55,6 @@ def test_two_architectures_are_built_at_once_and_each_request_once(project: Any)
     assert (len(again.hits), again.exit_code) == (8, 0)
 
 
-def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
-    project.write("bad.py", "def run(x): raise ValueError('bad')\n")
-    kernels = [{"name": "bad", "entry": "bad.py:run"}, *write_kernels(project, good=41, fine=42)]
-    project.spec(*kernels)
-    report = project.build(jobs=1, keep_going=False)
-    statuses = {name: result.status for name, result in results(report).items()}
-    assert statuses == {"bad": "failed", "good": "skipped", "fine": "skipped"}
-    assert report.exit_code == 1
-    going = project.build(jobs=1)
-    assert Counter(r.status for r in going.results) == {"failed": 1, "compiled": 2}
-    assert going.exit_code == 1
-
-
 def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) -> None:
     kernels = write_kernels(project, small=43, large=44)
     kernels[1]["budget"] = {"registers": 1}
@@ -101,6 +88,18 @@ def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any) -> Non
     assert (empty.results, empty.exit_code, empty.notes) == ((), 0, ())
 
 
+def test_padding_that_no_array_can_have_fails_the_variant(project: Any) -> None:
+    project.write("kernel.py", "def run(x, tile): return x * tile\n")
+    pad = {"m": {"x": 0, "y": 0}}
+    tune = {"over": {"tile": [1]}, "buckets": {"m": "pow2"}, "pad": pad}
+    matrix = {"args": {"x": "f32[{m}]"}, "static": {"tile": "{tile}"}, "matrix": {"m": [8]}}
+    project.spec({"name": "kernel", "entry": "kernel.py:run", **matrix, "tune": tune})
+    (result,) = project.build().results
+    assert (result.status, result.error.exit_code) == ("failed", 2)
+    assert "pad: there is no dimension 0 of y" in result.error.message
+    assert result.error.location.file.endswith(".yaml")
+
+
 def test_two_builds_at_once_compile_each_variant_once(
     project: Any, start_program: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -111,9 +110,9 @@ def test_two_builds_at_once_compile_each_variant_once(
     for process in builds:
         output, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
-        results = json.loads(output)["results"]
-        counts.update(result["status"] for result in results)
-        digests.add(tuple(result["digest"] for result in results))
+        results = json.loads(output)
+        counts.update(status for status, _ in results)
+        digests.add(tuple(digest for _, digest in results))
     # The build that comes second finds it, or has lowered it already.
     assert counts.pop("compiled") == counts.total() == 3
     assert set(counts) <= {"hit", "lowered"}

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.modules import is_standard, locate_module
 from pallasc.errors import SpecError
 from pallasc.specs.entries import check_entry, parse_entry
@@ -197,21 +196,6 @@ def test_a_module_is_located_without_importing_it(top: Path, tmp_path: Path) -> 
 def test_modules_of_python_itself_are_told_apart() -> None:
     names = ("os", "os.path", "__main__", "jax", "pallasc")
     assert [*map(is_standard, names)] == [True, True, True, False, False]
-
-
-def test_the_worker_does_not_see_the_folder_of_the_script(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "only_here.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert locate_module("only_here", ()) == tmp_path / "only_here.py"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(modules, "_has_safe_path", lambda: False)
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("tool", None))
-    monkeypatch.setenv("PYTHONPATH", "")
-    assert locate_module("only_here", ()) is None
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert locate_module("only_here", ()) == tmp_path / "only_here.py"
 
 
 def test_a_submodule_that_only_an_editable_finder_knows_is_found(

@@ -103,19 +103,6 @@ def test_a_mistake_is_raised_at_its_place_also_where_deaths_are_told(
     assert (caught.value.exit_code, told) == (2, [])
 
 
-def test_this_process_imports_nothing_of_what_the_file_imports(
-    project: Any, counted: Callable[[], int], run_program: Callable[..., Any]
-) -> None:
-    project.write("spec.py", SPEC.replace("import json", "import jax"))
-    project.write("helper.py", "SIZES = [128]\n")
-    for expected in ("compiled", "hit"):
-        answer = run_program("build.py", project.store.root, 1, project.folder / "spec.py")
-        assert [r["status"] for r in answer["results"]] == [expected]
-        assert not {"jax", "jaxlib", "llvmlite", "google.protobuf"} & {*answer["loaded"]}
-    assert answer["loaded"] == []
-    assert counted() == 2, "to read it once, and to compile once"
-
-
 KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"
 DEADLY = {
     "loops": (
@@ -154,33 +141,6 @@ def test_a_file_whose_process_dies_is_told_and_the_others_go_on(
         with pytest.raises(SpecError, match="took longer than 300 s") as caught:
             SpecReader(store=project.store, timeout_s=PATIENCE_S).specs([str(path)])
         assert caught.value.hint == "If it needs more time, raise --timeout."
-
-
-def test_a_file_that_allocates_too_much_is_told_with_the_limit(project: Any) -> None:
-    path = project.write("spec.py", "kept = bytearray(1 << 44)\n" + KERNEL)
-    told: list[SpecError] = []
-    reader = SpecReader(store=project.store, memory_bytes=300_000_000, broken=told.append)
-    assert reader.specs([str(path)]) == []
-    assert str(told[0]) == (
-        f"{path}:1: MemoryError\n"
-        "  One compiling process may hold 300 MB of memory; --memory sets how much."
-    )
-
-
-def test_time_that_passes_is_told_with_the_file(project: Any) -> None:
-    told = project.folder / "told"
-    wait = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
-    path = project.write("spec.py", wait + KERNEL)
-    ticks: list[tuple[str, float]] = []
-
-    def tick(name: str, seconds: float) -> None:
-        ticks.append((name, seconds))
-        if seconds > 1:
-            told.touch()
-
-    SpecReader(store=project.store, on_tick=tick).specs([str(path)])
-    assert {name for name, _ in ticks} == {str(path)}
-    assert [seconds for _, seconds in ticks] == sorted(seconds for _, seconds in ticks)
 
 
 def test_a_frozen_store_executes_nothing(project: Any, counted: Callable[[], int]) -> None:

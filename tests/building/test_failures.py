@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,19 +25,6 @@ Current thread 0x00007f8d774d9b80 (most recent call first):
 Extension modules: numpy._core._multiarray_umath, jaxlib.xla (total: 2)
 after
 """
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (7, "ended with exit code 7"),
-        (-signal.SIGKILL, "was killed by SIGKILL (perhaps out of memory)"),
-        (-signal.SIGSEGV, "was killed by SIGSEGV"),
-        (-(signal.SIGRTMIN + 2), f"was killed by signal {signal.SIGRTMIN + 2}"),
-    ],
-)
-def test_an_exit_code_is_put_into_words(code: int, words: str) -> None:
-    assert failures.exit_in_words(code) == words
 
 
 @pytest.mark.parametrize(

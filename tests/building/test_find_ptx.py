@@ -8,15 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.compile import written_kernels
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import Texts, find_lines, find_ptx, without_ptx
-from pallasc.emulator.machine.machine import Machine
-from pallasc.emulator.program import PlanRun
 from pallasc.errors import PallascError
 
 AROUND = """
@@ -87,14 +84,6 @@ def test_kernels_that_share_a_name_or_a_cubin_are_told_apart() -> None:
     kernels = [SimpleNamespace(name=name, cubin=cubin, ptx=ptx) for name, cubin, ptx in rows]
     artifact: Any = SimpleNamespace(kernels=kernels)
     assert without_ptx(artifact) == {"a": ("k",), "b": ("k", "l")}
-
-
-def test_the_artifact_runs_with_it(found: dict[str, Any]) -> None:
-    result, texts = found["around"]
-    x = np.arange(1024, dtype=np.float32)
-    ((table, total),) = PlanRun(result.artifact, Machine(), texts).run([[x]])
-    np.testing.assert_array_equal(table, (3 * x).reshape(64, 16).T + 1)
-    assert total == 3 * x.sum()
 
 
 def test_mosaics_kernels_need_none_and_what_was_changed_since_has_none(

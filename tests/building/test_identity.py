@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,13 +19,11 @@ from pallasc.compiler.toolchain.identity import (
     own_digest,
     package_digest,
     reached,
-    recorded,
     toolchain_identity,
     tree_digest,
 )
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import toolchain_files
-from pallasc.compiler.workers.messages import Introduction
 from pallasc.errors import ToolError
 from pallasc.specs import variables
 
@@ -48,32 +44,6 @@ def package(tmp_path: Path) -> Path:
 
 def tree(folder: Path) -> str:
     return tree_digest([folder], FileDigests().digest)
-
-
-def test_links_are_followed_but_not_in_circles_and_empty_folders_do_not_count(
-    package: Path, tmp_path: Path
-) -> None:
-    plain = tree(package)
-    (package / "empty").mkdir()
-    assert tree(package) == plain
-    (tmp_path / "outside").mkdir()
-    far = tmp_path / "outside" / "far.py"
-    far.write_text("1\n")
-    (package / "linked").symlink_to(tmp_path / "outside")
-    (package / "round").symlink_to(package.parent)
-    before = tree(package)
-    far.write_text("2\n")
-    assert tree(package) != before
-
-
-def test_what_cannot_be_read_counts_by_its_name(package: Path) -> None:
-    found = [tree(package)]
-    (package / "dangling").symlink_to(package / "nowhere")
-    found.append(tree(package))
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(package / "s"))
-        found.append(tree(package))
-    assert len({*found}) == 3
 
 
 def test_an_installed_package_or_module_is_found_by_name(
@@ -159,11 +129,6 @@ def test_another_assembler_is_another_identity(warm_store: Store, tmp_path: Path
     assert [label for label in now if now[label] != plain[label]] == ["ptxas"]
 
 
-def test_recorded_packages_differ_from_absent_ones() -> None:
-    assert recorded(["numpy"]) == recorded(["numpy"])
-    assert len({recorded(["numpy"]), recorded(["no-such-dist"]), recorded([])}) == 3
-
-
 # ---- getting ready to compile
 
 
@@ -183,43 +148,3 @@ def test_the_wheels_assembler_or_a_named_one_comes_first_on_the_workers_path(
     assert not first.exists()
     with pytest.raises(ToolError, match="There is no assembler"):
         prepare(tmp_path / "none")
-
-
-def test_what_jax_sets_itself_is_in_no_key(
-    warm_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
-    with prepare() as setup:
-        before = setup.context(warm_store).variables
-    assert before["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
-    found = set_by_jax()
-    assert {"MOSAIC_GPU_CUDA_ROOT", "TPU_SKIP_MDS_QUERY"} <= found.keys()
-    for name, value in found.items():
-        monkeypatch.setenv(name, value)
-    with prepare() as setup:
-        assert setup.context(warm_store).variables == before
-
-
-def set_by_jax() -> dict[str, str]:
-    """Return the variables that JAX sets when it and Mosaic GPU are imported."""
-    program = (
-        "import json, os; before = dict(os.environ)\n"
-        "from jax.experimental.mosaic import gpu\n"
-        "print(json.dumps(dict(os.environ.items() - before.items())))"
-    )
-    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    ran = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    found: dict[str, str] = json.loads(ran.stdout)
-    return found
-
-
-def test_workers_are_told_all_that_they_need(warm_store: Store) -> None:
-    with prepare() as setup:
-        context = setup.context(warm_store)
-        told = Introduction.of(setup, context, warm_store)
-    assert told.identity == context.for_actions()
-    assert (told.ptxas.is_file(), told.store) == (True, warm_store.root)
-    assert Introduction.from_json(json.loads(json.dumps(told.to_json()))) == told

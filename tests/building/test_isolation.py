@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.errors import SpecError
 
@@ -173,21 +172,6 @@ def test_a_build_names_the_variable_without_which_a_kernel_fails(
     assert sorted(note.partition(". ")[0] for note in report.notes) == sorted(notes)
 
 
-def test_a_variable_may_be_declared_for_one_kernel_for_all_and_by_the_project(
-    make_project: Any,
-) -> None:
-    declared = {"env": ["KERNEL_TILE"]}
-    projects = [make_project() for _ in range(3)]
-    for project, more in zip(projects, (declared, {}, {}), strict=True):
-        choosing(project, **more)
-    kernel = {"name": "choosing", "entry": "choosing.py:run"}
-    projects[1].spec(kernel, defaults=declared)
-    projects[2].write("pyproject.toml", "[tool.pallasc]\nenv=['KERNEL_TILE']\n")
-    first, *others = ([variant.env for variant in project.variants()] for project in projects)
-    assert first != [()]
-    assert others == [first, first]
-
-
 def test_a_variable_that_is_declared_is_seen_and_counts(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,17 +199,6 @@ def test_kernels_with_other_declarations_do_not_share_a_process(
     assert first.action_key == third.action_key != second.action_key
 
 
-def test_a_kernel_that_changes_path_does_not_choose_the_assembler(project: Any) -> None:
-    project.write("tools/ptxas", "#!/bin/sh\nexit 1\n").chmod(0o755)
-    project.write(
-        "changing.py",
-        "import os\nos.environ['PATH'] = os.path.abspath('tools')\ndef run(x): return x * 2\n",
-    )
-    project.spec({"name": "changing", "entry": "changing.py:run"})
-    (result,) = project.build().results
-    assert (result.status, result.error) == ("compiled", None)
-
-
 def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,18 +220,6 @@ def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
     (note,) = report.notes
     assert note.startswith("tuned looked for ~/table.json (tuned.py:3), which exists but is")
     assert list((home / ".cache").iterdir()) == []
-
-
-def test_a_note_names_a_variable_once_for_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNEL_TILE", "1")
-    monkeypatch.setenv("CUDA_HOME", "/cuda")
-    missed = {"KERNEL_TILE": "a.py:1", "CUDA_HOME": "a.py:2", "NOT_SET": "a.py:3"}
-    cuda, tile = hidden_notes((name, missed) for name in ("one", "two", "three"))
-    assert tile.startswith(
-        "one and 2 other kernels ask for KERNEL_TILE (a.py:1), which is set here"
-    )
-    assert "never reaches a compiling process" in cuda
-    assert "[tool.pallasc]" not in cuda
 
 
 def test_what_a_project_cannot_declare(project: Any) -> None:

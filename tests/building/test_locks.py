@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from pallasc.cache import format
 from pallasc.cache.inventory import Scan
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.locked import Locked, LockedLookup, load_locked
+from pallasc.compiler.builds.locked import Locked, load_locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
-from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain import identity
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.lock import Change, Component, Entry, Lock, settled_cost, write_lock
-from pallasc.specs.spec import Variant
 
 FILE = Path("pallasc.lock")
 FIRST, SECOND = "scaled[n=128]@h100-sxm", "scaled[n=256]@h100-sxm"
@@ -96,23 +92,11 @@ def lock(original: tuple[Any, Lock]) -> Lock:
     return original[1]
 
 
-def held_to(lock: Lock, project: Any, *, frozen: bool = True) -> tuple[LockedLookup, Variant]:
-    """Return a lookup that is held to a lock, and the project's first variant."""
-    plain, variants = Lookup(project.context(), project.store), project.variants()
-    frozen_by = "--frozen" if frozen else ""
-    return LockedLookup("pallasc.lock", lock, plain, variants, frozen_by=frozen_by), variants[0]
-
-
-def refusal(lookup: LockedLookup, variant: Variant) -> str:
-    with pytest.raises(NotCachedError) as caught:
-        lookup.find(variant, lookup.lookup.requests.of(variant))
-    assert caught.value.exit_code == 3
-    return str(caught.value)
-
-
-def result_of(lookup: LockedLookup, variant: Variant) -> VariantResult:
-    found = lookup.find(variant, lookup.lookup.requests.of(variant))
-    return VariantResult(variant, "hit", 0.0, found.action_key, found.artifact)
+def refusal(project: Any, lock: Lock, **options: Any) -> str:
+    """Return the error of the first variant, which a lock does not accept."""
+    result = project.build(locked=Locked("pallasc.lock", lock), **options).results[0]
+    assert (result.status, result.error.exit_code) == ("failed", 3)
+    return str(result.error)
 
 
 def changed(lock: Lock, **values: str) -> Lock:
@@ -174,16 +158,12 @@ def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(project: A
 # ---- the toolchain
 
 
-def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, lock: Lock) -> None:
+def test_a_lock_has_the_versions_of_its_toolchain(project: Any, lock: Lock) -> None:
     context = project.context()
     assert context.components() == lock.toolchain
-    lookup = Lookup(context, project.store)
-    LockedLookup("pallasc.lock", lock, lookup, [], frozen_by="--frozen")
     versions = {label: component.version for label, component in lock.toolchain.items()}
     assert {"jax", "jaxlib", "ptxas", "plugin", "libdevice", "python", "pallasc"} <= set(versions)
     assert re.fullmatch(r"\d+(\.\d+)+", versions["ptxas"])
-    assert re.fullmatch(r"\d+(\.\d+)+", versions["python"])
-    assert len(lock.toolchain) == len(context.identity) + len(context.variables)
     for label, kind in (
         ("packages", identity.COMPUTED_WITH),
         ("tracing packages", identity.TRACED_WITH),
@@ -201,7 +181,7 @@ def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_hlo_as_text")
     old = replace(lock, toolchain={**lock.toolchain, **others})
     with pytest.raises(NotCachedError) as caught:
-        LockedLookup("ci.lock", old, Lookup(project.context(), project.store), [])
+        project.build(locked=Locked("ci.lock", old))
     assert str(caught.value) == (
         "ci.lock is for another toolchain: "
         f"jaxlib: 0.9.9 before, {jaxlib.version} here; "
@@ -214,12 +194,9 @@ def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
 def test_other_packages_for_tracing_are_refused_only_where_nothing_can_be_lowered(
     project: Any, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lookup = Lookup(project.context(), project.store)
     other = {**lock.toolchain, "tracing packages": Component("0" * 64, "numpy 2.4.5")}
-    old = replace(lock, toolchain=other)
-    LockedLookup("x", old, lookup, [])
     with pytest.raises(NotCachedError, match=r"numpy 2\.4\.5"):
-        LockedLookup("x", old, lookup, [], frozen_by="--frozen")
+        project.build(locked=Locked("x", replace(lock, toolchain=other)), frozen=True)
     # Another digest under the same label.
     monkeypatch.setitem(identity._PACKAGES, identity.TRACED_WITH, {"numpy": "numpy"})
     report = project.build(locked=Locked("pallasc.lock", lock))
@@ -244,28 +221,30 @@ def test_entries_of_another_toolchain_cannot_stay(project: Any, lock: Lock) -> N
 def test_what_is_as_locked_is_found_and_what_the_lock_lacks_is_refused(
     project: Any, lock: Lock
 ) -> None:
-    lookup, variant = held_to(lock, project)
-    result = result_of(lookup, variant)
-    assert lookup.check(result) is None
-    assert result.action_key == lock.variants[variant.id].action
-    assert lookup.notes() == []
+    report = project.build(locked=Locked("pallasc.lock", lock), frozen=True)
+    keys = [lock.variants[name].action for name in (FIRST, SECOND)]
+    assert [(r.status, r.action_key) for r in report.results] == [("hit", key) for key in keys]
+    assert report.notes == ()
     for frozen in (True, False):
-        lookup, variant = held_to(replace(lock, variants={}), project, frozen=frozen)
-        assert refusal(lookup, variant) == f"{FIRST} is not in pallasc.lock.\n  Add it: {UPDATE}"
-        assert lookup.check(VariantResult(variant, "failed")) is None
+        told = refusal(project, replace(lock, variants={}), frozen=frozen)
+        assert f"{FIRST} is not in pallasc.lock.\n  Add it: {UPDATE}" in told
 
 
-def test_a_source_that_changed_is_named_and_not_compiled_by_a_frozen_build(
-    project: Any, lock: Lock
-) -> None:
+def test_a_source_that_changed_is_named_unless_it_gives_the_same(project: Any, lock: Lock) -> None:
+    write_spec(project, 128)
     project.write("helper.py", OTHER_HELPER)
-    assert refusal(*held_to(lock, project)) == (
+    assert (
         f"{FIRST} would have to be compiled: helper (helper.py) has changed.\n"
         "  Build without --frozen."
-    )
-    lookup, variant = held_to(lock, project, frozen=False)
-    found = lookup.find(variant, lookup.lookup.requests.of(variant))
-    assert (found.artifact, found.reason) == (None, "helper (helper.py) has changed")
+    ) in refusal(project, lock, frozen=True)
+    assert (
+        f"{FIRST} is not as locked: its sources have changed since it was locked "
+        "(helper (helper.py) has changed).\n"
+        f"  If that is intended: {UPDATE}"
+    ) in refusal(project, lock)
+    project.write("helper.py", f"# a note\n{HELPER}")
+    (same,) = project.build(locked=Locked("pallasc.lock", lock)).results
+    assert (same.status, same.error) == ("lowered", None)
 
 
 def test_a_spec_that_changed_is_refused_even_where_the_id_is_the_same(
@@ -273,12 +252,10 @@ def test_a_spec_that_changed_is_refused_even_where_the_id_is_the_same(
 ) -> None:
     write_spec(project, 128, factor=3.0)
     why = f"{FIRST} would have to be compiled: its spec, or a data file of it, has changed since"
-    assert refusal(*held_to(lock, project)).startswith(why)
+    assert why in refusal(project, lock, frozen=True)
     remove(project.store, format.MANIFESTS)
-    assert refusal(*held_to(lock, project)).startswith(why)
-    (compiled,) = project.build().results
-    lookup, _ = held_to(lock, project, frozen=False)
-    assert f"{FIRST} is not as locked: its spec, or a data" in str(lookup.check(compiled))
+    assert why in refusal(project, lock, frozen=True)
+    assert f"{FIRST} is not as locked: its spec, or a data" in refusal(project, lock)
 
 
 def test_a_store_without_manifests_gives_what_the_lock_names_and_says_so(
@@ -286,14 +263,12 @@ def test_a_store_without_manifests_gives_what_the_lock_names_and_says_so(
 ) -> None:
     assert remove(project.store, format.MANIFESTS) == 3  # of the kernels, and one of toolchains
     project.write("helper.py", OTHER_HELPER)
-    lookup, variant = held_to(lock, project)
-    result = result_of(lookup, variant)
-    assert lookup.check(result) is None
-    assert result.action_key == lock.variants[variant.id].action
-    assert lookup.notes() == [
-        "this store does not know the sources of 1 of the variants: the entries of "
+    report = project.build(locked=Locked("pallasc.lock", lock), frozen=True)
+    assert [result.status for result in report.results] == ["hit", "hit"]
+    assert (
+        "this store does not know the sources of 2 of the variants: the entries of "
         "pallasc.lock were used, and sources may have changed since"
-    ]
+    ) in report.notes
     found = check_lock(project.variants(), FILE, lock, whole=True, store=project.store)
     assert found.changes == ()
     assert "does not know the sources of 2 of the variants" in found.notes[0]
@@ -305,36 +280,30 @@ def test_a_store_that_lacks_a_record_or_a_blob_is_refused(
 ) -> None:
     assert remove(project.store, area)
     why = "would have to be compiled: the store no longer has its record."
-    assert why in refusal(*held_to(lock, project))
+    assert why in refusal(project, lock, frozen=True)
     remove(project.store, format.MANIFESTS)
     action = lock.variants[FIRST].action
     why = f"has no complete record under action key {action}."
-    assert why in refusal(*held_to(lock, project))
+    assert why in refusal(project, lock, frozen=True)
 
 
 def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock) -> None:
     entry, other = lock.variants[FIRST], changed(lock, artifact="0" * 64)
-    for manifests in (True, False):
-        lookup, variant = held_to(other, project)
-        error = lookup.check(result_of(lookup, variant))
-        assert error is not None
-        assert (error.exit_code, str(error)) == (
-            3,
+    assert check(project, other)[FIRST][1].startswith("not the locked artifact:")
+    (change,) = update(project, other).changes
+    assert (change.kind, change.after) == ("changed", entry)
+    assert change.reason == "the same action key gave another artifact"
+    for _ in range(2):
+        assert (
             f"{FIRST} is not the locked artifact: the store has {entry.artifact} under action key "
             f"{entry.action}, and pallasc.lock has {'0' * 64}.\n"
             "  The store was modified, or compiling is not deterministic. Empty the store "
             "with pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, "
-            "and build again.",
-        )
-        compiled = structs.replace(result_of(lookup, variant), status="compiled")
-        assert f"{FIRST} is not deterministic: action key" in str(lookup.check(compiled))
-        if manifests:
-            kind, reason = check(project, other)[FIRST]
-            assert (kind, reason.partition(":")[0]) == ("changed", "not the locked artifact")
-            (change,) = update(project, other).changes
-            assert (change.kind, change.after) == ("changed", entry)
-            assert change.reason == "the same action key gave another artifact"
-            remove(project.store, format.MANIFESTS)
+            "and build again."
+        ) in refusal(project, other, frozen=True)
+        remove(project.store, format.MANIFESTS)
+    remove(project.store, format.ARTIFACTS)
+    assert f"{FIRST} is not deterministic: action key" in refusal(project, other)
 
 
 def test_an_action_key_that_was_edited_is_not_taken_for_a_changed_source(
@@ -342,41 +311,12 @@ def test_an_action_key_that_was_edited_is_not_taken_for_a_changed_source(
 ) -> None:
     other, why = changed(lock, action="1" * 64), "its action key differs from the lock's"
     for frozen in (True, False):
-        lookup, variant = held_to(other, project, frozen=frozen)
-        assert str(lookup.check(result_of(lookup, variant))) == (
-            f"{FIRST} is not as locked: {why}.\n  If that is intended: {UPDATE}"
-        )
+        told = f"{FIRST} is not as locked: {why}.\n  If that is intended: {UPDATE}"
+        assert told in refusal(project, other, frozen=frozen)
     assert check(project, other) == {FIRST: ("changed", f"not as locked: {why}")}
     updated = update(project, other)
     assert updated.lock == lock
     assert [change.reason for change in updated.changes] == [why]
-
-
-def test_a_source_that_gives_the_same_is_as_locked_and_another_one_is_named(
-    project: Any, lock: Lock
-) -> None:
-    remove(project.store, format.MANIFESTS)  # of the folder that this one is a copy of
-    lookup, variant = held_to(changed(lock, action="1" * 64, artifact="0" * 64), project)
-    fresh = structs.replace(result_of(held_to(lock, project)[0], variant), status="compiled")
-    assert "its sources have changed since it was locked." in str(lookup.check(fresh))
-
-    project.write("helper.py", f"# a note\n{HELPER}")
-    lookup, variant = held_to(lock, project, frozen=False)
-    lookup.find(variant, lookup.lookup.requests.of(variant))
-    same = project.build().results[0]
-    assert (same.status, lookup.check(same)) == ("lowered", None)
-
-    project.write("helper.py", OTHER_HELPER)
-    lookup, variant = held_to(lock, project, frozen=False)
-    lookup.find(variant, lookup.lookup.requests.of(variant))
-    assert str(lookup.check(project.build().results[0])) == (
-        f"{FIRST} is not as locked: its sources have changed since it was locked "
-        "(helper (helper.py) has changed).\n"
-        f"  If that is intended: {UPDATE}"
-    )
-    later, variant = held_to(lock, project, frozen=False)
-    error = str(later.check(result_of(later, variant)))
-    assert "its sources have changed since it was locked.\n" in error
 
 
 # ---- a lock is compared, and made anew

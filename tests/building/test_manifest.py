@@ -1,9 +1,7 @@
-"""Hits without importing JAX, and the reasons for misses."""
+"""The reasons for misses, damaged stores, and what is not portable."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,9 @@ import pytest
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.inputs.lookup import (
-    named_entries,
-    place_of,
-    request_fields,
-)
-from pallasc.compiler.inputs.manifest import short_fields
+from pallasc.compiler.inputs.manifest import why_not_portable
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.modules import Place
-from pallasc.compiler.toolchain.setup import Context
-from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.yaml_loader import parse_yaml
 
 KERNEL = "import helper\n\n\ndef run(x):\n    return helper.scale(x)\n"
 HELPER = "def scale(x):\n    return x * 3\n"
@@ -87,21 +77,6 @@ def test_every_change_is_a_miss_that_says_why_and_nothing_is_compiled_twice(
     assert build().reason == "never compiled with this spec and toolchain"
 
 
-def test_a_second_build_imports_nothing_heavy_and_a_moved_tree_is_a_hit(
-    built: Any, run_program: Callable[..., Any], tmp_path: Path
-) -> None:
-    moved = tmp_path / "elsewhere" / "deeper"
-    shutil.copytree(built.folder, moved)
-    shutil.rmtree(built.folder)
-    answer = run_program("build.py", built.store.root, 1, moved / "spec.yaml")
-    assert answer["loaded"] == []
-    assert answer["notes"] == []
-    (result,) = answer["results"]
-    assert (result["status"], result["reason"]) == ("hit", "")
-    assert result["digest"] == built.digest
-    assert result["cubin"] > 0
-
-
 def _flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -125,42 +100,7 @@ def test_a_corrupt_file_of_the_store_is_compiled_again_and_healed(built: Any, ar
     assert [(r.status, r.reason) for r in healed.results] == [("hit", "")]
 
 
-def test_a_helper_or_a_record_that_is_gone_is_named_as_the_reason(built: Any) -> None:
-    (built.folder / "helper.py").unlink()
-    (gone,) = built.build(compile=False).results
-    assert (gone.status, gone.reason) == ("missing", "helper is gone")
-    built.write("helper.py", HELPER)
-    built.store.path("ac", built.key).unlink()
-    (result,) = built.build(compile=False).results
-    assert (result.status, result.reason) == ("missing", "the store no longer has its record")
-
-
 # ---- keys
-
-SPEC = """
-schema: 1
-kernels:
-  - name: k
-    entry: kernel.py:run
-    targets: [sm_90a]
-    args: {x: "f32[8, 128]"}
-    static: {n: 3, config: {$call: "sub/made.py:make", z: {$ref: "jax.numpy:float32"}}}
-"""
-
-
-def test_all_entry_points_of_a_variant_and_their_folders_are_known(tmp_path: Path) -> None:
-    for name in ("kernel.py", "sub/made.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("def run(x): pass\ndef make(): pass\n")
-    (variant,) = expand(parse_yaml(SPEC, base_dir=tmp_path))
-    names = ["kernel.py:run", "sub/made.py:make", "jax.numpy:float32"]
-    assert [str(entry) for entry in named_entries(variant)] == names
-    base = tmp_path.resolve()
-    assert place_of(variant).folders == (str(base), str(base / "sub"))
-    context = Context({"ptxas": "1", "python": "3"}, {"XLA_FLAGS": "--a"}, FileDigests())
-    short = short_fields({**request_fields(variant, context), "long": "x" * 1000})
-    assert short["entry"] == '"kernel.py:run"'
-    assert (short["long"][:7], len(short["long"])) == ("sha256:", 71)
 
 
 def test_a_changed_source_is_named(tmp_path: Path) -> None:
@@ -176,3 +116,21 @@ def test_a_changed_source_is_named(tmp_path: Path) -> None:
     }.items():
         change = sources.first_change(manifest)
         assert (change and change.sentence) == sentence
+
+
+def test_what_depends_on_paths_of_a_machine_stays_there() -> None:
+    outside = "outside of the folder of its spec"
+    for manifest, why in (
+        (Manifest(files={"file:kernel.py": "0", "file:../lib/a.py": "0", "module:x": "0"}), ""),
+        (Manifest(opened={"file:tiles.json": "0", "site:x/y.json": "0", "is:site:x": "0"}), ""),
+        (Manifest(opened={"is:/etc/hostname": "file", "is:/proc/self": "folder"}), ""),
+        (
+            Manifest(files={"file:/home/me/kernel.py": "0"}),
+            "its spec names /home/me/kernel.py by an absolute path",
+        ),
+        (Manifest(opened={"file:/etc/tiles": "0"}), f"it reads /etc/tiles, {outside}"),
+        (Manifest(opened={"folder:a": "0", "folder:/data": None}), f"it reads /data, {outside}"),
+        (Manifest(opened={"link:/data/now": "0"}), f"it reads /data/now, {outside}"),
+        (Manifest(opened={"is:/data/now": None}), f"it tests for /data/now, {outside}"),
+    ):
+        assert why_not_portable(manifest) == why

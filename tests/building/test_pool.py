@@ -1,11 +1,10 @@
-"""The pool: how many workers, which of them, how they end, and what is told meanwhile."""
+"""The pool: how many workers, which of them, and how they end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import SpecError, ToolError
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
-from fakes import PATIENCE_S, WHO, Do, Prepare, answers, code, fakes, value, values
+from fakes import WHO, Do, Prepare, answers, code, fakes, value, values
 
 SPEC = """
 import pallasc
@@ -173,18 +172,6 @@ def test_only_the_last_group_gets_a_second_worker(jobs: int, groups: int) -> Non
     assert groups <= len(served) < groups + jobs
 
 
-def test_two_workers_share_the_tasks_of_one_group(tmp_path: Path) -> None:
-    """Each task waits until another one has begun."""
-    text = (
-        "import os, pathlib, time\n"
-        f"mine, other = (pathlib.Path({str(tmp_path)!r}, str(n)) for n in ({{0}}, {{0}} ^ 1))\n"
-        "mine.touch()\nwhile not other.exists(): time.sleep(0.01)\nvalue = os.getpid()"
-    )
-    with fakes(2, timeout_s=PATIENCE_S) as pool:
-        found = Counter(values(pool, *(code(text.format(n), n) for n in range(16))))
-    assert sorted(found.values()) == [8, 8]
-
-
 def test_a_warm_worker_is_the_first_to_be_used_and_replaced_if_it_has_died() -> None:
     with fakes(2) as pool:
         pool.warm(1)
@@ -243,39 +230,7 @@ def test_a_death_that_an_earlier_task_may_have_caused_is_tried_again_alone() -> 
     assert str(done[3].error) == "the compiling process ended with exit code 9"
 
 
-def test_a_task_is_tried_again_in_a_worker_that_has_served_no_other(tmp_path: Path) -> None:
-    """Also where another worker of the group is free."""
-    armed, began, died = (tmp_path / name for name in ("armed", "began", "died"))
-    until = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)\n".format
-    both = f"{until(str(armed))}kept['bomb'] = 1; value = 'armed'"
-    tasks = [
-        code(f"open({str(armed)!r}, 'w').close()\n{both}", 1),
-        code(both, 0),
-        code(f"{until(str(began))}import os\nif kept: os._exit(9)\nvalue = 'innocent'", 2),
-        code(f"open({str(began)!r}, 'w').close()\n{until(str(died))}value = 'long'", 3),
-    ]
-    with fakes(2, tick_s=0.01) as pool:
-        done = {}
-        for _, task, answer in pool.run(tasks):
-            if pool._repeated:
-                died.touch()
-            if task and answer:
-                done[task.label] = value(answer)
-            assert len(pool._workers) <= 2
-    assert done == {0: "armed", 1: "armed", 2: "innocent", 3: "long"}
-    assert died.exists()
-
-
 # ---- talking
-
-
-def test_a_worker_has_its_next_task_while_the_caller_deals_with_an_answer(tmp_path: Path) -> None:
-    mark = tmp_path / "begun"
-    second = code(f"open({str(mark)!r}, 'w').close()", 1)
-    with fakes() as pool:
-        for kind, task, _ in pool.run([code("value = 0"), second]):
-            if kind == "done" and task is not None and task.label == 0:
-                wait_for(mark.exists)
 
 
 def test_nothing_is_begun_before_the_caller_has_heard_of_a_failure(tmp_path: Path) -> None:
@@ -305,57 +260,4 @@ def test_a_request_that_cannot_be_made_fails_its_task_alone() -> None:
     assert value(fine) == 1
 
 
-def test_a_worker_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    text = f"{'#' * 3_000_000}\nvalue = 1"
-    with fakes(2, context=Prepare(code=f"open({str(fifo)!r}).read()")) as pool:
-        events = pool.run([code(text, 0, "a"), code(text, 1, "b")])
-        assert [next(events)[0] for _ in range(2)] == ["started", "started"]
-        assert any(worker.events().get(worker.requests) for worker in pool._workers)
-        writer = threading.Thread(target=open_for_all, args=(fifo, pool))
-        writer.start()
-        done = [answer for kind, _, answer in events if kind == "done" and answer]
-        writer.join()
-    assert list(map(value, done)) == [1, 1]
-
-
-def open_for_all(fifo: Path, pool: Pool) -> None:
-    """Let every worker read to the end of a pipe with a name, one after the other."""
-    while any(worker.ready_s is None for worker in pool._busy):
-        try:
-            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # nobody reads just now
-            time.sleep(0.01)
-
-
 # ---- what is told meanwhile
-
-
-def test_the_pool_says_that_time_goes_on_and_what_is_running(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    tasks = [code(f"open({str(fifo)!r}).read()", n, str(n)) for n in range(2)]
-    ticks = []
-    with fakes(2, tick_s=0.05) as pool:
-        for kind, _, _ in pool.run(tasks):
-            if kind == "tick" and len(ticks) < 4:
-                ticks.append(pool.running())
-            elif kind == "tick":
-                try:
-                    os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
-                except OSError:
-                    continue
-        assert pool.running() == []
-    for running in ticks[1:]:
-        assert [task.label for task, _ in running] == [0, 1]
-        assert running[0][1] >= running[1][1] > 0
-    assert ticks[-1][0][1] > ticks[1][0][1]
-
-
-def test_ticks_come_while_answers_do() -> None:
-    tasks = [code("import time; time.sleep(0.02)", n) for n in range(20)]
-    with fakes(tick_s=0.1) as pool:
-        kinds = Counter(kind for kind, _, _ in pool.run(tasks))
-    assert kinds["done"] == 20
-    assert kinds["tick"] >= 3

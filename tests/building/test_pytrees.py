@@ -25,7 +25,7 @@ def test_a_node_with_shape_and_dtype_is_not_an_array(results: dict[str, Any]) ->
     tree = {"node": "QArray", "children": [1, 2], "keys": ["qvalue", "scale"], "static": "(0)"}
     assert node["tree"] == {"x": 0, "w": tree}
     assert results["dense"]["inputs"] == {"x": "f32[128, 128]", "w": "bf16[128, 128]"}
-    for name in ("node of text", "call", "call of text", "call isolated"):
+    for name in ("call", "call isolated"):
         assert results[name] == node, name
 
 
@@ -36,7 +36,6 @@ def test_static_data_of_a_node_is_part_of_its_tree(results: dict[str, Any]) -> N
     assert results["pair of a number"]["tree"]["pair"] == {
         "node": "Pair", "children": [1, None], "keys": ["0", "1"], "static": "{'by': 3}",
     }  # fmt: skip
-    assert results["pair"]["tree"]["pair"]["static"] == "{'by': float32}"
 
 
 def test_containers_keep_their_types(results: dict[str, Any]) -> None:
@@ -47,8 +46,7 @@ def test_containers_keep_their_types(results: dict[str, Any]) -> None:
     }
     assert results["tuple"]["tree"] == {"tree": {"tuple": [0]}}
     assert results["list"]["tree"] == {"tree": [0]}
-    assert list(results["ordered"]["inputs"]) == ["tree.b", "tree.a"]
-    assert len({results[name]["digest"] for name in ("list", "tuple", "ordered")}) == 3
+    assert results["list"]["digest"] != results["tuple"]["digest"]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +57,8 @@ def test_containers_keep_their_types(results: dict[str, Any]) -> None:
          "node registered with JAX.\n"
          "  Register Unknown with jax.tree_util, or pass a jax.ShapeDtypeStruct."),
         ("number in a node", "array 1.scale is a float, which is not an array."),
-        ("text in a node", "unknown dtype 'f33'."),
         ("failing call", "$call 'QArray' failed: ValueError: qvalue has 1 dimensions"),
         ("call of nothing", "$call 'pytrees:QAray': pytrees has no 'QAray'."),
-        ("no text of static data",
-         "the pytree node Pair has static data of type object, which cannot be told"),
         ("pair isolated",
          "array 1 is a Pair, which cannot be rebuilt in another process.\n"
          '  Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.'),

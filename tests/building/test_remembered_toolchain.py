@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
 import re
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.cli.main import main
 from pallasc.compiler.inputs import manifest
 from pallasc.compiler.inputs.manifest import choose_remembered, remember
 from pallasc.compiler.toolchain import modules
@@ -115,27 +113,6 @@ def test_an_empty_store_lacks_what_a_build_asks_for_and_only_compiling_needs_a_c
         project.build()
 
 
-def test_a_lock_is_compared_without_a_compiler(
-    built: Any, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
-) -> None:
-    lock = str(built.folder / "pallasc.lock")
-    asked = ["lock", *(str(built.folder / name) for name in BOTH), "--lock", lock]
-    asked += ["--store", str(built.store.root)]
-    assert main([*asked, "--update"]) == 0
-    request.getfixturevalue("nothing_installed")
-    capfd.readouterr()
-    assert main(asked) == 0
-    out, err = capfd.readouterr()
-    assert (out, f"{lock} is current: 2 same" in err) == ("", True)
-    assert "warning: the toolchain was not checked" in err
-    built.write("scale.py", "def run(x):\n    return x * 5\n")
-    assert main(asked) == 3
-    assert (
-        capfd.readouterr().out
-        == "? scale@h100-sxm: would have to be compiled: scale.py has changed\n"
-    )
-
-
 def identity(name: str) -> dict[str, str]:
     """Return the identity of a toolchain of this Python and this pallasc."""
     own = own_digest(FileDigests().digest)
@@ -210,39 +187,3 @@ def test_a_wheel_asks_for_a_compiler_only_where_something_has_to_be_compiled(
     assert asked() == ["pallasc[cuda12]"]
     monkeypatch.setenv("PALLASC_FROZEN", "1")
     assert asked() == []
-
-
-WITH_KEYS: list[tuple[dict[str, str], list[str]]] = [
-    ({"PALLASC_SIGN_KEY": "/release.key"}, ["pallasc[sign]"]),
-    ({"PALLASC_STORE_KEY": "/store.key"}, ["pallasc[cuda12,sign]"]),
-    (
-        {"PALLASC_REQUIRE_SIGNED_STORE": "1", "PALLASC_TRUSTED_KEYS": "trusted.pub"},
-        ["pallasc[cuda12,sign]"],
-    ),
-    ({"PALLASC_REQUIRE_SIGNATURE": "1"}, []),
-]
-
-
-@pytest.mark.parametrize("asked", ["setuptools"], indirect=True)
-def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
-    built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built.write("trusted.pub", f"ed25519:{base64.b64encode(bytes(32)).decode()}\n")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(built.folder / "settings"))
-    for variables, requirements in WITH_KEYS:
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                path = str(built.folder / value)
-                patch.setenv(name, path if name == "PALLASC_TRUSTED_KEYS" else value)
-            patch.setattr("pallasc.hooks.bundles.find_package", lambda name: None)
-            assert asked() == requirements, variables
-            patch.setattr("pallasc.hooks.bundles.find_package", lambda name: name)
-            assert [name for name in asked() if "sign" in name] == [], variables
-    # A bundle that was made before is only verified.
-    monkeypatch.setattr("pallasc.hooks.bundles.find_package", lambda name: None)
-    text = (built.folder / "pyproject.toml").read_text()
-    built.write("pyproject.toml", text.replace('["spec.yaml", "twice.py"]', '"made.pallasc"'))
-    built.write("made.pallasc", "")
-    assert asked() == []
-    monkeypatch.setenv("PALLASC_REQUIRE_SIGNATURE", "1")
-    assert asked() == ["pallasc[sign]"]

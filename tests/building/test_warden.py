@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from pallasc.compiler.workers.messages import Reply
 from pallasc.compiler.workers.warden import (
     descendants,
     held_bytes,
-    held_together_bytes,
     parents,
 )
 
@@ -120,19 +118,6 @@ def test_a_worker_that_fails_does_not_wait_for_threads(error: str, end: str) -> 
     assert str(failed.error) == f"the compiling process {end}"
 
 
-def test_temporary_files_of_a_worker_have_a_folder_that_no_variable_shows() -> None:
-    (answer,) = ask(
-        "import os, subprocess, tempfile\n"
-        "shell = subprocess.run(['sh', '-c', 'printf %s \"$TMPDIR\"'], capture_output=True)\n"
-        "value = [tempfile.gettempdir(), shell.stdout.decode(), os.environ.get('TMPDIR')]"
-    )
-    python, others, variable = value(answer)
-    assert python == others
-    assert Path(python).parent == Path(tempfile.gettempdir()).resolve()
-    assert variable is None
-    assert not Path(python).exists()
-
-
 def test_a_worker_begins_with_limits_and_no_signal_blocked_or_descriptor_to_spare() -> None:
     text = (
         "import os, resource, signal\n"
@@ -207,20 +192,3 @@ def test_memory_of_its_own_counts_and_that_of_files_does_not(start: Start) -> No
     assert reader < idle + 5 * MB
     assert idle + 99 * MB < holder < idle + 110 * MB
     assert idle + 99 * MB < sharer < idle + 220 * MB
-
-
-def test_what_a_fork_shares_counts_once(start: Start) -> None:
-    forks = "import os\nx = b'x' * 100_000_000\n"
-    forks += "for _ in range(3):\n    if not os.fork(): os.read(0, 1); os._exit(0)\n"
-    process = start(f"{forks}print('ready', flush=True); input()")
-    tree = [process, *descendants(process, parents())]
-    assert len(tree) == 4
-    assert sum(map(held_bytes, tree)) > 400 * MB
-    assert 100 * MB < held_together_bytes(tree) < 160 * MB
-
-
-def test_a_process_that_is_gone_holds_nothing() -> None:
-    done = subprocess.Popen(["true"])
-    done.wait()
-    assert held_bytes(done.pid) == held_together_bytes([done.pid]) == 0
-    assert done.pid not in parents()

@@ -75,9 +75,3 @@ def test_a_data_file_is_named_without_its_digests(built: Any) -> None:
         assert f"      {sentence}" in text.splitlines()
         assert ("stored:" in text) == (declared != ["table.txt"])  # of the field `files`
         assert not DIGEST.search(text)
-
-
-def test_the_version_of_a_module_is_that_of_its_distribution() -> None:
-    assert version_of("yaml") == version_of("pyyaml") != ""
-    assert version_of("numpy.random") == version_of("numpy")
-    assert version_of("no_such_module") == ""

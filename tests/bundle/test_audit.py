@@ -11,9 +11,8 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.signature import generate_key
-from pallasc.specs.bundle.verify import Finding, Rules, Severity, audit, compare_with_lock, signed
+from pallasc.specs.bundle.verify import Finding, Rules, Severity, audit, signed
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.loading.lock import Entry, Lock
 
 
 def _audit(items: Iterable[Item], rules: Rules = Rules(), **options: bool) -> list[Finding]:  # noqa: B008
@@ -105,19 +104,3 @@ def test_the_worst_comes_first_and_severities_have_an_order() -> None:
     assert found[0].message == "it is for sm_90a, but its cubin is for sm_80"
     assert found[1].message == "it is not signed"
     assert [finding.at_least("warning") for finding in found] == [True, True, True, False]
-
-
-def test_other_artifacts_and_unknown_ones_are_errors_and_missing_ones_are_notes() -> None:
-    items = make_items(3)
-    whole = open_bundle(build_bundle(items, keep_debug=True, keep_ptx=True)).entries()
-    variants = {item.id: Entry("a" * 64, item.digest, "b" * 64) for item in whole}
-    entries = list(open_bundle(build_bundle(items)).entries())
-    assert compare_with_lock(entries, Lock(variants=variants)) == []
-    first, second, _ = sorted(variants)
-    variants["gone@b200"] = variants.pop(first)
-    variants[second] = Entry("a" * 64, "c" * 64, "b" * 64)
-    found = compare_with_lock(entries, Lock(variants=variants))
-    assert [(finding.severity, finding.subject) for finding in found] == [
-        ("error", first), ("error", second), ("note", "gone@b200"),
-    ]  # fmt: skip
-    assert "has artifact cccccccccccc, the bundle " in found[1].message

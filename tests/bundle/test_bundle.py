@@ -11,8 +11,7 @@ import pytest
 from made_bundles import make_artifact, make_items
 from taken_apart import Parts
 
-from pallasc.cli.arguments.variants import select_entries
-from pallasc.errors import CorruptError, SelectionError, SpecError
+from pallasc.errors import CorruptError, SelectionError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.format import Kind
@@ -161,18 +160,6 @@ def test_of_one_artifact_the_richer_one_is_taken() -> None:
         merged = _merge(order, keep_debug=True, keep_ptx=True)
         assert merged == build_bundle(items, keep_debug=True, keep_ptx=True)
         assert _merge(order) == build_bundle(items)
-
-
-@pytest.mark.parametrize(
-    ("expression", "count"),
-    [("norm", 6), ("name=norm and m=16", 2), ("target=sm_90a", 6), ("target=b200 and not m=16", 4),
-     ("norm[m=16,dtype=bf16]@b200", 1)],
-)  # fmt: skip
-def test_entries_are_selected_as_variants_are(small: bytes, expression: str, count: int) -> None:
-    assert len(select_entries(open_bundle(small).entries(), expression)) == count
-    with pytest.raises(SpecError, match="selects none of 12 variants") as caught:
-        select_entries(open_bundle(small).entries(), "nrom")
-    assert caught.value.hint == "Did you mean 'norm'?"
 
 
 # ---- forged records

@@ -15,7 +15,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.bundling import BundleOptions, BundleResult, make_bundle
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
-from pallasc.errors import NotCachedError, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.verify import verify
 
@@ -115,7 +115,7 @@ def test_a_bundle_has_what_was_wanted(project: Project, expected: bytes) -> None
         assert part.provenance == (origin,)
 
 
-def test_order_folder_hash_seed_and_store_change_no_byte(expected: bytes, tmp_path: Path) -> None:
+def test_order_folder_store_and_environment_change_no_byte(expected: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "a clone" / "deep er"
     folder.mkdir(parents=True)
     spec = _spec(folder, reverse=True)
@@ -124,32 +124,13 @@ def test_order_folder_hash_seed_and_store_change_no_byte(expected: bytes, tmp_pa
         [sys.executable, "-P", "-m", "pallasc", "bundle", "create", spec.name, "-o", output,
          "--jobs", "1", "--store", tmp_path / "store"],
         cwd=folder,
-        env={**os.environ, "PYTHONHASHSEED": "4711", "HOME": str(tmp_path), "LC_ALL": "C"},
+        env={**os.environ, "PYTHONHASHSEED": "4711", "HOME": str(tmp_path), "LC_ALL": "C",
+             "USER": "someone", "TZ": "Asia/Kathmandu", "OMP_NUM_THREADS": "7", "TERM": "vt100"},
+        umask=0o077,
         check=True,
         capture_output=True,
     )  # fmt: skip
     assert output.read_bytes() == expected
-
-
-def test_bundles_of_targets_merge_to_the_whole(
-    project: Project, expected: bytes, tmp_path: Path
-) -> None:
-    from pallasc.specs.bundle.writer import build_bundle
-
-    made = project.make(tmp_path / "kernels.pallasc", split_by="target")
-    assert [(bundle.path.name, bundle.target) for bundle in made.bundles] == [
-        ("kernels-h100-sxm.pallasc", "h100-sxm"),
-        ("kernels-h200.pallasc", "h200"),
-    ]
-    parts = [open_bundle(bundle.path) for bundle in made.bundles]
-    targets = [{entry.target for entry in part.entries()} for part in parts]
-    assert targets == [{"h100-sxm"}, {"h200"}]
-    items = (item for part in parts[::-1] for item in part.items())
-    origins = [origin for part in parts for origin in part.provenance]
-    assert build_bundle(items, provenance=origins) == expected
-    by_arch = project.make(tmp_path / "a" / "kernels.pallasc", split_by="arch")
-    assert [bundle.path.name for bundle in by_arch.bundles] == ["kernels-sm_90a.pallasc"]
-    assert by_arch.bundles[0].path.read_bytes() == expected
 
 
 def test_what_the_store_lacks_keeps_the_old_file(project: Project, tmp_path: Path) -> None:
@@ -160,28 +141,6 @@ def test_what_the_store_lacks_keeps_the_old_file(project: Project, tmp_path: Pat
         assert made.report.exit_code == 3
         assert made.bundles == ()
         assert output.read_text() == "old"
-
-
-def test_a_lock_file_is_held_to(project: Project, tmp_path: Path) -> None:
-    from pallasc.compiler.builds.relock import update_lock
-    from pallasc.specs.loading.lock import write_lock
-
-    lock, output = tmp_path / "pallasc.lock", tmp_path / "k.pallasc"
-    with pytest.raises(NotCachedError, match="there is no"):
-        project.make(output, locked=True, lock=lock)
-    selection = SpecReader(store=project.store).select([str(project.spec)])
-    updated = update_lock(selection.variants, None, file=lock, whole=True, store=project.store)
-    write_lock(lock, updated.lock)
-    for options in ({"locked": True}, {"locked": True, "source": "store"}, {"source": "frozen"}):
-        assert project.make(output, lock=lock, **options).report.exit_code == 0
-    text = lock.read_text()
-    start = text.index("artifact: ") + len("artifact: ")
-    lock.write_text(text[:start] + "0" * 64 + text[start + 64 :])
-    output.unlink()
-    for options in ({"locked": True}, {"source": "frozen"}):
-        made = project.make(output, lock=lock, **options)
-        assert (made.report.exit_code, len(made.report.failed)) == (3, 1)
-        assert not output.exists()
 
 
 def test_what_cannot_be_right_is_refused_first(project: Project, tmp_path: Path) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_bundles import make_items
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.manifest import (
     Array,
     Entry,
@@ -27,7 +24,6 @@ from pallasc.specs.bundle.manifest import (
     parse_provenance,
     split_page,
 )
-from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.templates import Scalar
 
@@ -78,16 +74,6 @@ def test_entries_come_back(variants: list[tuple[str, dict[str, Scalar]]]) -> Non
     assert [parse_entry(text, _digest_of) for text in texts] == entries
     assert [key_of(text) for text in texts] == [entry.key for entry in entries]
     assert parse_entry(texts[0], _digest_of).digest == _digest_of(5)
-
-
-@settings(max_examples=30)
-@given(st.sets(NAMES, min_size=1, max_size=20), NAMES)
-def test_the_first_entry_not_less_than_a_key_is_found(names: set[str], wanted: str) -> None:
-    entries = sorted((_entry(name) for name in names), key=lambda entry: entry.key)
-    texts = split_page(pack_entries(entries), len(entries))
-    key = entry_key(wanted, "h100-sxm", {})
-    expected = sum(entry.key < key for entry in entries)
-    assert bisect_left(texts, key) == expected
 
 
 def test_the_order_of_parameters_is_kept_and_no_part_of_the_key() -> None:
@@ -183,18 +169,6 @@ def test_provenance_comes_back_in_one_order() -> None:
     assert data == pack_provenance([DIRTY, CLEAN])
     assert sorted(map(repr, parse_provenance(data))) == sorted(map(repr, (CLEAN, DIRTY)))
     assert parse_provenance(pack_provenance([])) == ()
-
-
-def test_provenance_disturbs_neither_content_nor_any_byte_before_it() -> None:
-    items = make_items(3)
-    with_it, without = build_bundle(items, provenance=[CLEAN]), build_bundle(items)
-    first, second = open_bundle(with_it), open_bundle(without)
-    assert first.digest == second.digest
-    assert first.root != second.root
-    assert first.provenance == (CLEAN,)
-    assert second.provenance == ()
-    head = first.reader.head
-    assert with_it[head.head_bytes : head.provenance.at] == without[head.head_bytes :]
 
 
 def test_fields_of_provenance_of_a_later_version_are_passed_over() -> None:

@@ -108,37 +108,6 @@ def found(tmp_path: Path, git: Git) -> Repository:
     return repository
 
 
-@pytest.mark.parametrize("name", ["kernels.yaml", "kernels.py", "table.bin"])
-def test_a_changed_or_new_source_makes_it_dirty(found: Repository, git: Git, name: str) -> None:
-    spec, bundle = found.root / "specs" / "kernels.yaml", found.root / "kernels.pallasc"
-    (found.root / "unrelated.txt").write_text("not tracked")
-    assert _one(spec).dirty is False
-    bundle.write_text("old")
-    git(found.root, "add", ".")
-    git(found.root, "commit", "-qm", "two")
-    bundle.write_text("new")
-    assert [_one(spec, ignore=own).dirty for own in ((), (bundle,))] == [True, False]
-    git(found.root, "checkout", "-q", ".")
-    git(found.root, "rm", "-q", "--cached", f"specs/{name}")
-    git(found.root, "commit", "-qm", "three")
-    assert _one(spec).dirty is True
-
-
-def test_two_repositories_have_two_commits(found: Repository, git: Git, tmp_path: Path) -> None:
-    (found.root / ".gitignore").write_text("ignored/\n")
-    ignored = _write(found.root / "ignored")
-    outside = _write(tmp_path / "outside")
-    specs = _specs(found.root / "specs" / "kernels.yaml", ignored, outside)
-    first, second = origins(specs, [make_artifact(1), make_artifact(2)])
-    assert sorted(first.specs) == ["specs/kernels.yaml"]
-    assert sorted(second.specs) == ["ignored/kernels.yaml", "outside/kernels.yaml"]
-    assert first.commit == git(found.root, "rev-parse", "HEAD").strip()
-    assert second.commit is None
-    clone = tmp_path / "deep" / "er" / "clone"
-    git(tmp_path, "clone", "-q", str(found.root), str(clone))
-    assert _one(clone / "specs" / "kernels.yaml").specs == first.specs
-
-
 @with_git
 def test_nothing_is_known_without_a_commit_or_git(
     git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,41 +134,6 @@ def test_changed_files_make_it_dirty(found: Repository, monkeypatch: pytest.Monk
     assert found.differences([]).dirty is False
     file.unlink()
     assert found.differences([]).dirty is True
-
-
-def test_a_new_file_counts_where_it_is_named_or_staged(found: Repository, git: Git) -> None:
-    new, ignored = found.root / "new -é\n.yaml", found.root / "built.o"
-    new.write_text("n")
-    ignored.write_text("o")
-    assert found.differences([]) == Differences(False)
-    elsewhere = Path("/elsewhere/helper.py")
-    assert found.differences([ignored, new, elsewhere, found.root / "kernel.py"]) == Differences(
-        True, ("built.o", "helper.py (outside of the repository)", "new -é\n.yaml")
-    )
-    assert found.differences([ignored, new], ignore=[ignored, new]) == Differences(False)
-    assert found.tracked([new, ignored, found.root / "kernel.py", Path("/elsewhere")]) == {
-        new,
-        found.root / "kernel.py",
-    }
-    assert found.tracked([found.root / "*.py"]) == set()
-    git(found.root, "add", new.name)
-    assert found.differences([]).dirty is True
-
-
-def test_a_submodule_has_its_own_commit(found: Repository, git: Git, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "helper.py").write_text("h")
-    git(other, "init", "-q")
-    git(other, "add", ".")
-    git(other, "commit", "-qm", "one")
-    add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add")
-    git(found.root, *add, str(other), "third/other")
-    git(found.root, "commit", "-qam", "two")
-    helper = found.root / "third" / "other" / "helper.py"
-    assert found.differences([helper]) == Differences(False)
-    helper.write_text("edited")
-    assert found.differences([helper]) == Differences(True, ("third/other/helper.py",))
 
 
 def test_programs_of_the_repository_never_run(found: Repository, git: Git, tmp_path: Path) -> None:

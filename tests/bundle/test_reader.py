@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from made_bundles import make_items
@@ -54,45 +51,6 @@ def test_a_kernel_is_loaded_when_every_byte_that_is_not_its_own_is_destroyed() -
     assert sum(touched) < 0.25 * len(data)
     with pytest.raises(CorruptError):
         verify(open_bundle(left))
-
-
-def test_pages_and_bases_are_read_once_and_entries_found_by_key() -> None:
-    source = CountingSource(build_bundle(make_items(60)))
-    bundle = Bundle(source, "x")
-    for entry in bundle.entries():
-        bundle.artifact(entry).cubin()
-    assert len(source.parts) < 6 * len(bundle)
-    reader = bundle.reader
-    for number in range(60):
-        assert reader.find(reader.key(number)) == number
-        assert reader.entry(number).key == reader.key(number)
-    assert (reader.find(b""), reader.find(b"\xff")) == (0, 60)
-
-
-def test_threads_read_the_same_as_one(tmp_path: Path) -> None:
-    path = tmp_path / "k.pallasc"
-    path.write_bytes(build_bundle(make_items(80)))
-    with open_bundle(path) as bundle:
-        expected = {entry.id: _load(bundle, entry) for entry in bundle.entries()}
-    wrong: list[object] = []
-
-    def read(bundle: Bundle, seed: int) -> None:
-        entries = list(bundle.entries())
-        random.Random(seed).shuffle(entries)
-        for entry in entries:
-            try:
-                if _load(bundle, entry) != expected[entry.id]:
-                    wrong.append(entry.id)
-            except Exception as error:
-                wrong.append(error)
-
-    with open_bundle(path) as bundle:
-        threads = [threading.Thread(target=read, args=(bundle, seed)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
 
 
 def test_too_many_bases_are_refused(rebuilt: Rebuilt) -> None:

@@ -9,17 +9,8 @@ import pytest
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.reader import MemorySource, OpenFile
+from pallasc.specs.bundle.reader import MemorySource
 from pallasc.specs.bundle.verify import verify
-
-
-def test_parts_of_a_file_and_of_memory_are_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"0123456789")
-    for source in (OpenFile(path), MemorySource(b"0123456789")):
-        assert (source.size, source.read(3, 4), source.read(10, 0)) == (10, b"3456", b"")
-        source.close()
-        source.close()
 
 
 class _Endless(MemorySource):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable
@@ -98,22 +97,6 @@ def _segments(data: bytes) -> list[tuple[int, bytes]]:
 def _programs(data: bytes) -> bytes:
     at, size, count = (*struct.unpack_from("<Q", data, 32), *struct.unpack_from("<HH", data, 54))
     return data[at : at + size * count]
-
-
-def test_nvdisasm_sees_the_same_code(compiled: Callable[[str], bytes], tmp_path: Path) -> None:
-    from pallasc.compiler.toolchain.toolchain import find_disassembler
-
-    tool = find_disassembler() or shutil.which("nvdisasm")
-    if tool is None:
-        pytest.skip("nvdisasm is not installed")
-    texts = []
-    for number, data in enumerate((compiled("sm_100a"), strip_debug(compiled("sm_100a")))):
-        path = tmp_path / f"{number}.cubin"
-        path.write_bytes(data)
-        answer = subprocess.run([tool, "-c", path], capture_output=True, text=True, check=True)
-        texts.append(answer.stdout)
-    assert texts[0] == texts[1]
-    assert ".text.plain" in texts[0]
 
 
 def test_a_cubin_without_debug_sections_or_with_loaded_ones_stays_as_it_is() -> None:

@@ -14,7 +14,6 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.canonical import digest
 
 
 def _open(items: list[Item], **options: bool) -> Bundle:
@@ -23,23 +22,6 @@ def _open(items: list[Item], **options: bool) -> Bundle:
 
 def _files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def test_all_that_a_variant_has_is_written(tmp_path: Path) -> None:
-    constant = b"c" * 512
-    bundle = _open([Item("k", {"m": 1}, make_artifact(1, constant=constant))], keep_ptx=True)
-    written = unpack(bundle, bundle.entries(), tmp_path / "out")
-    own = tmp_path / "out" / "k[m=1]@h100-sxm"
-    name = f"{digest(constant)[:16]}.constant"
-    assert _files(own) == sorted(["artifact.json", "plan.json", "k.cubin", "k.ptx", name])
-    (entry,) = bundle.entries()
-    artifact = bundle.artifact(entry)
-    assert (own / "k.cubin").read_bytes() == artifact.cubin()
-    assert (own / "k.ptx").read_text() == artifact.ptx()
-    assert (own / name).read_bytes() == constant
-    assert json.loads((own / "artifact.json").read_text()) == artifact.record
-    assert json.loads((own / "plan.json").read_text()) == artifact.record["plan"]
-    assert sorted(written) == sorted(own.iterdir())
 
 
 def test_nothing_is_written_where_one_folder_or_link_is_there(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from made_bundles import make_artifact, make_items
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.bundle import writer
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.verify import verify
@@ -120,19 +119,6 @@ def test_a_file_is_there_whole_or_not(tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(path.parent) == [path.name]
     with pytest.raises(SpecError, match=r"b\.pallasc cannot be written: "):
         replace_file(path / "b.pallasc", b"")
-
-
-def test_a_content_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MAX_BLOB_BYTES", 100)
-    with pytest.raises(SpecError, match=r" is \d+ bytes; the limit of a bundle is 100\."):
-        build_bundle(make_items(1))
-    monkeypatch.setattr(writer, "MAX_BLOB_BYTES", 2**30)
-    monkeypatch.setattr(writer, "MAX_PAGE_BYTES", 100)
-    with pytest.raises(SpecError, match=r" bytes in the manifest; the limit is 100\."):
-        build_bundle(make_items(1))
-    monkeypatch.setattr(writer, "MAX_COUNT", 1)
-    with pytest.raises(SpecError, match="holds at most 1 variants; there are 2"):
-        build_bundle(make_items(2))
 
 
 def test_a_damaged_artifact_is_refused() -> None:

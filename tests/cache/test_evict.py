@@ -10,7 +10,6 @@ from pallasc.cache.evict import (
     DEFAULT_BYTES,
     Limits,
     Plan,
-    Retained,
     decide,
     parse_age,
     parse_size,
@@ -172,60 +171,6 @@ def test_nothing_goes_where_something_could_not_be_seen() -> None:
     assert plan(unseen, size=0, age_s=0) == Plan(bytes_before=31, bytes_after=31, complete=False)
 
 
-FOUR = store(
-    record("a", 1, "x", "s"),
-    record("b", 2, "s"),
-    record("c", 3, "y"),
-    record("d", 4, "z"),
-    blobs={
-        "x": blob(10),
-        "s": blob(100),
-        "y": blob(1000, NOW - 9),
-        "z": blob(5),
-        "loose": blob(7, NOW - 150),
-    },
-    manifests={"rb": manifest("b", size=20), "new": manifest("gone", NOW - 9, size=3)},
-)
-
-
-@pytest.mark.parametrize(
-    ("keep", "held", "limits", "kept"),
-    [
-        ({"b"}, Held(), {"size": 0},
-         [Retained("kept", 1, 3, 121), Retained("young", 0, 2, 1003)]),
-        ({"b"}, Held(since_ns=3 * S), {"size": 0},
-         [Retained("kept", 1, 3, 121), Retained("in use", 2, 4, 1007),
-          Retained("young", 0, 2, 10)]),
-        ({"a", "b"}, Held(frozenset({"b"})), {"size": 0},
-         [Retained("kept", 2, 5, 132), Retained("young", 0, 2, 1003)]),
-        ({"d"}, Held(), {"age_s": 996.5}, []),
-    ],
-)  # fmt: skip
-def test_what_stays_over_a_limit_is_told_with_its_reason(
-    keep: set[str], held: Held, limits: dict[str, Any], kept: list[Retained]
-) -> None:
-    found = plan(FOUR, held, keep=frozenset(keep), **limits)
-    assert list(found.retained) == kept
-
-
-def test_what_specs_declared_goes_last_where_the_size_asks_for_it() -> None:
-    declared = store(
-        record("a", 1),
-        manifests={
-            "new": manifest("", 3, size=10),
-            "old": manifest("", 2, size=10),
-            "young": manifest("", NOW - 9, size=10),
-        },
-    )
-    assert plan(declared, size=30).dangling == ()
-    assert plan(declared, size=20).dangling == ("old",)
-    least = plan(declared, size=1)
-    assert (least.dangling, least.bytes_after) == (("old", "new"), 10)
-    assert least.retained == (Retained("young", 0, 1, 10),)
-    aged = plan(declared, size=1, age_s=100)
-    assert (aged.dangling, aged.bytes_after) == (("new", "old"), 10)
-
-
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -252,12 +197,6 @@ def test_a_size_is_read(text: str, count: int | None) -> None:
 def test_what_is_no_size_is_refused_with_what_to_write(text: str, hint: str) -> None:
     with pytest.raises(SpecError, match=hint):
         parse_size(text)
-
-
-def test_a_size_that_is_too_small_for_its_purpose_is_refused() -> None:
-    assert parse_size("64MiB", least_bytes=64 << 20) == 64 << 20
-    with pytest.raises(SpecError, match="--memory: '63MiB' is less than 64 MiB"):
-        parse_size("63MiB", what="--memory", least_bytes=64 << 20)
 
 
 @pytest.mark.parametrize(

@@ -76,42 +76,6 @@ def test_a_file_is_durable_before_it_has_its_name_and_the_name_after(
     assert (tmp_path / "a" / "name").read_bytes() == b"x"
 
 
-def test_nothing_is_left_open_or_behind_whatever_happens(
-    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    before = len(os.listdir("/proc/self/fd"))
-    for call in ("write", "fsync", "fstat"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, fail)
-            with pytest.raises(OSError, match="No space"), files.temporary(folders, b"x"):
-                pass
-    with pytest.raises(KeyboardInterrupt), files.temporary(folders, b"x"):
-        raise KeyboardInterrupt
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
-@pytest.mark.parametrize(("mode", "group"), [(0o2775, 0o7), (0o775, 0), (0o2755, 0)])
-def test_what_is_made_in_a_shared_folder_is_the_groups_too(
-    tmp_path: Path, mode: int, group: int
-) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    root.chmod(mode)
-    before = os.umask(0o077)
-    try:
-        folders = Folders(root / "a")
-        with files.temporary(folders, b"x") as place:
-            folders.rename(place, "b/name")
-    finally:
-        os.umask(before)
-    assert (root / "a" / "b").stat().st_mode >> 3 & 0o7 == group
-    assert (root / "a" / "b" / "name").stat().st_mode >> 3 & 0o7 == group & 0o6
-
-
 def test_a_child_has_a_token_of_its_own_and_is_dead_after_its_end() -> None:
     read, write = os.pipe()
     child = os.fork()
@@ -135,43 +99,6 @@ def test_what_another_machine_runs_is_not_known(token: str) -> None:
     assert process.is_alive(token) is None
 
 
-def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    token = process.process_token()
-    host, pid, start = token.split("-")
-    assert process.is_alive(token) is True
-    assert process.is_alive(f"{host}-{pid}-{int(start) + 1}") is False, "the number was given again"
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("builtins.open", refuse)
-        patch.setattr(process, "host", lambda: host)
-        assert process.is_alive(token) is None
-        patch.setattr(process, "_tokens", {})
-        assert process.process_token() == f"{host}-{os.getpid()}-0"
-    assert process.is_alive(f"{host}-{os.getpid()}-0") is None
-
-
-def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    host, pid, _ = process.process_token().split("-")
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-    def hide(*arguments: object, **options: object) -> None:
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr(process, "host", lambda: host)
-    monkeypatch.setattr("builtins.open", hide)
-    assert process.is_alive(f"{host}-{pid}-1") is None
-    assert process.is_alive(f"{host}-{child}-1") is False
-    assert process.is_alive(f"{host}-{10**19}-1") is False
-
-
 HOLDER = """
 import sys
 from pallasc.cache.store import Store
@@ -190,30 +117,6 @@ def hold(root: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_the_lock_is_held_and_leaves_nothing_even_after_an_error(store: Store) -> None:
-    def fail(held: bool) -> None:
-        assert held is True
-        assert (store.folder / "locks" / KEY).exists()
-        raise KeyError
-
-    with pytest.raises(KeyError), store.single_flight(KEY) as held:
-        fail(held)
-    assert list((store.folder / "locks").iterdir()) == []
-
-
-def test_a_living_holder_is_waited_for_and_then_gone_without(store: Store) -> None:
-    process = hold(store.root)
-    try:
-        with store.single_flight(KEY, timeout_s=0.05) as held:
-            assert held is False
-        with store.single_flight("cd" * 32, timeout_s=0) as held:
-            assert held is True
-    finally:
-        process.communicate()
-    with store.single_flight(KEY, timeout_s=0) as held:
-        assert held is True
-
-
 def test_a_waiter_gets_the_lock_when_the_holder_ends_and_a_killed_one_holds_nothing(
     store: Store,
 ) -> None:
@@ -229,29 +132,6 @@ def test_a_waiter_gets_the_lock_when_the_holder_ends_and_a_killed_one_holds_noth
     with store.single_flight(KEY, timeout_s=0) as held:
         assert held is True
     assert not (store.folder / "locks" / KEY).exists()
-
-
-def test_a_lock_file_removed_under_the_holder_harms_nobody(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = store.folder / "locks" / KEY
-    with store.single_flight(KEY) as first:
-        path.unlink()
-        with store.single_flight(KEY, timeout_s=0) as second:
-            assert (first, second) == (True, True)
-        path.touch()
-    assert path.exists(), "the file of another holder is not removed"
-    real, removals = fcntl.flock, iter([path] * 2)
-
-    def removed_before_it_was_got(descriptor: int, operation: int) -> None:
-        if (gone := next(removals, None)) is not None:
-            gone.unlink()
-        real(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", removed_before_it_was_got)
-    with store.single_flight(KEY) as held:
-        assert (held, path.exists()) == (True, True)
-    assert next(removals, None) is None
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 import variants
-from stored import ARTIFACT, BLOBS, KEY, OTHER, blob_path, content_of, files_in, held, pack_of, put
+from stored import ARTIFACT, BLOBS, KEY, OTHER, content_of, files_in, held, pack_of, put
 from variants import action_key as key
 from variants import fill, request_key
 
 from pallasc.cache import format
 from pallasc.cache.evict import Limits
-from pallasc.cache.inventory import artifacts, stats, take_inventory
+from pallasc.cache.inventory import artifacts, stats
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.packs import Entry, open_pack
 from pallasc.cache.prune import clear, merge_packs, prune, tidy
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_action, entries_of_manifest, publish_pack
+from pallasc.cache.transfer import entries_of_manifest, publish_pack
 from pallasc.cache.uses import Session
 from pallasc.cache.verify import Verified, verify
 
@@ -47,14 +47,6 @@ def variant(filled: Store) -> list[Entry]:
 def the_pack(store: Store) -> Path:
     (path,) = (store.folder / "packs").iterdir()
     return path
-
-
-def test_the_entries_of_a_variant_are_complete_or_none(filled: Store, variant: list[Entry]) -> None:
-    assert [entry.area for entry in variant] == ["man", "ac", "cas", "cas"]
-    assert entries_of_action(filled, KEY) == variant[1:]
-    assert entries_of_action(filled, OTHER) is entries_of_manifest(filled, OTHER) is None
-    blob_path(filled, BLOBS["ptx"]).unlink()
-    assert entries_of_manifest(filled, REQUEST) is None
 
 
 def test_a_pack_serves_what_was_put_into_the_other_store(
@@ -192,20 +184,6 @@ def test_verify_tells_a_damaged_frame_and_repair_quarantines_the_pack(
     assert held(store) == set()
 
 
-def test_verify_puts_away_what_is_no_pack(source: Store, store: Store) -> None:
-    path = pack(source, store, range(2))
-    os.truncate(path, 100)
-    (store.folder / "packs" / "notes.txt").write_text("mine")
-    found = verify(store)
-    assert [(f.kind, f.path) for f in found.findings] == [
-        ("corrupt", f"packs/{path.name}"),
-        ("foreign", "packs/notes.txt"),
-    ]
-    assert verify(store, repair=True).ok
-    assert packs(store) == []
-    assert verify(store).findings == []
-
-
 def test_stats_list_and_verify_know_what_lies_in_packs(source: Store, store: Store) -> None:
     path = pack(source, store, range(4), used_s=50)
     variants.put(store, 9)
@@ -224,39 +202,6 @@ def test_stats_list_and_verify_know_what_lies_in_packs(source: Store, store: Sto
     store.put_away(format.ARTIFACTS, key(1), "nobody vouches for it", None)
     assert counts(verify(store)) == (2, 4, 2, 1, [])
     assert held(store) == {5, 9}
-
-
-def test_the_index_follows_packs_that_come_and_go(source: Store, store: Store) -> None:
-    def listed() -> set[int]:
-        keys = take_inventory(store).records
-        return {number for number in range(10) if key(number) in keys}
-
-    variants.put(store, 0)
-    assert listed() == {0}
-    first = pack(source, store, [0, 1, 2])
-    assert listed() == {0, 1, 2}
-    second = pack(source, store, [2, 3])
-    assert listed() == {0, 1, 2, 3}
-    store.path("ac", key(0)).unlink()
-    assert listed() == {0, 1, 2, 3}
-    variants.put(store, 9)
-    first.unlink()
-    assert listed() == {2, 3, 9}
-    second.unlink()
-    assert listed() == {9}
-
-
-def test_a_use_of_a_pack_is_seen_by_the_index_without_reading_it(
-    source: Store, store: Store
-) -> None:
-    pack(source, store, range(3), used_s=50)
-    stats(store)
-    with Session(store) as session:
-        assert store.get_artifact(key(1)) is not None
-        session.hit(key(1))
-    assert take_inventory(store).read == 0
-    (listed,) = artifacts(store, key_prefix=key(1))
-    assert listed.last_use > 10**9
 
 
 @pytest.mark.parametrize(
@@ -323,15 +268,6 @@ def test_a_pack_that_a_build_uses_stays(
         prune(Store(store.root), limits=Limits(max_bytes=0))
         assert 0 in held(store)
     prune(store, limits=Limits(max_bytes=0), now_ns=NOW_S * S)
-    assert held(store) == set()
-
-
-def test_a_store_of_packs_below_its_limits_is_not_pruned(source: Store, store: Store) -> None:
-    pack(source, store, [0, 1])
-    assert tidy(store) is None
-    assert not (store.folder / "stat" / "index").exists()
-    (store.folder / "stat" / "tidied").unlink()
-    assert tidy(store, limits=Limits(max_bytes=100)) is not None
     assert held(store) == set()
 
 

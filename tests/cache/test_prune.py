@@ -16,9 +16,9 @@ from pallasc.cache import prune as prune_module
 from pallasc.cache.evict import Limits
 from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.prune import TIDY_EVERY_S, clear, prune, tidy
+from pallasc.cache.prune import TIDY_EVERY_S, prune, tidy
 from pallasc.cache.store import Store
-from pallasc.cache.uses import Session, read_totals
+from pallasc.cache.uses import Session
 
 Publish = Callable[..., str]
 
@@ -151,13 +151,6 @@ def test_what_cannot_be_removed_is_told_and_not_counted(
     assert told["warnings"] == [f"{place}: cannot be removed: Read-only file system"]
 
 
-def test_a_missing_store_is_not_made(store: Store) -> None:
-    assert prune(store).plan.bytes_before == 0
-    assert tidy(store) is None
-    assert clear(store).records == 0
-    assert not store.root.exists()
-
-
 def test_tidying_prunes_once_an_hour(filled: Store) -> None:
     now_ns = time.time_ns()
     assert tidy(filled, limits=Limits(max_bytes=1 << 40), now_ns=now_ns - 10**13) is None
@@ -168,19 +161,3 @@ def test_tidying_prunes_once_an_hour(filled: Store) -> None:
     assert tidy(filled, limits=NOTHING, now_ns=now_ns + 10**9) is None
     aged = Limits(max_bytes=1, max_age_s=1.0)  # with an age to look at, it is never skipped
     assert tidy(filled, limits=aged, now_ns=now_ns + round(TIDY_EVERY_S * 1e9)) is not None
-
-
-def test_clearing_leaves_nothing(filled: Store) -> None:
-    with Session(filled) as session:
-        session.hit(MID)
-    put_blob(filled, b"without a record")
-    filled.put_manifest("cc" * 32, Manifest())
-    assert clear(filled, dry_run=True).records == 3
-    assert here(filled) == [OLD, MID, NEW]
-    assert read_totals(filled).hits == 1
-    cleared = clear(filled).to_json()
-    assert [row["reason"] for row in cleared["evicted"]] == ["clear"] * 3
-    assert cleared["kept"] == []
-    assert here(filled) == []
-    assert everything(filled) == {}
-    assert read_totals(filled).hits == 0

@@ -17,7 +17,6 @@ from pallasc.cache.inventory import artifacts, stats
 from pallasc.cache.manifests import MAX_SETS, Manifest, manifest_from_json, set_name
 from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import export_file, import_file
 from pallasc.cache.uses import Totals, read_totals
 from pallasc.cache.verify import verify
 from pallasc.errors import CorruptError
@@ -76,16 +75,6 @@ def test_beyond_the_limit_the_set_whose_artifact_was_used_longest_ago_goes(tmp_p
     assert len(store.names(MANIFESTS)) == MAX_SETS
 
 
-def test_a_set_that_cannot_be_read_now_does_not_go(tmp_path: Path, unreadable: Any) -> None:
-    store = Store(tmp_path / "store")
-    names = [put(store, number) for number in range(MAX_SETS)]
-    for number in range(MAX_SETS):
-        use(store, number, 1000.0 + number)
-    with unreadable(names[0]):
-        put(store, MAX_SETS)
-    assert held(store) == {0, *range(2, MAX_SETS + 1)}
-
-
 def test_processes_that_store_sets_at_the_same_time_lose_none(tmp_path: Path) -> None:
     program = (
         "import sys; from pallasc.cache.store import Store\n"
@@ -99,22 +88,6 @@ def test_processes_that_store_sets_at_the_same_time_lose_none(tmp_path: Path) ->
     assert [process.wait(timeout=300) for process in processes] == [0, 0]
     found = {manifest.read for _, manifest in Store(tmp_path / "store").sets(REQUEST)}
     assert found == {*reads}
-
-
-def test_sets_of_several_stores_add_up_in_packs_and_only_loose_ones_are_removed(
-    tmp_path: Path,
-) -> None:
-    one, two, both = (Store(tmp_path / name) for name in ("one", "two", "both"))
-    for number in range(MAX_SETS):
-        put(one if number % 2 else two, number)
-    for source in (one, two):
-        export_file(source, tmp_path / "pack")
-        import_file(both, tmp_path / "pack")
-    assert held(both) == {*range(MAX_SETS)}
-    for number in (MAX_SETS, MAX_SETS + 1):
-        put(both, number)
-        assert held(both) == held(Store(both.root)) == {*range(MAX_SETS), number}
-    assert verify(both).ok
 
 
 NAME, KEY = "ab" * 32, "cd" * 32

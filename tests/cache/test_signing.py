@@ -100,20 +100,6 @@ def test_a_signature_is_for_this_name_and_these_bytes(
     assert [name for name, forge in FORGERIES.items() if trust.vouches(*forge(signed))] == []
 
 
-def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it(
-    key_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, settings: Path
-) -> None:
-    private, public = key_pair
-    signed = read_trust({"PALLASC_STORE_KEY": str(private)}).signed("manifest", NAME, BODY)
-    assert not settings.exists()
-    assert not required().vouches("manifest", NAME, signed)
-    monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
-    assert required().vouches("manifest", NAME, signed)
-    assert [entry["key"][:5] for entry in required().signed("manifest", NAME, BODY)["signed"]] == [
-        "hmac-"
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "mode", "reason"),
     [

@@ -137,51 +137,6 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
         FileDigests().digest(library)
 
 
-BAD_BODIES = [{"files": []}, {"files": {"/x": [1, 2]}}, {"files": {"/x": [1, 2, 3, 4, "no"]}}]
-
-
-@pytest.mark.parametrize("damage", [b"", b"flip", *BAD_BODIES])
-def test_a_corrupt_memory_is_ignored_and_rebuilt(
-    library: Path,
-    tmp_path: Path,
-    remember: Callable[[], FileDigests],
-    damage: bytes | dict[str, object],
-) -> None:
-    first = remember()
-    first.digest(library)
-    first.save()
-    memory = tmp_path / "store" / "v1" / "stat" / "digests"
-    right = memory.read_bytes()
-    if isinstance(damage, dict):
-        name = format.sha256(b"pallasc file digests")
-        memory.write_bytes(format.encode("stat", name, damage)[0])
-    else:
-        memory.write_bytes(
-            right.replace(sha256(library)[:8].encode(), b"0" * 8) if damage == b"flip" else damage
-        )
-    assert memory.read_bytes() != right
-    second = remember()
-    assert second.digest(library) == sha256(library)
-    assert (second.hashed, second.save()) == (1, True)
-    assert memory.read_bytes() == right
-
-
-def test_two_processes_that_save_keep_both_their_files(
-    tmp_path: Path, remember: Callable[[], FileDigests]
-) -> None:
-    paths = [tmp_path / "a", tmp_path / "b"]
-    both = [remember(), remember()]
-    for path, digests in zip(paths, both, strict=True):
-        path.write_text(path.name)
-        digests.digest(path)
-    assert all(digests.save() for digests in both)
-    third = remember()
-    assert {str(path): third.digest(path) for path in paths} == {
-        str(path): sha256(path) for path in paths
-    }
-    assert third.hashed == 0
-
-
 def test_what_is_no_file_has_no_digest(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, reason in [
@@ -192,19 +147,3 @@ def test_what_is_no_file_has_no_digest(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ToolError, match=reason):
             FileDigests().digest(f"{tmp_path}/{name}")
-
-
-def test_hashing_ahead_gives_the_same_digests_and_leaves_errors_to_later(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number:02}" for number in range(50)]
-    for number, path in enumerate(paths):
-        path.write_bytes(bytes([number]) * number * 1000)
-    gone = tmp_path / "gone"
-    digests = FileDigests()
-    digests.hash_ahead([*paths, gone, tmp_path, *paths], threads=4)
-    assert digests.hashed == 50
-    assert [*map(digests.digest, paths)] == [*map(FileDigests().digest, paths)]
-    assert digests.hashed == 50
-    assert digests.remembers(paths[0])
-    assert not digests.remembers(gone)
-    with pytest.raises(ToolError, match="No such file"):
-        digests.digest(gone)

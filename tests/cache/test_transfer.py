@@ -70,16 +70,6 @@ def test_everything_that_the_store_lacks_is_taken_once(make: Make, store: Store)
     assert state(store) == before
 
 
-def test_a_selection_is_exported_alone_and_equal_stores_give_equal_files(make: Make) -> None:
-    one, two = make("one", range(4)), make("two", (3, 1, 2, 0))
-    assert exported(one).read_bytes() == exported(two).read_bytes()
-    file = one.root.with_suffix(".pack")
-    assert export_file(one, file, [request_key(2), request_key(9)]).artifacts == 1
-    target = make("target", ())
-    assert import_file(target, file).artifacts == 1
-    assert held(target) == {2}
-
-
 def test_what_is_damaged_is_left_out_and_the_source_is_only_read(make: Make, store: Store) -> None:
     one = make("one", range(5))
     one.path("ac", action_key(0)).write_bytes(b"damaged")
@@ -91,29 +81,6 @@ def test_what_is_damaged_is_left_out_and_the_source_is_only_read(make: Make, sto
     assert held(store) == {2, 3, 4}
     assert state(one) == before
     assert verify(store).findings == []
-
-
-def test_artifacts_that_differ_under_one_key_are_a_conflict(make: Make, store: Store) -> None:
-    put(store, 1)
-    one = make("one", [0])
-    one.put_artifact(action_key(1), {"made": "elsewhere"}, {})
-    assert take(store, one).conflicts == [action_key(1)]
-    artifact = Store(store.root).get_artifact(action_key(1), verify=True)
-    assert artifact is not None
-    assert artifact.artifact == {"number": 1}
-    assert held(store) == {0, 1}
-
-
-def test_a_request_that_the_store_knows_keeps_its_entry_unless_that_leads_nowhere(
-    make: Make, store: Store
-) -> None:
-    for number in (0, 1):
-        put(store, number, 1)
-    store.path("ac", action_key(1, 1)).unlink()
-    taken = take(store, make("one", [0, 1]))
-    assert (taken.kept, taken.manifests, taken.artifacts) == (1, 1, 2)
-    found = [store.get_manifest(request_key(number)) for number in (0, 1)]
-    assert [manifest and manifest.fields for manifest in found] == ["v1", "v0"]
 
 
 def _trust(secret: bytes, *, required: bool = True) -> Trust:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from stored import KEY, OTHER, files_in
 
-from pallasc.cache import files, uses
+from pallasc.cache import files
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Held, Session, Totals, held_by_leases, read_totals
 
@@ -45,21 +45,6 @@ def test_totals_count_hits_misses_and_the_time_saved(store: Store, publish: Publ
     assert len(lines(store)) == 3
     (store.root / "file").write_text("in the way")
     use(Store(store.root / "file"))
-
-
-def test_a_long_list_of_counts_becomes_one_line(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(KEY, used_s=1)
-    use(store)
-    use(store)
-    uses.shorten(store)
-    assert len(lines(store)) == 2
-    monkeypatch.setattr(uses, "_SHORTEN_BYTES", 1)
-    uses.shorten(store)
-    assert len(lines(store)) == 1
-    use(store)
-    assert read_totals(store) == Totals(100.0, 6, 3, 3, saved_s=30.0, spent_s=24.0)
 
 
 GOOD = "[1.0, 1, 1, 1, 1.0, 1.0]"

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from stored import put_blob
 
-from pallasc.cache import files, format
-from pallasc.cache.folders import Folders
 from pallasc.cache.format import sha256
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
@@ -94,21 +92,6 @@ def test_damage_is_found_and_only_a_repair_touches_it(filled: Store, name: str) 
     assert verify(filled).findings == []
 
 
-@pytest.mark.parametrize("folder", format.FOLDERS)
-def test_what_lies_in_the_place_of_a_folder_is_put_away(filled: Store, folder: str) -> None:
-    place = filled.folder / folder
-    if place.exists():
-        place.rename(filled.root / "aside")
-    place.write_text("mine")
-    found = verify(filled)
-    assert ("foreign", folder) in kinds(found)
-    assert "incomplete" not in [finding.kind for finding in found.findings]
-    assert not found.ok
-    assert verify(filled, repair=True).ok
-    assert verify(filled).findings == []
-    assert filled.put_artifact("77" * 32, {}, {"cubin": b"new"}).stored
-
-
 def test_what_cannot_be_read_is_told_and_not_put_away(filled: Store, unreadable: Any) -> None:
     with unreadable("cas/"):
         found = verify(filled, repair=True)
@@ -142,20 +125,3 @@ def test_a_record_that_names_another_assembler_is_corrupt(
     found = verify(store, repair=True)
     assert [each.reason for each in found.findings] == ([says] if says else [])
     assert (store.get_artifact(KEY) is None) == bool(says)
-
-
-def test_a_record_that_is_evicted_meanwhile_is_no_finding(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = files.read
-
-    def evict(folders: Folders, path: str, **options: Any) -> files.Content | None:
-        found = real(folders, path, **options)
-        if path.endswith(KEY):
-            folders.unlink(path)
-            filled.path("cas", DIGEST).unlink(missing_ok=True)
-        return found
-
-    filled.path("cas", DIGEST).unlink()
-    monkeypatch.setattr(files, "read", evict)
-    assert verify(filled, repair=True).findings == []

@@ -130,7 +130,7 @@ def _load(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def pretended() -> ModuleType:
-    """Return the program that pretends to build, for the results it makes."""
+    """Return the module that makes results of a build that never was."""
     return _load("pretended_build")
 
 

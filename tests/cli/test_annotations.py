@@ -9,7 +9,7 @@ import pytest
 
 from pallasc.cli.output.code_hosts import Annotation, github_commands
 from pallasc.cli.output.outcome import build_run
-from pallasc.errors import BudgetError, CompileError, Location, NotCachedError, SpecError
+from pallasc.errors import BudgetError, CompileError, Location
 from pallasc.specs.spec import Budget
 
 IN_SPEC = Location("kernels.yaml", 4, 5)
@@ -75,20 +75,6 @@ def test_failures_for_one_reason_share_an_annotation(pretended: Any, root: Path)
     assert first.endswith("add[m=9]@h100-sxm and 2 more")
     assert "title=add[m=12]@h100-sxm failed::" in second
 
-    def not_locked(m: int, reason: str, kind: str = "") -> NotCachedError:
-        text = f"add[m={m}]@h100-sxm is {reason}."
-        hint = "pallasc lock"
-        return NotCachedError(text, location=IN_SPEC, hint=hint, reason=reason, kind=kind)
-
-    edited = [not_locked(m, "not as locked: its sources have changed (k.py)") for m in range(24)]
-    chance = [not_locked(m, f"random: key {m} gave", "not deterministic") for m in range(24, 27)]
-    first, second = lines_of([*edited, *chance])
-    assert "title=add[m=0]@h100-sxm failed and 23 more::" in first
-    assert "its sources have changed (k.py).%0A" in first
-    assert first.endswith("add[m=9]@h100-sxm and 14 more")
-    assert "title=add[m=24]@h100-sxm failed and 2 more::" in second
-    assert "add[m=26]@h100-sxm is random: key 26 gave" in second
-
     def over(m: int) -> BudgetError:
         text = f"kernel takes {m + 2} registers; the budget is 1"
         return BudgetError(text, location=IN_SPEC, kind="registers")
@@ -134,11 +120,3 @@ def test_a_spill_is_a_warning_at_the_kernel_unless_it_is_a_hit_or_in_the_budget(
     )
     allowed = pretended.variant(budget=Budget(spill_bytes=64))
     assert lines_of(pretended.hit(), pretended.compiled(allowed, spill_store_bytes=8)) == []
-
-
-def test_an_error_that_ends_the_build_has_its_place(pretended: Any, root: Path) -> None:
-    error = SpecError("no such field.", location=Location("kernels.yaml", 3, 7), hint="Drop it.")
-    assert github_commands(build_run(pretended.report_of([]), error), root) == [
-        "::error file=kernels.yaml,line=3,col=7,title=pallasc::"
-        "kernels.yaml:3:7: no such field.%0A  Drop it."
-    ]

@@ -10,7 +10,7 @@ import pytest
 
 from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, occupancy_of
 from pallasc.analysis.roofline import Roofline
-from pallasc.analysis.work import Work, unknown_work
+from pallasc.analysis.work import Work
 from pallasc.cli.output.artifact_text import (
     amount,
     binding_text,
@@ -31,6 +31,8 @@ from pallasc.specs.artifacts.plan import (
     Fill,
     Launch,
     LaunchPlan,
+    Peers,
+    PeerTable,
     Pointer,
     TensorMap,
     plan_to_json,
@@ -97,6 +99,18 @@ def test_a_plan_has_a_line_for_each_buffer_step_parameter_and_tensor_map() -> No
     assert launch_text(launch) == "main_kernel grid=(132,1,1) block=(384,1,1) smem=0"
     assert binding_text(Binding("x", "f32", (), 0)) == "f32[]"
     assert binding_text(Binding("x", "f32", (4, 8), 0, (0, 1))) == "f32[4, 8]{0,1}"
+
+
+def test_a_plan_over_devices_has_its_mesh_and_the_table_of_peers() -> None:
+    table = PeerTable(4, ((0, 0), (1, 64)), (1,), multicast=True)
+    launch = replace(LAUNCH, parameters=(Pointer(0, 0), Peers()), peer_table=table)
+    lines = plan_text(LaunchPlan((), (), (), (launch,), [], [], mesh=(("x", 4),))).splitlines()
+    assert lines[0] == "mesh: x=4 (4 devices, each with these buffers)"
+    assert lines[-2:] == [
+        "      param 1: pointer to the table of peers",
+        "      peers: 14 words for 4 ranks of buffer 0, buffer 1+64; symmetric buffer 1+64; "
+        "multicast",
+    ]
 
 
 def _kernel(cubin: bytes, *, ptx: bytes | None, name: str = "kernel") -> dict[str, Any]:
@@ -202,15 +216,6 @@ def test_metrics_are_the_text_of_the_documentation() -> None:
     )
     text = _metrics(work, roofline, instructions=566, mix=mix, loops=loops)
     assert text in PAGE.read_text("utf-8")
-
-
-def test_metrics_that_are_not_known_say_why() -> None:
-    roofline = Roofline(50331648, 15.0139e-6, None, 15.0139e-6, "memory")
-    lines = _metrics(unknown_work("a trip count depends on data"), roofline)
-    assert "tensor cores  unknown: a trip count depends on data" in lines
-    assert "TMA           unknown: a trip count depends on data" in lines
-    assert "50.33 MB of arrays take 15.01 µs (tensor\n" in lines
-    assert "instructions" not in lines
 
 
 @pytest.mark.parametrize(

@@ -140,25 +140,6 @@ def test_baselines_that_cannot_be_compared_with_are_refused_or_reported(gated: G
     assert gated.build("--baseline", "cut.pallasc").code == 5
 
 
-def test_only_build_holds_to_rules_and_an_update_accepts_what_is(
-    gated: Gated, run: Any, built: Any
-) -> None:
-    gated.limit(registers="+8")
-    gated.before({"registers": 1})
-    assert run("inspect", "kernels.yaml", "--store", built.store, "--resources").code == 0
-    assert run("lock", "kernels.yaml", "--update", "--store", built.store).code == 0
-    assert gated.build().code == 0
-
-
-def test_a_least_occupancy_needs_no_baseline(gated: Gated) -> None:
-    LOCK.unlink()
-    gated.limit(occupancy=64)
-    now = gated.taken.occupancy
-    assert f"takes {now} resident warps; the budget is at least 64" in gated.build().err
-    gated.limit(occupancy=now or 0)
-    assert gated.build().code == 0
-
-
 def test_malformed_rules_are_told_with_their_place_and_examples(gated: Gated) -> None:
     for rule in ("-8", "10", "+8 registers", -1, ""):
         gated.limit(registers=rule)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,48 +139,3 @@ def test_a_gpu_of_no_known_model_has_no_limits(gpu: Any, bench: Any) -> None:
         "Stand-in H100 is not a known model, so its limits are unknown."
     ]
     assert json.loads(bench("--json", *few).out)["limits"] is None
-
-
-@pytest.mark.parametrize(("mode", "each"), [("--cold", 1), ("--json", 2)])
-def test_launches_are_as_many_as_asked_for(mode: str, each: int, gpu: Any, bench: Any) -> None:
-    assert bench("-k", "dtype=f32", "--repeats", "7", "--warmup", "4", mode).code == 0
-    assert len(gpu.launches) == 4 + 7 * each
-    assert len(gpu.calls("cuMemsetD8Async")) == 7
-    assert gpu.live()[0] == 0
-
-
-def test_wrong_operations_are_refused_before_a_gpu_is_looked_for(gpu: Any, bench: Any) -> None:
-    gpu.devices()
-    for flops, text in (
-        ("-1", "--flops must be a positive number of operations, got '-1', which is '-1'."),
-        ("{2 * q}", "unknown parameter 'q' in {2 * q}."),
-    ):
-        result = bench("-k", "dtype=f32", "--flops", flops)
-        assert (result.code, result.out, gpu.launches) == (2, "", [])
-        assert result.err.startswith(f"error: {text}")
-
-
-def test_a_launch_that_fails_names_the_variant(gpu: Any, bench: Any) -> None:
-    gpu.kernel("*")(lambda _: 700)
-    result = bench("-k", "dtype=f32")
-    assert (result.code, result.out) == (4, "")
-    assert result.err.startswith(f"error: {F32}: add cannot be timed on GPU 0 ")
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in result.err
-
-
-@pytest.mark.parametrize("command", ["run", "bench"])
-def test_a_launch_requires_a_store_in_ci(
-    command: str,
-    gpu: Any,
-    run: Any,
-    built: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CI", "true")
-    (tmp_path / "file").touch()
-    store = tmp_path / "file" / "store"
-    result = run(command, built.spec, "-k", "dtype=f32", "--store", store, "--jobs", "1")
-    assert (result.code, result.out) == (4, "")
-    assert "file/store cannot be written: " in result.err
-    assert "PALLASC_REQUIRE_STORE=0 compiles without storing anything." in result.err

@@ -202,15 +202,6 @@ def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
     assert (exits["status"], exits["output"]) == ("failed", "last words\n")
 
 
-def test_a_missing_assembler_ends_with_4(
-    run: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PALLASC_PTXAS", str(tmp_path / "none"))
-    result = run("build", *built.arguments)
-    assert (result.code, result.out) == (4, "")
-    assert result.err.startswith(f"error: There is no assembler {tmp_path / 'none'}.")
-
-
 WARNING_SPEC = """\
 schema: 1
 targets: [sm_90a]

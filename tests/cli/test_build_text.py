@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-import click
 import pytest
 from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import (
-    counter,
-    excerpts,
     failure_lines,
     remarks,
     result_line,
     summary,
     unfinished,
 )
-from pallasc.cli.output.code_hosts import github_commands
-from pallasc.cli.output.exits import error_text, failure
-from pallasc.cli.output.junit import junit_xml
+from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.reports import report_json
-from pallasc.cli.output.text import Screen
 from pallasc.compiler.workers.diagnostics import Diagnostic
-from pallasc.errors import CompileError, Location, SpecError, ToolError
+from pallasc.errors import CompileError, Location, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 
 MISS = Diagnostic("lower", "UserWarning", "k.py:4", "cache miss: 100 %", 2)
@@ -64,10 +56,6 @@ def _holding(result: Any, *kernels: tuple[str, str]) -> Any:
 )
 def test_a_result_is_one_line(make: Callable[[Any], Any], line: str, pretended: Any) -> None:
     assert result_line(built(make(pretended))) == line
-
-
-def test_the_counter_is_as_wide_for_every_variant() -> None:
-    assert [counter(3, 24), counter(24, 24), counter(0, 9)] == ["[ 3/24]", "[24/24]", "[0/9]"]
 
 
 @pytest.fixture
@@ -109,28 +97,6 @@ def test_a_failure_shows_place_source_hint_and_the_end_of_its_output(
     assert failure_lines(built(pretended.hit())) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (ToolError("no ptxas.", hint="Get it."), ("error: no ptxas.\n  Get it.", 4)),
-        (click.UsageError("no."), ("error: no.\n  See pallasc --help.", 2)),
-        (click.ClickException("no."), ("error: no.", 2)),
-        (click.Abort(), ("interrupted", 130)),
-    ],
-)
-def test_what_ends_a_command_gives_text_and_exit_code(
-    error: click.ClickException, expected: tuple[str, int]
-) -> None:
-    assert failure(error) == expected
-
-
-def test_values_that_differ_are_shown_around_the_difference() -> None:
-    stored, now = excerpts("a" * 300 + "x" + "c" * 300, "a" * 300 + "y" + "c" * 300)
-    assert stored == f"…{'a' * 33}x{'c' * 66}…"
-    assert now == f"…{'a' * 33}y{'c' * 66}…"
-    assert excerpts(None, "short") == ("(absent)", "short")
-
-
 # ---- the end of a build
 
 
@@ -159,21 +125,6 @@ def test_a_build_in_which_nothing_stands_out_is_one_line(
     assert summary(pretended.report_of(make(pretended))) == text
 
 
-@pytest.mark.parametrize(("seconds", "took"), [(119.94, "119.9 s"), (200.4, "3 min 20 s")])
-def test_a_long_build_took_minutes(seconds: float, took: str, pretended: Any) -> None:
-    report = pretended.report_of([pretended.hit()], seconds=seconds)
-    assert summary(report) == f"1 variant in {took}: 1 hit (100 %)"
-
-
-def test_a_quiet_summary_is_that_of_failures(pretended: Any) -> None:
-    fine = [pretended.hit(), *[pretended.compiled()] * 9]
-    assert summary(pretended.report_of(fine), quiet=True) == ""
-    many = [*fine, *[pretended.failed()] * 20]
-    lines = summary(pretended.report_of(many), quiet=True).splitlines()
-    assert lines[:2] == ["failed:", "  add@h100-sxm  it broke."]
-    assert lines[-1] == "30 variants in 1.2 s: 1 hit (3 %), 9 compiled, 20 failed"
-
-
 def test_what_was_lowered_or_shared_is_no_hit_and_what_was_not_begun_does_not_count(
     pretended: Any,
 ) -> None:
@@ -188,14 +139,6 @@ def test_what_was_lowered_or_shared_is_no_hit_and_what_was_not_begun_does_not_co
     assert (data["hit_rate"], len(report.hits)) == (0.2, 4)
     report = pretended.report_of([pretended.hit(), pretended.skipped()], interrupted=True)
     assert summary(report).splitlines()[-1] == "2 variants in 1.2 s: 1 hit (100 %), 1 skipped"
-
-
-def test_each_count_has_the_colour_of_its_status(pretended: Any) -> None:
-    results = [pretended.hit(), pretended.compiled(), pretended.failed(), pretended.failed()]
-    assert summary(pretended.report_of(results), Screen(io.StringIO(), colour=True)) == (
-        "4 variants in 1.2 s: \x1b[36m1 hit (25 %)\x1b[0m, \x1b[32m1 compiled\x1b[0m, "
-        "\x1b[31m2 failed\x1b[0m"
-    )
 
 
 def test_failures_are_named_again_where_there_is_much_else_and_so_is_what_is_left(
@@ -267,35 +210,3 @@ def test_the_end_of_a_build_shows_warnings_and_names_what_xla_made(
     ]
     lines = remarks([built(each) for each in results])
     assert (len(lines), lines[-2:]) == (12, ["  k9 (1 variant): x9", "  and 4 more"])
-
-
-def test_json_junit_and_annotations_have_the_remarks_too(
-    report: Any, pretended: Any, tmp_path: Path
-) -> None:
-    data = report_json(build_run(report), report)
-    assert data["warnings"] == 5
-    assert [item["warnings"] for item in data["variants"]] == [
-        [MISS.to_json()], [MISS.to_json(), NOISE.to_json()], [], [],
-    ]  # fmt: skip
-    kernels = [(item["pallas_kernels"], item["xla_kernels"]) for item in data["variants"]]
-    assert kernels == [(1, []), (1, []), (1, ["copy", "add"]), (0, ["loop"])]
-    cases = list(ElementTree.fromstring(junit_xml(build_run(report), Path("/"))).iter("testcase"))
-    named = [{each.get("name"): each.get("value") for each in c.iter("property")} for c in cases]
-    assert [properties.get("warnings") for properties in named] == ["2", "3", None, None]
-    assert [properties["pallas_kernels"] for properties in named] == ["1", "1", "1", "0"]
-    assert named[2]["xla_kernels"] == "copy, add"
-    assert cases[0].findtext("system-err") == "k.py:4: UserWarning: cache miss: 100 % (2 times)"
-    assert cases[2].find("system-err") is None
-    (tmp_path / "k.py").write_text("import this\n" * 4)
-    results = [
-        replace(result, variant=replace(result.variant, base_dir=str(tmp_path)))
-        for result in report.results
-    ]
-    assert github_commands(build_run(pretended.report_of(results)), tmp_path) == [
-        "::warning title=add holds no Pallas Mosaic GPU kernel::XLA wrote the code of: "
-        "add[m=3]@h100-sxm",
-        "::warning file=k.py,line=4,title=add%3A UserWarning::cache miss: 100 %25%0A"
-        "Variants: add[m=0]@h100-sxm, add[m=1]@h100-sxm",
-        "::warning title=add%3A stderr::ptxas warning : it spills%0A  here%0A"
-        "Variants: add[m=1]@h100-sxm",
-    ]

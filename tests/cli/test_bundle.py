@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 
-from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import artifact_of_action
-from pallasc.specs.bundle.bundle import open_bundle
-
 
 @pytest.fixture
 def bundle(run: Any, built: Any, tmp_path: Path) -> Path:
@@ -23,19 +19,6 @@ def bundle(run: Any, built: Any, tmp_path: Path) -> Path:
     assert (result.code, result.out) == (0, "")
     assert result.err.endswith(f"wrote {path}: 2 variants, {path.stat().st_size:,} bytes\n")
     return path
-
-
-def test_a_bundle_holds_what_the_store_has(run: Any, built: Any, bundle: Path) -> None:
-    listed = json.loads(run("list", bundle, "--json").out)
-    report = json.loads(run("build", *built.arguments, "--json").out)
-    wanted = {variant["id"]: variant["digest"] for variant in report["variants"]}
-    assert {variant["id"]: variant["digest"] for variant in listed["variants"]} == wanted
-    with open_bundle(bundle) as opened:
-        for variant in report["variants"]:
-            entry = opened.select(variant["name"], variant["params"], variant["target"])
-            stored = artifact_of_action(Store(built.store), variant["action_key"])
-            assert stored is not None
-            assert opened.record(entry) == stored.record
 
 
 def test_json_says_what_was_written_which_is_the_same_every_time(
@@ -150,19 +133,6 @@ def test_a_list_is_a_table(run: Any, bundle: Path) -> None:
     none = run("list", bundle, "--target", "sm_90")
     assert (none.code, none.out) == (2, "")
     assert "has no variant for sm_90.\n  Did you mean 'sm_90a'?" in none.err
-
-
-def test_verify_says_that_all_is_well_and_what_is_not(run: Any, bundle: Path) -> None:
-    whole = run("bundle", "verify", bundle)
-    assert whole.code == 0
-    assert whole.out.startswith(f"{bundle} is whole: 2 variants, content ")
-    assert json.loads(run("bundle", "verify", bundle, "--json").out)["variants"] == 2
-    data = bytearray(bundle.read_bytes())
-    data[len(data) // 2] ^= 1
-    bundle.write_bytes(data)
-    damaged = run("bundle", "verify", bundle)
-    assert (damaged.code, damaged.out) == (5, "")
-    assert str(bundle) in damaged.err
 
 
 def test_a_bundle_and_a_lock_file_are_compared(

@@ -78,8 +78,7 @@ def test_a_variant_is_shown(run: Any, bundle: Path) -> None:
         "provenance",
     ):
         assert line in lines
-    for other in ("norm and m=16 and target=sm_100a", "norm*m=16*@b200"):
-        assert run("bundle", "show", bundle, other).out == result.out
+    assert run("bundle", "show", bundle, "norm and m=16 and target=sm_100a").out == result.out
     data = json.loads(run("bundle", "show", bundle, name, "--json").out)
     assert data["record"] == record
     assert data["variant"]["digest"] == entry.digest
@@ -156,41 +155,6 @@ def test_conflicts_and_damage_are_named_and_nothing_is_written(
     none = run("bundle", "merge", *paths, "-o", out, "--target", "thor")
     assert (none.code, out.read_text()) == (2, "old")
     assert run("bundle", "merge", *paths, "-o", out, "-k", "m=0").code == 0
-
-
-def _audit(run: Any, path: Path, *options: str) -> tuple[int, set[tuple[str, str, str]]]:
-    result = run("bundle", "verify", path, *options, "--json")
-    found = json.loads(result.out)["findings"]
-    return result.code, {(each["severity"], each["kind"], each["subject"]) for each in found}
-
-
-def test_every_kind_of_finding_is_found(run: Any, tmp_path: Path) -> None:
-    items = make_items(2, names=("norm",), targets=("h100-sxm", "h200", "a100-sxm"))
-    items += [
-        Item("spilling", {}, make_artifact(7, spills=64)),
-        Item("wrong", {}, make_artifact(8, sm=100)),
-    ]
-    dirty = Provenance("pallasc 1.0", commit="c0ffee", dirty=True)
-    path = _write(tmp_path / "k", items, keep_debug=True, keep_ptx=True, provenance=[dirty])
-    lock = tmp_path / "pallasc.lock"
-    lock.write_text("schema: 1\ntoolchain: {}\nvariants: {}\n")
-    limits = ("--budget", "1KiB", "--variant-budget", "100B", "--driver", "12.8")
-    targets = ("--target", "sm_90a", "--target", "b200")
-    code, found = _audit(run, path, *targets, *limits, "--lock", str(lock))
-    assert code == 3
-    assert {
-        ("error", "target", "b200"),
-        ("warning", "target", "a100-sxm"),
-        ("error", "size", "the bundle"),
-        ("error", "size", "spilling@h100-sxm"),
-        ("error", "driver", "sm_90a"),
-        ("error", "architecture", "wrong@h100-sxm"),
-        ("error", "lock", "wrong@h100-sxm"),
-        ("warning", "signature", "the bundle"),
-        ("warning", "spill", "spilling@h100-sxm"),
-        ("warning", "debug", "spilling@h100-sxm"),
-        ("warning", "provenance", "the bundle"),
-    } <= found
 
 
 @pytest.mark.parametrize(

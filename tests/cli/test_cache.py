@@ -130,35 +130,6 @@ def test_prune_spares_what_a_lock_names(run: Any, own: tuple[Path, Path], tmp_pa
         assert (wrong.code, f"{option}: {value!r} {said}" in wrong.err) == (2, True)
 
 
-def _toolchains(store: Path) -> Path:
-    """Return the manifest that says which toolchains filled a store; it leads to no artifact."""
-    manifests = (store / "v1" / "man").glob("*/*")
-    (found,) = (path for path in manifests if b'"toolchains"' in path.read_bytes())
-    return found
-
-
-def test_prune_says_what_stays_over_the_limit_and_why(
-    run: Any, own: tuple[Path, Path], tmp_path: Path
-) -> None:
-    spec, store = own
-    lock = tmp_path / "kept.lock"
-    assert run("lock", spec, "--lock", lock, "--update", "--store", store).code == 0
-    _make_old(store)
-    size = json.loads(run("cache", "stats", "--store", store, "--json").out)["bytes"]
-    held = size - _toolchains(store).stat().st_size
-    limit = ("cache", "prune", "--size", "1KB", "--keep", lock, "--store", store)
-    dry = run(*limit, "--dry-run")
-    assert dry.out == (
-        f"kept 2 artifacts: named by --keep, {held:,} bytes\n"
-        f"would remove 0 records, 0 blobs, 1 manifest: {size - held:,} of {size:,} bytes\n"
-        f"{held - 1000:,} bytes over the limit of 1,000 bytes stay\n"
-    )
-    told = json.loads(run(*limit, "--json").out)
-    assert (told["excess_bytes"], told["bytes_after"]) == (held - 1000, held)
-    (kept,) = told["kept"]
-    assert (kept["reason"], kept["records"], kept["bytes"]) == ("kept", 2, held)
-
-
 COMMANDS = (
     ("stats",), ("verify",), ("verify", "--repair"), ("prune",), ("prune", "--dry-run"),
     ("prune", "--all"), ("prune", "--all", "--dry-run"),
@@ -186,53 +157,3 @@ def test_what_is_no_store_is_not_touched_and_one_that_is_not_there_is_not_made(
 def _make_old(store: Path) -> None:
     for path in (store / "v1").glob("[acm]*/*/*"):
         os.utime(path, (1000, 1000))
-
-
-def _copied(run: Any, store: Path, target: Path) -> str:
-    """Copy a store through a file; return what the import printed."""
-    file = target.parent / "all.pack"
-    assert run("cache", "export", file, "--store", store).code == 0
-    done = run("cache", "import", file, "--store", target)
-    assert done.code == 0, done.err
-    return str(done.out).removeprefix(f"{file}: ")
-
-
-def test_an_imported_store_is_found_by_every_command(
-    run: Any, own: tuple[Path, Path], tmp_path: Path
-) -> None:
-    spec, store = own
-    target = tmp_path / "target"
-    assert _copied(run, store, target) == "2 artifacts imported\n"
-    assert list(target.glob("v1/cas/*")) == []
-    before = json.loads(run("cache", "stats", "--store", target, "--json").out)
-    built = json.loads(run("build", spec, "--store", target, "--json").out)
-    assert [variant["status"] for variant in built["variants"]] == ["hit", "hit"]
-    figures = json.loads(run("cache", "stats", "--store", target, "--json").out)
-    assert (figures["entries"], figures["packs"], figures["hits"]) == (2, 1, 2)
-    assert figures["saved_s"] > before["saved_s"] == 0
-    assert re.search(r"^packs        1$", run("cache", "stats", "--store", target).out, re.M)
-    key = built["variants"][0]["action_key"]
-    assert run("inspect", key, "--store", target).out == run("inspect", key, "--store", store).out
-    gone = run("cache", "prune", "--all", "--store", target)
-    assert re.search(r"^removed pack [0-9a-f]{12} of 2 artifacts: [0-9,]+ bytes$", gone.out, re.M)
-    assert re.search(r"^removed 1 pack, 0 records, 0 blobs, 0 manifests: ", gone.out, re.M)
-    told = json.loads(run("cache", "stats", "--store", target, "--json").out)
-    assert [told[name] for name in ("hits", "misses", "made", "bytes")] == [0, 0, 0, 0]
-    cleared = run("cache", "prune", "--all", "--store", store)
-    assert len(re.findall(r"^removed add: [0-9,]+ bytes$", cleared.out, re.MULTILINE)) == 2
-
-
-def test_an_export_leaves_out_what_is_damaged(
-    run: Any, own: tuple[Path, Path], tmp_path: Path
-) -> None:
-    _, store = own
-    _blob(store).write_bytes(b"damaged")
-    file = tmp_path / "all.pack"
-    done = run("cache", "export", file, "--store", store)
-    assert done.code == 5
-    assert "is corrupt and counts as missing" in done.err
-    assert done.out.startswith(f"wrote {file}: 1 artifact, ")
-    assert run("cache", "import", file, "--store", tmp_path / "target").code == 0
-    none = run("cache", "export", file, "--store", tmp_path / "none")
-    assert none.code == 3
-    assert "there is no store, as there is no folder v1 in it" in none.err

@@ -6,13 +6,10 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from pallasc.specs.loading.lock import Entry, read_lock, write_lock
 
 FIRST, SECOND = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"
 
@@ -35,20 +32,6 @@ def test_sides_of_every_kind_are_the_same_where_they_hold_the_same(
         result = run("diff", "kernels.yaml", side, "--exit-code", "--depth", "raw")
         assert (result.code, result.out) == (0, ""), side
         assert result.err.splitlines()[-1] == "2 variants the same"
-
-
-def test_lines_of_bundles_are_compared_where_they_have_them(
-    here: Path, run: Any, built: Any
-) -> None:
-    store = ("--store", shutil.copytree(built.store, here / "store"))
-    create = ("bundle", "create", "kernels.yaml", *store, "-q")
-    assert run(*create, "-o", "with.pallasc", "--lines").code == 0
-    assert run(*create, "-o", "without.pallasc").code == 0
-    chosen = ("-k", "dtype=f32", "-k", "dtype=bf16", "--depth", "lines")
-    (variant,) = json.loads(run("diff", "with.pallasc", *chosen, "--json").out)["variants"]
-    assert variant["kernels"][0]["lines"]
-    missing = run("diff", "without.pallasc", *chosen).out
-    assert f"the bundle has no source lines of {FIRST}; " in missing
 
 
 @pytest.mark.usefixtures("here")
@@ -85,19 +68,6 @@ def test_two_variants_are_compared_with_each_other(
     refused = run(*arguments, "--depth", "mix")
     assert refused.code == 4
     assert "pip install nvidia-cuda-nvdisasm" in refused.err
-
-
-def test_a_lock_whose_artifacts_are_gone_is_compared_by_its_numbers(here: Path, run: Any) -> None:
-    assert run("lock", "kernels.yaml", "--update").code == 0
-    lock = read_lock(Path("pallasc.lock"))
-    assert lock is not None
-    entries = {name: Entry("a" * 64, "b" * 64, "c" * 64) for name in lock.variants}
-    before = {name: each._replace(registers=1) for name, each in lock.resources.items()}
-    write_lock(Path("old.lock"), replace(lock, variants=entries, resources=before))
-    result = run("diff", "old.lock", "kernels.yaml", "--depth", "sass")
-    assert result.code == 0, result.err
-    assert "the store has no artifact of 2 of old.lock's 2 variants" in result.err
-    assert [line.split()[0] for line in result.out.splitlines()[1::2]] == ["registers"] * 2
 
 
 def test_a_spec_is_compared_with_what_it_was_at_a_revision(

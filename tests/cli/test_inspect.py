@@ -44,24 +44,6 @@ def test_the_summary_names_target_arrays_launches_and_resources(inspect: Any) ->
     assert len(lines) == 15
 
 
-def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: Any) -> None:
-    lines = inspect("--plan").out.splitlines()
-    assert lines[0] == "buffers: 3"
-    assert lines[1] == "   0: input      16777216 bytes  input x: f32[1024, 4096]"
-    assert lines[4] == "steps: 1"
-    assert [line.strip() for line in lines[7:]] == [
-        f"param {index}: pointer to buffer {index}" for index in range(3)
-    ]
-
-
-def test_ptx_and_sass_are_those_of_the_kernel(inspect: Any) -> None:
-    ptx, sass = inspect("--ptx").out, inspect("--sass").out
-    assert "\n.target sm_90a" in ptx
-    assert ".visible .entry" in ptx
-    assert "FADD" in sass
-    assert "EXIT" in sass
-
-
 def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: Any) -> None:
     head, row, empty, *lines = inspect("--resources").out.splitlines()
     assert head.split()[:4] == ["KERNEL", "ORIGIN", "REGISTERS", "STACK"]
@@ -108,35 +90,6 @@ def test_json_holds_the_record_under_its_digest_and_the_numbers_that_were_asked_
     assert launch["mix"]["floating"] > 0
 
 
-def test_variants_and_views_get_a_heading_each_in_the_order_of_the_command_line(
-    run: Any, built: Any, inspect: Any
-) -> None:
-    text = run("inspect", *built.arguments, "--plan").out
-    assert text.startswith(f"{F32}\nbuffers: 3\n")
-    assert f"\n\n{BF16}\nbuffers: 3\n" in text
-    assert run("inspect", *built.arguments, "--ptx").out.startswith(f"// {F32}\n")
-    ptx, plan = inspect("--ptx").out, inspect("--plan").out
-    assert inspect("--ptx", "--plan").out == f"// {F32}: ptx\n{ptx}\n{F32}: plan\n{plan}"
-    text = run("inspect", *built.arguments, "--plan", "--ptx").out
-    headings = [line for line in text.splitlines() if re.match(r"(// )?add\[", line)]
-    assert headings == [
-        heading for name in (F32, BF16) for heading in (f"{name}: plan", f"// {name}: ptx")
-    ]
-
-
-def test_json_does_not_go_with_a_view_nor_source_with_none_that_has_it(
-    inspect: Any,
-) -> None:
-    for arguments, told in (
-        (("--json", "--plan"), "--json and --plan cannot be used together.\n  See"),
-        (("--ptx", "--json"), "--json and --ptx cannot be used together.\n  See"),
-        (("--source",), "--source needs --sass or --ptx"),
-    ):
-        result = inspect(*arguments)
-        assert (result.code, result.out) == (2, "")
-        assert result.err.startswith(f"error: {told}")
-
-
 def test_output_writes_what_would_have_been_printed_into_a_file_for_each_view_and_variant(
     run: Any, built: Any, inspect: Any, tmp_path: Path
 ) -> None:
@@ -152,32 +105,6 @@ def test_output_writes_what_would_have_been_printed_into_a_file_for_each_view_an
     assert run("inspect", *built.arguments, "--ptx", "--output", new).out == ""
     assert (new / f"{BF16}.ptx").exists()
     assert len(set(SUFFIXES.values())) == len(SUFFIXES)
-
-
-def test_a_miss_is_compiled_and_two_values_never_share_a_file(run: Any, tmp_path: Path) -> None:
-    """Ids that differ in what no file name can have would overwrite each other."""
-    spec = tmp_path / "kernels.yaml"
-    spec.write_text(
-        "schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: add\n"
-        "    entry: labelled.py:add\n"
-        '    args: ["f32[{m}]", "f32[{m}]"]\n'
-        '    static: {block_size: "{m // 8}", label: "{path}"}\n'
-        '    include: [{m: 1024, path: "a/b"}, {m: 2048, path: a_b}, {m: 4096, path: "../c"}]\n'
-    )
-    (tmp_path / "labelled.py").write_text(
-        "from pallasc.specs.library import elementwise\n"
-        "def add(x, y, *, block_size, label):\n"
-        "    return elementwise.add(x, y, block_size=block_size)\n"
-    )
-    out = tmp_path / "out"
-    store = ("--store", tmp_path / "store", "--jobs", "1")
-    result = run("inspect", spec, *store, "--plan", "-o", f"{out}/")
-    assert result.code == 0, result.err
-    assert "[1/3] compiled  add[" in result.err
-    assert ": 3 compiled\n" in result.err
-    files = [*out.iterdir()]
-    assert all(path.name.endswith(".plan.txt") for path in files)
-    assert len({path.read_text() for path in files}) == 3
 
 
 def test_an_artifact_is_found_by_its_action_key_and_its_digest(

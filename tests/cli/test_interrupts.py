@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.output import exits
 from pallasc.cli.output.exits import as_interrupts
 from pallasc.cli.output.progress import Live
 from pallasc.cli.output.text import Screen
@@ -77,20 +75,6 @@ def handlers() -> Iterator[dict[int, object]]:
         signal.signal(number, handler)
 
 
-def test_a_signal_that_got_lost_can_be_sent_again_later(
-    handlers: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    came = 0
-    monkeypatch.setattr(exits, "_DEAF_S", -1.0)
-    with as_interrupts():
-        for number in SIGNALS:
-            try:
-                os.kill(os.getpid(), number)
-            except KeyboardInterrupt:
-                came += 1
-    assert came == len(SIGNALS)
-
-
 def test_without_a_signal_everything_is_as_it_was_and_what_is_ignored_stays_so(
     handlers: dict[int, object],
 ) -> None:
@@ -101,30 +85,6 @@ def test_without_a_signal_everything_is_as_it_was_and_what_is_ignored_stays_so(
     with as_interrupts():
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
-class Finalized:
-    """Is sent a signal when nobody has it any more; Python drops what is raised there."""
-
-    def __del__(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_a_signal_is_not_lost_while_an_object_is_finalized(
-    handlers: object, capfd: pytest.CaptureFixture[str]
-) -> None:
-    passed = []
-
-    def run() -> None:
-        with as_interrupts():
-            Finalized()
-            passed.append("the finalizer")
-            threading.Event().wait(900)
-
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert passed == ["the finalizer"]
-    assert capfd.readouterr().err == ""
 
 
 # Interrupts a process where it begins to import a module.

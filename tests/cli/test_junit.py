@@ -134,15 +134,3 @@ def test_writing_replaces_the_file_and_leaves_nothing_else_and_links_stay(tmp_pa
     assert (tmp_path / "real.xml").read_bytes() == b"data"
     with pytest.raises(SpecError, match=r"xml/report\.xml cannot be written: (Fi|Not a d)"):
         write_report(b"", path / "report.xml", "--junit")
-
-
-def test_a_pipe_is_written_into_and_not_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write_report(b"data", path, "--junit")
-        assert os.read(reader, 65536) == b"data"
-    finally:
-        os.close(reader)
-    assert path.is_fifo()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +80,6 @@ def test_a_lock_that_is_not_there_and_an_empty_store_are_told_what_to_do(
     assert result.err.endswith("  Build them first: pallasc build SPECS\n")
 
 
-def test_another_file_can_be_the_lock(check: Any) -> None:
-    result = check("--update", "--lock", "py.lock")
-    assert (result.code, os.listdir()) == (0, ["py.lock"])
-    assert check("--lock", "py.lock").code == 0
-    Path("py.lock").write_text(Path("py.lock").read_text().replace(F32, "gone@b200"))
-    told = "If that is intended: pallasc lock SPECS --update --lock py.lock\n"
-    assert check("--lock", "py.lock").err.endswith(told)
-
-
 def test_the_differences_are_json(check: Any, lock: Path) -> None:
     text = lock.read_text()
     lock.write_text(text.replace(F32, "gone@b200"))
@@ -128,41 +118,6 @@ def test_a_merge_conflict_ends_with_2_and_the_line(check: Any, lock: Path) -> No
         assert result.err.startswith(
             f"error: pallasc.lock:{line}: the lock holds the marks of a merge conflict.\n"
         )
-
-
-@pytest.mark.usefixtures("lock")
-def test_a_lock_of_another_toolchain_ends_with_3(
-    check: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_hlo_as_text")
-    result = check()
-    assert (result.code, result.err) == (
-        3,
-        "error: pallasc.lock is for another toolchain: variable XLA_FLAGS: only here.\n"
-        "  Install what it was made with, or run: pallasc lock SPECS --update\n",
-    )
-
-
-def test_a_variant_that_fails_or_takes_too_long_leaves_the_lock_as_it_is(
-    run: Any, built: Any, lock: Path
-) -> None:
-    text = lock.read_text()
-    Path("kernels.py").write_text(
-        "import time\ndef fails(x): raise ValueError(x.shape)\ndef sleeps(x): time.sleep(600)\n"
-    )
-    for name, options, said in (
-        ("fails", ("--memory", "4GiB"), "ValueError: (8,)"),
-        ("sleeps", ("--timeout", "0.5"), "--timeout 0.5"),
-    ):
-        Path("kernels.yaml").write_text(
-            "schema: 1\ntargets: [sm_90a]\nkernels:\n"
-            f"  - {{name: {name}, entry: 'kernels.py:{name}', args: {{x: 'f32[8]'}}}}\n"
-        )
-        result = run("lock", "kernels.yaml", "--update", "--store", built.store, *options)
-        assert (result.code, result.out) == (1, "")
-        assert said in result.err
-        assert result.err.endswith("pallasc.lock is unchanged.\n")
-        assert lock.read_text() == text
 
 
 def test_neither_a_check_nor_an_update_of_what_is_built_starts_jax(

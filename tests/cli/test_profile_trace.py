@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pallasc.cli.main import main
-from pallasc.cli.run import TraceFile, decode_profile, earliest, trace_events
+from pallasc.cli.run import decode_profile, earliest
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.plan import PROFILE_EXIT as EXIT
 from pallasc.specs.artifacts.plan import Profile
@@ -110,31 +110,10 @@ def test_what_is_no_trace_is_refused(events: Any) -> None:
         decode_profile(PROFILE, 2, IDLE * 3)
 
 
-def test_an_event_has_its_time_its_cycles_and_the_names_of_block_and_multiprocessor() -> None:
-    data = _trace(5, 3000, NESTED) + IDLE + _trace(7, 0, []) + IDLE
-    traces = decode_profile(PROFILE, 2, data)
-    events = trace_events(traces, title="k", clock_ghz=2.0, launch=0, base_ns=1000)
-    assert [event for event in events if event["ph"] == "X"] == [
-        {"name": "Init", "ph": "X", "ts": 2.0, "dur": 0.025, "pid": 6, "tid": 1,
-         "args": {"cycles": 50}},
-        {"name": "load", "ph": "X", "ts": 2.005, "dur": 0.01, "pid": 6, "tid": 1,
-         "args": {"cycles": 20}},
-    ]  # fmt: skip
-    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
-    assert names["process_name", 8, 3] == "k, SM 7"
-    assert names["thread_name", 8, 3] == "block 1, trace 0"
-    assert names["thread_name", 1, 4] == "block 1, trace 1"
-
-
 def test_the_first_begin_is_found_across_the_end_of_the_timer() -> None:
     data = [_trace(0, start, []) for start in ((1 << 32) - 5, 3, 10, 20)]
     assert earliest(decode_profile(PROFILE, 2, b"".join(data))) == (1 << 32) - 5
     assert earliest([]) == 0
-
-
-def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="cannot be written"):
-        TraceFile(tmp_path / "missing" / "trace.json").write()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from pallasc.cli.output.progress import Live, Progress, heartbeat, status_lines, stderr_progress
 from pallasc.cli.output.text import Screen
-from pallasc.compiler.builds.report import Event, Tick
+from pallasc.compiler.builds.report import Tick
 from pallasc.compiler.workers.diagnostics import Diagnostic
 
 COMPILED = "compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers"
@@ -62,16 +62,6 @@ def test_each_result_is_one_line_and_a_failure_says_why(stream: Writes, pretende
     ]
 
 
-def test_a_log_in_colour_colours_the_status(stream: Writes, pretended: Any) -> None:
-    with Progress(Screen(stream, colour=True)) as progress:
-        progress(pretended.finished(pretended.hit()))
-        progress(pretended.finished(pretended.compiled()))
-    assert stream.getvalue() == (
-        "[ 3/24] \x1b[36mhit\x1b[0m       add@h100-sxm\n"
-        "[ 3/24] \x1b[32mcompiled\x1b[0m  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers\n"
-    )
-
-
 def test_hits_can_be_left_out(stream: Writes, pretended: Any) -> None:
     with Progress(Screen(stream), hits=False) as progress:
         progress(pretended.finished(pretended.hit()))
@@ -88,49 +78,6 @@ def test_thousands_of_hits_are_a_few_writes_in_order(
     assert [text.count("\n") for text in stream.writes] == [512, 512, 512, 464]
     lines = stream.getvalue().splitlines()
     assert lines == [f"[{n:>4}/2000] hit       add@h100-sxm" for n in range(1, 2001)]
-
-
-def test_hits_do_not_wait_for_more_than_a_second(
-    stream: Writes, pretended: Any, clock: Any
-) -> None:
-    progress = Progress(Screen(stream), clock=clock)
-    progress(pretended.finished(pretended.hit()))
-    assert stream.writes == []
-    clock.now_s += 1.5
-    progress(pretended.finished(pretended.hit()))
-    assert [text.count("\n") for text in stream.writes] == [2]
-
-
-@pytest.mark.parametrize(
-    "then",
-    [
-        lambda p: p.started(),
-        lambda p: p.finished(p.compiled()),
-        lambda p: Tick(((p.variant(), 1.0),), 3, 24),
-    ],
-)
-def test_hits_come_before_whatever_happens_next(
-    then: Callable[[Any], Event | Tick], stream: Writes, pretended: Any
-) -> None:
-    progress = Progress(Screen(stream))
-    progress(pretended.finished(pretended.hit()))
-    progress(then(pretended))
-    assert stream.getvalue().startswith("[ 3/24] hit       add@h100-sxm\n")
-    progress(pretended.finished(pretended.hit()))
-    progress.say("warning: the store\nis odd")
-    said = "[ 3/24] hit       add@h100-sxm\nwarning: the store\nis odd\n"
-    assert stream.getvalue().endswith(said)
-
-
-def test_an_exception_leaves_no_hit_untold(stream: Writes, pretended: Any) -> None:
-    def build() -> None:
-        with Progress(Screen(stream)) as progress:
-            progress(pretended.finished(pretended.hit()))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build()
-    assert stream.getvalue() == "[ 3/24] hit       add@h100-sxm\n"
 
 
 @pytest.mark.parametrize("step_s", [0.1, 0.7, 1.0])
@@ -150,36 +97,6 @@ def test_a_variant_that_takes_long_is_named_less_and_less_often(
     assert len(told) == len(wanted)
     assert all(0 <= at - due < 10 * step_s for at, due in zip(told, wanted, strict=True))
     assert "compiling 1: add@h100-sxm 10 s" in stream.getvalue()
-
-
-def test_what_was_finished_puts_the_heartbeat_off_which_stays_slow(
-    stream: Writes, pretended: Any, clock: Any
-) -> None:
-    progress = Progress(Screen(stream), clock=clock)
-    for _ in range(20):  # short variants, with a tick every quarter of a second
-        progress(pretended.started())
-        for quarter in range(36):
-            clock.now_s += 0.25
-            progress(Tick(((pretended.variant(), quarter / 4),), 3, 24, (), 1))
-        progress(pretended.finished(pretended.compiled()))
-    tick = Tick(((pretended.variant(), 1.0),), 3, 24)
-    for step_s in (10, 20, 39):
-        clock.now_s += step_s
-        progress(tick)
-    progress(pretended.finished(pretended.compiled()))
-    for step_s in (39, 2):
-        clock.now_s += step_s
-        progress(tick)
-    words = [line.split()[2] for line in stream.getvalue().splitlines()]
-    assert words == ["compiled"] * 20 + ["compiling", "compiling", "compiled", "compiling"]
-
-
-def test_getting_ready_is_said_less_and_less_often(stream: Writes, clock: Any) -> None:
-    progress = Progress(Screen(stream), clock=clock)
-    for _ in range(60):
-        clock.now_s += 1
-        progress(Tick((), 0, 4))
-    assert stream.getvalue() == "[0/4] getting ready\n" * 2
 
 
 def test_a_quiet_build_prints_only_what_went_wrong(
@@ -288,22 +205,6 @@ def test_hits_of_a_small_build_are_lines_unless_nobody_asked_for_them(
     assert terminal.paper.shown == ["hit       add@h100-sxm"] * 3
 
 
-def test_hits_of_a_large_build_are_counted_where_they_take_time(
-    terminal: Terminal, live: Live, pretended: Any, clock: Any
-) -> None:
-    with Live(Screen(terminal, live=True), clock=clock) as quick:
-        for number in range(500):
-            quick(pretended.finished(pretended.hit(), number + 1, 500))
-    assert terminal.writes == []
-    with live:
-        for number in range(500):
-            clock.now_s += 0.001
-            live(pretended.finished(pretended.hit(), number + 1, 1000))
-        assert terminal.paper.shown == [f"{'━' * 20}{'─' * 20}  500/1,000  50 %", "500 hits"]
-        assert len(terminal.writes) == 3
-    assert terminal.paper.shown == []
-
-
 def test_results_and_texts_scroll_by_above_the_status_which_ends_once(
     terminal: Terminal, live: Live, pretended: Any, clock: Any
 ) -> None:
@@ -328,20 +229,6 @@ def test_results_and_texts_scroll_by_above_the_status_which_ends_once(
     told = len(terminal.writes)
     live.end()
     assert len(terminal.writes) == told
-
-
-def test_what_runs_is_known_between_ticks(
-    terminal: Terminal, live: Live, pretended: Any, clock: Any
-) -> None:
-    first, second = pretended.variant(m=1), pretended.variant(m=2)
-    with live:
-        live(Tick(((first, 5.0),), 0, 3, (), 2))
-        clock.now_s += 2
-        live(pretended.started(second, 0, 3))
-        assert terminal.paper.shown[-2:] == ["  7 s  add[m=1]@h100-sxm", "  0 s  add[m=2]@h100-sxm"]
-        clock.now_s += 1
-        live(pretended.finished(pretended.compiled(first), 1, 3))
-        assert terminal.paper.shown[-2:] == ["1 compiled, 1 running", "  1 s  add[m=2]@h100-sxm"]
 
 
 def test_it_is_drawn_at_most_ten_times_a_second_and_only_where_something_changed(
@@ -414,14 +301,6 @@ def test_the_status_is_a_bar_the_counts_and_the_slowest() -> None:
     ]
     counts = {**COUNTS, "hit": 1, "failed": 0}
     assert _texts(80, counts=counts)[1] == "1 hit, 23 compiled, 2 running"
-
-
-def test_before_anything_runs_one_line_says_so() -> None:
-    before: dict[str, Any] = {"done": 0, "total": 4, "counts": dict.fromkeys(COUNTS, 0)}
-    assert _texts(80, running_s=(), time_left="", **before) == ["[0/4] getting ready"]
-    none = {**before, "total": 0, "time_left": ""}
-    assert _texts(80, running_s=(), **none) == ["getting ready"]
-    assert len(_texts(80, **before)) == 4
 
 
 @pytest.mark.parametrize(

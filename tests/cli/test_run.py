@@ -140,36 +140,6 @@ def test_inputs_come_from_files_and_outputs_go_to_them(
     assert (np.load(tmp_path / "out" / "out.npy").view(kind) == _sum(x, x)).all()
 
 
-def test_the_outputs_of_several_variants_get_folders_and_memory_is_given_back(
-    gpu: Any, launch: Any, tmp_path: Path
-) -> None:
-    result = launch("--all", "--output", tmp_path / "out", reference=None)
-    assert (result.code, len(gpu.launches)) == (0, 2)
-    written = sorted(path.relative_to(tmp_path / "out") for path in tmp_path.rglob("out.npy"))
-    assert written == [Path(BF16, "out.npy"), Path(F32, "out.npy")]
-    assert gpu.live()[0] == 0
-
-
-def test_an_array_that_does_not_fit_is_refused(gpu: Any, launch: Any, tmp_path: Path) -> None:
-    file = tmp_path / "x.npy"
-    np.save(file, np.zeros((1024, 4096)))
-    result = launch("-k", "dtype=bf16", "--input", f"x={file}")
-    assert (result.code, result.out) == (2, "")
-    assert result.err == (
-        f"error: {BF16}: x: {file} holds f64[1024, 4096], and the kernel takes bf16[1024, 4096].\n"
-        "  Save an array of shape [1024, 4096] and of numpy's type uint16, for the bits of bf16.\n"
-    )
-    np.save(file, np.zeros((4096, 1024), np.float32))
-    result = launch("-k", "dtype=f32", "--input", f"x={file}")
-    assert result.code == 2
-    assert f"{file} holds f32[4096, 1024], and the kernel takes f32[1024, 4096]" in result.err
-    result = launch("--all", "--input", f"x={file}")
-    assert (result.code, gpu.launches) == (2, [])
-    assert result.err.startswith(
-        "error: input files can only be used with a single variant, but 2 are launched."
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -183,21 +153,6 @@ def test_a_wrong_option_is_refused(arguments: list[str], text: str, gpu: Any, la
     result = launch("-k", "dtype=f32", *arguments)
     assert (result.code, result.out, gpu.launches) == (2, "", [])
     assert result.err.startswith(text)
-
-
-def test_several_variants_are_listed_and_not_launched(
-    gpu: Any, launch: Any, run: Any, bundle: Path
-) -> None:
-    result = launch()
-    assert (result.code, result.out, gpu.launches) == (2, "", [])
-    assert result.err.partition(": 2 variants")[2] == (
-        f" of add can be launched on {GPU}:\n  {F32}\n  {BF16}\n"
-        '  Choose one, such as -k "dtype=f32", or run all with --all.\n'
-    )
-    result = run("run", bundle)
-    assert result.code == 2
-    assert "2 variants of add can be launched on" in result.err
-    assert '-k "dtype=' in result.err
 
 
 def test_a_gpu_of_another_architecture_and_none_are_refused(
@@ -253,14 +208,6 @@ def test_a_launch_that_fails_names_the_variant(
     result = launch("-k", "dtype=f32", reference=None)
     assert (result.code, result.out) == (4, "")
     assert result.err.startswith(f"error: {F32}{text}")
-
-
-def test_a_kernel_that_fails_names_the_variant(gpu: Any, launch: Any) -> None:
-    gpu.kernel("*")(lambda _: 700)
-    result = launch("-k", "dtype=f32")
-    assert (result.code, result.out) == (4, "")
-    assert result.err.startswith(f"error: {F32}: ")
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in result.err
 
 
 @pytest.mark.parametrize(
@@ -320,14 +267,3 @@ def test_a_bundle_is_launched_and_measured_without_store_and_spec(
     assert sorted(row["params"]["dtype"] for row in rows) == ["bf16", "f32"]
     assert [row["median_us"] for row in rows] == [pytest.approx(20)] * 2
     assert {row["flop"] for row in rows} == {1024 * 4096}
-
-
-def test_bundles_that_cannot_be_launched_are_refused(
-    gpu: Any, run: Any, bundle: Path, built: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "damaged.pallasc").write_bytes(bundle.read_bytes()[:-1])
-    result = run("run", tmp_path / "damaged.pallasc")
-    assert (result.code, "damaged.pallasc" in result.err) == (5, True)
-    result = run("run", bundle, built.spec)
-    assert result.code == 2
-    assert f"{bundle} is a bundle and {built.spec} is not:" in result.err

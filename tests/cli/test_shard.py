@@ -61,17 +61,6 @@ def test_each_variant_is_in_one_shard_and_every_report_says_which(
     assert "0 variants in" in result.err
 
 
-def test_without_a_lock_a_digest_divides_and_that_is_said(
-    run: Any, built: Any, ids: list[str]
-) -> None:
-    result = run("build", *built.arguments, "--shard", "1/1")
-    said = "shard 1/1: 2 of 2 variants, divided without costs: no lock file has any\n"
-    assert result.err.startswith(said)
-    reports = [taken(run, built, f"{number}/3") for number in (1, 2, 3)]
-    assert sorted(v["id"] for report in reports for v in report["variants"]) == sorted(ids)
-    assert {report["shard"]["expected_s"] for report in reports} == {None}
-
-
 def test_frozen_and_locked_hold_for_the_variants_of_the_shard(
     run: Any, built: Any, lock: Path, ids: list[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -79,32 +78,6 @@ def test_machine_code_and_ptx_stand_beneath_their_lines(inspect: Any) -> None:
     assert above[-1].endswith(BODY)
 
 
-def test_json_has_each_line_and_each_instruction(inspect: Any) -> None:
-    (artifact,) = json.loads(inspect("--lines", "--json").out)["artifacts"]
-    (kernel,) = artifact["lines"]
-    assert kernel["instructions"] == len(kernel["code"])
-    assert kernel["located"] == sum(row["instructions"] for row in kernel["lines"])
-    products = [each for each in kernel["code"] if each["text"].startswith("HGMMA")]
-    assert {each["stack"][0]["function"].split(".")[0] for each in products} == {"matmul"}
-    assert sum(part["bytes"] for part in kernel["shared_memory"]) > 1000
-
-
-def test_an_action_key_has_the_lines_that_were_found(
-    inspect: Any, folder: Path, tmp_path: Path
-) -> None:
-    (artifact,) = json.loads(inspect("--json").out)["artifacts"]
-    assert BODY in inspect("--lines", of=artifact["action_key"]).out
-    store = tmp_path / "store"
-    shutil.copytree(folder / "store", store)
-    for path in (store / "v1" / "man").glob("*/*"):
-        if b'"lines"' in path.read_bytes():
-            path.unlink()
-    shown = inspect("--lines", "--store", store, of=artifact["action_key"])
-    assert shown.code == 3
-    assert "the store has no source lines of it" in shown.err
-    assert "pallasc inspect SPECS --lines" in shown.err
-
-
 def test_a_bundle_has_lines_only_where_it_is_asked_for_them(
     inspect: Any, run: Any, folder: Path, tmp_path: Path
 ) -> None:
@@ -125,18 +98,3 @@ def test_a_bundle_has_lines_only_where_it_is_asked_for_them(
     assert run("bundle", "merge", with_lines, "-o", stripped, "--strip-lines").code == 0
     with open_bundle(without) as first, open_bundle(stripped) as second:
         assert first.digest == second.digest
-
-
-def test_a_source_that_has_changed_gets_lines_of_its_own(inspect: Any, folder: Path) -> None:
-    source = folder / "kernel.py"
-    held = source.read_text()
-    source.write_text(f"# a line more\n{held}")
-    try:
-        shown = inspect("--lines")
-    finally:
-        source.write_text(held)
-    assert shown.code == 0
-    assert "compiling 1 variant once more, for the lines of the source" in shown.err
-    (row,) = [line.split() for line in shown.out.splitlines() if line.endswith(BODY)]
-    number = [BODY in line for line in held.splitlines()].index(True) + 1
-    assert int(row[0]) == number + 1

@@ -135,18 +135,3 @@ def test_a_killed_build_leaves_no_process_behind(place: Path) -> None:
     build.kill()
     build.communicate(timeout=DEADLINE_S)
     wait(lambda: not processes_of(place))
-
-
-def test_two_builds_in_one_store_compile_everything_once(place: Path) -> None:
-    (place / "flag").unlink()
-    builds = [start(place, "--json") for _ in range(2)]
-    reports = []
-    for build in builds:
-        out, err = build.communicate(timeout=DEADLINE_S)
-        assert (build.returncode, "Traceback" in err) == (0, False)
-        reports.append(json.loads(out)["variants"])
-    statuses = [[item["status"] for item in report] for report in reports]
-    pairs = [sorted(pair) for pair in zip(*statuses, strict=True)]
-    assert all(pair in (["compiled", "hit"], ["compiled", "lowered"]) for pair in pairs), pairs
-    digests = [[item["digest"] for item in report] for report in reports]
-    assert digests[0] == digests[1]

@@ -19,7 +19,6 @@ from pallasc.cli.output.text import (
     can_redraw,
     count,
     duration,
-    elapsed,
     is_ci,
     json_text,
     relative_file,
@@ -74,13 +73,6 @@ def test_a_file_is_written_with_its_folder_or_refused(
 )
 def test_a_duration_is_as_fine_as_it_deserves(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(1.99, "1 s"), (119.9, "119 s"), (120, "2 min 00 s")]
-)
-def test_what_runs_has_run_for_whole_seconds(seconds: float, text: str) -> None:
-    assert elapsed(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -199,12 +191,3 @@ def test_the_size_is_that_of_the_terminal_at_this_moment_or_of_the_environment(
             fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             assert screen.size() == (columns, rows)
     os.close(outer)
-
-
-def test_paint_only_colours_where_there_are_colours() -> None:
-    stream = io.StringIO()
-    assert Screen(stream).paint("word", "red") == "word"
-    assert Screen(stream, colour=True).paint("word", None) == "word"
-    assert Screen(stream, colour=True).paint("word", "red") == "\x1b[31mword\x1b[0m"
-    painted = Screen(stream, colour=True).paint_status("hit  hit@b200", "hit")
-    assert painted == "\x1b[36mhit\x1b[0m  hit@b200"

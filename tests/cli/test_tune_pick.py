@@ -14,8 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
 
 from made_results import H100, made_lines, point_id
 
-from pallasc.specs.bundle.bundle import open_bundle
-
 TUNED = """\
 schema: 1
 targets: [sm_90a]
@@ -111,40 +109,6 @@ def test_the_page_follows_one_example_from_the_spec_to_the_table(
     written = Path("kernels/scale.tuned.yaml").read_text()
     assert "key: [16384], use: {block: 512}, artifact: " in written
     assert "key: [65536], use: {block: 512}, artifact: " in written
-
-
-def test_results_in_any_order_give_the_same_table_and_the_same_bundle(
-    run: Any, built: Any, tmp_path: Path
-) -> None:
-    run("bundle", "create", *built.arguments, "--frozen", "-o", tmp_path / "all.pallasc")
-    with open_bundle(tmp_path / "all.pallasc") as bundle:
-        (digest,) = [entry.digest for entry in bundle.entries() if "dtype=f32" in entry.id]
-    artifacts = {point_id(1024, 2048): digest}
-    made = [
-        b"".join(made_lines({m: {1024: 20.0, 2048: 10.0}}, artifacts=artifacts, start=start))
-        for m, start in ((1024, H100), (2048, replace(H100, job="6b" * 32)))
-    ]
-    text = TUNED.partition("  - name: other")[0].replace("[512, 1024]", "[1024, 2048]")
-    bundles, tables = [], []
-    for order in ((0, 1), (1, 0)):
-        folder = tmp_path / str(order[0])
-        folder.mkdir()
-        spec = folder / "kernels.yaml"
-        spec.write_text(text)
-        files = [folder / f"{place}.jsonl" for place in range(2)]
-        for file, number in zip(files, order, strict=True):
-            file.write_bytes(made[number])
-        store = ("--store", built.store)
-        picked = run("tune", "pick", *files, "--specs", spec, *store)
-        assert picked.code == 0, picked.err
-        frozen = ("--frozen", "-k", "m=1024", "-o", folder / "b.pallasc")
-        created = run("bundle", "create", spec, *store, *frozen)
-        assert created.code == 0, created.err
-        tables.append((folder / "kernels.tuned.yaml").read_bytes())
-        bundles.append((folder / "b.pallasc").read_bytes())
-    assert f"artifact: {digest}" in tables[0].decode()
-    assert tables[0] == tables[1]
-    assert bundles[0] == bundles[1]
 
 
 def test_a_dry_run_writes_nothing_and_json_says_all(pick: Any, tuned: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,16 +109,6 @@ def test_the_job_has_ranks_and_no_rows(planned: Planned) -> None:
     assert sorted(found.values()) == [1, 1, 2, 2, 3, 3, 4]
 
 
-def test_a_job_is_the_same_bytes_in_another_folder(
-    planned: Planned, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = shutil.copytree(planned.spec.parent, tmp_path / "other")
-    job = tmp_path / "again.pallasc"
-    assert main(_arguments(folder / "kernels.yaml", job, planned.store)) == 0
-    assert json.loads(capfd.readouterr().out)["points"] == planned.said["points"]
-    assert job.read_bytes() == planned.job.read_bytes()
-
-
 def test_text_has_a_line_for_each_point_by_rank(run: Any, planned: Planned, tmp_path: Path) -> None:
     place = (planned.spec, "-o", tmp_path / "job", "--store", planned.store)
     result = run("tune", "plan", *place, "-k", "m=512 and not untuned", "--most", "2")
@@ -141,42 +130,6 @@ def test_text_has_a_line_for_each_point_by_rank(run: Any, planned: Planned, tmp_
         "2 ranked behind the others"
     )
     assert last[1].startswith(f"wrote {tmp_path / 'job'}: 2 points, ")
-
-
-def test_a_key_without_points_is_an_error_and_the_others_are_planned(
-    run: Any, planned: Planned, tmp_path: Path
-) -> None:
-    spec = tmp_path / "kernels.yaml"
-    shutil.copy(planned.spec.with_name("references.py"), tmp_path)
-    gone = ", ".join(f"{{m: 512, block: {block}}}" for block in (512, 1024, 2048))
-    text = SPEC.replace("{m: 512, block: 3000}", gone)
-    spec.write_text(text.replace("      default: {block: 1024, times: 1}\n", ""))
-    job = tmp_path / "made" / "job.pallasc"
-    result = run("tune", "plan", spec, "-o", job, "--store", planned.store, "--json")
-    assert result.code == 1
-    said = json.loads(result.out)
-    why = ["ValueError: block_size=3000 must be a multiple of 128."]
-    assert said["lost"][0].pop("why")[:1] == why
-    assert said["lost"] == [{"kernel": "add", "key": {"m": 512}, "target": "h100-sxm"}]
-    assert result.err.count("error: ") == 1
-    assert "kernels.yaml:4:5: add m=512 on h100-sxm: no point is left: 2 did not comp" in result.err
-    with open_bundle(job) as bundle:
-        assert {dict(entry.params)["m"] for entry in bundle.entries()} == {256}
-        assert len(said["points"]) == len([*bundle.entries()]) == 4
-
-
-def test_where_no_key_has_points_or_no_kernel_is_tuned_nothing_is_written(
-    run: Any, planned: Planned, tmp_path: Path
-) -> None:
-    place = (planned.spec, "-o", tmp_path / "job", "--store", planned.store)
-    result = run("tune", "plan", *place, "-k", "block=3000")
-    assert result.code == 1
-    assert "add m=256 on h100-sxm: no point is left: 2 did not compile; ValueError" in result.err
-    assert result.err.endswith("no job is written\n")
-    assert not (tmp_path / "job").exists()
-    result = run("tune", "plan", planned.spec, "-o", tmp_path / "job", "-k", "untuned")
-    assert result.code == 2
-    assert "no kernel of these specs is tuned" in result.err
 
 
 def test_a_share_is_a_percentage(run: Any) -> None:

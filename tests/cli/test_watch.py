@@ -40,17 +40,6 @@ from scale import FACTOR
 def run(x, y, *, block_size):
     return add(x, FACTOR * y, block_size=block_size)
 """
-PYTHON_SPEC = """
-import pallasc
-from pallasc.specs.library.elementwise import add
-
-
-@pallasc.kernel(
-    args=["f32[512, 2048]", "f32[512, 2048]"], targets=["sm_90a"], static={"block_size": 2048}
-)
-def doubled(x, y, *, block_size):
-    return add(x, y, block_size=block_size)
-"""
 
 
 def save(path: Path, text: str) -> None:
@@ -105,7 +94,6 @@ def place(tmp_path: Path, warm_store: Store) -> Path:
         "spec.yaml": SPEC,
         "kernels.py": KERNELS,
         "scale.py": "FACTOR = 2.0\n",
-        "spec.py": PYTHON_SPEC,
     }.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -166,19 +154,6 @@ def test_mistakes_and_missing_files_are_told_and_the_watch_goes_on(
         (place / "scale.py").write_text("FACTOR = 4.0\n")
         watch.until("[1/1] compiled", "(other code, same figures)")
         assert watch.end() == 130
-
-
-def test_a_python_spec_is_executed_again_by_a_process_that_has_not_seen_it(
-    place: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(place)  # what is remembered of a Python spec depends on how it is named
-    with watching(place, "spec.py") as watch:
-        watch.until("[1/1] compiled")
-        watch.until("watching")
-        save(place / "spec.py", PYTHON_SPEC.replace('size": 2048', 'size": 1024'))
-        watch.until("[1/1] compiled", " → ")
-        assert watch.end() == 130
-    assert digest(run, "spec.py", "store", "--frozen")
 
 
 @pytest.mark.parametrize(

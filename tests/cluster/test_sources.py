@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -88,17 +87,6 @@ def test_large_files_are_sent_where_a_spec_declares_them_and_not_too_many(
         sent(folder)
 
 
-def test_links_to_files_are_sent_as_files_and_a_source_that_is_no_python_as_it_is(
-    folder: Path,
-) -> None:
-    (folder / "inside.py").symlink_to("kernel.py")
-    (folder / "elsewhere.py").symlink_to(__file__)
-    (folder / "nowhere.py").symlink_to("missing.py")
-    (folder / "broken.py").write_text("def run(x: return x\n")
-    wanted = {"spec.yaml", "kernel.py", "inside.py", "elsewhere.py", "broken.py"}
-    assert names(sent(folder), folder) == wanted
-
-
 def test_an_entry_that_is_a_module_elsewhere_is_sent(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,16 +96,3 @@ def test_an_entry_that_is_a_module_elsewhere_is_sent(
     result = sent(folder, "mine.kernels:run")
     assert {"mine/__init__.py", "mine/kernels.py"} <= names(result, other)
     assert result.path == [str(other)]
-
-
-def test_an_archive_of_modules_is_sent_whole(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = tmp_path / "app.pyz"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("in_archive/__init__.py", "")
-        file.writestr("in_archive/kernels.py", "def run(x): return x\n")
-    monkeypatch.syspath_prepend(str(archive))
-    result = sent(folder, "in_archive.kernels:run")
-    assert str(archive) in result.files
-    assert result.path == [str(archive)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,33 @@ def test_a_wrong_remote_is_told_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="begins with ftp://") as caught:
         build_requirements(tmp_path, {})
     assert str(caught.value.location) == f"{tmp_path}/pyproject.toml:2"
+
+
+@pytest.mark.parametrize(
+    ("project", "environ", "required"),
+    [
+        (PROJECT, {"PALLASC_SIGN_KEY": "/release.key"}, ["pallasc[sign]"]),
+        (PROJECT, {"PALLASC_STORE_KEY": "/store.key"}, ["pallasc[sign]"]),
+        (PROJECT, {"PALLASC_REQUIRE_SIGNATURE": "1"}, []),
+        (PROJECT, {"PALLASC_REQUIRE_SIGNED_STORE": "1", "PALLASC_TRUSTED_KEYS": "{}/trusted.pub"},
+         ["pallasc[sign]"]),
+        (READY, {}, []),
+        (READY, {"PALLASC_REQUIRE_SIGNATURE": "1"}, ["pallasc[sign]"]),
+    ],
+)  # fmt: skip
+def test_a_key_needs_the_package_that_signs_where_it_is_used(
+    project: str,
+    environ: dict[str, str],
+    required: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(project)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    key = f"ed25519:{base64.b64encode(bytes(32)).decode()}\n"
+    (tmp_path / "trusted.pub").write_text(key)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    assert build_requirements(tmp_path, environ) == []
+    monkeypatch.setattr(bundles, "find_package", lambda name: None)
+    assert build_requirements(tmp_path, environ) == required

@@ -12,20 +12,15 @@ from environments import PROGRAMS, ROOT, Environment
 
 
 def run(
-    user: Environment,
-    standin: Any,
-    *arguments: str,
-    devices: str,
-    program: str = "launch.py",
-    **variables: str,
+    user: Environment, standin: Any, *arguments: str, devices: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of `programs` with arguments on a GPU, where there is no JAX."""
+    """Run `launch.py` with arguments on a GPU, where there is no JAX."""
     runtime = ROOT / "tests" / "runtime"
     path = os.pathsep.join([str(runtime), str(runtime / "programs")])
     driver = standin.environment(devices=devices)
     steering = {k: v for k, v in driver.items() if k.startswith(("STANDIN_", "LD_"))}
-    words = ["-P", PROGRAMS / program, *arguments]
-    return user.run(*words, cwd=user.folder, PYTHONPATH=path, **steering, **variables)
+    words = ["-P", PROGRAMS / "launch.py", *arguments]
+    return user.run(*words, cwd=user.folder, PYTHONPATH=path, **steering)
 
 
 def launch(user: Environment, standin: Any, package: str, arch: str, devices: str) -> Any:

@@ -97,22 +97,3 @@ def test_a_mistake_ends_the_build_with_file_line_and_key(
     assert f"error: pyproject.toml:{line}: {message}" in done.stdout
     assert "Traceback" not in done.stdout
     assert not list((tmp_path / "dist").glob("*"))
-
-
-def test_what_is_missing_in_a_frozen_build_is_told_and_nothing_is_left(
-    make_project: Make, builder: Environment, tmp_path: Path
-) -> None:
-    bundles = '"mylib/kernels.pallasc" = {specs = "kernels.yaml", from = "frozen"}'
-    project = make_project("hatchling", bundles)
-    (project / "kernels.yaml").write_text(
-        "schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: never_built\n"
-        "    entry: pallasc.specs.library.elementwise:add\n"
-        '    args: {x: "f32[640, 4096]", y: "f32[640, 4096]"}\n'
-    )
-    done = builder.build(project, tmp_path / "dist", "--wheel")
-    assert done.returncode != 0
-    assert "1 of 1 variants failed" in done.stdout
-    assert "never_built@h100-sxm is not in the store" in done.stdout
-    assert "Traceback" not in done.stdout
-    left = [*tree(project), *tree(tmp_path / "dist")] if (tmp_path / "dist").exists() else []
-    assert [name for name in left if "kernels" in name and name.endswith(".pallasc")] == []

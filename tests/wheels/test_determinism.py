@@ -1,6 +1,4 @@
-"""The same commit gives the same bundle in a wheel: in whatever folder, from whatever store, and
-through an sdist too.
-"""
+"""The same commit gives the same bundle in a wheel: in whatever folder, from whatever store."""
 
 from __future__ import annotations
 
@@ -15,13 +13,6 @@ from environments import EXAMPLES, NOT_SOURCES, Environment, bundles_in, wheel_i
 from pallasc.specs.bundle.bundle import open_bundle
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-
-HATCHLING = """\
-[build-system]
-requires = ["hatchling", "pallasc"]
-build-backend = "hatchling.build"
-[tool.hatch.build.hooks.pallasc]
-"""
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -50,14 +41,10 @@ def origin(tmp_path: Path) -> Path:
     text = (folder / "pyproject.toml").read_text()
     assert short in text
     (folder / "pyproject.toml").write_text(text.replace(short, long))
-    commit_all(top)
+    git(top, "init", "--quiet")
+    git(top, "add", ".")
+    git(top, "commit", "--quiet", "--message", "a commit")
     return top
-
-
-def commit_all(folder: Path) -> None:
-    git(folder, "init", "--quiet")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "--message", "a commit")
 
 
 def build(builder: Environment, origin: Path, name: str, *flags: str, **variables: str) -> Path:
@@ -87,23 +74,3 @@ def test_two_clones_give_the_same_bundle_with_a_warm_and_an_empty_store(
         (provenance,) = bundle.provenance
     assert (provenance.commit, provenance.dirty) == (git(origin, "rev-parse", "HEAD"), False)
     assert provenance.specs.keys() == {"libraries/fused/kernels/kernels.yaml"}
-
-
-def test_a_bundle_through_an_sdist_has_the_same_kernels_and_no_commit_with_either_backend(
-    builder: Environment, example_wheel: Path, origin: Path
-) -> None:
-    wheels = [
-        build(builder, origin, "here", "--wheel", PALLASC_FROZEN="1"),
-        build(builder, origin, "through an sdist", PALLASC_FROZEN="1"),
-    ]
-    file = origin / "libraries" / "fused" / "pyproject.toml"
-    rest = file.read_text().partition("\n\n")[2]
-    file.write_text(f"{HATCHLING}\n{rest}")
-    commit_all(origin)
-    wheels.append(build(builder, origin, "by hatchling", PALLASC_FROZEN="1"))
-    here, *through = (open_bundle(next(iter(bundles_in(wheel).values()))) for wheel in wheels)
-    assert wheels[1].name == wheels[2].name
-    for bundle in through:
-        assert bundle.digest == here.digest
-        (provenance,) = bundle.provenance
-        assert (provenance.commit, provenance.dirty) == (None, None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from environments import Environment, bundles_in
+from environments import EXAMPLES, Environment, bundles_in
 from launching import check_launched, launch
 
 from pallasc.specs.bundle.bundle import open_bundle
@@ -34,3 +36,12 @@ def test_the_wheel_is_pure_and_has_the_whole_bundle_and_no_sources_of_kernels(
     with open_bundle(data) as bundle:
         verify(bundle)
         assert len(bundle) == 12
+
+
+def test_kernels_for_tokamax_are_of_the_version_that_the_wheel_asks_for() -> None:
+    folder = EXAMPLES / "tokamax"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    module = (folder / "tokamax_prebuilt" / "imported.py").read_text()
+    (version,) = re.findall(r'^COMPILED_FROM = "(.*)"$', module, re.MULTILINE)
+    assert f"tokamax=={version}" in project["build-system"]["requires"]
+    assert f"tokamax=={version}" in project["project"]["dependencies"]

@@ -1,21 +1,10 @@
-"""Results of a build that never was; as a program, shows that build on the standard error output.
-
-The program takes a pipe's path. Each line from the pipe lets it go on by one step, and ends a
-second of the build's own time, so that what it shows is the same on every machine. A line "crash"
-makes it raise.
-"""
+"""Results of a build that never was, and a clock."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-import click
-
-from pallasc.cli.output.build_text import summary
-from pallasc.cli.output.exits import as_interrupts
-from pallasc.cli.output.progress import stderr_progress
-from pallasc.compiler.builds.report import Event, Report, Tick, VariantResult
+from pallasc.compiler.builds.report import Event, Report, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.gpus import resolve_target
@@ -118,31 +107,6 @@ class Clock:
         return self.now_s
 
 
-LONG = "a_matmul_whose_name_alone_is_long"
-TOTAL = 40
-
-
-def steps() -> Iterator[list[Event | Tick]]:
-    """Yield lists of events, a second apart: 30 hits, a compilation, a failure, a rest."""
-    of = [variant(LONG, m=m, n=4096, dtype="bf16", activation="silu_and") for m in range(TOTAL)]
-    broken = CompileError(
-        "ValueError: no kernel for\nan odd shape", location=Location("kernels.py", 2)
-    )
-    yield [
-        *(finished(hit(of[m], saved_s=2.0), m + 1, TOTAL) for m in range(30)),
-        started(of[30], 30, TOTAL),
-        started(of[31], 30, TOTAL),
-    ]
-    yield [Tick(((of[30], 1.0), (of[31], 1.0)), 30, TOTAL, (), 2)]
-    yield [
-        finished(compiled(of[30], 1.5), 31, TOTAL),
-        finished(failed(of[31], broken), 32, TOTAL),
-        started(of[32], 32, TOTAL),
-        Tick(((of[32], 0.4),), 32, TOTAL, (1.5,), 2),
-    ]
-    yield [Tick(((of[32], 1.4),), 32, TOTAL, (1.5,), 2)]
-
-
 def report_of(
     results: Iterable[VariantResult],
     *,
@@ -151,28 +115,3 @@ def report_of(
     seconds: float = 1.23,
 ) -> Report:
     return Report(tuple(results), seconds, tuple(notes), interrupted)
-
-
-def main(pipe: str) -> None:
-    clock = Clock()
-    results: list[VariantResult] = []
-    stopped = False
-    with stderr_progress(clock=clock) as progress, open(pipe, encoding="utf-8") as orders:
-        try:
-            for events in steps():
-                for event in events:
-                    progress(event)
-                    if isinstance(event, Event) and event.result is not None:
-                        results.append(event.result)
-                if orders.readline() == "crash\n":
-                    raise PallascError("it crashed.")
-                clock.now_s += 1
-        except KeyboardInterrupt:
-            stopped = True
-    results += [skipped(variant(LONG, m=m)) for m in range(len(results), TOTAL)]
-    click.echo(summary(report_of(results, interrupted=stopped), progress.screen), err=True)
-
-
-if __name__ == "__main__":
-    with as_interrupts():
-        main(sys.argv[1])
