@@ -125,8 +125,9 @@ def test_nothing_leaks_from_one_variant_into_the_next(
 
 
 BUILT = (
-    "patched_function", "keywords_of_jax", "helper_of_pallasc", "module_of_jax", "dialect",
-    "environment", "random", "stub", "dict", "object", "closure", "registry",
+    "patched_function", "class_of_jax", "keywords_of_jax", "method_defaults_of_jax",
+    "helper_of_pallasc", "module_of_jax", "dialect", "environment", "folder", "printing_of_numpy",
+    "random", "path", "stub", "value", "dict", "class", "object", "cache", "closure", "registry",
 )  # fmt: skip
 KERNEL = f"""
 {HEADER}

@@ -79,6 +79,11 @@ class Browser:
         metrics = {"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
+    def prefer(self, scheme: str) -> None:
+        """Prefer light or dark colours, as an operating system does."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
     def screenshot(self) -> bytes:
         """Return what the window shows, as PNG."""
         answer = self.driver.execute_cdp_cmd("Page.captureScreenshot", {})
