@@ -52,38 +52,27 @@ class DType(NamedTuple):
     bits: int
 
 
-def _integers() -> tuple[DType, ...]:
-    sizes = (1, 2, 4, 8, 16, 32, 64)
-    return tuple(
-        DType(f"{kind[0]}{bits}", f"{kind}{bits}", bits)
-        for kind in ("int", "uint")
-        for bits in sizes
-    )
-
-
-def _small_floats() -> tuple[DType, ...]:
-    kinds = (
-        (8, "e4m3fn e5m2 e4m3b11fnuz e4m3fnuz e5m2fnuz e4m3 e3m4 e8m0fnu"),
-        (6, "e2m3fn e3m2fn"),
-        (4, "e2m1fn"),
-    )
-    return tuple(
-        DType(f"f{bits}{kind}", f"float{bits}_{kind}", bits)
-        for bits, names in kinds
-        for kind in names.split()
-    )
-
-
+_INTEGER_BITS = (1, 2, 4, 8, 16, 32, 64)
+_SMALL_FLOATS = (
+    (8, "e4m3fn e5m2 e4m3b11fnuz e4m3fnuz e5m2fnuz e4m3 e3m4 e8m0fnu"),
+    (6, "e2m3fn e3m2fn"),
+    (4, "e2m1fn"),
+)
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
         DType("bool", "bool_", 8),
-        *_integers(),
+        *(DType(f"i{bits}", f"int{bits}", bits) for bits in _INTEGER_BITS),
+        *(DType(f"u{bits}", f"uint{bits}", bits) for bits in _INTEGER_BITS),
         DType("f16", "float16", 16),
         DType("bf16", "bfloat16", 16),
         DType("f32", "float32", 32),
         DType("f64", "float64", 64),
-        *_small_floats(),
+        *(
+            DType(f"f{bits}{kind}", f"float{bits}_{kind}", bits)
+            for bits, kinds in _SMALL_FLOATS
+            for kind in kinds.split()
+        ),
         DType("c64", "complex64", 64),
         DType("c128", "complex128", 128),
     )

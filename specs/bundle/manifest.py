@@ -62,11 +62,12 @@ from pallasc.specs.canonical import (
     canonical_json,
     fault,
     parse_json,
+    read,
     read_known,
     variant_id,
 )
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Tuning, as_scalar, check_padding
+from pallasc.specs.tuning import Tuning, check_padding
 
 MOST_CHANGED = 20
 """Maximum number of recorded names of files that differed."""
@@ -313,7 +314,7 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
     vmap = as_text(about["vmap"]) if "vmap" in about else None
     if vmap is not None and not is_name(vmap):
         raise ValueError("its kernel for batches has no name of a kernel")
-    point = {item: as_scalar(values[item]) for item in order}
+    point = {item: read(Scalar, values[item]) for item in order}
     inputs = tuple(map(_array, as_list(about["inputs"])))
     outputs = tuple(map(_array, as_list(about["outputs"])))
     tuning = None

@@ -44,8 +44,8 @@ from pallasc.specs.spec import Row
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Scalar, Value, typed
 
-FILE_KEY, JSON_KEY = "$file", "$json"
-"""The matrix key for a file with points, and its alternative spelling."""
+FILE_KEY = "$file"
+"""The matrix key for a file with points."""
 
 VARIABLE = "PALLASC_MAX_VARIANTS"
 MOST_VARIANTS = 100_000
@@ -112,7 +112,6 @@ class Table(NamedTuple):
         keys: notation of the keys for each level of mappings around a row, by level name, outermost
             first; None for one level, whose key is a number if it is written as one.
         values: notation of the rows.
-        named: the key of the matrix that has this value.
     """
 
     path: str
@@ -122,11 +121,10 @@ class Table(NamedTuple):
     skip: tuple[str, ...] = ()
     keys: Mapping[str, str] | None = None
     values: str = "text"
-    named: str = FILE_KEY
 
     @classmethod
-    def of(cls, given: str | Mapping[str, Any], named: str) -> Table:
-        """Return the table in a value of `$file`, given under the key `named`."""
+    def of(cls, given: str | Mapping[str, Any]) -> Table:
+        """Return the table in a value of `$file`."""
         fields: dict[str, Any] = {"path": given} if isinstance(given, str) else {**given}
         select, where, keys = (fields.get(name) for name in ("select", "where", "keys"))
         if select is not None:
@@ -136,7 +134,7 @@ class Table(NamedTuple):
             fields["where"] = {k: v if isinstance(v, tuple) else (v,) for k, v in where.items()}
         if isinstance(keys, str):
             fields["keys"] = {_ONLY_LEVEL: keys}
-        return cls(**{**fields, "rows": _path(fields.get("rows", ()))}, named=named)
+        return cls(**{**fields, "rows": _path(fields.get("rows", ()))})
 
 
 def _path(value: str | tuple[str | int, ...]) -> tuple[str, ...]:
@@ -154,9 +152,8 @@ _DATA = Tree("value", SCALAR, ENTRY, nodes=())
 """A value in a row, in which nothing is a node."""
 
 _VALUES = ListOf(ParameterKind(), "values")
-_TABLE_DOC = "A JSON or YAML file whose rows are points."
 _MATRIX = ParameterMap(
-    (Field(FILE_KEY, _TABLE, _TABLE_DOC), Field(JSON_KEY, _TABLE, _TABLE_DOC)), _VALUES
+    (Field(FILE_KEY, _TABLE, "A JSON or YAML file whose rows are points."),), _VALUES
 )
 
 
@@ -165,18 +162,15 @@ class MatrixKind:
 
     def read(self, value: Any, at: Place) -> Matrix:
         """Check every value in the matrix and return it."""
-        named = [key for key in (FILE_KEY, JSON_KEY) if isinstance(value, dict) and key in value]
-        if len(named) > 1:
-            raise at.error(f"{JSON_KEY} is another spelling of {FILE_KEY}.", "Give one of them.")
-        for field in _FIELDS.fields if isinstance(value, dict) and named else ():
+        is_given = isinstance(value, dict) and FILE_KEY in value
+        for field in _FIELDS.fields if is_given else ():
             if field.name in value and not isinstance(value[field.name], list):
                 raise at.key(field.name).error(
-                    f"{field.name} belongs inside {named[0]}.",
-                    f"Write {named[0]}: {{path: …, {field.name}: …}}.",
+                    f"{field.name} belongs inside {FILE_KEY}.",
+                    f"Write {FILE_KEY}: {{path: …, {field.name}: …}}.",
                 )
         axes = _MATRIX.read(value, at)
-        table = Table.of(axes.pop(named[0]), named[0]) if named else None
-        return Matrix(axes, table)
+        return Matrix(axes, Table.of(axes.pop(FILE_KEY)) if is_given else None)
 
     def schema(self) -> Schema:
         """Return the schema."""

@@ -215,7 +215,7 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
             f"{_counted(by, 'parameter')}.",
             "Give a value of each parameter of 'by', in its order.",
         )
-    figures = {name: own for name, own in fields.items() if name in Measured._fields}
+    figures = {name: own for name, own in fields.items() if name in Measured.__annotations__}
     if figures and "us" not in figures:
         raise at.error("the row has figures of a measurement, and no time.", "Add us: <time>.")
     measured = Measured(**{**figures, "us": float(figures["us"])}) if figures else None

@@ -407,7 +407,7 @@ def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
     table, known = matrix.table, file.rows
     if table is None:
         return {"matrix": matrix.axes}
-    at = at.child(table.named)
+    at = at.child(FILE_KEY)
     if id(table) not in known:
         known[id(table)] = (table, read_rows(table, at, file.base_dir, file.documents))
     rows = known[id(table)][1]
@@ -448,7 +448,7 @@ def _places(value: object, at: Place, path: PathParts) -> Iterator[tuple[str, Lo
     items: Iterable[tuple[str | int, object]] = ()
     if isinstance(value, Matrix):
         if value.table is not None:
-            yield f"matrix.{FILE_KEY}", at.child(value.table.named).location
+            yield f"matrix.{FILE_KEY}", at.child(FILE_KEY).location
         items = value.axes.items()
     elif isinstance(value, dict):
         items = value.items()

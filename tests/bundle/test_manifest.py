@@ -207,7 +207,7 @@ GOOD = {"builder": "b", "toolchain": {}, "specs": {}, "commit": None, "dirty": N
 
 @pytest.mark.parametrize(
     "value",
-    [5, {}, [5], [{}], [{**GOOD, "builder": 5}], [{**GOOD, "toolchain": []}],
+    [5, {}, [5], [{**GOOD, "builder": 5}], [{**GOOD, "toolchain": []}],
      [{**GOOD, "specs": {"a": 1}}], [{**GOOD, "commit": 7}], [{**GOOD, "dirty": "no"}]],
 )  # fmt: skip
 def test_what_is_no_provenance_is_refused(value: Any) -> None:

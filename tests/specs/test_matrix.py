@@ -165,7 +165,7 @@ def test_the_order_of_axes_and_their_sizes_are_part_of_a_request() -> None:
         ("mesh: {x: 0}", "k.mesh.x: expected a whole number of at least 1, got 0."),
         ("mesh: {1st: 2}", "k.mesh.1st: expected the name of an axis, got '1st'."),
         ("mesh: {}", "k.mesh: the mapping of axes is empty."),
-        ('mesh: {x: "{n}"}', "k.mesh.x: unknown parameter 'n' in '{n}'."),
+        ('mesh: {x: "{n}"}', "k.mesh.x: unknown parameter 'n' in {n}."),
     ],
 )
 def test_a_mesh_that_is_none_is_refused_at_its_place(line: str, words: str) -> None:
