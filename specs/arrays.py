@@ -289,20 +289,22 @@ def resolve_array(text: str, params: Mapping[str, Value] | None = None) -> Array
 def array_tree(tree: Any, *, in_call: bool = False) -> Any:
     """Replace each array notation in a tree with an `ArraySpec`.
 
-    The arguments of a `$call` (`in_call`) can also contain other text, which never looks like an
-    array.
+    The arguments of a `$call` (`in_call`) can also contain other values and other text, which never
+    looks like an array.
 
     Raises:
-        SpecError: as `resolve_array`.
+        SpecError: as `resolve_array`, or a value is neither an array nor null.
     """
-    if isinstance(tree, str):
-        return resolve_array(tree) if not in_call or looks_like_array(tree) else tree
     if isinstance(tree, list):
         return [array_tree(item, in_call=in_call) for item in tree]
     if isinstance(tree, dict):
-        inside = in_call or "$call" in tree
+        inside = in_call or "$call" in tree or "$ref" in tree
         return {key: array_tree(item, in_call=inside) for key, item in tree.items()}
-    return tree
+    if tree is None or (in_call and not (isinstance(tree, str) and looks_like_array(tree))):
+        return tree
+    if not isinstance(tree, str):
+        raise SpecError(f"{show(tree)} is not an array.")
+    return resolve_array(tree)
 
 
 def _parse_dimension(text: str, notation: str) -> Template:

@@ -224,13 +224,14 @@ def _reader(kind: Any) -> _Reader:
     if origin is list or Ellipsis in parts:
         return partial(_sequence, origin, _reader(parts[0]))
     if origin is tuple:
-        return partial(_row, tuple, [_reader(part) for part in parts])
+        return partial(_row, tuple, [_reader(part) for part in parts], 0)
     if issubclass(kind, tuple):
-        return partial(_row, kind._make, [_reader(part) for part in kind.__annotations__.values()])
-    readers = {name: _reader(hint) for name, hint in kind.__annotations__.items()}
+        readers = [_reader(part) for part in kind.__annotations__.values()]
+        return partial(_row, lambda values: kind(*values), readers, len(kind._field_defaults))
+    named = {name: _reader(hint) for name, hint in kind.__annotations__.items()}
     known = fields(kind) if is_dataclass(kind) else ()
-    optional = {own.name for own in known if not own.default is own.default_factory is MISSING}
-    return partial(_record, kind, readers, [name for name in readers if name not in optional])
+    needed = {own.name for own in known if own.default is own.default_factory is MISSING}
+    return partial(_record, kind, named, [name for name in named if name in needed or not known])
 
 
 def _record(
@@ -273,11 +274,13 @@ def _mapping(reader: _Reader, data: object) -> object:
     return {name: reader(value) for name, value in as_object(data).items()}
 
 
-def _row(make: Callable[[Any], object], readers: Sequence[_Reader], data: object) -> object:
+def _row(
+    make: Callable[[Any], object], readers: Sequence[_Reader], optional: int, data: object
+) -> object:
     values = as_list(data)
-    if len(values) != len(readers):
+    if not len(readers) - optional <= len(values) <= len(readers):
         raise TypeError(f"expected {len(readers)} values, got {len(values)}")
-    return make(reader(value) for reader, value in zip(readers, values, strict=True))
+    return make(reader(value) for reader, value in zip(readers, values, strict=False))
 
 
 def _optional(reader: _Reader, data: object) -> object:

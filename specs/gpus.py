@@ -280,8 +280,10 @@ DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
 
 MODELS: Mapping[str, Target] = MappingProxyType(
     {
-        name: Target(name, arch, count, *_MULTIPROCESSORS[arch], *device, description)
-        for name, arch, description, count, *device in _BUILT_IN
+        name: Target(
+            name, arch, count, *_MULTIPROCESSORS[arch], bandwidth, l2, clock, memory, description
+        )
+        for name, arch, description, count, bandwidth, l2, clock, memory in _BUILT_IN
     }
 )
 """Every built-in model by name, older architectures first."""

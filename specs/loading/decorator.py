@@ -46,6 +46,7 @@ class Call:
         return f"Call({self.target!r}, {self.arguments!r})"
 
 
+@dataclass(frozen=True, slots=True)
 class Ref:
     """A static argument that is an attribute of a module: `$ref` in YAML.
 
@@ -53,13 +54,7 @@ class Ref:
         target: an entry point, or a function or class that has one.
     """
 
-    __slots__ = ("target",)
-
-    def __init__(self, target: str | Callable[..., Any], /) -> None:
-        self.target = target
-
-    def __repr__(self) -> str:
-        return f"Ref({self.target!r})"
+    target: str | Callable[..., Any]
 
 
 @dataclass(slots=True)

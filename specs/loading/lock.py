@@ -442,4 +442,5 @@ def _check_schema(schema: str, location: Location) -> None:
 
 
 def _resources(row: re.Match[str]) -> Resources:
-    return Resources(*(number and int(number) for number in row.group(*Resources._fields)))
+    numbers = row.group(*Resources._fields)
+    return Resources(*(None if number is None else int(number) for number in numbers))

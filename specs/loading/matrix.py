@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import array_tree, looks_like_array, parse_array, resolve_array
+from pallasc.specs.arrays import array_tree, looks_like_array, parse_array
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.fields import NODES, Kind, PathParts, Place
@@ -75,7 +75,11 @@ def expand(
     """
     specs = list(specs)
     _check_expansion(specs)
-    tuned = _tuned(specs, all_points=all_points, tell=tell)
+    tuned = None
+    if any(spec.tune is not None for spec in specs):
+        from pallasc.specs.loading.tuned_table import TunedPoints
+
+        tuned = TunedPoints(specs, all_points=all_points, tell=tell)
     variants: dict[str, Variant] = {}
     for spec in specs:
         for variant in _expanded(spec, tuned):
@@ -88,17 +92,6 @@ def expand(
                     hint=f"The other is declared at {other.location}.",
                 )
     return list(variants.values())
-
-
-def _tuned(
-    specs: list[Spec], *, all_points: bool, tell: Callable[[str], None]
-) -> TunedPoints | None:
-    """Return the selector of tuned points, None if no kernel is tuned."""
-    if all(spec.tune is None for spec in specs):
-        return None
-    from pallasc.specs.loading.tuned_table import TunedPoints
-
-    return TunedPoints(specs, all_points=all_points, tell=tell)
 
 
 def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
@@ -253,7 +246,7 @@ def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int)
     """Return the key of a value; some point must have it."""
     place = at.child(index)
     if not axes.known(name):
-        raise place.unknown("parameter", name, _known_names(axes))
+        raise place.unknown("parameter", name, [known for known in axes.names if axes.known(known)])
     choice = axes.known(name).get(typed(value))
     if choice is None:
         known = [plain(choice.label) for choice in axes.known(name).values()]
@@ -263,10 +256,6 @@ def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int)
             suggestion(plain(shown), known, otherwise=f"Values of {name!r}"),
         )
     return choice.key
-
-
-def _known_names(axes: _Axes) -> list[str]:
-    return [name for name in axes.names if axes.known(name)]
 
 
 def _included(spec: Spec, axes: _Axes, points: list[Point], at: Place) -> Iterator[Point]:
@@ -346,8 +335,19 @@ Params = Mapping[str, Value]
 """Values of a point as templates see them."""
 
 Fill = Callable[[Params], Any]
-Leaf = Callable[[Any, PathParts, Params], Any]
-"""Fills in a value that is neither a list nor a mapping, given its path."""
+Leaf = Callable[[Any, PathParts], Fill]
+"""Returns the function that fills in a value, neither a list nor a mapping, at a path."""
+
+
+class Filler(NamedTuple):
+    """A tree to fill in: the same value for all points, or a function of the point."""
+
+    value: Any = None
+    fill: Fill | None = None
+
+    def __call__(self, params: Params) -> Any:
+        """Return the tree for a point."""
+        return self.value if self.fill is None else self.fill(params)
 
 
 class _Noted(dict[str, Value]):
@@ -360,19 +360,6 @@ class _Noted(dict[str, Value]):
     def __getitem__(self, name: str) -> Value:
         self.used.add(name)
         return super().__getitem__(name)
-
-
-def _array_tree(value: Value, text: str) -> Any:
-    """Return the array, `None`, or tree of arrays in a parameter's value."""
-    if isinstance(value, list):
-        return [_array_tree(item, text) for item in value]
-    if isinstance(value, dict):
-        if "$call" in value or "$ref" in value:
-            return array_tree(value, in_call=True)
-        return {key: _array_tree(item, text) for key, item in value.items()}
-    if value is not None and not isinstance(value, str):
-        raise SpecError(f"{text} is {show(value)}, which is not an array.")
-    return None if value is None else resolve_array(value)
 
 
 class Filling:
@@ -416,57 +403,71 @@ class Filling:
     def _small(self, point: Point) -> Point:
         return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
 
-    def _filler(self, tree: Any, path: PathParts, leaf: Leaf, first: Params) -> Fill:
-        """Return the function that fills in a field; without parameters, all points share it."""
-        noted = _Noted(first)
-        value = None if tree is None else self._filled(tree, path, leaf, noted)
-        self.used |= noted.used
-        if noted.used:
-            return lambda params: self._filled(tree, path, leaf, params)
-        return lambda params: value
-
-    def _filled(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
-        """Fill in a tree; errors get the place of the leaf."""
+    def _filler(self, tree: Any, path: PathParts, leaf: Leaf, first: Params) -> Filler:
+        """Return the filler of a tree; parts without parameters are built once and shared."""
         if isinstance(tree, list):
-            return [self._filled(item, (*path, i), leaf, params) for i, item in enumerate(tree)]
+            parts = [self._filler(item, (*path, i), leaf, first) for i, item in enumerate(tree)]
+            if all(part.fill is None for part in parts):
+                return Filler([part.value for part in parts])
+            return Filler(fill=lambda params: [part(params) for part in parts])
         if isinstance(tree, dict):
             if leaf == self._array and "$call" in tree:
                 leaf = self._in_call
-            return {k: self._filled(item, (*path, k), leaf, params) for k, item in tree.items()}
-        try:
-            return leaf(tree, path, params)
-        except SpecError as error:
-            raise self._at.below(path).blame(error) from None
+            named = {k: self._filler(v, (*path, k), leaf, first) for k, v in tree.items()}
+            if all(part.fill is None for part in named.values()):
+                return Filler({key: part.value for key, part in named.items()})
+            return Filler(fill=lambda params: {key: part(params) for key, part in named.items()})
+        fill, noted = self._filled(tree, path, leaf), _Noted(first)
+        value = fill(noted)
+        self.used |= noted.used
+        return Filler(fill=fill) if noted.used else Filler(value)
 
-    def _number(self, value: Any, path: PathParts, params: Params) -> Any:
+    def _filled(self, value: Any, path: PathParts, leaf: Leaf) -> Fill:
+        """Return the function that fills in a leaf; errors get its place."""
+        with self._at.below(path).blamed():
+            fill = leaf(value, path)
+
+        def blaming(params: Params) -> Any:
+            try:
+                return fill(params)
+            except SpecError as error:
+                raise self._at.below(path).blame(error) from None
+
+        return blaming
+
+    def _number(self, value: Any, path: PathParts) -> Fill:
         if not isinstance(value, str) or not is_template(value):
-            return value
+            return lambda params: value
+        template, place = parse_template(value), self._at.below(path)
         field, name = path[0], str(path[-1])
         others = AXIS_SIZE if field == "mesh" else DIFFERENCE
         kind: Kind[Any] = LIMITS[name] if field == "budget" else others
-        return kind.read(parse_template(value).fill(params), self._at.below(path))
+        return lambda params: kind.read(template.fill(params), place)
 
-    def _array(self, text: Any, path: PathParts, params: Params) -> Any:
+    def _array(self, text: Any, path: PathParts) -> Fill:
         if not isinstance(text, str):
-            return None
-        if is_parameter(text):
-            return _array_tree(parse_template(text).fill(params), text)
-        return parse_array(text).resolve(params)
+            return lambda params: None
+        if not is_parameter(text):
+            return parse_array(text).resolve
+        template = parse_template(text)
+        return lambda params: array_tree(template.fill(params))
 
-    def _in_call(self, value: Any, path: PathParts, params: Params) -> Any:
-        if isinstance(value, str) and path[-1] not in NODES:
-            if is_parameter(value):
-                return array_tree(parse_template(value).fill(params), in_call=True)
-            if looks_like_array(value):
-                return parse_array(value).resolve(params)
-        return self._static_leaf(value, path, params)
+    def _in_call(self, value: Any, path: PathParts) -> Fill:
+        if not isinstance(value, str) or path[-1] in NODES:
+            return self._static_leaf(value, path)
+        if is_parameter(value):
+            template = parse_template(value)
+            return lambda params: array_tree(template.fill(params), in_call=True)
+        return (self._array if looks_like_array(value) else self._static_leaf)(value, path)
 
-    def _static_leaf(self, value: Any, path: PathParts, params: Params) -> Any:
+    def _static_leaf(self, value: Any, path: PathParts) -> Fill:
         is_entry = path[-1] in NODES
         if not isinstance(value, str) or (is_entry and not is_template(value)):
-            return value
-        filled = parse_template(value).fill(params)
-        return self._entry(filled) if is_entry else sorted_value(filled)
+            return lambda params: value
+        template = parse_template(value)
+        if is_entry:
+            return lambda params: self._entry(template.fill(params))
+        return lambda params: sorted_value(template.fill(params))
 
     def _entry(self, text: Value) -> str:
         """Return an entry point from a template after checking that it exists."""
@@ -501,7 +502,7 @@ class Filling:
                 program=None if spec.program is None else spec.program.on(target.name),
                 location=spec.location,
                 base_dir=spec.base_dir,
-                locations=spec.locations,
+                places=spec.places,
                 **made,
             )
             if len(variant.id) > LONGEST_ID:
