@@ -339,7 +339,7 @@ def listed(words: Iterable[str]) -> str:
 
 _HEX = "[0-9A-F]"
 _CHARACTER = rf'[^"\\]|\\["\\]|\\U(?!0000D[89A-F])00(?:0{_HEX}|10){_HEX}{{4}}'
-_NAME = rf'(?:(?P<plain>[^"].*)|"(?P<quoted>(?:{_CHARACTER})+)")'
+_NAME = rf'(?:(?P<plain>{PLAIN})|"(?P<quoted>(?:{_CHARACTER})+)")'
 _NUMBERS = "".join(
     rf"(?:{name}: (?P<{name}>\d{{1,18}})(?:, (?!\}})|(?=\}})))?" for name in Resources._fields
 )
