@@ -350,7 +350,8 @@ _SECTION = re.compile(r"(toolchain|tables|variants):(?: \{\})?")
 _ROWS = {
     "": re.compile(r"(?!)"),
     "toolchain": re.compile(
-        rf'  {_NAME}: \{{(?:version: "(?P<version>[^"\\]*)", )?digest: (?P<digest>{DIGEST})\}}'
+        rf'  {_NAME}: \{{(?:version: "(?P<version>(?:{_CHARACTER})*)", )?'
+        rf"digest: (?P<digest>{DIGEST})\}}"
     ),
     "tables": re.compile(rf"  {_NAME}: (?P<digest>{DIGEST})"),
     "variants": re.compile(
@@ -417,7 +418,7 @@ def parse_lock(text: str, file: str) -> Lock:
     variants = rows["variants"]
     return Lock(
         {
-            name: Component(row["digest"], row["version"] or "")
+            name: Component(row["digest"], _ESCAPE.sub(_unescaped, row["version"] or ""))
             for name, row in rows["toolchain"].items()
         },
         {name: Entry(*row.group(*Entry._fields)) for name, row in variants.items()},
