@@ -52,38 +52,27 @@ class DType(NamedTuple):
     bits: int
 
 
-def _integers() -> tuple[DType, ...]:
-    sizes = (1, 2, 4, 8, 16, 32, 64)
-    return tuple(
-        DType(f"{kind[0]}{bits}", f"{kind}{bits}", bits)
-        for kind in ("int", "uint")
-        for bits in sizes
-    )
-
-
-def _small_floats() -> tuple[DType, ...]:
-    kinds = (
-        (8, "e4m3fn e5m2 e4m3b11fnuz e4m3fnuz e5m2fnuz e4m3 e3m4 e8m0fnu"),
-        (6, "e2m3fn e3m2fn"),
-        (4, "e2m1fn"),
-    )
-    return tuple(
-        DType(f"f{bits}{kind}", f"float{bits}_{kind}", bits)
-        for bits, names in kinds
-        for kind in names.split()
-    )
-
-
+_INTEGER_BITS = (1, 2, 4, 8, 16, 32, 64)
+_SMALL_FLOATS = (
+    (8, "e4m3fn e5m2 e4m3b11fnuz e4m3fnuz e5m2fnuz e4m3 e3m4 e8m0fnu"),
+    (6, "e2m3fn e3m2fn"),
+    (4, "e2m1fn"),
+)
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
         DType("bool", "bool_", 8),
-        *_integers(),
+        *(DType(f"i{bits}", f"int{bits}", bits) for bits in _INTEGER_BITS),
+        *(DType(f"u{bits}", f"uint{bits}", bits) for bits in _INTEGER_BITS),
         DType("f16", "float16", 16),
         DType("bf16", "bfloat16", 16),
         DType("f32", "float32", 32),
         DType("f64", "float64", 64),
-        *_small_floats(),
+        *(
+            DType(f"f{bits}{kind}", f"float{bits}_{kind}", bits)
+            for bits, kinds in _SMALL_FLOATS
+            for kind in kinds.split()
+        ),
         DType("c64", "complex64", 64),
         DType("c128", "complex128", 128),
     )
@@ -300,20 +289,22 @@ def resolve_array(text: str, params: Mapping[str, Value] | None = None) -> Array
 def array_tree(tree: Any, *, in_call: bool = False) -> Any:
     """Replace each array notation in a tree with an `ArraySpec`.
 
-    The arguments of a `$call` (`in_call`) can also contain other text, which never looks like an
-    array.
+    The arguments of a `$call` (`in_call`) can also contain other values and other text, which never
+    looks like an array.
 
     Raises:
-        SpecError: as `resolve_array`.
+        SpecError: as `resolve_array`, or a value is neither an array nor null.
     """
-    if isinstance(tree, str):
-        return resolve_array(tree) if not in_call or looks_like_array(tree) else tree
     if isinstance(tree, list):
         return [array_tree(item, in_call=in_call) for item in tree]
     if isinstance(tree, dict):
-        inside = in_call or "$call" in tree
+        inside = in_call or "$call" in tree or "$ref" in tree
         return {key: array_tree(item, in_call=inside) for key, item in tree.items()}
-    return tree
+    if tree is None or (in_call and not (isinstance(tree, str) and looks_like_array(tree))):
+        return tree
+    if not isinstance(tree, str):
+        raise SpecError(f"{show(tree)} is not an array.")
+    return resolve_array(tree)
 
 
 def _parse_dimension(text: str, notation: str) -> Template:

@@ -6,10 +6,10 @@ of fields never give the same input.
 
 Untrusted JSON is bounded in size, depth, and numbers. The functions `as_…` return a value if it has
 the required type, and raise TypeError otherwise. `read` checks each field of a data class against
-its declared type. A `Natural` is at least 0 and a `Positive` at least 1; both are below 2^63. In a
-union of data classes, the field `kind` has the class's name in lower case. A module with such
-classes must not import `annotations` from `__future__`: evaluating types from text would take
-milliseconds.
+its declared type. A `Natural` is at least 0 and a `Positive` at least 1; both are below 2^63. A
+`Number` is at least 0. In a union of data classes, the field `kind` has the class's name in lower
+case. A module with such classes must not import `annotations` from `__future__`: evaluating types
+from text would take milliseconds.
 """
 
 from __future__ import annotations
@@ -177,8 +177,12 @@ def fault(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
+Scalar = str | int | float | bool | None
+"""A value that an id shows unchanged."""
+
 Natural = Annotated[int, "from 0"]
 Positive = Annotated[int, "from 1"]
+Number = int | float
 
 _Reader = Callable[[object], Any]
 _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
@@ -220,13 +224,14 @@ def _reader(kind: Any) -> _Reader:
     if origin is list or Ellipsis in parts:
         return partial(_sequence, origin, _reader(parts[0]))
     if origin is tuple:
-        return partial(_row, tuple, [_reader(part) for part in parts])
+        return partial(_row, tuple, [_reader(part) for part in parts], 0)
     if issubclass(kind, tuple):
-        return partial(_row, kind._make, [_reader(part) for part in kind.__annotations__.values()])
-    readers = {name: _reader(hint) for name, hint in kind.__annotations__.items()}
+        readers = [_reader(part) for part in kind.__annotations__.values()]
+        return partial(_row, lambda values: kind(*values), readers, len(kind._field_defaults))
+    named = {name: _reader(hint) for name, hint in kind.__annotations__.items()}
     known = fields(kind) if is_dataclass(kind) else ()
-    optional = {field.name for field in known if field.default is not MISSING}
-    return partial(_record, kind, readers, [name for name in readers if name not in optional])
+    needed = {own.name for own in known if own.default is own.default_factory is MISSING}
+    return partial(_record, kind, named, [name for name in named if name in needed or not known])
 
 
 def _record(
@@ -269,11 +274,13 @@ def _mapping(reader: _Reader, data: object) -> object:
     return {name: reader(value) for name, value in as_object(data).items()}
 
 
-def _row(make: Callable[[Any], object], readers: Sequence[_Reader], data: object) -> object:
+def _row(
+    make: Callable[[Any], object], readers: Sequence[_Reader], optional: int, data: object
+) -> object:
     values = as_list(data)
-    if len(values) != len(readers):
+    if not len(readers) - optional <= len(values) <= len(readers):
         raise TypeError(f"expected {len(readers)} values, got {len(values)}")
-    return make(reader(value) for reader, value in zip(readers, values, strict=True))
+    return make(reader(value) for reader, value in zip(readers, values, strict=False))
 
 
 def _optional(reader: _Reader, data: object) -> object:
@@ -298,6 +305,18 @@ def _positive(data: object) -> int:
     raise TypeError(f"expected a whole number from 1, got {_short(data)}")
 
 
+def _figure(data: object) -> Number:
+    if type(data) in (int, float) and data >= 0:  # type: ignore[operator]
+        return data  # type: ignore[return-value]
+    raise TypeError(f"expected a number from 0, got {_short(data)}")
+
+
+def _scalar(data: object) -> Scalar:
+    if data is None or isinstance(data, str | int | float | bool):
+        return data
+    raise TypeError(f"{_short(data)} is not the value of a parameter")
+
+
 def _short(value: object) -> str:
     return repr(value)[:80]
 
@@ -307,6 +326,8 @@ _PLAIN: Mapping[Any, _Reader] = {
     bool: as_flag,
     str: as_text,
     Any: lambda data: data,
+    Scalar: _scalar,
     Natural: _natural,
     Positive: _positive,
+    Number: _figure,
 }

@@ -10,8 +10,6 @@ Corresponding Driver Versions" in the CUDA release notes.
 `resolve_target` finds the model for a name in a spec.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,6 +17,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pallasc.errors import CorruptError, Location, SpecError
+from pallasc.specs.canonical import Number, Positive, fault, read
 from pallasc.specs.spelling import one_of, suggestion
 
 ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
@@ -116,15 +115,15 @@ class Target:
 
     name: str
     arch: str
-    sm_count: int
-    smem_optin_bytes: int
-    smem_per_sm_bytes: int
-    threads_per_sm: int
-    fpus_per_sm: int
-    memory_bandwidth_bytes_per_s: int
-    l2_bytes: int
-    clock_ghz: int | float
-    memory_bytes: int
+    sm_count: Positive
+    smem_optin_bytes: Positive
+    smem_per_sm_bytes: Positive
+    threads_per_sm: Positive
+    fpus_per_sm: Positive
+    memory_bandwidth_bytes_per_s: Positive
+    l2_bytes: Positive
+    clock_ghz: Number
+    memory_bytes: Positive
     description: str
 
     @property
@@ -179,17 +178,13 @@ def target_of_record(record: Mapping[str, object]) -> Target:
     Raises:
         CorruptError: a field is missing, unknown, or has the wrong type.
     """
-    expected = {field.name for field in fields(Target)}
-    for name in sorted(expected ^ record.keys()):
-        problem = "lacks" if name in expected else "has the unknown field"
-        raise CorruptError(f"the artifact's target {problem} {name[:80]!r}")
-    for name, value in record.items():
-        is_number = type(value) is int or (type(value) is float and name == "clock_ghz")
-        if not (is_number and value > 0 if name in FIGURES else type(value) is str):  # type: ignore[operator]
-            raise CorruptError(f"the artifact's target has {name} {str(value)[:80]!r}")
+    try:
+        target: Target = read(Target, record)
+    except (LookupError, TypeError) as error:
+        raise CorruptError(f"the artifact's target is damaged: {fault(error)}") from error
     if ARCH.fullmatch(str(record["arch"])) is None:
         raise CorruptError(f"the artifact's target has arch {str(record['arch'])[:80]!r}")
-    return Target(**record)  # type: ignore[arg-type]
+    return target
 
 
 def _parts(arch: str) -> re.Match[str]:
@@ -270,20 +265,6 @@ _BUILT_IN = (
 )  # fmt: skip
 
 
-def _built_in(
-    name: str,
-    arch: str,
-    description: str,
-    sm_count: int,
-    memory_bandwidth_bytes_per_s: int,
-    l2_bytes: int,
-    clock_ghz: float,
-    memory_bytes: int,
-) -> Target:
-    device = memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes
-    return Target(name, arch, sm_count, *_MULTIPROCESSORS[arch], *device, description)
-
-
 ARCHITECTURES: Mapping[tuple[int, int], Architecture] = MappingProxyType(
     {row.capability: row for row in _ROWS}
 )
@@ -297,7 +278,14 @@ DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
 )
 """The architectures that pallasc compiles for, and the model that each bare name means."""
 
-MODELS: Mapping[str, Target] = MappingProxyType({row[0]: _built_in(*row) for row in _BUILT_IN})
+MODELS: Mapping[str, Target] = MappingProxyType(
+    {
+        name: Target(
+            name, arch, count, *_MULTIPROCESSORS[arch], bandwidth, l2, clock, memory, description
+        )
+        for name, arch, description, count, bandwidth, l2, clock, memory in _BUILT_IN
+    }
+)
 """Every built-in model by name, older architectures first."""
 
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(

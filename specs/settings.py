@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import FLAG, Field, Locate, PathParts, Place, choice, text
+from pallasc.specs.fields import FLAG, Field, Locate, PathParts, Place, Record, choice, text
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
@@ -159,14 +159,11 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     for key in table:
         if key not in BUILD_KEYS and key not in _OF_HOOKS:
             raise at.unknown("key", key, [*BUILD_KEYS, *_OF_HOOKS])
-    values = {
-        field.name: field.kind.read(table[field.name], at.child(field.name))
-        for field in FIELDS
-        if field.name in table
-    }
+    names = {field.name for field in FIELDS}
+    values = Record(FIELDS).read({key: table[key] for key in table if key in names}, at)
     where = {name: at.child(name).location for name in values}
     named = {name.replace("-", "_"): value for name, value in values.items()}
-    return BuildSettings(**named, where=where)  # type: ignore[arg-type]
+    return BuildSettings(**named, where=where)
 
 
 def cache_salt(environ: Mapping[str, str], folder: str | Path = ".") -> str:

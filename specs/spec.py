@@ -22,7 +22,8 @@ from pallasc.specs.spelling import show
 from pallasc.specs.templates import Scalar, Value
 
 if TYPE_CHECKING:
-    from pallasc.specs.program import Program, Programs
+    from pallasc.specs.fields import Place
+    from pallasc.specs.machine import Program, Programs
     from pallasc.specs.tuning import Tune, Tuning
 
     ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     """All arguments: by name, or by position."""
 else:
     ArgTree = Args = Any  # for msgspec, which has no recursive types
-    Program = Programs = Tune = Tuning = Any  # most specs need none of these modules
+    Place = Program = Programs = Tune = Tuning = Any  # most specs need none of these modules
 
 MOST_DEVICES = 256
 """Maximum number of devices in a mesh."""
@@ -137,7 +138,7 @@ class Spec(Struct, frozen=True, eq=False):
         program: the fields of a program; None for a kernel.
         location: position of the declaration.
         base_dir: absolute folder of the spec file; not part of any key.
-        locations: positions of the fields, by dotted path (`args.a`, `exclude.0`).
+        places: place of each field in a YAML file, by name; empty for Python specs, and in workers.
     """
 
     name: str
@@ -163,7 +164,7 @@ class Spec(Struct, frozen=True, eq=False):
     vmap: str | None = None
     tune: Tune | None = None
     program: Programs | None = None
-    locations: Mapping[str, Location] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and _without_places(self) == _without_places(other)
@@ -175,11 +176,7 @@ class Spec(Struct, frozen=True, eq=False):
 
     def where(self, *path: str | int) -> Location:
         """Return the position of a field, or of its nearest ancestor that has one."""
-        for length in range(len(path), 0, -1):
-            place = self.locations.get(".".join(map(str, path[:length])))
-            if place is not None:
-                return place
-        return self.location
+        return _position(self, path)
 
 
 class Variant(Struct, frozen=True, eq=False):
@@ -205,7 +202,7 @@ class Variant(Struct, frozen=True, eq=False):
         vmap: as in `Spec`.
         program: the fields of a program; None for a kernel.
         tuning: its data from a table; None if nothing is tuned, and in workers.
-        locations: as in `Spec`; empty in workers.
+        places: as in `Spec`.
     """
 
     name: str
@@ -226,16 +223,15 @@ class Variant(Struct, frozen=True, eq=False):
     vmap: str | None = None
     program: Program | None = None
     tuning: Tuning | None = None
-    locations: Mapping[str, Location] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Variant) and _without_places(self) == _without_places(other)
 
     def where(self, path: str) -> Location:
         """Return the position of a field such as `static.tile`, or of its nearest ancestor."""
-        while path and path not in self.locations:
-            path = path.rpartition(".")[0]
-        return self.locations[path] if path else self.location
+        parts = path.split(".")
+        return _position(self, tuple(int(p) if p.isdecimal() else p for p in parts))
 
     @property
     def id(self) -> str:
@@ -281,7 +277,12 @@ class Variant(Struct, frozen=True, eq=False):
 
 
 def _without_places(item: Spec | Variant) -> dict[str, object]:
-    return {**asdict(item), "locations": None}
+    return {**asdict(item), "places": None}
+
+
+def _position(item: Spec | Variant, path: tuple[str | int, ...]) -> Location:
+    place = item.places.get(str(path[0])) if path else None
+    return item.location if place is None else place.below(path[1:]).location
 
 
 def plain_args(tree: Args | ArgTree, *, in_order: bool = False) -> Value:
@@ -355,7 +356,8 @@ def checked_mesh(mesh: Mapping[str, int] | None) -> Mesh:
 
 def spec_to_json(spec: Spec) -> dict[str, object]:
     """Return a spec as plain data."""
-    data: dict[str, object] = msgspec.to_builtins(spec, enc_hook=dict)  # other kinds of mappings
+    data: dict[str, object] = msgspec.to_builtins(replace(spec, places={}))
+    del data["places"]
     return data
 
 
@@ -367,7 +369,7 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
     """
     spec = msgspec.convert(data, Spec)
     if spec.program is not None:
-        from pallasc.specs.program import Programs
+        from pallasc.specs.machine import Programs
 
         return replace(spec, program=msgspec.convert(spec.program, Programs))
     if spec.tune is None:
@@ -383,7 +385,7 @@ def variant_to_json(variant: Variant) -> dict[str, object]:
     check = variant.check
     if check is not None:
         check = replace(check, args=plain_args(check.args, in_order=True))
-    plain = replace(variant, args=args, check=check, tuning=None, locations={})
+    plain = replace(variant, args=args, check=check, tuning=None, places={})
     data: dict[str, object] = msgspec.to_builtins(plain)
     return data
 
@@ -400,6 +402,6 @@ def variant_from_json(data: Mapping[str, Any]) -> Variant:
     variant = msgspec.convert({**data, "args": array_tree(data["args"]), "check": check}, Variant)
     if variant.program is None:
         return variant
-    from pallasc.specs.program import Program
+    from pallasc.specs.machine import Program
 
     return replace(variant, program=msgspec.convert(variant.program, Program))

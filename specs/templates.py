@@ -19,20 +19,16 @@ the SHA-256 of the value's canonical JSON.
 from __future__ import annotations
 
 import ast
-import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import SpecError
+from pallasc.specs.canonical import Scalar as Scalar
 from pallasc.specs.canonical import canonical_json, digest, plain
 from pallasc.specs.spelling import shortened, show, suggestion
-
-Scalar = str | int | float | bool | None
-"""A value that an id shows unchanged."""
-
 
 if TYPE_CHECKING:
     Value = Scalar | list["Value"] | dict[str, "Value"]
@@ -153,20 +149,12 @@ def _parse_parts(text: str) -> Template:
             parts.append(_parse_expression(piece[1:-1].strip()))
         elif piece:
             parts.append(piece[0] if piece in ("{{", "}}") else piece)
-    return Template(text, tuple(_joined(parts)))
+    return Template(text, tuple(parts))
 
 
 def is_template(text: str) -> bool:
     """Return True if the text contains a brace."""
     return "{" in text or "}" in text
-
-
-def _joined(parts: list[str | Expression]) -> Iterator[str | Expression]:
-    for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, str)):
-        if is_text:
-            yield "".join(part for part in group if isinstance(part, str))
-        else:
-            yield from group
 
 
 @lru_cache(maxsize=4096)

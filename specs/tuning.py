@@ -6,26 +6,25 @@ parameters that change only its speed. A table row selects values of the tuned p
 value that names its bucket: a power of two (`pow2`), or one of the edges listed in the spec.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pallasc.errors import Location
 from pallasc.specs.canonical import (
-    as_flag,
-    as_list,
+    Natural,
+    Number,
+    Scalar,
     as_object,
-    as_text,
-    as_whole,
     canonical_text,
     plain,
+    read,
+    read_known,
 )
 from pallasc.specs.gpus import MODELS, device_names
-from pallasc.specs.templates import Scalar, Value
+from pallasc.specs.templates import Value
 
 POW2 = "pow2"
 """Buckets that end at powers of two."""
@@ -42,7 +41,8 @@ How = Literal["row", "bucket", "default"]
 _LARGEST = 2**63 - 1
 
 
-class Measured(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Measured:
     """Measurements of a variant.
 
     Attributes:
@@ -55,30 +55,18 @@ class Measured(NamedTuple):
         date: date of the measurement, `2026-11-23`; empty if unknown.
     """
 
-    us: float
-    spread_percent: float = 0.0
-    rounds: int = 0
+    us: Number
+    spread_percent: Number = 0.0
+    rounds: Natural = 0
     device: str = ""
     driver: str = ""
-    clock_mhz: int | None = None
+    clock_mhz: Natural | None = None
     date: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the known figures."""
-        known, unknown = self._asdict(), self._field_defaults
-        return {name: own for name, own in known.items() if own != unknown.get(name)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> Measured:
-        """Parse figures from JSON; other fields are ignored.
-
-        Raises:
-            LookupError, TypeError, ValueError: the data is malformed.
-        """
-        read: dict[str, Any] = {
-            name: check(data[name]) for name, check in _FIGURES.items() if name in data
-        }
-        return cls(**read)
+        known = {own.name: (getattr(self, own.name), own.default) for own in fields(self)}
+        return {name: value for name, (value, unknown) in known.items() if value != unknown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +168,7 @@ class Tuning:
         return {"by": list(self.by), "over": list(self.over), **changed}
 
     @classmethod
-    def from_json(cls, value: object, params: Mapping[str, Scalar]) -> Tuning:
+    def from_json(cls, value: object, params: Mapping[str, Scalar]) -> "Tuning":
         """Parse the form used in a bundle's entry.
 
         Args:
@@ -190,31 +178,43 @@ class Tuning:
         Raises:
             LookupError, TypeError, ValueError: the data is malformed.
         """
-        data = as_object(value)
-        by = tuple(map(as_text, as_list(data["by"])))
-        over = tuple(map(as_text, as_list(data["over"])))
-        if missing := [name for name in (*by, *over) if name not in params]:
+        own: _TuneJson = read_known(_TuneJson, value)
+        if missing := [name for name in (*own.by, *own.over) if name not in params]:
             raise ValueError(f"it has no parameter {missing[0]}")
-        rounding = as_text(data.get("round", "up"))
-        if rounding not in ("up", "down"):
-            raise ValueError(f"{rounding!r} is not a rounding")
-        use = {name: params[name] for name in over}
-        rows = as_list(data.get("rows", []))
+        use = {name: params[name] for name in own.over}
         return cls(
-            by=by,
-            over=over,
-            buckets={
-                name: buckets_from(own) for name, own in as_object(data.get("buckets", {})).items()
-            },
-            rounding="up" if rounding == "up" else "down",
-            pad={
-                name: {path: as_whole(axis) for path, axis in as_object(own).items()}
-                for name, own in as_object(data.get("pad", {})).items()
-            },
-            is_default=as_flag(data.get("default", False)),
-            rows=tuple(_row_from(row, len(by), use) for row in rows),
-            rank=as_whole(data.get("rank", 0)),
+            by=own.by,
+            over=own.over,
+            buckets={name: buckets_from(edges) for name, edges in own.buckets.items()},
+            rounding=own.round,
+            pad=own.pad,
+            is_default=own.default,
+            rows=tuple(_row_from(row, len(own.by), use) for row in own.rows),
+            rank=own.rank,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _TuneJson:
+    """The form of `Tuning` in a bundle's entry."""
+
+    by: tuple[str, ...]
+    over: tuple[str, ...]
+    buckets: Mapping[str, Any] = field(default_factory=dict)
+    pad: Mapping[str, Mapping[str, Natural]] = field(default_factory=dict)
+    round: Rounding = "up"
+    default: bool = False
+    rows: tuple[Any, ...] = ()
+    rank: Natural = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _RowJson:
+    """The form of a row there, without its figures."""
+
+    gpu: str
+    key: tuple[Scalar, ...]
+    source: str = ""
 
 
 def chosen_by(
@@ -339,7 +339,7 @@ def buckets_from(value: object) -> Buckets:
     """
     if value == POW2:
         return "pow2"
-    edges = tuple(map(as_whole, as_list(value)))
+    edges: tuple[int, ...] = read(tuple[int, ...], value)
     if not edges or any(a >= b for a, b in pairwise(edges)):
         raise ValueError(f"{str(edges)[:80]} are not ascending edges")
     if not -_LARGEST <= edges[0] <= edges[-1] <= _LARGEST:
@@ -381,17 +381,6 @@ def tuned_digest_text(tuning: Tuning, rows: Sequence[Row]) -> str:
     return canonical_text({**spec, "default": tuning.default, "rows": listed})
 
 
-def as_number(value: object) -> float:
-    """Check and return a non-negative number.
-
-    Raises:
-        TypeError: it is anything else.
-    """
-    if type(value) not in (int, float) or not value >= 0:  # type: ignore[operator]
-        raise TypeError(f"expected a number from 0, got {repr(value)[:80]}")
-    return float(value)  # type: ignore[arg-type]
-
-
 def _row_json(row: Row) -> dict[str, object]:
     return {
         "gpu": row.gpu,
@@ -402,37 +391,12 @@ def _row_json(row: Row) -> dict[str, object]:
 
 
 def _row_from(value: object, length: int, use: dict[str, Scalar]) -> Row:
-    data = as_object(value)
-    key = tuple(map(as_scalar, as_list(data["key"])))
-    if len(key) != length:
-        raise ValueError(f"the key of a row has {len(key)} values, not {length}")
-    source = as_text(data.get("source", ""))
-    measured = Measured.from_json(data) if "us" in data else None
-    return Row(as_text(data["gpu"]), key, use, None, source, measured)
-
-
-def as_scalar(value: object) -> Scalar:
-    """Check and return the value of a parameter.
-
-    Raises:
-        TypeError: it is anything else.
-    """
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise TypeError(f"{str(value)[:80]} is not the value of a parameter")
+    own: _RowJson = read_known(_RowJson, value)
+    if len(own.key) != length:
+        raise ValueError(f"the key of a row has {len(own.key)} values, not {length}")
+    measured = read_known(Measured, value) if "us" in as_object(value) else None
+    return Row(own.gpu, own.key, use, None, own.source, measured)
 
 
 def _number(value: Scalar) -> float:
     return float(value) if isinstance(value, int | float) else -1.0
-
-
-_FIGURES: Mapping[str, Callable[[object], object]] = {
-    "us": as_number,
-    "spread_percent": as_number,
-    "rounds": as_whole,
-    "device": as_text,
-    "driver": as_text,
-    "clock_mhz": as_whole,
-    "date": as_text,
-}
-"""Check of each field of `Measured`."""

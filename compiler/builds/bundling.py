@@ -301,8 +301,7 @@ class Differences(NamedTuple):
 
 
 _UNDECIDING = frozenset(
-    {"base_dir", "budget", "check", "location", "locations"}
-    | {"reference", "table", "tolerance", "vmap"}
+    {"base_dir", "budget", "check", "location"} | {"reference", "table", "tolerance", "vmap"}
 )
 """Fields of a spec that do not affect compilations."""
 

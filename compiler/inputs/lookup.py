@@ -35,7 +35,7 @@ from pallasc.specs.entries import Entry, parse_entry
 from pallasc.specs.spec import Variant, plain_args
 
 if TYPE_CHECKING:
-    from pallasc.specs.program import Program
+    from pallasc.specs.machine import Program
 
 # ---- request keys
 

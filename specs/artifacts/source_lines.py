@@ -26,21 +26,13 @@ Its addresses are relative to the start of the kernel's code.
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.cubin import Elf
-from pallasc.specs.canonical import (
-    Natural,
-    as_list,
-    as_object,
-    canonical_json,
-    fault,
-    parse_json,
-    read,
-)
+from pallasc.specs.canonical import Natural, canonical_json, fault, parse_json, read
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20
@@ -190,16 +182,7 @@ def to_json(lines: SourceLines) -> bytes:
             "files": [{**asdict(file), "text": _excerpts(file.text)} for file in lines.files],
             "frames": [[files[frame.file], frame.line, frame.function] for frame in frames],
             "stacks": [[numbers[frame] for frame in stack] for stack in lines.stacks],
-            "kernels": [
-                asdict(
-                    replace(
-                        kernel,
-                        ptx_lines=_runs(kernel.ptx_lines),
-                        ptx_stacks=_runs(kernel.ptx_stacks),
-                    )
-                )
-                for kernel in lines.kernels
-            ],
+            "kernels": [asdict(_with_values(kernel, _runs)) for kernel in lines.kernels],
         }
     )
 
@@ -214,52 +197,58 @@ def from_json(data: bytes) -> SourceLines:
         raise CorruptError(f"source lines of {len(data)} bytes: too many")
     body = parse_json(data)
     try:
-        return _source_lines(as_object(body))
+        return _source_lines(read(_Record, body))
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(
             f"the source lines of an artifact are damaged: {fault(error)}"
         ) from error
 
 
-def _source_lines(body: Mapping[str, object]) -> SourceLines:
-    if body["schema"] != SCHEMA:
-        raise ValueError(f"schema {body['schema']!r} instead of {SCHEMA}")
-    files = tuple(map(_file, as_list(body["files"])))
-    frames = [
-        Frame(files[file].name, line, function)
-        for file, line, function in read(tuple[tuple[Natural, Natural, str], ...], body["frames"])
-    ]
-    stacks = read(tuple[tuple[Natural, ...], ...], body["stacks"])
-    # In JSON, a kernel has runs instead of values. A few bytes can expand to any number.
-    kernels: tuple[KernelLines, ...] = read(tuple[KernelLines, ...], body["kernels"])
-    runs = [runs for kernel in kernels for runs in (kernel.ptx_lines, kernel.ptx_stacks)]
+@dataclass(frozen=True, slots=True)
+class _FileRecord:
+    name: str
+    place: Place
+    digest: str
+    text: tuple[tuple[Natural, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    schema: int
+    files: tuple[_FileRecord, ...]
+    frames: tuple[tuple[Natural, Natural, str], ...]
+    stacks: tuple[tuple[Natural, ...], ...]
+    kernels: tuple[KernelLines, ...]  # with runs instead of values
+
+
+def _source_lines(record: _Record) -> SourceLines:
+    if record.schema != SCHEMA:
+        raise ValueError(f"schema {record.schema} instead of {SCHEMA}")
+    files = tuple(map(_file, record.files))
+    frames = [Frame(files[file].name, line, function) for file, line, function in record.frames]
+    runs = [runs for kernel in record.kernels for runs in (kernel.ptx_lines, kernel.ptx_stacks)]
+    # A few bytes can expand to any number of values.
     if any(len(each) % 2 for each in runs) or sum(sum(each[::2]) for each in runs) > _MOST_RUNS:
         raise ValueError("runs of a wrong length")
     return SourceLines(
-        tuple(
-            replace(
-                kernel,
-                ptx_lines=_unrolled(kernel.ptx_lines),
-                ptx_stacks=_unrolled(kernel.ptx_stacks),
-            )
-            for kernel in kernels
-        ),
-        tuple(tuple(frames[number] for number in stack) for stack in stacks),
+        tuple(_with_values(kernel, _unrolled) for kernel in record.kernels),
+        tuple(tuple(frames[number] for number in stack) for stack in record.stacks),
         files,
     )
 
 
-def _file(value: object) -> SourceFile:
-    file = as_object(value)
-    text: dict[int, str] = {}
-    for first, shown in read(tuple[tuple[Natural, tuple[str, ...]], ...], file["text"]):
-        text.update(enumerate(shown, first))
+def _with_values(
+    kernel: KernelLines, change: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> KernelLines:
+    lines, stacks = change(kernel.ptx_lines), change(kernel.ptx_stacks)
+    return replace(kernel, ptx_lines=lines, ptx_stacks=stacks)
+
+
+def _file(own: _FileRecord) -> SourceFile:
+    text = {line: shown for first, lines in own.text for line, shown in enumerate(lines, first)}
     if any("\n" in line or "\r" in line for line in text.values()):
         raise ValueError("a line of source has several lines")
-    name, place, digest = read(
-        tuple[str, Place, str], [file[key] for key in ("name", "place", "digest")]
-    )
-    return SourceFile(name, place, digest, text)
+    return SourceFile(own.name, own.place, own.digest, text)
 
 
 def _excerpts(text: Mapping[int, str]) -> list[list[object]]:

@@ -205,8 +205,8 @@ class Bundle:
         Raises:
             CorruptError: entry, record, and blobs do not match.
         """
+        record, rows = self._parts(entry)
         with self.reader.naming():
-            record, rows = self._parts(entry)
             shipped = {row.digest.hex(): row for row in rows.values() if row is not None}
             artifact = Artifact(
                 _shipped_record(entry, record, rows), lambda key: self._content(shipped[key])
@@ -215,15 +215,9 @@ class Bundle:
         artifact.find_source_lines = partial(self._source_lines, entry)
         return artifact
 
-    def record(self, entry: Entry) -> ArtifactRecord:
-        """Return the artifact's record as it was compiled; its digest is `entry.digest`."""
-        with self.reader.naming():
-            return self._record(entry)
-
     def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
         """Return the shipped blob for each digest in the record, None for one that was left out."""
-        with self.reader.naming():
-            return self._parts(entry)[1]
+        return self._parts(entry)[1]
 
     def rows(self, entry: Entry) -> list[BlobRow]:
         """Return the rows of all blobs of an entry, each once."""
@@ -247,8 +241,7 @@ class Bundle:
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
         """Yield entries, by default all, as items for writing another bundle."""
         for entry in self.entries() if entries is None else entries:
-            with self.reader.naming():
-                record, rows = self._parts(entry)
+            record, rows = self._parts(entry)
             yield Item(
                 entry.name,
                 dict(entry.params),
@@ -306,30 +299,32 @@ class Bundle:
         with self.reader.naming():
             return from_json(data)
 
-    def _record(self, entry: Entry) -> ArtifactRecord:
-        """Return the record of an entry as it was compiled.
+    def record(self, entry: Entry) -> ArtifactRecord:
+        """Return the artifact's record as it was compiled; its digest is `entry.digest`.
 
         Raises:
             CorruptError: it is not the record of this entry.
         """
-        row = self.reader.row(entry.record)
-        if row.kind is not Kind.RECORD or row.digest.hex() != entry.digest:
-            raise CorruptError(f"{entry.id} names blob {entry.record}, which is not its record")
-        if row.size > MAX_RECORD_BYTES:
-            raise CorruptError(f"the record of {entry.id} has {row.size} bytes")
-        data = self.reader.content(entry.record)
-        stored: Any = parse_json(data)
-        record = Artifact(stored, lambda key: b"").record
-        if canonical_json(record) != data:
-            raise CorruptError(f"the record of {entry.id} is not canonical JSON")
-        return record
+        with self.reader.naming():
+            row = self.reader.row(entry.record)
+            if row.kind is not Kind.RECORD or row.digest.hex() != entry.digest:
+                raise CorruptError(f"{entry.id} names blob {entry.record}, which is not its record")
+            if row.size > MAX_RECORD_BYTES:
+                raise CorruptError(f"the record of {entry.id} has {row.size} bytes")
+            data = self.reader.content(entry.record)
+            stored: Any = parse_json(data)
+            record = Artifact(stored, lambda key: b"").record
+            if canonical_json(record) != data:
+                raise CorruptError(f"the record of {entry.id} is not canonical JSON")
+            return record
 
     def _parts(self, entry: Entry) -> tuple[ArtifactRecord, dict[str, BlobRow | None]]:
         """Return the record of an entry, and the shipped blob for each of the record's blobs."""
-        record = self._record(entry)
-        if len(record["blobs"]) != len(entry.blobs):
-            raise _mismatch(entry)
-        rows = [None if n is None else self.reader.row(n) for n in entry.blobs]
+        record = self.record(entry)
+        with self.reader.naming():
+            if len(record["blobs"]) != len(entry.blobs):
+                raise _mismatch(entry)
+            rows = [None if n is None else self.reader.row(n) for n in entry.blobs]
         return record, dict(zip(sorted(record["blobs"]), rows, strict=True))
 
 

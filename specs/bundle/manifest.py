@@ -48,43 +48,41 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.bundle.format import MAX_COUNT, MAX_PROVENANCE_BYTES, pack_ends
+from pallasc.specs.bundle.format import MAX_PROVENANCE_BYTES, pack_ends
 from pallasc.specs.canonical import (
+    Natural,
+    Scalar,
     as_list,
-    as_object,
-    as_text,
-    as_whole,
     canonical_json,
     fault,
     parse_json,
+    read,
     read_known,
     variant_id,
 )
-from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Tuning, as_scalar, check_padding
+from pallasc.specs.tuning import Tuning, check_padding
 
 MOST_CHANGED = 20
 """Maximum number of recorded names of files that differed."""
 
 _CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 _MAX_RANK = 64
-_LARGEST = 2**63 - 1
 _MOST_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(NamedTuple):
     """An array of a variant's signature: `path: dtype[shape]`, row-major without a layout."""
 
     path: str
     dtype: str
-    shape: tuple[int, ...]
-    layout: tuple[int, ...] | None = None
+    shape: tuple[Natural, ...]
+    layout: tuple[Natural, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.path}: {array_text(self.dtype, self.shape, self.layout)}"
@@ -297,67 +295,64 @@ def parse_entry(text: bytes, digest_of: Callable[[int], str]) -> Entry:
     """
     key = key_of(text)
     try:
-        return _entry(key, as_object(parse_json(text[len(key) + 1 :])), digest_of)
+        about: _About = read_known(_About, parse_json(text[len(key) + 1 :]))
+        return _entry(key, about, digest_of)
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"entry {key[:80]!r} is damaged: {fault(error)}") from error
 
 
-def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], str]) -> Entry:
+@dataclass(frozen=True, slots=True)
+class _About:
+    """`about` of an entry, as parsed."""
+
+    arch: str
+    blobs: tuple[Natural | None, ...]
+    driver: Mapping[str, str]
+    inputs: tuple[Array, ...]
+    order: tuple[str, ...]
+    outputs: tuple[Array, ...]
+    record: Natural
+    lines: Natural | None = None
+    reference: Natural | None = None
+    tune: Any = None
+    vmap: str | None = None
+
+
+def _entry(key: bytes, about: _About, digest_of: Callable[[int], str]) -> Entry:
     name, target, params = key.decode().split("\0")
-    values = as_object(parse_json(params.encode()))
-    order = list(map(as_text, as_list(about["order"])))
+    values: Mapping[str, Scalar] = read(Mapping[str, Scalar], parse_json(params.encode()))
     if not (is_name(name) and is_name(target)):
         raise ValueError("a key cannot hold the name of its kernel or target")
-    if len(set(order)) != len(values) or len(order) != len(values):
+    if sorted(about.order) != sorted(values):
         raise ValueError("its order does not name each parameter once")
-    vmap = as_text(about["vmap"]) if "vmap" in about else None
-    if vmap is not None and not is_name(vmap):
+    if about.vmap is not None and not is_name(about.vmap):
         raise ValueError("its kernel for batches has no name of a kernel")
-    point = {item: as_scalar(values[item]) for item in order}
-    inputs = tuple(map(_array, as_list(about["inputs"])))
-    outputs = tuple(map(_array, as_list(about["outputs"])))
+    point = {item: values[item] for item in about.order}
+    arrays = (*about.inputs, *about.outputs)
+    for array in arrays:
+        rank = len(array.shape)
+        if rank > _MAX_RANK or sorted(array.layout or range(rank)) != list(range(rank)):
+            raise ValueError(f"{str(array)[:80]} is not an array")
     tuning = None
-    if "tune" in about:
-        tuning = Tuning.from_json(about["tune"], point)
-        shapes = {array.path: array.shape for array in (*inputs, *outputs)}
-        check_padding(tuning.pad, point, shapes)
+    if about.tune is not None:
+        tuning = Tuning.from_json(about.tune, point)
+        check_padding(tuning.pad, point, {array.path: array.shape for array in arrays})
     return Entry(
         name=name,
         params=tuple(point.items()),
         target=target,
-        arch=as_text(about["arch"]),
-        inputs=inputs,
-        outputs=outputs,
-        minimum_driver={k: as_text(v) for k, v in as_object(about["driver"]).items()},
-        record=_number(about["record"]),
-        blobs=tuple(None if item is None else _number(item) for item in as_list(about["blobs"])),
+        arch=about.arch,
+        inputs=about.inputs,
+        outputs=about.outputs,
+        minimum_driver=about.driver,
+        record=about.record,
+        blobs=about.blobs,
         digest_of=digest_of,
-        vmap=vmap,
-        lines=_number(about["lines"]) if "lines" in about else None,
+        vmap=about.vmap,
+        lines=about.lines,
         tuning=tuning,
-        reference=_number(about["reference"]) if "reference" in about else None,
+        reference=about.reference,
     )
-
-
-def _array(item: object) -> Array:
-    path, dtype, sizes, *orders = as_list(item)
-    shape = tuple(map(as_whole, as_list(sizes)))
-    if len(shape) > _MAX_RANK or not all(0 <= size <= _LARGEST for size in shape):
-        raise ValueError(f"{str(shape)[:80]} is not a shape")
-    layout = None
-    if orders:
-        (order,) = orders
-        layout = tuple(map(as_whole, as_list(order)))
-        if sorted(layout) != list(range(len(shape))):
-            raise ValueError(f"{str(layout)[:80]} is not a layout")
-    return Array(as_text(path), as_text(dtype), shape, layout)
-
-
-def _number(value: object) -> int:
-    number = as_whole(value)
-    if not 0 <= number < MAX_COUNT:
-        raise ValueError(f"{number} is not a blob number")
-    return number
 
 
 # ---- provenance

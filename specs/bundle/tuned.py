@@ -19,28 +19,25 @@ History:
     1  the first version.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import (
-    as_list,
-    as_object,
-    as_whole,
+    Natural,
+    Number,
     canonical_json,
     canonical_text,
     fault,
     parse_json,
+    read,
 )
 from pallasc.specs.tuning import (
     Row,
     Tuning,
-    as_number,
     check_padding,
     key_text,
     row_order,
@@ -145,7 +142,8 @@ def _age(row: Row) -> tuple[str, str]:
 # ---- reference values
 
 
-class Sampled(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sampled:
     """Some elements of an output.
 
     Attributes:
@@ -153,23 +151,26 @@ class Sampled(NamedTuple):
         values: their expected values, within the tolerances.
     """
 
-    positions: tuple[int, ...]
-    values: tuple[float, ...]
+    positions: tuple[Natural, ...]
+    values: tuple[Any, ...]
 
 
-class Reference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reference:
     """Reference values that results are compared with.
 
     Attributes:
         seed: the seed of the inputs.
         rtol, atol: allowed difference of a result: `abs(a - b) <= atol + rtol * abs(b)`.
         outputs: elements of each output.
+        schema: version of the format.
     """
 
-    seed: int
-    rtol: float
-    atol: float
+    seed: Natural
+    rtol: Number
+    atol: Number
     outputs: tuple[Sampled, ...]
+    schema: int = _SCHEMA
 
 
 def pack_reference(reference: Reference) -> bytes:
@@ -178,7 +179,7 @@ def pack_reference(reference: Reference) -> bytes:
         {"positions": own.positions, "values": list(map(_json, own.values))}
         for own in reference.outputs
     ]
-    return canonical_json({"schema": _SCHEMA, **reference._asdict(), "outputs": outputs})
+    return canonical_json({**asdict(reference), "outputs": outputs})
 
 
 def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
@@ -192,31 +193,23 @@ def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
         CorruptError: they are damaged, or not for such outputs.
     """
     try:
-        value = as_object(parse_json(data))
-        if value["schema"] != _SCHEMA:
-            raise ValueError(f"schema {str(value['schema'])[:20]} instead of {_SCHEMA}")
-        outputs = as_list(value["outputs"])
-        if len(outputs) != len(shapes):
-            raise ValueError(f"they are of {len(outputs)} outputs, not {len(shapes)}")
-        return Reference(
-            seed=as_whole(value["seed"]),
-            rtol=as_number(value["rtol"]),
-            atol=as_number(value["atol"]),
-            outputs=tuple(map(_sampled, outputs, map(math.prod, shapes))),
-        )
+        own: Reference = read(Reference, parse_json(data))
+        if own.schema != _SCHEMA:
+            raise ValueError(f"schema {own.schema} instead of {_SCHEMA}")
+        if len(own.outputs) != len(shapes):
+            raise ValueError(f"they are of {len(own.outputs)} outputs, not {len(shapes)}")
+        return replace(own, outputs=tuple(map(_checked, own.outputs, map(math.prod, shapes))))
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"reference values are damaged: {fault(error)}") from error
 
 
-def _sampled(value: object, size: int) -> Sampled:
-    data = as_object(value)
-    positions = tuple(map(as_whole, as_list(data["positions"])))
-    values = tuple(map(_value, as_list(data["values"])))
+def _checked(own: Sampled, size: int) -> Sampled:
+    positions, values = own.positions, tuple(map(_value, own.values))
     if len(positions) != len(values) or len(values) > MOST_VALUES:
         raise ValueError(f"{len(positions)} positions for {len(values)} values")
     if list(positions) != sorted(set(positions)):
         raise ValueError("positions are not ascending")
-    if positions and not 0 <= positions[0] <= positions[-1] < size:
+    if positions and positions[-1] >= size:
         raise ValueError(f"position {positions[-1]} of {size} elements")
     return Sampled(positions, values)
 

@@ -62,7 +62,6 @@ def _verify(bundle: Bundle) -> None:
     is_known = reader.head.minor <= MINOR
     if is_known:
         _check_places(reader)
-    _check_keys(reader)
     users: dict[int, str] = {}
     content = content_digest(_checked(bundle, users))
     if is_known and content != reader.head.content:
@@ -107,30 +106,27 @@ def _check_places(reader: Reader) -> None:
         raise CorruptError(f"bytes {at} to {head.body_end} of it belong to nothing")
 
 
-def _check_keys(reader: Reader) -> None:
-    """Check that entries are in order, and that the catalog has the first key of each page."""
-    last = b""
+def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
+    """Yield each entry after checking all of its parts; record a user of each blob.
+
+    Entries must be in order, and the catalog must have the first key of each page.
+    """
+    reader, agreement, last = bundle.reader, Agreement(), b""
     for page in range(reader.catalog.entry_pages):
         texts = reader.entry_page(page)
         if reader.catalog.first_key(page) != key_of(texts[0]):
             raise CorruptError(f"page {page} of its entries begins with another key")
         for text in texts:
-            key = key_of(text)
-            if key <= last or parse_entry(text, reader.digest).key != key:
+            key, entry = key_of(text), parse_entry(text, reader.digest)
+            if key <= last or entry.key != key:
                 raise CorruptError(f"entry {key[:80]!r} is out of order, or not canonical")
             last = key
-
-
-def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
-    """Yield each entry after checking all of its parts; record a user of each blob."""
-    agreement = Agreement()
-    for entry in bundle.entries():
-        if fault := agreement.disagreement(entry):
-            raise CorruptError(fault)
-        _ = bundle.artifact(entry).source_lines, bundle.reference(entry)
-        for number in entry.numbers:
-            users.setdefault(number, entry.id)
-        yield entry
+            if fault := agreement.disagreement(entry):
+                raise CorruptError(fault)
+            _ = bundle.artifact(entry).source_lines, bundle.reference(entry)
+            for number in entry.numbers:
+                users.setdefault(number, entry.id)
+            yield entry
 
 
 def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:

@@ -7,13 +7,12 @@ executes the file; an ordinary import of the same file just defines functions.
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
-from typing import Any, TypeVar
+from typing import Any, Required, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -24,7 +23,7 @@ from pallasc.specs.loading.yaml_loader import SpecFile, declare_program, kernel_
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
 from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import an, show, suggestion
+from pallasc.specs.spelling import an, show
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,6 +46,7 @@ class Call:
         return f"Call({self.target!r}, {self.arguments!r})"
 
 
+@dataclass(frozen=True, slots=True)
 class Ref:
     """A static argument that is an attribute of a module: `$ref` in YAML.
 
@@ -54,13 +54,7 @@ class Ref:
         target: an entry point, or a function or class that has one.
     """
 
-    __slots__ = ("target",)
-
-    def __init__(self, target: str | Callable[..., Any], /) -> None:
-        self.target = target
-
-    def __repr__(self) -> str:
-        return f"Ref({self.target!r})"
+    target: str | Callable[..., Any]
 
 
 @dataclass(slots=True)
@@ -77,28 +71,43 @@ _collections: list[_Collection] = []
 _UNNAMED = "has no name that a worker process can import it by."
 _NAME_IT = "Define it with def at the top level of a file."
 
-_UNKNOWN_FIELD = re.compile(r"kernel\(\) got an unexpected keyword argument '(?P<field>\w+)'")
+
+class _SharedFields(TypedDict, total=False):
+    """Fields of kernels and programs."""
+
+    args: Required[Mapping[str, object] | Sequence[object]]
+    name: str | None
+    static: Mapping[str, object] | None
+    matrix: Mapping[str, Sequence[object]] | None
+    include: Sequence[Mapping[str, object]] | None
+    exclude: Sequence[Mapping[str, object]] | None
+    files: Sequence[str] | None
+    env: Sequence[str] | None
+    mesh: Mapping[str, int | str] | None
 
 
-def kernel(
-    *,
-    args: Mapping[str, object] | Sequence[object],
-    name: str | None = None,
-    static: Mapping[str, object] | None = None,
-    matrix: Mapping[str, Sequence[object]] | None = None,
-    include: Sequence[Mapping[str, object]] | None = None,
-    exclude: Sequence[Mapping[str, object]] | None = None,
-    targets: Sequence[str] | None = None,
-    reference: str | Callable[..., Any] | None = None,
-    tolerance: Mapping[str, float | str] | None = None,
-    budget: Mapping[str, int | str] | None = None,
-    files: Sequence[str] | None = None,
-    env: Sequence[str] | None = None,
-    mesh: Mapping[str, int | str] | None = None,
-    check: Mapping[str, Any] | None = None,
-    vmap: str | None = None,
-    tune: Mapping[str, Any] | None = None,
-) -> Callable[[Function], Function]:
+class KernelFields(_SharedFields, total=False):
+    """Fields of a kernel; see `kernel`."""
+
+    targets: Sequence[str] | None
+    reference: str | Callable[..., Any] | None
+    tolerance: Mapping[str, float | str] | None
+    budget: Mapping[str, int | str] | None
+    check: Mapping[str, Any] | None
+    vmap: str | None
+    tune: Mapping[str, Any] | None
+
+
+class ProgramFields(_SharedFields, total=False):
+    """Fields of a program; see `program`."""
+
+    machines: Required[Sequence[str]]
+    donate: Sequence[str] | None
+    shardings: Mapping[str, Sequence[object]] | None
+    explicit: Sequence[str] | None
+
+
+def kernel(**fields: Unpack[KernelFields]) -> Callable[[Function], Function]:
     """Declare the decorated function as a kernel; the fields are the same as in YAML.
 
     Args:
@@ -124,35 +133,19 @@ def kernel(
         SpecError: a field is wrong; raised by the decoration, and only while the file is being
             collected.
     """
-    # Nothing else is bound yet, so the locals are the arguments.
-    fields = {key: value for key, value in locals().items() if value is not None}
     found = _collected(sys._getframe(1))
 
     def register(function: Function) -> Function:
         if found is not None:
             collection, place = found
-            collection.specs.append(_declare(function, fields, place, collection.file))
+            collection.specs.append(_declare(function, {**fields}, place, collection.file))
         return function
 
     return register
 
 
 def program(
-    *,
-    args: Mapping[str, object] | Sequence[object],
-    machines: Sequence[str],
-    entry: str | Callable[..., Any] | None = None,
-    name: str | None = None,
-    static: Mapping[str, object] | None = None,
-    donate: Sequence[str] | None = None,
-    mesh: Mapping[str, int | str] | None = None,
-    shardings: Mapping[str, Sequence[object]] | None = None,
-    explicit: Sequence[str] | None = None,
-    matrix: Mapping[str, Sequence[object]] | None = None,
-    include: Sequence[Mapping[str, object]] | None = None,
-    exclude: Sequence[Mapping[str, object]] | None = None,
-    files: Sequence[str] | None = None,
-    env: Sequence[str] | None = None,
+    *, entry: str | Callable[..., Any] | None = None, **fields: Unpack[ProgramFields]
 ) -> Callable[[Function], Function]:
     """Declare the decorated function as a program for `pallasc warm`; fields as in YAML.
 
@@ -176,24 +169,21 @@ def program(
         SpecError: a field is wrong; raised by the decoration, and only while the file is being
             collected.
     """
-    # Nothing else is bound yet, so the locals are the arguments.
-    fields = {key: value for key, value in locals().items() if value is not None}
-    function = fields.pop("entry", None)
     found = _collected(sys._getframe(1))
 
     def register(function: Function | str) -> Any:
         if found is not None:
             collection, place = found
-            made = _declare(function, fields, place, collection.file, is_program=True)
+            made = _declare(function, {**fields}, place, collection.file, is_program=True)
             collection.specs.append(made)
         return function
 
-    if function is not None:
-        register(function)
+    if entry is not None:
+        register(entry)
     return register
 
 
-def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
+def declare(*, entry: str | Callable[..., Any], **fields: Unpack[KernelFields]) -> None:
     """Declare a function in another file as a kernel.
 
     A kernel declared this way does not depend on the declaring file. Adding or renaming a variant
@@ -209,11 +199,9 @@ def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
         SpecError: a field is wrong or unknown; raised only while the file is being collected.
     """
     found = _collected(sys._getframe(1))
-    if found is None:
-        return
-    collection, place = found
-    fields = {key: value for key, value in fields.items() if value is not None}
-    collection.specs.append(_declare(entry, fields, place, collection.file))
+    if found is not None:
+        collection, place = found
+        collection.specs.append(_declare(entry, {**fields}, place, collection.file))
 
 
 def _collected(frame: FrameType | None) -> tuple[_Collection, Location] | None:
@@ -249,9 +237,8 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
     try:
         load_module(path, fresh=True, shown=shown)
     except SpecError as error:
-        error.hint = error.hint or _how_to_call(error.__cause__)
-        # Python 3.13 makes the same suggestion.
-        error.message = error.message.removesuffix(f". {error.hint}")
+        if error.message.startswith("TypeError: kernel() takes 0 positional arguments"):
+            error.hint = 'Write @pallasc.kernel(args={"x": "f32[1024]"}), with keyword arguments.'
         raise
     finally:
         _collections.remove(collection)
@@ -263,15 +250,6 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
             "pallasc.declare(entry=…, args=…).",
         )
     return collection.specs
-
-
-def _how_to_call(cause: BaseException | None) -> str | None:
-    """Return a hint if the call of the decorator itself is wrong."""
-    if not isinstance(cause, TypeError) or not str(cause).startswith(f"{kernel.__name__}() "):
-        return None
-    if unknown := _UNKNOWN_FIELD.match(str(cause)):
-        return suggestion(unknown["field"], inspect.signature(kernel).parameters)
-    return 'Write @pallasc.kernel(args={"x": "f32[1024]"}), with keyword arguments alone.'
 
 
 def _declare(
@@ -286,11 +264,12 @@ def _declare(
     at = Place(lambda path, at_key: location, base_dir=str(file.parent))
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
-    name = fields.get("name", own_name)
+    name = own_name if fields.get("name") is None else fields["name"]
     if isinstance(name, str):
         name = _complete(name, at)
     at = kernel_place(at, name, entry)
-    plain = {key: _plain(value, at.child(key), file) for key, value in fields.items()}
+    given = {key: value for key, value in fields.items() if value is not None}
+    plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
     plain |= {"name": name, "entry": entry}
     if is_program:
         return declare_program(plain, at, str(file.parent))

@@ -38,8 +38,8 @@ YAML limits such keys: one with more than 1000 characters becomes "  ? key" LF "
 
 Each variant is one line, so that diffs are small and merge. The file has no checksum, which any two
 branches would both change: every line consists of digests, and a mismatch fails. The reader accepts
-any YAML with the same content, with the same restrictions as specs; it reads the form above line by
-line, without a YAML parser, which is fast even for ten thousand variants.
+only this form, with comments and empty lines between its lines, in any order. It needs no YAML
+parser, so it is fast even for ten thousand variants.
 
 History:
     1  the first version.
@@ -56,9 +56,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pallasc.errors import SpecError
-from pallasc.specs.fields import Field, MapOf, Place, Record, number, text
-from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document
+from pallasc.errors import Location, SpecError
+from pallasc.specs.loading.yaml_text import check_merged, decoded
 from pallasc.specs.resources import Resources
 from pallasc.specs.spelling import show
 from pallasc.specs.user_files import replace_file
@@ -338,44 +337,29 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-_NEWER = "this pallasc reads schemas"
-_KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
-_NUMBERS = r"(?:[a-z_]{1,20}: \d{1,18}(?:, (?!\})|(?=\})))*"
-_NUMBER = re.compile(r"([a-z_]+): (\d+)")
-_VARIANT = re.compile(
-    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})"
-    rf"(, resources: \{{{_NUMBERS}\}})?"
-    r"(?:, cost: (\d{1,9}(?:\.\d{1,9})?))?\}\n",
-    re.MULTILINE,
+_HEX = "[0-9A-F]"
+_CHARACTER = rf'[^"\\]|\\["\\]|\\U(?!0000D[89A-F])00(?:0{_HEX}|10){_HEX}{{4}}'
+_NAME = rf'(?:(?P<plain>{PLAIN})|"(?P<quoted>(?:{_CHARACTER})+)")'
+_NUMBERS = "".join(
+    rf"(?:{name}: (?P<{name}>\d{{1,18}})(?:, (?!\}})|(?=\}})))?" for name in Resources._fields
 )
-_COMPONENT = re.compile(
-    rf'^  {_KEY}: \{{(?:version: "([^"\\\n]*)", )?digest: ({DIGEST})\}}\n', re.MULTILINE
-)
-_TABLE = re.compile(rf"^  {_KEY}: ({DIGEST})\n", re.MULTILINE)
-_MOST_VALUES = 10_000_000
-"""Maximum number of values in a lock, which has an entry for each variant its user compiles."""
-
-_ANY = text("text", r"[\s\S]*")
-_DIGEST = text("a digest of 64 hexadecimal digits", DIGEST)
-_COMPONENT_FIELDS = Record(
-    (Field("version", _ANY, "For people."), Field("digest", _DIGEST, "", True))
-)
-_RESOURCES = Record(tuple(Field(name, number(), name) for name in Resources._fields))
-_ENTRY = Record(
-    (
-        *(Field(name, _DIGEST, name, True) for name in Entry._fields),
-        Field("resources", _RESOURCES, "Numbers."),
-        Field("cost", number(whole=False), "Seconds."),
-    )
-)
-_FILE = Record(
-    (
-        Field("schema", number(), "Version of the format.", True),
-        Field("toolchain", MapOf(_ANY, _COMPONENT_FIELDS, "components", 0), "The tools.", True),
-        Field("tables", MapOf(_ANY, _DIGEST, "tables", 0), "Tables of tuned kernels."),
-        Field("variants", MapOf(_ANY, _ENTRY, "variants", 0), "The variants.", True),
-    )
-)
+_ESCAPE = re.compile(r"\\(?:U([0-9A-F]{8})|(.))")
+_LONG_KEY = re.compile(r"^  \? (.*)\n  : ", re.MULTILINE)
+_SCHEMA = re.compile(r"schema: (.*)")
+_SECTION = re.compile(r"(toolchain|tables|variants):(?: \{\})?")
+_ROWS = {
+    "": re.compile(r"(?!)"),
+    "toolchain": re.compile(
+        rf'  {_NAME}: \{{(?:version: "(?P<version>(?:{_CHARACTER})*)", )?'
+        rf"digest: (?P<digest>{DIGEST})\}}"
+    ),
+    "tables": re.compile(rf"  {_NAME}: (?P<digest>{DIGEST})"),
+    "variants": re.compile(
+        rf"  {_NAME}: \{{action: (?P<action>{DIGEST}), artifact: (?P<artifact>{DIGEST}), "
+        rf"request: (?P<request>{DIGEST})(?P<resources>, resources: \{{{_NUMBERS}\}})?"
+        r"(?:, cost: (?P<cost>\d{1,9}(?:\.\d{1,9})?))?\}"
+    ),
+}
 
 
 def read_lock(path: Path) -> Lock | None:
@@ -401,7 +385,7 @@ def _restore(file: str) -> str:
 
 
 def parse_lock(text: str, file: str) -> Lock:
-    """Parse the text of a lock file.
+    """Parse the text of a lock file; comments and empty lines are ignored.
 
     Args:
         text: content of the file.
@@ -411,73 +395,53 @@ def parse_lock(text: str, file: str) -> Lock:
         SpecError: the lock is damaged, has a duplicate, or was written by a later pallasc; the
             location is the line.
     """
-    return _parse_own_form(text) or _parse_any_form(text, file)
-
-
-def _parse_own_form(text: str) -> Lock | None:
-    """Parse the form that pallasc writes; return None for any other form.
-
-    The notes may differ.
-    """
-    lines = text.split("\n", 20)
-    notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
-    starts = [f"schema: {schema}\ntoolchain:\n" for schema in READ_SCHEMAS]
-    head, separator, body = text[notes:].partition("\nvariants:\n")
-    start = next(filter(head.startswith, starts), None)
-    if not separator or start is None:
-        return None
-    head, _, listed_tables = f"{head.removeprefix(start)}\n".partition("tables:\n")
-    tables = {a or b: digest for a, b, digest in _TABLE.findall(listed_tables)}
-    toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
-    rows = _VARIANT.findall(body)
-    variants = {a or b: Entry(*digests) for a, b, *digests, _, _ in rows}
-    costs = {a or b: float(cost) for a, b, *_, cost in rows if cost}
-    resources = {a or b: _resources(numbers) for a, b, *_, numbers, _ in rows if numbers}
-    # A line that no pattern matched, or a duplicate key, leaves fewer entries than lines.
-    sections = (head, listed_tables, body)
-    lengths = [len(toolchain), len(tables), len(variants)]
-    is_complete = lengths == [section.count("\n") for section in sections]
-    if not is_complete or None in resources.values() or not body.endswith("\n"):
-        return None
-    return Lock(toolchain, variants, costs, resources, tables)  # type: ignore[arg-type]
-
-
-def _resources(text: str) -> Resources | None:
-    """Return the resources in a line, None if one is duplicate or unknown."""
-    numbers = [(name, int(value)) for name, value in _NUMBER.findall(text)]
-    named = dict(numbers)
-    is_known = len(named) == len(numbers) and named.keys() <= {*Resources._fields}
-    return Resources(**named) if is_known else None
-
-
-def _parse_any_form(text: str, file: str) -> Lock:
-    """Parse a lock in any form that YAML allows."""
     check_merged(text, file, "lock", f"Take either side, then run: {update_command(file)}")
-    try:
-        document = parse_document(text, file, most_values=_MOST_VALUES)
-        return _lock(document.data, Place(document.place))
-    except SpecError as error:
-        error.hint = error.hint if _NEWER in error.message else _restore(file)
-        raise
-
-
-def _lock(data: object, at: Place) -> Lock:
-    schema = data.get("schema", LOCK_SCHEMA) if isinstance(data, dict) else LOCK_SCHEMA
-    if type(schema) is not int or schema not in READ_SCHEMAS:
-        raise at.child("schema").error(
-            f"the lock has schema {show(schema)}, and {_NEWER} {listed(map(str, READ_SCHEMAS))}.",
-            "Install the pallasc that wrote it.",
-        )
-    fields = _FILE.read(data, at)
-    variants = fields["variants"]
+    rows: dict[str, dict[str, re.Match[str]]] = {}
+    section = schema = ""
+    for number, line in enumerate(_LONG_KEY.sub(r"  \1: ", text).split("\n"), 1):
+        row, name = _ROWS[section].fullmatch(line), ""
+        if row is not None:
+            name = row["plain"] or _ESCAPE.sub(_unescaped, row["quoted"])
+        if row is not None and name not in rows[section]:
+            rows[section][name] = row
+        elif (start := _SECTION.fullmatch(line)) and start[1] not in rows:
+            section, rows[start[1]] = start[1], {}
+        elif given := _SCHEMA.fullmatch(line):
+            schema = given[1]
+            _check_schema(schema, Location(file, number))
+        elif line and not line.startswith("#"):
+            message = f"{show(name)} is in the lock twice" if row else f"no lock has {show(line)}"
+            raise SpecError(f"{message}.", location=Location(file, number), hint=_restore(file))
+    if not schema or not {"toolchain", "variants"} <= rows.keys():
+        message = "the lock lacks its schema, its toolchain, or its variants."
+        raise SpecError(message, location=Location(file), hint=_restore(file))
+    variants = rows["variants"]
     return Lock(
-        {label: Component(**component) for label, component in fields["toolchain"].items()},
-        {name: Entry(*(own[part] for part in Entry._fields)) for name, own in variants.items()},
-        {name: float(own["cost"]) for name, own in variants.items() if "cost" in own},
         {
-            name: Resources(**own["resources"])
-            for name, own in variants.items()
-            if "resources" in own
+            name: Component(row["digest"], _ESCAPE.sub(_unescaped, row["version"] or ""))
+            for name, row in rows["toolchain"].items()
         },
-        fields.get("tables", {}),
+        {name: Entry(*row.group(*Entry._fields)) for name, row in variants.items()},
+        {name: float(row["cost"]) for name, row in variants.items() if row["cost"]},
+        {name: _resources(row) for name, row in variants.items() if row["resources"]},
+        {name: row["digest"] for name, row in rows.get("tables", {}).items()},
     )
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else escape[2]
+
+
+def _check_schema(schema: str, location: Location) -> None:
+    if schema not in map(str, READ_SCHEMAS):
+        raise SpecError(
+            f"the lock has schema {schema[:20]}, and this pallasc reads schemas "
+            f"{listed(map(str, READ_SCHEMAS))}.",
+            location=location,
+            hint="Install the pallasc that wrote it.",
+        )
+
+
+def _resources(row: re.Match[str]) -> Resources:
+    numbers = row.group(*Resources._fields)
+    return Resources(*(None if number is None else int(number) for number in numbers))

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import array_tree, looks_like_array, parse_array, resolve_array
+from pallasc.specs.arrays import array_tree, looks_like_array, parse_array
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.fields import NODES, PathParts, Place
+from pallasc.specs.fields import NODES, Kind, PathParts, Place
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
     ARGS_KEY,
@@ -75,7 +75,11 @@ def expand(
     """
     specs = list(specs)
     _check_expansion(specs)
-    tuned = _tuned(specs, all_points=all_points, tell=tell)
+    tuned = None
+    if any(spec.tune is not None for spec in specs):
+        from pallasc.specs.loading.tuned_table import TunedPoints
+
+        tuned = TunedPoints(specs, all_points=all_points, tell=tell)
     variants: dict[str, Variant] = {}
     for spec in specs:
         for variant in _expanded(spec, tuned):
@@ -88,17 +92,6 @@ def expand(
                     hint=f"The other is declared at {other.location}.",
                 )
     return list(variants.values())
-
-
-def _tuned(
-    specs: list[Spec], *, all_points: bool, tell: Callable[[str], None]
-) -> TunedPoints | None:
-    """Return the selector of tuned points, None if no kernel is tuned."""
-    if all(spec.tune is None for spec in specs):
-        return None
-    from pallasc.specs.loading.tuned_table import TunedPoints
-
-    return TunedPoints(specs, all_points=all_points, tell=tell)
 
 
 def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
@@ -253,7 +246,7 @@ def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int)
     """Return the key of a value; some point must have it."""
     place = at.child(index)
     if not axes.known(name):
-        raise place.unknown("parameter", name, _known_names(axes))
+        raise place.unknown("parameter", name, [known for known in axes.names if axes.known(known)])
     choice = axes.known(name).get(typed(value))
     if choice is None:
         known = [plain(choice.label) for choice in axes.known(name).values()]
@@ -263,10 +256,6 @@ def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int)
             suggestion(plain(shown), known, otherwise=f"Values of {name!r}"),
         )
     return choice.key
-
-
-def _known_names(axes: _Axes) -> list[str]:
-    return [name for name in axes.names if axes.known(name)]
 
 
 def _included(spec: Spec, axes: _Axes, points: list[Point], at: Place) -> Iterator[Point]:
@@ -346,6 +335,8 @@ Params = Mapping[str, Value]
 """Values of a point as templates see them."""
 
 Fill = Callable[[Params], Any]
+Leaf = Callable[[Any, PathParts], Fill]
+"""Returns the function that fills in a value, neither a list nor a mapping, at a path."""
 
 
 class Filler(NamedTuple):
@@ -355,101 +346,86 @@ class Filler(NamedTuple):
     fill: Fill | None = None
 
     def __call__(self, params: Params) -> Any:
-        """Return the tree for a point; parts that are equal for all points are shared.
-
-        Raises:
-            SpecError: a template cannot be filled in; the error has its location.
-        """
+        """Return the tree for a point."""
         return self.value if self.fill is None else self.fill(params)
 
 
-class Trees:
-    """Builds the fillers of one spec, and notes the parameters that it uses.
+class _Noted(dict[str, Value]):
+    """Values of a point, with the parameters that were used."""
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> Value:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+
+class Filling:
+    """Builds the variants of one spec.
 
     Args:
-        at: the place of the spec.
-        base_dir: its folder, to look up entry points from templates.
-        names: its parameters.
+        spec: the spec.
+        point: its first point.
+        at: its place.
 
     Attributes:
-        used: the parameters that are used.
+        used: the parameters that it uses.
+
+    Raises:
+        SpecError: it uses an unknown parameter, or a part cannot be filled in for the first point.
     """
 
-    def __init__(self, at: Place, base_dir: str, names: Collection[str]) -> None:
+    def __init__(self, spec: Spec, point: Point, at: Place) -> None:
         self.used: set[str] = set()
+        self._spec = spec
         self._at = at
-        self._base_dir = base_dir
-        self._names = names
         self._entries: dict[str, str] = {}
+        self._files = tuple(sorted(spec.files))
+        self._env = tuple(sorted({*spec.env}))
+        self._small_values = dict(spec.check)
+        self._seed: Any = self._small_values.pop(SEED_KEY, None)
+        tolerance: Any = self._small_values.pop(TOLERANCE_KEY, None)
+        args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
+        first = contents(point)
+        self._args = self._filler(spec.args, ("args",), self._array, first)
+        static = sorted_value(spec.static)
+        self._static = self._filler(static, ("static",), self._static_leaf, first)
+        self._tolerance = self._filler(spec.tolerance, ("tolerance",), self._number, first)
+        self._budget = self._filler(spec.budget, ("budget",), self._number, first)
+        self._mesh = self._filler(spec.mesh, ("mesh",), self._number, first)
+        path = ("check", TOLERANCE_KEY)
+        self._check_tolerance = self._filler(tolerance, path, self._number, first)
+        first = contents(self._small(point))
+        self._check_args = self._filler(args, ("check", ARGS_KEY), self._array, first)
 
-    def static(self, tree: Value) -> Filler:
-        """Return the filler of the static arguments.
+    def _small(self, point: Point) -> Point:
+        return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
 
-        Raises:
-            SpecError: a part without parameters is wrong.
-        """
-        return self._tree(tree, ("static",), self._static)
-
-    def args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
-        """Return the filler of the arrays at a path; in a `$call`, other values are kept unchanged.
-
-        Raises:
-            SpecError: a part without parameters is wrong.
-        """
+    def _filler(self, tree: Any, path: PathParts, leaf: Leaf, first: Params) -> Filler:
+        """Return the filler of a tree; parts without parameters are built once and shared."""
         if isinstance(tree, list):
-            items = enumerate(tree)
-            return _joined([self.args(item, (*path, i), in_call=in_call) for i, item in items])
-        if isinstance(tree, dict) and "$ref" not in tree:
-            inside = in_call or "$call" in tree
-            return _keyed({k: self.args(v, (*path, k), in_call=inside) for k, v in tree.items()})
-        is_static = isinstance(tree, dict) or (in_call and path[-1] == "$call")
-        leaf = self._static if is_static else self._in_call if in_call else self._array
-        return self._tree(tree, path, leaf)
-
-    def numbers(self, values: Mapping[str, Any], path: PathParts, kind: Any) -> Filler:
-        """Return the filler of a mapping of numbers; `kind(name)` reads a filled-in field."""
-        fillers = {}
-        for name, value in values.items():
-            place, checked = self._at.below((*path, name)), kind(name).read
-            with place.blamed():
-                fillers[name] = self._number(value, checked, place)
-        return _keyed(fillers)
-
-    def _number(self, value: Any, checked: Callable[[Any, Place], Any], place: Place) -> Filler:
-        if not isinstance(value, str) or not is_template(value):
-            return Filler(value)
-        template = parse_template(value)
-        self._use(template.names, value)
-
-        def fill(params: Params) -> Any:
-            with place.blamed():
-                number = template.fill(params)
-            return checked(number, place)
-
-        return Filler(fill=fill)
-
-    def _tree(self, tree: Any, path: PathParts, leaf: Callable[[Any, str], Filler]) -> Filler:
-        if isinstance(tree, list):
-            return _joined([self._tree(item, (*path, i), leaf) for i, item in enumerate(tree)])
+            parts = [self._filler(item, (*path, i), leaf, first) for i, item in enumerate(tree)]
+            if all(part.fill is None for part in parts):
+                return Filler([part.value for part in parts])
+            return Filler(fill=lambda params: [part(params) for part in parts])
         if isinstance(tree, dict):
-            return _keyed({k: self._tree(item, (*path, k), leaf) for k, item in tree.items()})
+            if leaf == self._array and "$call" in tree:
+                leaf = self._in_call
+            named = {k: self._filler(v, (*path, k), leaf, first) for k, v in tree.items()}
+            if all(part.fill is None for part in named.values()):
+                return Filler({key: part.value for key, part in named.items()})
+            return Filler(fill=lambda params: {key: part(params) for key, part in named.items()})
+        fill, noted = self._filled(tree, path, leaf), _Noted(first)
+        value = fill(noted)
+        self.used |= noted.used
+        return Filler(fill=fill) if noted.used else Filler(value)
+
+    def _filled(self, value: Any, path: PathParts, leaf: Leaf) -> Fill:
+        """Return the function that fills in a leaf; errors get its place."""
         with self._at.below(path).blamed():
-            filler = leaf(tree, str(path[-1]))
-        return filler if filler.fill is None else Filler(fill=self._blaming(filler.fill, path))
-
-    def _use(self, names: Iterable[str], text: str) -> None:
-        """Note parameters as used; `text` is for the error about an unknown one."""
-        for name in names:
-            if name not in self._names:
-                hint = suggestion(name, self._names, otherwise="Parameters")
-                raise SpecError(
-                    f"unknown parameter {name!r} in {show(text)}.",
-                    hint=hint or "Give it values under 'matrix'.",
-                )
-            self.used.add(name)
-
-    def _blaming(self, fill: Fill, path: PathParts) -> Fill:
-        """Add a place to the errors of a function; the place is built only on error."""
+            fill = leaf(value, path)
 
         def blaming(params: Params) -> Any:
             try:
@@ -459,35 +435,39 @@ class Trees:
 
         return blaming
 
-    def _array(self, text: Any, key: str) -> Filler:
+    def _number(self, value: Any, path: PathParts) -> Fill:
+        if not isinstance(value, str) or not is_template(value):
+            return lambda params: value
+        template, place = parse_template(value), self._at.below(path)
+        field, name = path[0], str(path[-1])
+        others = AXIS_SIZE if field == "mesh" else DIFFERENCE
+        kind: Kind[Any] = LIMITS[name] if field == "budget" else others
+        return lambda params: kind.read(template.fill(params), place)
+
+    def _array(self, text: Any, path: PathParts) -> Fill:
         if not isinstance(text, str):
-            return Filler()
-        if is_parameter(text):
-            template = parse_template(text)
-            self._use(template.names, text)
-            return Filler(fill=lambda params: _array_tree(template.fill(params), text))
-        array = parse_array(text)
-        self._use(array.names, text)
-        return Filler(fill=array.resolve) if array.names else Filler(array.resolve({}))
+            return lambda params: None
+        if not is_parameter(text):
+            return parse_array(text).resolve
+        template = parse_template(text)
+        return lambda params: array_tree(template.fill(params))
 
-    def _in_call(self, value: Any, key: str) -> Filler:
-        if isinstance(value, str) and is_parameter(value):
+    def _in_call(self, value: Any, path: PathParts) -> Fill:
+        if not isinstance(value, str) or path[-1] in NODES:
+            return self._static_leaf(value, path)
+        if is_parameter(value):
             template = parse_template(value)
-            self._use(template.names, value)
-            return Filler(fill=lambda params: array_tree(template.fill(params), in_call=True))
-        is_array = isinstance(value, str) and looks_like_array(value)
-        return self._array(value, key) if is_array else self._static(value, key)
+            return lambda params: array_tree(template.fill(params), in_call=True)
+        return (self._array if looks_like_array(value) else self._static_leaf)(value, path)
 
-    def _static(self, value: Any, key: str) -> Filler:
-        if not isinstance(value, str) or (key in NODES and not is_template(value)):
-            return Filler(value)
+    def _static_leaf(self, value: Any, path: PathParts) -> Fill:
+        is_entry = path[-1] in NODES
+        if not isinstance(value, str) or (is_entry and not is_template(value)):
+            return lambda params: value
         template = parse_template(value)
-        self._use(template.names, value)
-        if key in NODES:
-            return Filler(fill=lambda params: self._entry(template.fill(params)))
-        if not template.names:
-            return Filler(template.fill({}))
-        return Filler(fill=lambda params: _sorted(template.fill(params)))
+        if is_entry:
+            return lambda params: self._entry(template.fill(params))
+        return lambda params: sorted_value(template.fill(params))
 
     def _entry(self, text: Value) -> str:
         """Return an entry point from a template after checking that it exists."""
@@ -496,79 +476,11 @@ class Trees:
         if text not in self._entries:
             try:
                 entry = parse_entry(text)
-                check_entry(entry, self._base_dir)
+                check_entry(entry, self._spec.base_dir)
             except SpecError as error:
                 raise SpecError(f"{text!r}: {error.message}", hint=error.hint) from None
             self._entries[text] = str(entry)
         return self._entries[text]
-
-
-def _sorted(value: Value) -> Value:
-    return sorted_value(value) if isinstance(value, dict | list) else value
-
-
-def _array_tree(value: Value, text: str) -> Any:
-    """Return the array, `None`, or tree of arrays in a parameter's value."""
-    if isinstance(value, list):
-        return [_array_tree(item, text) for item in value]
-    if isinstance(value, dict):
-        if "$call" in value or "$ref" in value:
-            return array_tree(value, in_call=True)
-        return {key: _array_tree(item, text) for key, item in value.items()}
-    if value is not None and not isinstance(value, str):
-        raise SpecError(f"{text} is {show(value)}, which is not an array.")
-    return None if value is None else resolve_array(value)
-
-
-def _joined(parts: list[Filler]) -> Filler:
-    if all(part.fill is None for part in parts):
-        return Filler([part.value for part in parts])
-    return Filler(fill=lambda params: [part(params) for part in parts])
-
-
-def _keyed(parts: dict[str, Filler]) -> Filler:
-    if all(part.fill is None for part in parts.values()):
-        return Filler({key: part.value for key, part in parts.items()})
-    return Filler(fill=lambda params: {key: part(params) for key, part in parts.items()})
-
-
-class Filling:
-    """Builds the variants of one spec.
-
-    Args:
-        spec: the spec.
-        names: its parameters.
-        at: its place.
-
-    Attributes:
-        used: the parameters that it uses.
-
-    Raises:
-        SpecError: it uses an unknown parameter, or a part without parameters is wrong.
-    """
-
-    def __init__(self, spec: Spec, names: Collection[str], at: Place) -> None:
-        trees = Trees(at, spec.base_dir, names)
-        self.used = trees.used
-        self._spec = spec
-        self._at = at
-        self._args = trees.args(spec.args, ("args",))
-        self._static = trees.static(sorted_value(spec.static))
-        self._tolerance = trees.numbers(spec.tolerance, ("tolerance",), lambda name: DIFFERENCE)
-        self._budget = trees.numbers(spec.budget, ("budget",), LIMITS.__getitem__)
-        self._mesh = trees.numbers(spec.mesh, ("mesh",), lambda name: AXIS_SIZE)
-        self._files = tuple(sorted(spec.files))
-        self._env = tuple(sorted({*spec.env}))
-        self._check_values = dict(spec.check)
-        self._seed: Any = self._check_values.pop(SEED_KEY, None)
-        tolerance: Any = self._check_values.pop(TOLERANCE_KEY, None)
-        self._check_tolerance = (
-            None
-            if tolerance is None
-            else trees.numbers(tolerance, ("check", TOLERANCE_KEY), lambda name: DIFFERENCE)
-        )
-        own = _check_args(spec, self._check_values.pop(ARGS_KEY, None), at)
-        self._check_args = None if own is None else trees.args(own, ("check", ARGS_KEY))
 
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, one for each target."""
@@ -590,7 +502,7 @@ class Filling:
                 program=None if spec.program is None else spec.program.on(target.name),
                 location=spec.location,
                 base_dir=spec.base_dir,
-                locations=spec.locations,
+                places=spec.places,
                 **made,
             )
             if len(variant.id) > LONGEST_ID:
@@ -618,22 +530,22 @@ class Filling:
 
     def _check(self, point: Point) -> Check:
         """Return the check that runs instead of a point's variants."""
-        at, given = self._at.child("check"), self._check_values
+        at, given = self._at.child("check"), self._small_values
         for name in given:
             if name not in point:
                 raise at.unknown("parameter", name, list(point))
-        small = {**point, **{name: choice_of(v) for name, v in given.items()}}
+        small = self._small(point)
         try:
             made = self._made(small)
         except SpecError as error:
             sizes = point_text({name: label_of(value) for name, value in given.items()})
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
-        if self._check_tolerance is not None:
-            made["tolerance"] = Tolerance(**self._check_tolerance(contents(point)))
-        if self._check_args is not None:
-            own = self._check_args(contents(small))
+        tolerance, own = self._check_tolerance(contents(point)), self._check_args(contents(small))
+        if tolerance is not None:
+            made["tolerance"] = Tolerance(**tolerance)
+        if own is not None:
             made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
-        return Check(**made, seed=self._seed, names_args=self._check_args is not None)
+        return Check(**made, seed=self._seed, names_args=own is not None)
 
 
 def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Value] | None:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pallasc.errors import SpecError
 from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.schema import PROGRAM, PROGRAM_FIELDS
-from pallasc.specs.machine import read_machine
-from pallasc.specs.program import Programs
+from pallasc.specs.loading.schema import PROGRAM
+from pallasc.specs.machine import Programs, read_machine
 
 _OWN = ("machines", "donate", "shardings", "explicit")
 
 
-class DeclaredProgram(NamedTuple):
-    """A program's fields, divided.
-
-    Attributes:
-        fields: the fields that kernels have, too; `targets` are the names of the machines.
-        models: the target of each machine.
-        own: the rest.
-    """
-
-    fields: dict[str, object]
-    models: dict[str, Target]
-    own: Programs
-
-
 def divide_program(
     fields: Mapping[str, object], at: Place, base_dir: str, machines: Sequence[str] = ()
-) -> DeclaredProgram:
+) -> tuple[dict[str, object], dict[str, Target], Programs]:
     """Check the fields of a program, and read its machine files.
 
     Args:
@@ -42,13 +27,14 @@ def divide_program(
         base_dir: the spec's folder.
         machines: machine files of programs that name none.
 
+    Returns:
+        The fields that kernels have, too, where `targets` are the names of the machines; the target
+        of each machine; the rest.
+
     Raises:
         SpecError: a field or a machine file is wrong.
     """
     values: dict[str, Any] = PROGRAM.read(fields, at)
-    for field in PROGRAM_FIELDS:
-        if field.required and field.name not in values:
-            raise at.error(f"field {field.name!r} is missing.", field.doc)
     named = values.get("machines", tuple(machines))
     if not named:
         raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
@@ -69,7 +55,7 @@ def divide_program(
             own.machines[name] = machine
     _check_shardings(own, values, at)
     kernel = {key: value for key, value in fields.items() if key not in _OWN}
-    return DeclaredProgram({**kernel, "targets": [*models]}, models, own)
+    return {**kernel, "targets": [*models]}, models, own
 
 
 def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> None:

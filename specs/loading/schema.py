@@ -279,7 +279,9 @@ PROGRAM_FIELDS = (
 
 PROGRAM = Record(PROGRAM_FIELDS)
 
-PARTIAL_KERNEL = Record(tuple(field._replace(required=False) for field in KERNEL_FIELDS))
+PARTIAL_KERNEL = Record(
+    tuple(field._replace(required=field.name == "name") for field in KERNEL_FIELDS)
+)
 """A kernel whose missing fields may be in the defaults."""
 
 DEFAULTS = Record(tuple(field for field in PARTIAL_KERNEL.fields if field.name != "name"))
@@ -302,26 +304,21 @@ MODEL_NAME = text("the name of a model", r"(?!sm_)[A-Za-z0-9][A-Za-z0-9._-]*")
 MODELS_KIND = MapOf(MODEL_NAME, Record(MODEL_FIELDS), "models")
 
 
-class KernelKind:
-    """A kernel, which is read later, when the defaults are known."""
+class Later(NamedTuple):
+    """A record that is read later, when the defaults are known."""
+
+    record: Record
+    what: str
 
     def read(self, value: object, at: Place) -> dict[str, object]:
-        """Return the kernel unchanged."""
+        """Return the record unchanged."""
         if not isinstance(value, dict):
-            raise expected("a kernel", value, at, "Begin it with '- name:'.")
+            raise expected(self.what, value, at, "Begin it with '- name:'.")
         return value
 
     def schema(self) -> Schema:
-        """Return the schema; fields that can have defaults are not required."""
-        return {**PARTIAL_KERNEL.schema(), "required": ["name"]}
-
-
-class ProgramKind(KernelKind):
-    """A program, which is read later."""
-
-    def schema(self) -> Schema:
         """Return the schema."""
-        return PROGRAM.schema()
+        return self.record.schema()
 
 
 _VERSION = Leaf(
@@ -336,12 +333,12 @@ FILE_FIELDS = (
     Field("models", MODELS_KIND, "Models of GPU that are not built in."),
     Field(
         "kernels",
-        ListOf(KernelKind(), "kernels", repeats=True),
+        ListOf(Later(PARTIAL_KERNEL, "a kernel"), "kernels", repeats=True),
         "A list of kernels, each beginning with '- name: …'.",
     ),
     Field(
         "programs",
-        ListOf(ProgramKind(), "programs", repeats=True),
+        ListOf(Later(PROGRAM, "a program"), "programs", repeats=True),
         "A list of programs, each beginning with '- name: …'.",
     ),
     Field(*MACHINES_FIELD[:2], "Machines of every program that names none."),

@@ -25,6 +25,7 @@ from pallasc.specs.fields import (
     PARAMETER,
     SCALAR,
     ByType,
+    Checked,
     Field,
     Leaf,
     ListOf,
@@ -44,8 +45,8 @@ from pallasc.specs.spec import Row
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Scalar, Value, typed
 
-FILE_KEY, JSON_KEY = "$file", "$json"
-"""The matrix key for a file with points, and its alternative spelling."""
+FILE_KEY = "$file"
+"""The matrix key for a file with points."""
 
 VARIABLE = "PALLASC_MAX_VARIANTS"
 MOST_VARIANTS = 100_000
@@ -69,34 +70,42 @@ _LEVEL = text(
 _ANY = text("a path")
 _KEY = Leaf(str | int, "a key")
 _PATH = ByType(
-    {list: ListOf(_KEY, "keys", 0, repeats=True), str: text("a path, such as gemm.h100", ".*")}
+    {
+        list: Checked(
+            ListOf(_KEY, "keys", 0, repeats=True), lambda keys, at: tuple(map(str, keys))
+        ),
+        str: Checked(
+            text("a path, such as gemm.h100", ".*"), lambda path, at: tuple(path.split("."))
+        ),
+    }
+)
+_SELECT = ByType(
+    {
+        dict: MapOf(PARAMETER, _PATH, "parameters"),
+        list: Checked(
+            ListOf(PARAMETER, "parameters"), lambda names, at: {name: (name,) for name in names}
+        ),
+    }
+)
+_WANTED = ByType({list: ListOf(SCALAR, "values"), str: Checked(SCALAR, lambda value, at: (value,))})
+_KEYS = ByType(
+    {
+        str: Checked(_KEY_TEXT, lambda form, at: {_ONLY_LEVEL: form}),
+        dict: MapOf(_LEVEL, _KEY_TEXT, "levels"),
+    }
 )
 _FIELDS = Record(
     (
         Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
         Field("rows", _PATH, "Where the rows lie in it; the whole document when left out."),
-        Field(
-            "select",
-            ByType(
-                {dict: MapOf(PARAMETER, _PATH, "parameters"), list: ListOf(PARAMETER, "parameters")}
-            ),
-            "The parameters that a row gives; all fields by default.",
-        ),
-        Field(
-            "where",
-            MapOf(_ANY, ByType({list: ListOf(SCALAR, "values"), str: SCALAR}), "fields"),
-            "Values that a row must have.",
-        ),
+        Field("select", _SELECT, "The parameters that a row gives; all fields by default."),
+        Field("where", MapOf(_ANY, _WANTED, "fields"), "Values that a row must have."),
         Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
-        Field(
-            "keys",
-            ByType({str: _KEY_TEXT, dict: MapOf(_LEVEL, _KEY_TEXT, "levels")}),
-            "Keys that are JSON text; or names of the keys of each level.",
-        ),
+        Field("keys", _KEYS, "Keys that are JSON text; or names of the keys of each level."),
         Field("values", _KEY_TEXT, "How rows are written: json, if they are JSON text."),
     )
 )
-_TABLE = ByType({str: _ANY, dict: _FIELDS})
+_TABLE = ByType({str: Checked(_ANY, lambda path, at: {"path": path}), dict: _FIELDS})
 """A file with rows: its path, or its fields."""
 
 
@@ -112,7 +121,6 @@ class Table(NamedTuple):
         keys: notation of the keys for each level of mappings around a row, by level name, outermost
             first; None for one level, whose key is a number if it is written as one.
         values: notation of the rows.
-        named: the key of the matrix that has this value.
     """
 
     path: str
@@ -122,25 +130,6 @@ class Table(NamedTuple):
     skip: tuple[str, ...] = ()
     keys: Mapping[str, str] | None = None
     values: str = "text"
-    named: str = FILE_KEY
-
-    @classmethod
-    def of(cls, given: str | Mapping[str, Any], named: str) -> Table:
-        """Return the table in a value of `$file`, given under the key `named`."""
-        fields: dict[str, Any] = {"path": given} if isinstance(given, str) else {**given}
-        select, where, keys = (fields.get(name) for name in ("select", "where", "keys"))
-        if select is not None:
-            paths = select if isinstance(select, dict) else {name: (name,) for name in select}
-            fields["select"] = {name: _path(path) for name, path in paths.items()}
-        if where is not None:
-            fields["where"] = {k: v if isinstance(v, tuple) else (v,) for k, v in where.items()}
-        if isinstance(keys, str):
-            fields["keys"] = {_ONLY_LEVEL: keys}
-        return cls(**{**fields, "rows": _path(fields.get("rows", ()))}, named=named)
-
-
-def _path(value: str | tuple[str | int, ...]) -> tuple[str, ...]:
-    return tuple(value.split(".")) if isinstance(value, str) else tuple(map(str, value))
 
 
 class Matrix(NamedTuple):
@@ -154,9 +143,8 @@ _DATA = Tree("value", SCALAR, ENTRY, nodes=())
 """A value in a row, in which nothing is a node."""
 
 _VALUES = ListOf(ParameterKind(), "values")
-_TABLE_DOC = "A JSON or YAML file whose rows are points."
 _MATRIX = ParameterMap(
-    (Field(FILE_KEY, _TABLE, _TABLE_DOC), Field(JSON_KEY, _TABLE, _TABLE_DOC)), _VALUES
+    (Field(FILE_KEY, _TABLE, "A JSON or YAML file whose rows are points."),), _VALUES
 )
 
 
@@ -165,18 +153,15 @@ class MatrixKind:
 
     def read(self, value: Any, at: Place) -> Matrix:
         """Check every value in the matrix and return it."""
-        named = [key for key in (FILE_KEY, JSON_KEY) if isinstance(value, dict) and key in value]
-        if len(named) > 1:
-            raise at.error(f"{JSON_KEY} is another spelling of {FILE_KEY}.", "Give one of them.")
-        for field in _FIELDS.fields if isinstance(value, dict) and named else ():
+        is_given = isinstance(value, dict) and FILE_KEY in value
+        for field in _FIELDS.fields if is_given else ():
             if field.name in value and not isinstance(value[field.name], list):
                 raise at.key(field.name).error(
-                    f"{field.name} belongs inside {named[0]}.",
-                    f"Write {named[0]}: {{path: …, {field.name}: …}}.",
+                    f"{field.name} belongs inside {FILE_KEY}.",
+                    f"Write {FILE_KEY}: {{path: …, {field.name}: …}}.",
                 )
         axes = _MATRIX.read(value, at)
-        table = Table.of(axes.pop(named[0]), named[0]) if named else None
-        return Matrix(axes, table)
+        return Matrix(axes, Table(**axes.pop(FILE_KEY)) if is_given else None)
 
     def schema(self) -> Schema:
         """Return the schema."""
@@ -314,18 +299,24 @@ def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[Path
     reached: PathParts = ()
     value = document.data
     for part in path:
-        key: str | int = part
-        if isinstance(value, list) and part.isascii() and part.isdecimal():
-            key = int(part[:9])
-        inside = isinstance(value, dict) and key in value
-        if not inside and not (isinstance(value, list) and type(key) is int and key < len(value)):
+        inside = _inside(value, part)
+        if inside is _MISSING:
             known = list(value) if isinstance(value, dict) else []
             raise at.child("rows").error(
                 f"{document.place(reached)} has no {part!r}.",
                 suggestion(part, known, otherwise="It has"),
             )
-        reached, value = (*reached, key), value[key]
+        reached = (*reached, int(part[:9]) if isinstance(value, list) else part)
+        value = inside
     return reached, value
+
+
+def _inside(value: Any, key: str) -> Any:
+    """Return the item of a mapping or a list, or `_MISSING`."""
+    if isinstance(value, dict):
+        return value.get(key, _MISSING)
+    is_index = isinstance(value, list) and key.isascii() and key.isdecimal()
+    return value[int(key[:9])] if is_index and int(key[:9]) < len(value) else _MISSING
 
 
 def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) -> list[_Entry]:
@@ -354,17 +345,13 @@ def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) 
 
 def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
     """Return a field of a row, or `_MISSING`."""
-    value: Any = entry.content
-    for index, key in enumerate(path):
-        if index == 0 and (key == VALUE or (key[:1] == "$" and key[1:] in entry.keys)):
-            value = entry.content if key == VALUE else entry.keys[key[1:]]
-        elif isinstance(value, dict) and key in value:
-            value = value[key]
-        elif isinstance(value, list) and key.isascii() and key.isdecimal():
-            position = int(key[:9])
-            value = value[position] if position < len(value) else _MISSING
-        else:
-            return _MISSING
+    value, keys = entry.content, list(path)
+    if keys[:1] == [VALUE]:
+        keys.pop(0)
+    elif keys and keys[0][:1] == "$" and keys[0][1:] in entry.keys:
+        value = entry.keys[keys.pop(0)[1:]]
+    for key in keys:
+        value = _inside(value, key)
     return value
 
 

@@ -215,7 +215,7 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
             f"{_counted(by, 'parameter')}.",
             "Give a value of each parameter of 'by', in its order.",
         )
-    figures = {name: own for name, own in fields.items() if name in Measured._fields}
+    figures = {name: own for name, own in fields.items() if name in Measured.__annotations__}
     if figures and "us" not in figures:
         raise at.error("the row has figures of a measurement, and no time.", "Add us: <time>.")
     measured = Measured(**{**figures, "us": float(figures["us"])}) if figures else None
@@ -254,7 +254,8 @@ def _line(row: Row) -> str:
 
 def _figures(row: Row) -> Iterator[str]:
     if row.artifact is not None:
-        yield f"artifact: {_digest(row.artifact)}"
+        digest = row.artifact if reads_as_text(row.artifact) else quoted(row.artifact)
+        yield f"artifact: {digest}"
     if row.source:
         yield f"source: {quoted(row.source)}"
     for name, value in row.measured.to_json().items() if row.measured is not None else ():
@@ -273,10 +274,6 @@ def _scalar(value: object) -> str:
         text = repr(value)  # YAML 1.1 reads 1e-05 as text, and 1.0e-05 as a number
         return text if "." in text else text.replace("e", ".0e")
     return plain(value)
-
-
-def _digest(text: str) -> str:
-    return text if reads_as_text(text) else quoted(text)
 
 
 Tell = Callable[[str], None]
@@ -334,8 +331,16 @@ class TunedPoints:
         """
         known = [_TunedPoint.of(tune, point) for point in points]
         table = self._tables.of(spec, tune)
-        all_rows = () if table is None else table.rows
-        rows = all_rows
+        rows = () if table is None else table.rows
+        usual = Tuning(
+            by=tune.by,
+            over=tuple(tune.over),
+            buckets=tune.buckets,
+            rounding=tune.rounding,
+            pad=tune.pad,
+            table=rows,
+            default=tune.default,
+        )
         if not self._tables.is_alone(spec, tune):  # each of these specs has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
@@ -345,73 +350,43 @@ class TunedPoints:
         # For these targets, neither rows nor a default select points.
         is_open = [t for t in targets if tune.default is None and t.name not in models]
         everywhere = {t.name for t in (targets if self._all_points else is_open)}
+        by_key = {(row.gpu, typed(row.key)): row for row in rows}
+        selecting = [[_row_of(by_key, target, own) for target in targets] for own in known]
+        sharing = Counter(id(row) for own in selecting for row in own if row is not None)
+        default = None if tune.default is None else typed(tune.default)
         is_empty = True
-        for own, tunings in zip(known, _tunings(tune, all_rows, rows, known, targets), strict=True):
+        for own, selected in zip(known, selecting, strict=True):
+            is_default = typed(own.use) == default
             taken = [
-                (target, tuning)
-                for target, tuning in zip(targets, tunings, strict=True)
-                if target.name in everywhere or tuning.rows or tuning.is_default
+                (target, _with_row(usual, row, is_default, sharing[id(row)]))
+                for target, row in zip(targets, selected, strict=True)
+                if target.name in everywhere or row is not None or is_default
             ]
             if taken:
                 is_empty = False
                 yield own.point, taken
+        self._check_chosen(spec, tune, is_open, 0 if is_empty else len(points))
+
+    def _check_chosen(self, spec: Spec, tune: Tune, is_open: list[Target], points: int) -> None:
         shown = table_shown(spec, tune)
-        if is_empty:
+        if not points:
             raise SpecError(
                 f"{spec.name}: no row of {shown} fits a point of the matrix, and there is no "
                 "default.",
                 location=spec.where("tune"),
                 hint="Add a default, tune these points, or bundle with --all-points.",
             )
-        if is_open and len(points) > 1 and not self._all_points:
+        if is_open and points > 1 and not self._all_points:
             self._tell(
                 f"{spec.name}: {shown} has no rows for "
                 f"{_names(target.name for target in is_open)}, and tune has no default: all "
-                f"{len(points)} points are built."
+                f"{points} points are built."
             )
 
 
-def _tunings(
-    tune: Tune,
-    table: tuple[Row, ...],
-    rows: Iterable[Row],
-    points: Sequence[_TunedPoint],
-    targets: Sequence[Target],
-) -> list[list[Tuning]]:
-    """Return the tuning data of each point's variants, in the order of the targets.
-
-    Args:
-        tune: the spec's `tune` field.
-        table: all rows of its table.
-        rows: the rows for its models.
-        points: all points of the spec.
-        targets: its targets.
-    """
-    usual = Tuning(
-        by=tune.by,
-        over=tuple(tune.over),
-        buckets=tune.buckets,
-        rounding=tune.rounding,
-        pad=tune.pad,
-        table=table,
-        default=tune.default,
-    )
-    known = {(row.gpu, typed(row.key)): row for row in rows}
-    selecting = [[_row_of(known, target, own) for target in targets] for own in points]
-    sharing = Counter(id(row) for own in selecting for row in own if row is not None)
-    default = None if tune.default is None else typed(tune.default)
-    return [
-        [
-            replace(
-                usual,
-                is_default=typed(own.use) == default,
-                rows=() if row is None else (row,),
-                sharing=sharing[id(row)],
-            )
-            for row in chosen
-        ]
-        for own, chosen in zip(points, selecting, strict=True)
-    ]
+def _with_row(usual: Tuning, row: Row | None, is_default: bool, sharing: int) -> Tuning:
+    rows = () if row is None else (row,)
+    return replace(usual, is_default=is_default, rows=rows, sharing=sharing)
 
 
 def _row_of(rows: Mapping[tuple[str, str], Row], target: Target, own: _TunedPoint) -> Row | None:
@@ -523,7 +498,9 @@ class Tables:
         """Reject rows of unknown kernels, unless they may belong to another spec file."""
         known = {spec.name for spec in sharing}
         others = [name for name in tables if name not in known]
-        owner = next((spec for spec in sharing if _is_own(spec)), None)
+        owner = next(
+            (s for s in sharing if s.tune and s.tune.table == table_of(s.location.file)), None
+        )
         if others and owner is not None:
             raise SpecError(
                 f"kernel {show(others[0])} is not tuned in {owner.location.file}.",
@@ -541,11 +518,6 @@ def table_shown(spec: Spec, tune: Tune) -> str:
 
 def _path(spec: Spec, tune: Tune) -> str:
     return os.path.join(spec.base_dir, tune.table)
-
-
-def _is_own(spec: Spec) -> bool:
-    """Return True if a spec uses the default table of its file."""
-    return spec.tune is not None and spec.tune.table == table_of(spec.location.file)
 
 
 def _first_place(table: Table, shown: str) -> Location:

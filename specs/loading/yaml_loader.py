@@ -17,17 +17,16 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 from __future__ import annotations
 
 import re
-from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.entries import check_data_file, declares_kernels
-from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
 from pallasc.specs.loading.schema import (
     FILE,
@@ -173,8 +172,6 @@ def _spec_file(
             )
         defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")
-    if isinstance(targets := defaults.get("targets"), tuple):
-        _check_targets(targets, places["targets"], models)
     return SpecFile(base_dir, defaults, places, models)
 
 
@@ -324,7 +321,6 @@ class SpecFile(Struct, frozen=True):
         defaults: fields for kernels that omit them, already checked.
         places: place of each default.
         models: models that the file defines.
-        locations: positions of the values in defaults, by the default's name.
         documents: data files that were read, by path.
         rows: each table of the file and its rows, by the `id()` of the table.
     """
@@ -333,7 +329,6 @@ class SpecFile(Struct, frozen=True):
     defaults: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     models: Mapping[str, Target] = field(default_factory=dict)
-    locations: dict[str, dict[str, Location]] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
     rows: dict[int, tuple[Table, tuple[Row, ...]]] = field(default_factory=dict)
 
@@ -351,9 +346,9 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         if known.required and known.name not in values:
             raise at.error(f"field {known.name!r} is missing.", known.doc)
     _check_names(values["args"], values.get("static", {}), places)
-    if "targets" in own:
-        _check_targets(values["targets"], places["targets"], file.models)
-    locations = _locations(own, values, places, file)
+    for index, name in enumerate(values.get("targets", ())):
+        where = places["targets"].child(index).location
+        resolve_target(name, file.models, location=where)
     if "matrix" in values:
         values.update(_points(values["matrix"], places["matrix"], file))
     if "files" in values:
@@ -370,7 +365,7 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         location=at.location,
         base_dir=file.base_dir,
         models=dict(file.models),
-        locations=locations,
+        places=places,
     )
 
 
@@ -384,9 +379,8 @@ def declare_program(
     """
     from pallasc.specs.loading.programs import divide_program  # most files have no programs
 
-    divided = divide_program(fields, at, base_dir, machines)
-    spec = declare(divided.fields, at, SpecFile(base_dir, models=divided.models))
-    return replace(spec, program=divided.own)
+    kernel, models, own = divide_program(fields, at, base_dir, machines)
+    return replace(declare(kernel, at, SpecFile(base_dir, models=models)), program=own)
 
 
 def _check_names(
@@ -398,16 +392,11 @@ def _check_names(
             raise places["static"].key(name).error(message, "Give it once.")
 
 
-def _check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target]) -> None:
-    for index, name in enumerate(names):
-        resolve_target(name, models, location=at.child(index).location)
-
-
 def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
     table, known = matrix.table, file.rows
     if table is None:
         return {"matrix": matrix.axes}
-    at = at.child(table.named)
+    at = at.child(FILE_KEY)
     if id(table) not in known:
         known[id(table)] = (table, read_rows(table, at, file.base_dir, file.documents))
     rows = known[id(table)][1]
@@ -424,38 +413,6 @@ def _data_files(files: tuple[str, ...], at: Place, base_dir: str) -> tuple[str, 
         with at.child(index).blamed():
             paths.append(check_data_file(name, base_dir))
     return tuple(paths)
-
-
-def _locations(
-    own: Mapping[str, object],
-    values: Mapping[str, object],
-    places: Mapping[str, Place],
-    file: SpecFile,
-) -> Mapping[str, Location]:
-    """Return the positions of a kernel's own fields and of the defaults, by dotted path."""
-    given: dict[str, Location] = {}
-    for name in own:
-        given.update(_places(values[name], places[name], (name,)))
-    defaults = [name for name in values if name not in own]
-    for name in defaults:
-        if name not in file.locations:
-            file.locations[name] = dict(_places(values[name], places[name], (name,)))
-    return ChainMap(given, *(file.locations[name] for name in defaults))
-
-
-def _places(value: object, at: Place, path: PathParts) -> Iterator[tuple[str, Location]]:
-    yield ".".join(map(str, path)), at.location
-    items: Iterable[tuple[str | int, object]] = ()
-    if isinstance(value, Matrix):
-        if value.table is not None:
-            yield f"matrix.{FILE_KEY}", at.child(value.table.named).location
-        items = value.axes.items()
-    elif isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    for key, item in items:
-        yield from _places(item, at.child(key), (*path, key))
 
 
 def kernel_place(at: Place, name: object, otherwise: str) -> Place:

@@ -118,13 +118,13 @@ def test_a_page_of_another_form_is_refused(raw: bytes, count: int, words: str) -
 
 
 CHANGES: list[tuple[str, Any]] = [
-    ("arch", 5), ("record", -1), ("record", 2**24), ("record", True), ("record", None),
+    ("arch", 5), ("record", -1), ("record", True), ("record", None),
     ("blobs", None), ("blobs", ["x"]), ("blobs", [1.5]), ("driver", []), ("driver", {"cuda": 1}),
     ("inputs", None), ("inputs", [["x", "bf16"]]), ("inputs", [["x", "bf16", "16"]]),
     ("inputs", [["x", "bf16", [-1]]]), ("inputs", [["x", "bf16", [True]]]),
     ("inputs", [["x", 5, [1]]]), ("inputs", [["x", "bf16", [1] * 65]]), ("order", None),
     ("order", ["m", "m"]), ("order", []), ("order", ["n"]), ("order", [["m"]]),
-    ("vmap", 5), ("vmap", None), ("vmap", ""), ("vmap", "a\x1b[0m"),
+    ("vmap", 5), ("vmap", ""), ("vmap", "a\x1b[0m"),
 ]  # fmt: skip
 
 
@@ -181,7 +181,7 @@ GOOD = {"builder": "b", "toolchain": {}, "specs": {}, "commit": None, "dirty": N
 
 @pytest.mark.parametrize(
     "value",
-    [5, {}, [5], [{}], [{**GOOD, "builder": 5}], [{**GOOD, "toolchain": []}],
+    [5, {}, [5], [{**GOOD, "builder": 5}], [{**GOOD, "toolchain": []}],
      [{**GOOD, "specs": {"a": 1}}], [{**GOOD, "commit": 7}], [{**GOOD, "dirty": "no"}]],
 )  # fmt: skip
 def test_what_is_no_provenance_is_refused(value: Any) -> None:

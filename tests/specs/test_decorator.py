@@ -93,7 +93,7 @@ def test_an_ordinary_import_declares_and_checks_nothing(folder: Path) -> None:
     (folder / "kernels.py").write_text(wrong)
     assert load_module("kernels.py", fresh=True).fast.__name__ == "fast"
     declare(entry="nowhere:f", args={})
-    assert repr([Call("a:b", c=1), Ref("a:b")]) == "[Call('a:b', {'c': 1}), Ref('a:b')]"
+    assert repr([Call("a:b", c=1), Ref("a:b")]) == "[Call('a:b', {'c': 1}), Ref(target='a:b')]"
 
 
 def test_a_change_within_a_second_is_seen(folder: Path) -> None:

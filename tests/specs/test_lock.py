@@ -107,34 +107,30 @@ def test_what_is_written_is_read_and_is_yaml() -> None:
         f"rows[text={'long ' * 400}]@b200", "rows[text={m}, n: [1]]@b200", "null@b200", "_x",
     ],
 )  # fmt: skip
-def test_any_name_is_written_so_that_both_readers_give_it_back(name: str) -> None:
+def test_any_name_is_written_so_that_its_reader_gives_it_back(name: str) -> None:
     text = lock_text(Lock({"jax": JAX}, {name: A}))
     assert list(yaml.safe_load(text)["variants"]) in ([name], [None])
-    assert read(text).variants == read(text.replace("{action", "{ action")).variants == {name: A}
+    assert read(text).variants == {name: A}
 
 
 @given(st.sets(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_every_text_that_has_an_encoding_can_be_part_of_an_id(names: set[str]) -> None:
-    lock = Lock({"jax": JAX}, {f"{name}@b200": A for name in names})
+    tools = {f"{name}:": JAX._replace(version=name) for name in names}
+    lock = Lock(tools, {f"{name}@b200": A for name in names})
     assert read(lock_text(lock)) == lock
 
 
 @pytest.mark.parametrize(
     "form",
     [
-        lambda text: text.replace("{", "{ ").replace("}", " }").replace('"', "'"),
-        lambda text: yaml.safe_dump(yaml.safe_load(text), sort_keys=False),
         lambda text: text.replace("\n", "\n\n"),
         lambda text: text.replace("variants:\n", "# the variants\nvariants:\n"),
         lambda text: text.removeprefix(text[: text.index("schema")]),
-        lambda text: f"---\n{text}...\n",
         lambda text: text.rstrip("\n"),
         lambda text: "\ufeff" + text.replace("\n", "\r\n"),
     ],
 )
-def test_what_another_tool_made_of_it_is_read_the_same(
-    form: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_comments_and_line_ends_do_not_matter(form: Callable[[str], str], tmp_path: Path) -> None:
     path = tmp_path / "pallasc.lock"
     assert read_lock(path) is None
     path.write_bytes(form(TEXT).encode())
@@ -166,28 +162,27 @@ DAMAGE = [
     (f"  {MATMUL}", ">>>>>>> theirs\n  x", "pallasc.lock:9: the lock holds the marks of a merge"),
     (
         "schema: 3", "schema: 5",
-        "lock:3:9: schema: the lock has schema 5, and this pallasc reads schemas 1, 2, 3 and 4.",
+        "lock:3: the lock has schema 5, and this pallasc reads schemas 1, 2, 3 and 4.",
     ),
-    ("schema: 3", "schema: [1]", "pallasc.lock:3:9: schema: the lock has schema a list, and"),
-    ("schema: 3\n", "", "pallasc.lock:3:1: field 'schema' is missing."),
-    ("variants:\n", "variant:\n", "pallasc.lock:7:1: unknown field 'variant'."),
-    ("  add@b200", f"  {MATMUL}", "is given twice, first at pallasc.lock:8:3."),
-    ("  libdevice", "  jax", "pallasc.lock:6:3: key 'jax' is given twice, first"),
-    (B.action, f"{A.action}, action: {B.action}", "8:88: key 'action' is given twice, first at"),
-    (B.action, B.action[1:], "expected a digest of 64 hexadecimal digits, got"),
-    (B.action, B.action.upper(), "pallasc.lock:8:22: "),
-    ("action: ", "actoin: ", "pallasc.lock:8:14: variants.add@b200: unknown field 'actoin'."),
-    (f", artifact: {B.artifact}", "", "8:13: variants.add@b200: field 'artifact' is missing."),
-    (shown(B), "1", "8:13: variants.add@b200: expected a mapping, got 1."),
-    (B.action, f"[{B.action}]", "pallasc.lock:8:22: variants.add@b200.action: expected a digest"),
-    ("  add@b200", "\tadd@b200", "pallasc.lock:8:1: not YAML: "),
-    ("cost: 1.8", "cost: fast", "cost: expected a number of at least 0, got 'fast'."),
-    ("cost: 1.8", "cost: -1", "cost: expected a number of at least 0, got -1."),
-    ("registers: 168", "registers: 168, registers: 9", "key 'registers' is given twice"),
-    ("registers: 168", "warps: 9", "pallasc.lock:9:"),
-    ("registers: 168", "registers: many", "expected a whole number of at least 0, got 'many'."),
-    (TEXT[TEXT.index("toolchain") :], "toolchain: []\nvariants: {}", "expected a mapping of "),
-    (TEXT[TEXT.index("variants") :], "variants: 1\n", "variants: expected a mapping of "),
+    ("schema: 3", "schema: [1]", "pallasc.lock:3: the lock has schema [1], and"),
+    ("schema: 3\n", "", "pallasc.lock: the lock lacks its schema"),
+    ("variants:\n", "variant:\n", "pallasc.lock:7: no lock has 'variant:'."),
+    ("  add@b200", f"  {MATMUL}", f"pallasc.lock:9: {MATMUL!r} is in the lock twice."),
+    ("  libdevice", "  jax", "pallasc.lock:6: 'jax' is in the lock twice."),
+    (B.action, f"{A.action}, action: {B.action}", "pallasc.lock:8: no lock has '  add@b200: "),
+    (B.action, B.action[1:], "pallasc.lock:8: no lock has "),
+    (B.action, B.action.upper(), "pallasc.lock:8: "),
+    ("action: ", "actoin: ", "pallasc.lock:8: "),
+    (f", artifact: {B.artifact}", "", "pallasc.lock:8: "),
+    (shown(B), "1", "pallasc.lock:8: no lock has '  add@b200: 1'."),
+    ("  add@b200", "\tadd@b200", "pallasc.lock:8: "),
+    ("cost: 1.8", "cost: fast", "pallasc.lock:9: "),
+    ("cost: 1.8", "cost: -1", "pallasc.lock:9: "),
+    ("registers: 168", "registers: 168, registers: 9", "pallasc.lock:9: "),
+    ("registers: 168", "warps: 9", "pallasc.lock:9: "),
+    ("registers: 168", "registers: many", "pallasc.lock:9: "),
+    (TEXT[TEXT.index("toolchain") :], "toolchain: []\nvariants: {}", "pallasc.lock:4: "),
+    (TEXT[TEXT.index("variants") :], "variants: 1\n", "pallasc.lock:7: no lock has 'variants: 1'."),
 ]  # fmt: skip
 
 
@@ -249,9 +244,9 @@ def test_changes_are_sorted_and_name_what_was_and_what_is() -> None:
 
 def test_locks_of_older_schemas_lack_costs_or_resources() -> None:
     old = TEXT.replace("schema: 3", "schema: 1").replace(f", {NUMBERS}, cost: 1.8", "")
-    assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, costs={}, resources={})
+    assert read(old) == replace(LOCK, costs={}, resources={})
     old = TEXT.replace("schema: 3", "schema: 2").replace(f", {NUMBERS}", "")
-    assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, resources={})
+    assert read(old) == replace(LOCK, resources={})
 
 
 def test_a_lock_with_tables_has_schema_4_and_one_without_is_as_before() -> None:
@@ -260,8 +255,8 @@ def test_a_lock_with_tables_has_schema_4_and_one_without_is_as_before() -> None:
     section = f"tables:\n  a b@b200: {more}\n  matmul@h100-sxm: {rows}\nvariants:"
     text = lock_text(lock)
     assert text == TEXT.replace("schema: 3", "schema: 4").replace("variants:", section)
-    assert read(text) == read(text.replace("{", "{ ")) == lock
-    place = "pallasc.lock:9:20: tables.matmul@h100-sxm: expected a digest"
+    assert read(text) == lock
+    place = "pallasc.lock:9: no lock has '  matmul@h100-sxm: abc'."
     assert error(text.replace(rows, "abc")).startswith(place)
     old = replace(LOCK, tables={"matmul@h100-sxm": A.action, "matmul@b200": B.action, "z@b200": ""})
     new = Lock(TOOLCHAIN, {MATMUL: A}, tables={"matmul@h100-sxm": C.action})
@@ -274,7 +269,7 @@ def test_a_lock_with_tables_has_schema_4_and_one_without_is_as_before() -> None:
 def test_what_is_not_known_of_a_variant_is_left_out_of_its_line() -> None:
     lock = Lock({"jax": JAX}, {"z": A, "y": A}, {}, {"z": Resources(registers=8), "y": Resources()})
     assert "resources: {registers: 8}}\n" in lock_text(lock)
-    assert read(lock_text(lock)) == read(lock_text(lock).replace("{", "{ ")) == lock
+    assert read(lock_text(lock)) == lock
 
 
 def test_resources_go_with_the_artifact_that_has_them() -> None:

@@ -54,7 +54,7 @@ def test_values_of_different_type_are_different_values() -> None:
 
 
 def test_a_parameter_that_is_no_array_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"k\.args\.b: \{bias\} is 8, which is not an array\."):
+    with pytest.raises(SpecError, match=r"k\.args\.b: 8 is not an array\."):
         ids(kernel("matrix: {bias: [8]}", args='{b: "{bias}"}'))
 
 
@@ -165,7 +165,7 @@ def test_the_order_of_axes_and_their_sizes_are_part_of_a_request() -> None:
         ("mesh: {x: 0}", "k.mesh.x: expected a whole number of at least 1, got 0."),
         ("mesh: {1st: 2}", "k.mesh.1st: expected the name of an axis, got '1st'."),
         ("mesh: {}", "k.mesh: the mapping of axes is empty."),
-        ('mesh: {x: "{n}"}', "k.mesh.x: unknown parameter 'n' in '{n}'."),
+        ('mesh: {x: "{n}"}', "k.mesh.x: unknown parameter 'n' in {n}."),
     ],
 )
 def test_a_mesh_that_is_none_is_refused_at_its_place(line: str, words: str) -> None:

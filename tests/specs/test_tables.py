@@ -100,7 +100,7 @@ def test_keys_may_be_json_text_on_several_levels(expanded: Any, tmp_path: Path) 
     levels = {"call": "json", "tiles": "json"}
     table = {"path": "calls.json", "rows": "h100", "keys": levels, "select": select}
     static = {"causal": "{causal}", "block": "{config.block}", "us": "{us}"}
-    found = expanded({"$json": table}, "{x}", static=static)
+    found = expanded({"$file": table}, "{x}", static=static)
     assert [(str(v.args["x"]), dict(v.static)) for v in found] == [  # type: ignore[call-overload]
         ("bf16[8]", {"causal": True, "block": 64, "us": 3.0}),
         ("bf16[8]", {"causal": True, "block": 128, "us": 2.5}),
@@ -111,8 +111,6 @@ def test_keys_may_be_json_text_on_several_levels(expanded: Any, tmp_path: Path) 
     (tmp_path / "rows.json").write_text(json.dumps({"8": '{"tile": [16, 32]}'}))
     table = {"path": "rows.json", "values": "json", "select": {"m": "$key", "tile": "tile.1"}}
     assert points(expanded({"$file": table}, static={"tile": "{tile}"})) == [{"m": 8, "tile": 32}]
-    with pytest.raises(SpecError, match=r"\$json is another spelling of \$file"):
-        expanded({"$file": "rows.json", "$json": "rows.json"})
 
 
 @pytest.mark.parametrize(
