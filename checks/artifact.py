@@ -251,7 +251,7 @@ class _Check:
             results = run.run(self.inputs)
         except Fault as fault:
             return [*race_findings(history, run), fault_finding(fault, run.machine, history)]
-        found = [*race_findings(history, run), *history.prefetches.findings()]
+        found = race_findings(history, run)
         if expected is not None:
             found = [*found, *self._wrong(results, expected, policy, poison, found)]
         if self.first is None:

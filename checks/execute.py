@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from pallasc.emulator.machine.block import Asynchronous, Observer
+from pallasc.emulator.machine.block import AccessKind, Asynchronous, Observer
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Actor, EmulationTimeout, Region
 from pallasc.emulator.machine.warp import Step, Warp
@@ -126,28 +126,29 @@ class Sources(Observer):
 
     # Observer methods.
 
-    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Record reads by lanes."""
-        if PARAMETERS <= region.base < SHARED:
-            return
-        if mask is not None:
-            offsets = offsets[mask]
-        self._feed(_at(w, place), region, _granules(offsets, size))
-
-    def write(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    def accessed(
+        self,
+        w: Warp,
+        place: int,
+        kind: AccessKind,
+        region: Region,
+        offsets: Any,
+        mask: Any,
+        size: int,
     ) -> None:
-        """Record writes by lanes."""
+        """Record an access by lanes; see `Observer`."""
         if mask is not None:
             offsets = offsets[mask]
         instruction = _at(w, place)
+        if kind == "read":
+            if not PARAMETERS <= region.base < SHARED:
+                self._feed(instruction, region, _granules(offsets, size))
+            return
         number = self._plain.get(id(instruction))
         if number is None:
             number = self._plain[id(instruction)] = self._number(instruction, None)
         self._write(instruction, region, offsets, size, number)
         self._change(Writer(instruction, w.actor), region, offsets, size)
-
-    atomic = write
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
         """Record the start of an asynchronous operation."""

@@ -24,14 +24,13 @@ from pallasc.checks.findings import (
     OPERAND_OVERWRITTEN,
     OUT_OF_BOUNDS,
     RACE,
-    REPEATED_PREFETCH,
     UNFINISHED_COPY,
     UNINITIALIZED,
     Finding,
     Place,
     Rule,
 )
-from pallasc.emulator.machine.block import Asynchronous, Block, Dim3, Prefetch
+from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.machine import Deadlock, Machine
 from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.machine.warp import MbarrierWait, Warp
@@ -42,49 +41,6 @@ from pallasc.emulator.races.threads import Access, Event, instruction_at
 from pallasc.emulator.races.threads import Finding as Raced
 from pallasc.emulator.tensors.tensor_memory import COLUMNS
 from pallasc.specs.artifacts.plan import Launch
-
-
-class Prefetches:
-    """Records the prefetches of the blocks of each cluster."""
-
-    def __init__(self) -> None:
-        self._first: dict[tuple[object, ...], Dim3] = {}
-        self._found: dict[tuple[str, str, int], Finding] = {}
-
-    def new_launches(self) -> None:
-        """Forget the prefetches of earlier launches, but keep the findings."""
-        self._first.clear()
-
-    def note(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Record a prefetch by a warp."""
-        block, launch = w.block, w.block.launch
-        if len(block.cluster.blocks) == 1:
-            return
-        key = (block.device, block.cluster.first, place, prefetch)
-        first = self._first.setdefault(key, block.index)
-        if first == block.index:
-            return
-        instruction = instruction_at(w, place)
-        cubin, kernel, line = launch.cubin, launch.program.kernel.name, instruction.line
-        self._found.setdefault(
-            (cubin, kernel, line),
-            Finding(
-                rule=REPEATED_PREFETCH.name,
-                message=f"blocks {first} and {block.index} of one cluster prefetch the same "
-                f"{prefetch.bytes:,} bytes of {prefetch.label}",
-                severity="note",
-                subject=prefetch.label,
-                instruction=f"{instruction.opcode}, PTX line {line}",
-                kernel=kernel,
-                cubin=cubin,
-                ptx_line=line,
-            ),
-        )
-
-    def findings(self) -> list[Finding]:
-        """Return a note for each instruction that repeats another block's prefetch."""
-        return list(self._found.values())
-
 
 _MOST_BEFORE = 3
 _WAITS = {"try_wait", "test_wait", "wait_group"}
@@ -127,8 +83,6 @@ class History(Races):
         self._barriers: dict[tuple[int, int], _Barrier] = {}
         self._context: dict[int, tuple[Place, ...]] = getattr(self, "_context", {})
         self._last_barrier: tuple[int, int] | None = None
-        self.prefetches: Prefetches = getattr(self, "prefetches", None) or Prefetches()
-        self.prefetches.new_launches()
 
     # Queries.
 
@@ -234,10 +188,6 @@ class History(Races):
             del self._barriers[key]
         for warp in block.warps:
             self._done.pop(warp, None)
-
-    def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Record a prefetch by a warp."""
-        self.prefetches.note(w, place, prefetch)
 
     def _arrive(self, block: Block, offset: int, instruction: Instruction) -> None:
         self._last_barrier = (id(block), offset)

@@ -40,7 +40,7 @@ from pallasc.emulator.machine.warp import (
     Step,
     Warp,
 )
-from pallasc.emulator.numbers.table import find_atomic as find_atomic
+from pallasc.emulator.numbers.table import find_atomic
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Sink
 
 _U4 = np.dtype("u4")
@@ -112,7 +112,7 @@ def _bar_first(w: Warp, place: int, number: Read, count: Read | None, waits: boo
         )
     generation = barrier.generation
     w.observer.arrived(w, place, ("bar", which, generation))
-    if barrier.arrive(w.index, LANES, expected):
+    if barrier.arrive(LANES, expected):
         block.machine.changed()
     if not waits:
         return place + 1
@@ -126,7 +126,6 @@ def _bar_again(w: Warp, place: int) -> int:
     if barrier.generation == generation and everyone and barrier.threads >= w.block.live_threads:
         barrier.generation += 1
         barrier.threads = 0
-        barrier.arrived = []
         w.block.machine.changed()
     if barrier.generation == generation:
         w.split.waits = BarrierWait(w.block, which, generation, everyone)

@@ -19,6 +19,7 @@ from pallasc.emulator.instructions.builder import (
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, RegistersWait, Step, Warp
 from pallasc.emulator.numbers.integers import reads_carry, writes_carry
+from pallasc.emulator.numbers.rounding import UFUNCS
 from pallasc.emulator.numbers.table import Arithmetic, find
 from pallasc.emulator.ptx.syntax import Instruction, Label, Operand, Pair, Register, Vector
 
@@ -332,10 +333,7 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
     if kind == "f32":
         return _redux_of_floats(instruction, builder)
     dtype = dtype_of(kind)
-    function = {
-        "add": np.add, "min": np.minimum, "max": np.maximum,
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    }[operation]  # fmt: skip
+    function = UFUNCS[operation]
     target, source, mask = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
     together = named_lanes("redux.sync", mask, builder)

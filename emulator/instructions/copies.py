@@ -9,19 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from pallasc.emulator.instructions.builder import (
     PREDICATE,
     Builder,
     Read,
-    dtype_of,
     immediate,
     refusal,
 )
 from pallasc.emulator.instructions.memory import lanes, places
-from pallasc.emulator.machine.block import Asynchronous, Block, Prefetch, Range
+from pallasc.emulator.machine.block import Asynchronous, Block, Range
 from pallasc.emulator.machine.memory import (
     OFFSET_MASK,
     PARAMETERS,
@@ -33,9 +31,11 @@ from pallasc.emulator.machine.memory import (
     store,
 )
 from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.numbers.rounding import DTYPES
+from pallasc.emulator.numbers.table import combined
 from pallasc.emulator.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Vector
 from pallasc.emulator.tensors import tensor_maps
-from pallasc.emulator.tensors.tensor_maps import Box, combined
+from pallasc.emulator.tensors.tensor_maps import Box
 from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 
 
@@ -238,7 +238,6 @@ class Located(NamedTuple):
 
     map: TensorMap
     base: int
-    coordinates: tuple[int, ...]
     box: Box
 
 
@@ -267,7 +266,7 @@ def _boxes(
             box = tensor_maps.im2col(tensor_map, where, inside, shared_address)
         else:
             box = tensor_maps.tiled(tensor_map, where, shared_address)
-        return Located(tensor_map, base, tuple(where), box)
+        return Located(tensor_map, base, box)
 
     return located
 
@@ -438,7 +437,7 @@ def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -
     def run(w: Warp, place: int) -> int:
         for lane in lanes(w):
             found = located(w, lane, 0)
-            _fetch(w, place, found.base, found.coordinates, found.box.bytes)
+            w.block.machine.fetches(w.block, found.box.bytes)
         return place + 1
 
     return run
@@ -454,18 +453,11 @@ def _prefetch_bytes(start: Read, size: Read) -> Step:
                     "misaligned", "the address or size of a bulk prefetch is not a multiple of 16"
                 )
             if length:
-                _fetch(w, place, begin, (), length)
+                w.block.machine.memory.find(begin, length)
+                w.block.machine.fetches(w.block, length)
         return place + 1
 
     return run
-
-
-def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size: int) -> None:
-    """Count the bytes that a lane requests, and notify the observer."""
-    machine = w.block.machine
-    region, _ = machine.memory.find(address, 1 if coordinates else size)
-    machine.fetches(w.block, size)
-    w.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))
 
 
 def cp(instruction: Instruction, builder: Builder) -> Step:
@@ -534,7 +526,7 @@ Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def _reduction(parts: Sequence[str]) -> Change:
     """Return the function by which `cp.reduce.async.bulk` combines old and incoming bytes."""
     *_, operation, kind = [part for part in parts if part != "noftz"]
-    dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bf16" else dtype_of(kind, floats=True)
+    dtype = DTYPES[kind]
 
     def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return combined(operation, old.view(dtype), new.view(dtype)).view(np.uint8)

@@ -30,6 +30,7 @@ from pallasc.emulator.ptx.syntax import (
     register_numbers,
 )
 from pallasc.emulator.tensors import tcgen05, tensor_memory
+from pallasc.emulator.tensors.descriptors import CHUNK_BYTES
 from pallasc.emulator.tensors.tcgen05_instructions import parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
 
@@ -58,7 +59,7 @@ def alloc(instruction: Instruction, builder: Builder) -> Step:
             return BLOCKED
         where = one_value(w, address(w), "an address") & OFFSET_MASK
         put(w.block.shared, where, np.array([found], _U4).view(np.uint8))
-        w.observer.write(w, place, w.block.shared, np.array([where]), None, 4)
+        w.observer.accessed(w, place, "write", w.block.shared, np.array([where]), None, 4)
         return place + 1
 
     return run
@@ -169,9 +170,6 @@ def wait(instruction: Instruction, builder: Builder) -> Step:
         return place + 1
 
     return run
-
-
-_CHUNK_BYTES = 16
 
 
 def build(instruction: Instruction, builder: Builder) -> Step:
@@ -330,4 +328,4 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _chunks(blocks: list[Block], chunks: np.ndarray) -> list[Range]:
-    return [(block.shared, np.asarray(chunks).ravel(), _CHUNK_BYTES) for block in blocks]
+    return [(block.shared, np.asarray(chunks).ravel(), CHUNK_BYTES) for block in blocks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -170,13 +170,7 @@ class Asynchronous:
     tag: Any = None  # the observer's
 
 
-class Prefetch(NamedTuple):
-    """The bytes of a prefetch: at an address, or a box of the tensor map there."""
-
-    label: str
-    address: int
-    coordinates: tuple[int, ...]
-    bytes: int
+AccessKind = Literal["read", "write", "atomic"]
 
 
 class Observer:
@@ -196,13 +190,27 @@ class Observer:
     def finished(self) -> None:
         """Handle the end of the kernels on all devices."""
 
-    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Handle a read of `size` bytes per lane at offsets in a region; no mask means all."""
-
-    def write(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    def accessed(
+        self,
+        w: Warp,
+        place: int,
+        kind: AccessKind,
+        region: Region,
+        offsets: Any,
+        mask: Any,
+        size: int,
     ) -> None:
-        """Handle a write that lanes are about to execute."""
+        """Handle an access that lanes are about to execute.
+
+        Args:
+            w: the warp.
+            place: the number of its instruction.
+            kind: "read", "write" or "atomic".
+            region: the memory.
+            offsets: the start of each lane's bytes in it.
+            mask: the lanes that take part; None for all.
+            size: the bytes of each lane.
+        """
 
     def wrote(self, w: Warp) -> None:
         """Handle the completion of a warp's write."""
@@ -225,9 +233,6 @@ class Observer:
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
     ) -> None:
         """Handle a warp's wait for operations that it issued, or only for their reads."""
-
-    def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Handle a prefetch by a lane of a warp."""
 
     def registers_fenced(self, w: Warp, place: int) -> None:
         """Handle wgmma.fence."""

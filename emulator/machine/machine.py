@@ -52,7 +52,7 @@ from pallasc.emulator.machine.warp import (
     goes_in_circles,
 )
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register
-from pallasc.emulator.tensors.matrices import OperandError
+from pallasc.emulator.tensors.descriptors import OperandError
 
 _GOES_ON = frozenset({"lt", "lo", "ne"})
 _ENDS = frozenset({"ge", "hs", "eq"})

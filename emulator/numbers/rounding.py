@@ -76,7 +76,18 @@ PACKED: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
-_NAMED = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
+DTYPES = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
+"""The dtype of each type but the packed ones."""
+
+UFUNCS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+"""Operations of two operands that all reductions share."""
 
 
 class Mnemonic:
@@ -129,7 +140,7 @@ class Mnemonic:
 
     def dtype(self, *names: str) -> np.dtype[Any]:
         """Consume the last part as by `type`, and return the element type of this name."""
-        return _NAMED[self.type(*names)]
+        return DTYPES[self.type(*names)]
 
     def finish(self) -> None:
         """Reject parts that have not been consumed.
@@ -272,7 +283,6 @@ def error_of_sum(a: Array, b: Array, total: Array) -> Array:
     return error
 
 
-_SIGN = np.array(-(2**63), np.int64)
 _LAST_BIT = np.array(1, np.int64)
 _ZERO_BITS = np.array(0, np.int64)
 

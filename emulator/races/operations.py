@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.block import Asynchronous, Block
+from pallasc.emulator.machine.block import AccessKind, Asynchronous, Block
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
@@ -42,6 +42,7 @@ from pallasc.emulator.races.threads import (
 )
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
 
+_ACCESSES = {"read": "the load", "write": "the store", "atomic": "the atomic operation"}
 _MBARRIER_BYTES = 8
 _STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc"}
 
@@ -49,38 +50,20 @@ _STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc"}
 class PlainAccesses(Ledger):
     """Tracks the synchronous accesses of warps."""
 
-    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Record a read of `size` bytes per lane at offsets in a region; no mask means all."""
-        self._plain(w, place, region, offsets, mask, size, writes=False, what="the load")
-
-    def write(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Record a write by lanes."""
-        self._plain(w, place, region, offsets, mask, size, writes=True, what="the store")
-
-    def atomic(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Record an atomic operation of lanes."""
-        what = "the atomic operation"
-        self._plain(w, place, region, offsets, mask, size, writes=True, what=what, atomic=True)
-
-    def _plain(
+    def accessed(
         self,
         w: Warp,
         place: int,
+        kind: AccessKind,
         region: Region,
-        offsets: np.ndarray,
-        mask: np.ndarray | None,
+        offsets: Any,
+        mask: Any,
         size: int,
-        *,
-        writes: bool,
-        what: str,
-        atomic: bool = False,
     ) -> None:
+        """Record an access by lanes; see `Observer`."""
         if PARAMETERS <= region.base < SHARED:
             return
+        writes, atomic = kind != "read", kind == "atomic"
         thread = self._threads[w]
         order = self._order(instruction_at(w, place), atomic)
         if mask is not None:
@@ -89,7 +72,7 @@ class PlainAccesses(Ledger):
         if order.scope != WEAK:
             self._synchronise(thread, region, offsets, order, writes, atomic)
         index = shadow.index(offsets, size)
-        event = self._access(thread, place, what, order.scope)
+        event = self._access(thread, place, _ACCESSES[kind], order.scope)
         known = thread.frontier.own[GENERIC]
         shared = id(region) in self._blocks
         if shared:

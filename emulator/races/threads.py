@@ -391,7 +391,6 @@ class Tag:
     event: int
     thread: Thread
     frontier: Frontier
-    signalled: bool = False
     waited: bool = False
     reads_waited: bool = False
 

@@ -50,9 +50,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.emulator.tensors.matrices import multiply_add, unsupported
-from pallasc.emulator.tensors.tcgen05_instructions import (
+from pallasc.emulator.tensors.descriptors import (
     CHUNK_BYTES,
+    OperandError,
+    k_major_chunks,
+    mn_major_chunks,
+    parse_shared,
+    read_chunks,
+    unsupported,
+)
+from pallasc.emulator.tensors.matrices import multiply_add
+from pallasc.emulator.tensors.tcgen05_instructions import (
     K_BYTES,
     Element,
     Instruction,
@@ -60,15 +68,10 @@ from pallasc.emulator.tensors.tcgen05_instructions import (
     decode,
     decode_instruction,
     decode_scales,
-    k_major_chunks,
-    mn_major_chunks,
-    parse_shared,
-    read_chunks,
 )
 from pallasc.emulator.tensors.tensor_memory import (
     LANES,
     LANES_PER_WARP,
-    TensorCoreError,
     TensorMemory,
     split_address,
 )
@@ -81,7 +84,7 @@ def a_cells(instruction: Instruction, address: int, quarter: int) -> Cells:
     """Return the cells with the factors of the 32 rows of A that a quarter computes.
 
     Raises:
-        TensorCoreError: the address is not at lane 0.
+        OperandError: the address is not at lane 0.
     """
     block = quarter % (instruction.rows // LANES_PER_WARP)
     return _cells(address, quarter, block, 1)
@@ -96,7 +99,7 @@ def _cells(address: int, quarter: int, first: int, count: int) -> Cells:
     # The upper two bits of the address may hold the byte that the instruction descriptor names.
     lane, column = split_address(address & 0x3FFF_FFFF)
     if lane:
-        raise TensorCoreError(f"scale factors at {address:#010x} must start at lane 0, not {lane}")
+        raise OperandError(f"scale factors at {address:#010x} must start at lane 0, not {lane}")
     lanes = np.arange(quarter * LANES_PER_WARP, (quarter + 1) * LANES_PER_WARP)
     return lanes, range(column + first, column + first + count)
 
@@ -135,11 +138,11 @@ def metadata_columns(instruction: Instruction, address: int) -> range:
     """Return the columns that hold the metadata, in all lanes.
 
     Raises:
-        TensorCoreError: the address is not at lane 0 and an even column.
+        OperandError: the address is not at lane 0 and an even column.
     """
     lane, column = split_address(address)
     if lane or column % 2:
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: metadata at {address:#010x} must start at lane 0 and an "
             f"even column"
         )
@@ -152,7 +155,7 @@ def positions(memory: TensorMemory, instruction: Instruction, address: int) -> N
     """Return the position in its row of each stored element of A: int[128, k / 2].
 
     Raises:
-        TensorCoreError: the metadata contains invalid positions.
+        OperandError: the metadata contains invalid positions.
     """
     columns = metadata_columns(instruction, address)
     words = memory.read_block(np.arange(LANES), columns, f"{instruction.kind.opcode} (metadata)")
@@ -165,7 +168,7 @@ def positions(memory: TensorMemory, instruction: Instruction, address: int) -> N
     valid = (_SINGLES if single else _PAIRS)[nibbles]
     if not valid.all():
         row, group = np.argwhere(~valid)[0]
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: metadata of row {row}, group {group} is "
             f"{nibbles[row, group]:#06b}, which names no two places"
         )
@@ -264,7 +267,7 @@ def execute_copy(
         memories: tensor memory of each block.
 
     Raises:
-        TensorCoreError: source or destination is outside the block's memory.
+        OperandError: source or destination is outside the block's memory.
     """
     chunks = copied_chunks(copy, descriptor)
     cells = written_cells(copy, address)
@@ -357,7 +360,7 @@ def mma(
         scale_input_d: D is divided by two to this power before the product is added.
 
     Raises:
-        TensorCoreError: an operand is invalid, or outside its block's memory.
+        OperandError: an operand is invalid, or outside its block's memory.
         UnsupportedError: pallasc does not support this form.
     """
     instruction = decode_instruction(kind, idesc)
@@ -445,23 +448,23 @@ def _check_operands(
 ) -> None:
     kind = instruction.kind
     if (blocks, memories) != (kind.group, kind.group):
-        raise TensorCoreError(
+        raise OperandError(
             f"{kind.opcode}: needs shared and tensor memory of {kind.group} blocks, got {blocks} "
             f"and {memories}"
         )
     if scale and kind.name not in ("f16", "tf32"):
-        raise TensorCoreError(f"{kind.opcode}: only .kind::f16 and .kind::tf32 scale D")
+        raise OperandError(f"{kind.opcode}: only .kind::f16 and .kind::tf32 scale D")
     if not 0 <= scale <= 15:
-        raise TensorCoreError(f"{kind.opcode}: the scale of D must be in 0…15, got {scale}")
+        raise OperandError(f"{kind.opcode}: the scale of D must be in 0…15, got {scale}")
     if len(disabled) not in (0, 4 * kind.group) or (disabled and kind.scale_vector):
-        raise TensorCoreError(f"{kind.opcode}: a mask of lanes of {len(disabled)} words")
+        raise OperandError(f"{kind.opcode}: a mask of lanes of {len(disabled)} words")
 
 
 def _accumulator(instruction: Instruction, address: int) -> tuple[int, int]:
     lane, column = split_address(address)
     half = _uses_half_of_the_lanes(instruction)
     if lane not in ((0, 16) if half else (0,)):
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: D at {address:#010x} starts at lane {lane}, must start at "
             f"lane 0{' or 16' if half else ''}"
         )
@@ -506,7 +509,7 @@ def _chunks(
             f"keeps {matrix.atom} bytes together"
         )
     if rows % element.per_chunk:
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: {rows} elements of an MN-major matrix, must be a multiple "
             f"of {element.per_chunk}"
         )
@@ -539,7 +542,7 @@ def _a_lanes(
     """Return A from tensor memory, where each lane has the row that it computes with."""
     opcode = instruction.kind.opcode
     if instruction.a_mn_major:
-        raise TensorCoreError(f"{opcode}: A in tensor memory cannot be M-major")
+        raise OperandError(f"{opcode}: A in tensor memory cannot be M-major")
     if instruction.kind.weight_stationary and instruction.rows < LANES:
         raise unsupported(f"{opcode}: A in tensor memory with {instruction.rows} rows")
     if instruction.a.padded:
@@ -547,7 +550,7 @@ def _a_lanes(
     lane, column = split_address(address)
     first = int(part.lanes[0]) % LANES_PER_WARP
     if lane != first:
-        raise TensorCoreError(
+        raise OperandError(
             f"{opcode}: A at {address:#010x} starts at lane {lane}, D at lane {first}"
         )
     words = memory.read_block(part.lanes, range(column, column + K_BYTES // 4), f"{opcode} (A)")

@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
-from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
 SCALES_AT = 160 * 1024
@@ -172,11 +172,11 @@ KIND = "tcgen05.mma.cta_group::1.kind::"
 @pytest.mark.parametrize(
     ("form", "change", "error", "message"),
     [
-        ("mxf8", lambda w: w & ~(1 << 23), TensorCoreError, "scale factors ue4m3 need"),
-        ("mxf4nv2", lambda w: w & ~(1 << 23), TensorCoreError, "scale factors ue4m3 need"),
-        ("mxf4nv2", lambda w: w | 1 << 29, TensorCoreError, "2 scale factors of A cannot start at"),
-        ("nvf4", lambda w: w | 2 << 4, TensorCoreError, "4 scale factors of B cannot start at"),
-        ("mxf8", lambda w: w & ~(31 << 24) | 4 << 24, TensorCoreError, "M is 64 and N 32; M must"),
+        ("mxf8", lambda w: w & ~(1 << 23), OperandError, "scale factors ue4m3 need"),
+        ("mxf4nv2", lambda w: w & ~(1 << 23), OperandError, "scale factors ue4m3 need"),
+        ("mxf4nv2", lambda w: w | 1 << 29, OperandError, "2 scale factors of A cannot start at"),
+        ("nvf4", lambda w: w | 2 << 4, OperandError, "4 scale factors of B cannot start at"),
+        ("mxf8", lambda w: w & ~(31 << 24) | 4 << 24, OperandError, "M is 64 and N 32; M must"),
         ("mxf4", lambda w: w | 1 << 31, UnsupportedError, "unusual K"),
         ("mxf4", lambda w: w | 1 << 15, UnsupportedError, "MN-major matrix of e2m1x2"),
     ],
@@ -193,7 +193,7 @@ def test_scale_factors_must_start_at_lane_0():
     word = bw.scaled_instruction(128, 32, "e4m3", "e4m3", "ue8m0", 0)
     addresses = {"a_scales_address": 32 << 16, "b_scales_address": 0}
     operand = bw.k_major(ONES, 32)
-    with pytest.raises(TensorCoreError, match="must start at lane 0, not 32"):
+    with pytest.raises(OperandError, match="must start at lane 0, not 32"):
         bw.multiply(
             ".cta_group::1.kind::mxf8f6f4.block_scale",
             word,

@@ -9,8 +9,9 @@ import pytest
 from blackwell import B_AT, multiply, place, product
 
 from pallasc.emulator.tensors import tcgen05
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
-from pallasc.emulator.tensors.tensor_memory import TensorCoreError, TensorMemory
+from pallasc.emulator.tensors.tensor_memory import TensorMemory
 from pallasc.errors import UnsupportedError
 
 KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
@@ -256,7 +257,7 @@ def test_disabled_lanes_keep_their_d(group):
     ],
 )
 def test_wrong_operands_are_named(options, message):
-    with pytest.raises(TensorCoreError, match=message):
+    with pytest.raises(OperandError, match=message):
         small(**options)
 
 
@@ -286,7 +287,7 @@ def test_descriptors_beyond_what_is_known_are_refused(options, message):
 
 @pytest.mark.parametrize("n", [32, 96, 192])
 def test_weight_stationary_products_have_fewer_shapes(n):
-    with pytest.raises(TensorCoreError, match=f"N {n}; M must be 32 or 64 or 128"):
+    with pytest.raises(OperandError, match=f"N {n}; M must be 32 or 64 or 128"):
         decode_instruction(WS, bw.instruction(64, n, "f16", "f16", "f32"))
 
 

@@ -6,9 +6,9 @@ import blackwell as bw
 import numpy as np
 import pytest
 
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
-from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
 META_AT, META = 192 * 1024, 256
@@ -159,13 +159,13 @@ def sparse_once(selector=1, address=META):
 
 def test_codes_that_name_no_two_places_are_an_error():
     sparse_once()
-    with pytest.raises(TensorCoreError, match=r"metadata of row 24, group 5 is 0b0101"):
+    with pytest.raises(OperandError, match=r"metadata of row 24, group 5 is 0b0101"):
         sparse_once(selector=0)
 
 
 @pytest.mark.parametrize("address", [META + 1, META | 16 << 16])
 def test_metadata_starts_at_lane_0_and_an_even_column(address):
-    with pytest.raises(TensorCoreError, match=r"metadata"):
+    with pytest.raises(OperandError, match=r"metadata"):
         sparse_once(address=address)
 
 
@@ -179,7 +179,7 @@ MX = bw.scaled_instruction(128, 8, "e2m1x2", "e2m1x2", "ue8m0", 0, sparse=True)
          "sparsity selector 2"),
         ("f16", bw.instruction(64, 8, "f16", "f16", "f32", sparse=0), UnsupportedError,
          "sparse A with 64 rows"),
-        ("f8f6f4", bw.instruction(128, 8, "e4m3", "e4m3", "f32", sparse=1), TensorCoreError,
+        ("f8f6f4", bw.instruction(128, 8, "e4m3", "e4m3", "f32", sparse=1), OperandError,
          "selector of this kind is 0, not 1"),
         ("mxf4.block_scale", MX | 1 << 12, UnsupportedError,
          "version 1 of the sparsity metadata"),
