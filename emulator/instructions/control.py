@@ -19,8 +19,8 @@ from pallasc.emulator.instructions.builder import (
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, RegistersWait, Step, Warp
 from pallasc.emulator.numbers.integers import reads_carry, writes_carry
-from pallasc.emulator.numbers.rounding import UFUNCS
-from pallasc.emulator.numbers.table import Arithmetic, find
+from pallasc.emulator.numbers.rounding import UFUNCS, Arithmetic
+from pallasc.emulator.numbers.table import find
 from pallasc.emulator.ptx.syntax import Instruction, Label, Operand, Pair, Register, Vector
 
 

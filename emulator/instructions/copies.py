@@ -529,7 +529,8 @@ def _reduction(parts: Sequence[str]) -> Change:
     dtype = DTYPES[kind]
 
     def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        return combined(operation, old.view(dtype), new.view(dtype)).view(np.uint8)
+        result: np.ndarray = combined(operation, old.view(dtype), new.view(dtype))
+        return result.view(np.uint8)
 
     return change
 

@@ -12,6 +12,7 @@ commit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -275,12 +276,12 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         "b": builder.read(b, _U8),
     }
     if kind.sparse:
-        reads["metadata_address"] = builder.address(more.pop(0))
+        reads["metadata"] = builder.address(more.pop(0))
     reads["idesc"] = builder.read(more.pop(0), _U4)
     if kind.scale_vector:
-        reads["a_scales_address"] = builder.address(more.pop(0))
-        reads["b_scales_address"] = builder.address(more.pop(0))
-    disabled = None
+        reads["a_scales"] = builder.address(more.pop(0))
+        reads["b_scales"] = builder.address(more.pop(0))
+    disabled: list[Read] = []
     if isinstance(more[0], Vector):
         disabled = [builder.read(element, _U4) for element in builder.elements(more.pop(0))]
     reads["enable"] = builder.read(more.pop(0), PREDICATE)
@@ -288,38 +289,20 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         reads["scale"] = builder.read(more.pop(0), _U4)
 
     def run(w: Warp, place: int) -> int:
-        values = {name: one_value(w, read(w), name) for name, read in reads.items()}
-        lanes = [] if disabled is None else [one_value(w, r(w), "a mask") for r in disabled]
+        values: dict[str, Any] = {n: one_value(w, read(w), n) for n, read in reads.items()}
+        lanes = [one_value(w, read(w), "a mask") for read in disabled]
+        operands = tcgen05.Mma(kind=kind, a_in_memory=in_memory, disabled=lanes, **values)
         blocks = _blocks(w, kind.group)
         memories = [memory_of(block) for block in blocks]
-        addresses = {name: value for name, value in values.items() if name.endswith("_address")}
 
         def complete() -> None:
-            tcgen05.mma(
-                kind,
-                values["idesc"],
-                values["d"],
-                values["a"],
-                in_memory,
-                values["b"],
-                _shared(blocks),
-                memories,
-                bool(values["enable"]),
-                **addresses,
-                disable_output_lane=lanes,
-                scale_input_d=values.get("scale", 0),
-            )
+            tcgen05.mma(operands, _shared(blocks), memories)
 
         operation = Asynchronous(complete, "tcgen05.mma", instruction_at(w, place), w.actor)
         if w.observer.records:
-            idesc, a = values["idesc"], values["a"]
-            chunks = tcgen05.operand_chunks(kind, idesc, a, in_memory, values["b"])
-            operation.reads = _chunks(blocks, chunks)
-            a_address = a if in_memory else None
-            results, operands = tcgen05.tensor_memory_cells(
-                kind, idesc, values["d"], a_address=a_address, **addresses
-            )
-            operation.cells_read = [(m, *cells) for m in memories for cells in operands]
+            operation.reads = _chunks(blocks, tcgen05.operand_chunks(operands))
+            results, read = tcgen05.tensor_memory_cells(operands)
+            operation.cells_read = [(m, *cells) for m in memories for cells in read]
             operation.cells_written = [(m, *cells) for m in memories for cells in results]
         _issue(w, place, operation)
         return place + 1

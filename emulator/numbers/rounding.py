@@ -200,22 +200,20 @@ class Format:
         precision: significant bits, including the implicit one.
         smallest_exponent: exponent of the smallest normal number.
         largest: the largest finite number.
-        has_infinity: if False, values that are too large become NaN.
     """
 
     precision: int
     smallest_exponent: int
     largest: float
-    has_infinity: bool = True
 
 
 # ml_dtypes declares no types for it.
 FACTS: Any = ml_dtypes.finfo
 
 
-def _format_of(dtype: Any, *, has_infinity: bool = True) -> Format:
+def _format_of(dtype: Any) -> Format:
     facts: Any = FACTS(dtype)
-    return Format(facts.nmant + 1, int(facts.minexp), float(facts.max), has_infinity)
+    return Format(facts.nmant + 1, int(facts.minexp), float(facts.max))
 
 
 FORMATS = {
@@ -273,6 +271,29 @@ def rectified(values: Array) -> Array:
     """Replace negative values by +0, and keep NaN (`.relu`)."""
     zero = _ZERO[values.dtype]
     return canonical(np.maximum(values, zero) + zero)
+
+
+def finished(
+    function: Callable[..., Array],
+    *,
+    ftz_in: bool = False,
+    ftz_out: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+) -> Callable[..., Array]:
+    """Add modifiers to a function, for operands and result, and make NaN canonical."""
+    if not (ftz_in or ftz_out or sat or relu):
+        return lambda *operands: canonical(function(*operands))
+
+    def apply(*operands: Array) -> Array:
+        result = function(*(map(flushed, operands) if ftz_in else operands))
+        if ftz_out:
+            result = flushed(result)
+        if sat:
+            return saturated(result)
+        return rectified(result) if relu else canonical(result)
+
+    return apply
 
 
 def error_of_sum(a: Array, b: Array, total: Array) -> Array:
@@ -342,7 +363,7 @@ def _beyond(values: Array, form: Format, mode: str, *, finite: bool) -> Array:
     largest = np.copysign(form.largest, values)
     if finite:
         return largest
-    endless = np.copysign(np.inf if form.has_infinity else np.nan, values)
+    endless = np.copysign(np.inf, values)
     stays = {
         "rz": np.isfinite(values),
         "rm": np.isfinite(values) & (values > 0),

@@ -48,13 +48,15 @@ def find_atomic(operation: str, kind: str, *, flush: bool = False) -> Atomic:
         def of_halves(old: np.generic, new: np.generic) -> np.generic:
             pair = (np.array([word], register).view(element) for word in (old, new))
             result: Array = np.asarray(combined(operation, *pair, flush=flush)).astype(element)
-            return register.type(result.view(register)[0])
+            word: np.generic = register.type(result.view(register)[0])
+            return word
 
         return Atomic(register, of_halves)
     dtype = DTYPES[kind]
 
     def apply(old: np.generic, *operands: np.generic) -> np.generic:
-        return dtype.type(combined(operation, old, *operands, flush=flush))
+        new: np.generic = dtype.type(combined(operation, old, *operands, flush=flush))
+        return new
 
     return Atomic(dtype, apply)
 

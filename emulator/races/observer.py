@@ -36,6 +36,7 @@ from pallasc.emulator.races.threads import (
     Shadow,
     Tag,
     Thread,
+    Use,
     instruction_at,
     scope_of,
 )
@@ -219,8 +220,9 @@ class Races(Operations):
                     shadow.name,
                     (offset, offset + _MBARRIER_BYTES),
                 )
-        self._against_writes(thread, shadow, index, known, event, True, reads=False)
-        self._against_reads(thread, shadow, index, known, event, True)
+        use = Use(thread, shadow, index, event, known, reads=False, is_near=True)
+        self._against_writes(use)
+        self._against_reads(use, known)
         shadow.written[index] = event
         self._initialised[(id(shared), offset)] = event
         cluster = self._clusters[id(block.cluster)]
@@ -233,7 +235,7 @@ class Races(Operations):
         event = self._access(thread, place, "the mbarrier operation")
         self._reach(thread, block, thread.number, event)
         known = np.maximum(thread.frontier.own[GENERIC], thread.frontier.own[agents.INIT])
-        self._against_writes(thread, shadow, index, known, event, True, reads=False)
+        self._against_writes(Use(thread, shadow, index, event, known, reads=False, is_near=True))
         shadow.record_read(thread.number, index, event)
 
     def arrived(

@@ -37,6 +37,7 @@ from pallasc.emulator.races.threads import (
     Shadow,
     Tag,
     Thread,
+    Use,
     instruction_at,
     scope_of,
 )
@@ -78,14 +79,15 @@ class PlainAccesses(Ledger):
         if shared:
             self._reach(thread, self._blocks[id(region)], thread.number, event)
             self._touch_mbarrier(thread, region, offsets, size, event, writes)
-        self._against_writes(thread, shadow, index, known, event, shared, reads=not writes)
+        use = Use(thread, shadow, index, event, known, reads=not writes, is_near=shared)
+        self._against_writes(use)
         if "nc" in instruction_at(w, place).parts:
             self._against_coherence(shadow, index, event)
         if writes:
             if order.scope == WEAK:
                 instruction = id(instruction_at(w, place))
                 thread.stores[instruction] = thread.stores.get(instruction, 0) + 1
-            self._against_reads(thread, shadow, index, known, event, shared)
+            self._against_reads(use, known)
             shadow.written[index] = event
             if atomic:
                 return
@@ -353,11 +355,10 @@ class Operations(Registers):
         own = thread.frontier.own
         plain = own[GENERIC]
         known = plain if in_generic_proxy else np.where(thread.cluster.generic, own[proxy], plain)
-        self._against_writes(
-            thread, shadow, index, known, event, shared, reads=not writes, proxy=proxy
-        )
+        use = Use(thread, shadow, index, event, known, not writes, shared, proxy)
+        self._against_writes(use)
         if writes:
-            self._against_reads(thread, shadow, index, plain, event, shared)
+            self._against_reads(use, plain)
             shadow.written[index] = event
         else:
             shadow.record_read(agent if shared else 0, index, event)
@@ -435,14 +436,13 @@ class Operations(Registers):
         known[agent] = ALWAYS
         for cells in operation.cells_read:
             shadow, index = self._tensor_shadow(thread, cells)
-            self._against_writes(thread, shadow, index, known, event, True, reads=True)
+            self._against_writes(Use(thread, shadow, index, event, known, True, True))
             shadow.record_read(agent, index, event)
         for cells in operation.cells_written:
             shadow, index = self._tensor_shadow(thread, cells)
-            self._against_writes(thread, shadow, index, known, event, True, reads=False)
-            late = shadow.late_read(index, known)
-            if late:
-                self._report_overwritten(thread, shadow, index, late, event)
+            use = Use(thread, shadow, index, event, known, False, True)
+            self._against_writes(use)
+            self._against_reads(use, known)
             shadow.written[index] = event
 
     def _fenced_agents(self, thread: Thread, moves: bool) -> np.ndarray:

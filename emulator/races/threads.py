@@ -542,6 +542,31 @@ _STEPS = np.arange(1 << 16)
 
 
 @dataclass(slots=True, eq=False)
+class Use:
+    """An access that is checked against the events of a memory.
+
+    Attributes:
+        thread: the warp that accesses, or that issued the operation that does.
+        shadow: the memory.
+        index: the granules.
+        event: the number of the access.
+        known: by agent, the last event that has happened before.
+        reads: True if it only reads.
+        is_near: True if only agents of the warp's own cluster access this memory.
+        proxy: the row of a frontier that holds for it.
+    """
+
+    thread: Thread
+    shadow: Shadow
+    index: Index
+    event: int
+    known: np.ndarray
+    reads: bool
+    is_near: bool
+    proxy: int = GENERIC
+
+
+@dataclass(slots=True, eq=False)
 class Doubt:
     """Two unordered executions of one store: a race if their bytes differ.
 
