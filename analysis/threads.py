@@ -26,23 +26,17 @@ from typing import NamedTuple
 
 from pallasc.analysis.loops import natural_loops
 from pallasc.emulator.ptx.syntax import (
-    Address,
     Immediate,
     Instruction,
     Kernel,
     Label,
     Operand,
-    Pair,
     Register,
     Special,
     Symbol,
     registers_in,
 )
 
-_WITHOUT_RESULT = (
-    *("bar", "barrier", "bra", "ret", "exit", "trap", "st", "red", "setmaxnreg", "fence"),
-    *("nanosleep", "prefetch", "cp", "stmatrix", "membar", "griddepcontrol", "call", "discard"),
-)
 _ENDS = frozenset({"ret", "exit", "trap"})
 _BRANCHES = frozenset({"bra", *_ENDS})
 _PARAMETERS = 1 << 62
@@ -412,13 +406,7 @@ def _offsets(kernel: Kernel) -> dict[str, int]:
 
 
 def _results(each: Instruction) -> list[Register]:
-    is_wgmma = each.opcode.startswith("wgmma.mma")
-    if not each.operands or (each.parts[0] in _WITHOUT_RESULT and not is_wgmma):
-        return []
-    first = each.operands[0]
-    if isinstance(first, Pair):
-        return [r for part in (first.first, first.second) for r in registers_in(part)]
-    return [] if isinstance(first, Address) else registers_in(first)
+    return [register for operand in each.results for register in registers_in(operand)]
 
 
 def _operation(each: Instruction) -> _Operation | None:

@@ -37,7 +37,7 @@ from pallasc.emulator.machine.warp import MbarrierWait, Warp
 from pallasc.emulator.program import PlanRun, program
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.observer import Races
-from pallasc.emulator.races.threads import Access, Event, instruction_at
+from pallasc.emulator.races.threads import Access, Event
 from pallasc.emulator.races.threads import Finding as Raced
 from pallasc.emulator.tensors.tensor_memory import COLUMNS
 from pallasc.specs.artifacts.plan import Launch
@@ -95,7 +95,7 @@ class History(Races):
 
         Includes its last arrival at an mbarrier.
         """
-        here = instruction_at(warp, place)
+        here = warp.instruction(place)
         found: dict[int, Done] = {}
         arrival: Done | None = None
         for done in reversed(self._done.get(warp, ())):
@@ -141,7 +141,7 @@ class History(Races):
     def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
         """Record that an mbarrier is about to be initialized."""
         super().initialised(w, place, block, offset)
-        self._barriers[id(block), offset] = _Barrier(instruction_at(w, place))
+        self._barriers[id(block), offset] = _Barrier(w.instruction(place))
 
     def arrived(
         self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
@@ -149,7 +149,7 @@ class History(Races):
         """Record that a warp is about to arrive at a barrier."""
         super().arrived(w, place, barrier, releases=releases)
         if barrier[0] == "mbarrier":
-            self._arrive(barrier[1], barrier[2], instruction_at(w, place))
+            self._arrive(barrier[1], barrier[2], w.instruction(place))
         self._note(w, place)
 
     def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
@@ -198,7 +198,7 @@ class History(Races):
         done = self._done.get(w)
         if done is None:
             done = self._done[w] = deque(maxlen=_REMEMBERED)
-        done.append(Done(len(self._events), instruction_at(w, place)))
+        done.append(Done(len(self._events), w.instruction(place)))
 
     def _others(self, event: Event) -> list[Done]:
         """Return the synchronizations of the accessing warp, except the access itself."""

@@ -25,7 +25,7 @@ from pallasc.emulator.instructions.builder import (
     refusal,
     storage_of,
 )
-from pallasc.emulator.instructions.copies import instruction_at, put
+from pallasc.emulator.instructions.copies import put
 from pallasc.emulator.instructions.memory import lanes as active_lanes
 from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED, Fault
@@ -394,7 +394,7 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
                     block.shared.data[at : at + _ANSWER_BYTES] = answer.view(np.uint8)
                     block.mbarrier(block.base + signal).complete(_ANSWER_BYTES)
 
-            text = instruction_at(w, place)
+            text = w.instruction(place)
             operation = Asynchronous(complete, "an answer to try_cancel", text, w.actor, lane)
             operation.writes = [(block.shared, at, _ANSWER_BYTES) for block in blocks]
             operation.signals = [(block, signal) for block in blocks]
@@ -468,7 +468,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
                         put(block.shared, offset, value.view(np.uint8))
                 owner.mbarrier(bar).complete(width * len(content))
 
-            what, text = f"{parts[0]}.async", instruction_at(w, place)
+            what, text = f"{parts[0]}.async", w.instruction(place)
             sent = Asynchronous(complete, what, text, w.actor, lane)
             sent.writes = [(block.shared, at & OFFSET_MASK, width * len(content))]
             sent.signals = [(owner, bar & OFFSET_MASK)]

@@ -194,7 +194,7 @@ class Builder:
                 for each in self.kernel.instructions
                 for number in (
                     *([] if each.guard is None else [each.guard.number]),
-                    *(n for operand in each.operands[1:] for n in register_numbers(operand)),
+                    *(n for operand in each.sources for n in register_numbers(operand)),
                 )
             }
         return bool(self.read_registers & {*register_numbers(result)})

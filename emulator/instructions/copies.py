@@ -92,12 +92,6 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
     shared.data[offset : offset + data.size] = data
 
 
-def instruction_at(w: Warp, place: int) -> Instruction:
-    """Return the instruction at a place in the kernel that a warp runs."""
-    instruction: Instruction = w.block.launch.program.kernel.instructions[place]
-    return instruction
-
-
 def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
     """Issue an operation that is later committed to a group."""
     w.observer.issued(w, place, operation)
@@ -133,7 +127,7 @@ def store_operation(
         write(kept[0])
 
     reads = [(block.shared, offset, size)]
-    text = instruction_at(w, place)
+    text = w.instruction(place)
     return Asynchronous(complete, "a bulk store", text, w.actor, lane, read=read, reads=reads)
 
 
@@ -185,7 +179,7 @@ def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
             for region, offsets, some in targets:
                 store(region, offsets, some, width, words)
 
-        operation = Asynchronous(complete, "cp.async", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "cp.async", w.instruction(place), w.actor)
         if w.observer.records:
             operation.writes = [
                 (region, offsets if some is None else offsets[some], size)
@@ -316,7 +310,7 @@ def _load_operation(
             owner.mbarrier(owner.base + offset).complete(box.bytes)
 
     operation = Asynchronous(
-        complete, "a tensor load", instruction_at(w, place), w.actor, lane, signals=barriers
+        complete, "a tensor load", w.instruction(place), w.actor, lane, signals=barriers
     )
     if w.observer.records:
         operation.writes = [(block.shared, box.shared_address, box.bytes) for block in blocks]
@@ -572,7 +566,7 @@ def _bulk_load(
         put(target.shared, at & OFFSET_MASK, source.data[first : first + size].copy())
         owner.mbarrier(signal).complete(size)
 
-    operation = Asynchronous(complete, "a bulk copy", instruction_at(w, place), w.actor, lane)
+    operation = Asynchronous(complete, "a bulk copy", w.instruction(place), w.actor, lane)
     operation.writes = [(target.shared, at & OFFSET_MASK, size)]
     operation.signals = [(owner, offset)]
     if spaces[1] == "shared":

@@ -25,7 +25,6 @@ from pallasc.emulator.instructions.builder import (
     immediate,
     refusal,
 )
-from pallasc.emulator.instructions.copies import instruction_at
 from pallasc.emulator.instructions.memory import shared_block
 from pallasc.emulator.machine.block import AccessKind, Asynchronous
 from pallasc.emulator.machine.warp import LANES, Step, Warp
@@ -195,7 +194,7 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
             product.a = one_value(w, a_at(w), "the descriptor of A")
         product.b = one_value(w, b_at(w), "the descriptor of B")
         product.keep = bool(one_value(w, keep(w), "the predicate of wgmma"))
-        operation = Asynchronous(product.finish, "wgmma", instruction_at(w, place), w.actor)
+        operation = Asynchronous(product.finish, "wgmma", w.instruction(place), w.actor)
         product.tell(operation, place)
         product.start()
         w.wgmma_open.append(operation)

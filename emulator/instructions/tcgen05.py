@@ -18,7 +18,7 @@ import numpy as np
 
 from pallasc.emulator.instructions.barriers import fence, one_value
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read
-from pallasc.emulator.instructions.copies import instruction_at, put
+from pallasc.emulator.instructions.copies import put
 from pallasc.emulator.machine.block import Asynchronous, Block, Cells, Range
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
@@ -102,7 +102,7 @@ def load(instruction: Instruction, builder: Builder) -> Step:
         where = one_value(w, address(w), "an address in tensor memory")
         memory = memory_of(w.block)
         if w.observer.records:
-            operation = Asynchronous(_nothing, "tcgen05.ld", instruction_at(w, place), w.actor)
+            operation = Asynchronous(_nothing, "tcgen05.ld", w.instruction(place), w.actor)
             operation.cells_read = _cells(memory, move, where, w.index, split)
             w.observer.issued(w, place, operation)
             w.tensor_loads.append(operation)
@@ -146,7 +146,7 @@ def store(instruction: Instruction, builder: Builder) -> Step:
             memory = memory_of(w.block)
             tensor_memory.store(memory, where, w.index % _WARPS, move, values, split)
 
-        operation = Asynchronous(complete, "tcgen05.st", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.st", w.instruction(place), w.actor)
         if w.observer.records:
             operation.cells_written = _cells(memory_of(w.block), move, where, w.index, split)
             w.observer.issued(w, place, operation)
@@ -224,7 +224,7 @@ def _cp(instruction: Instruction, builder: Builder) -> Step:
                 copy, where, descriptor, _shared(blocks), [memory_of(b) for b in blocks]
             )
 
-        operation = Asynchronous(complete, "tcgen05.cp", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.cp", w.instruction(place), w.actor)
         if w.observer.records:
             chunks = tcgen05.copied_chunks(copy, descriptor)
             operation.reads = _chunks(blocks, chunks)
@@ -258,7 +258,7 @@ def _commit(instruction: Instruction, builder: Builder) -> Step:
             for owner in owners:
                 owner.mbarrier(owner.base + (where & OFFSET_MASK)).arrive()
 
-        operation = Asynchronous(complete, "tcgen05.commit", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.commit", w.instruction(place), w.actor)
         operation.signals = [(owner, where & OFFSET_MASK) for owner in owners]
         _issue(w, place, operation)
         return place + 1
@@ -298,7 +298,7 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         def complete() -> None:
             tcgen05.mma(operands, _shared(blocks), memories)
 
-        operation = Asynchronous(complete, "tcgen05.mma", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.mma", w.instruction(place), w.actor)
         if w.observer.records:
             operation.reads = _chunks(blocks, tcgen05.operand_chunks(operands))
             results, read = tcgen05.tensor_memory_cells(operands)

@@ -12,7 +12,7 @@ import numpy as np
 from pallasc.emulator.machine.memory import RANK_SHIFT, RESERVED, SHARED, Actor, Fault, Region
 from pallasc.emulator.machine.warp import LANES, Mbarrier, NamedBarrier, Warp
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.tensors.tensor_memory import TensorMemory
+from pallasc.emulator.tensors.tensor_memory import COLUMNS, TensorMemory
 
 Dim3 = tuple[int, int, int]
 
@@ -148,6 +148,14 @@ Range = tuple[Region, "np.ndarray | int", int]
 
 Cells = tuple[TensorMemory, np.ndarray, "np.ndarray | range"]
 """Cells of tensor memory: lanes and columns, which are broadcast if both are arrays."""
+
+
+def cell_numbers(cells: Cells) -> tuple[TensorMemory, np.ndarray]:
+    """Return the memory, and the number of each cell, lane after lane."""
+    memory, lanes, columns = cells
+    if isinstance(columns, range):
+        lanes, columns = lanes[:, None], np.arange(columns.start, columns.stop)
+    return memory, (lanes * COLUMNS + columns).ravel()
 
 
 @dataclass(slots=True, eq=False)

@@ -145,7 +145,7 @@ class Deadlock(Fault):
         super().__init__(
             "deadlock",
             message,
-            instruction=_instruction(first, place),
+            instruction=first.instruction(place),
             actor=first.actor,
             hint=hint,
         )
@@ -182,7 +182,7 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
         follows = isinstance(split.waits, LanesWait) and len(warp.splits) > 1
         (others if follows else waiting).append((warp, place, reason))
         group = groups.setdefault(
-            (place, reason), _Group(_instruction(warp, place), reason, split.waits)
+            (place, reason), _Group(warp.instruction(place), reason, split.waits)
         )
         group.warps.setdefault((warp.block.device, warp.block.index), []).append(warp.index)
     waits_first = next(iter(groups.values())).waits
@@ -213,13 +213,13 @@ def _is_parted(warp: Warp) -> bool:
     """Return True if all lanes of a warp are at instructions that need the whole warp."""
     return all(
         isinstance(split.waits, LanesWait)
-        and {"bar", "aligned"} & set(_instruction(warp, split.place).parts)
+        and {"bar", "aligned"} & set(warp.instruction(split.place).parts)
         for split in warp.splits
     )
 
 
 def _parted(warp: Warp) -> Fault:
-    at = [_instruction(warp, split.place) for split in warp.splits]
+    at = [warp.instruction(split.place) for split in warp.splits]
     which = " and ".join(f"{each.opcode} (PTX line {each.line})" for each in at)
     fault = Fault(
         "not-aligned",
@@ -264,11 +264,6 @@ def _place(split: Split) -> int:
     """Return the place of a wait: the load, if lanes are in a loop around one."""
     waits = split.waits
     return waits.place if isinstance(waits, MemoryWait) and not split.stuck else split.place
-
-
-def _instruction(warp: Warp, place: int) -> Instruction:
-    code: Sequence[Instruction] = warp.block.launch.program.kernel.instructions
-    return code[min(place, len(code) - 1)]
 
 
 def _told(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
@@ -634,7 +629,7 @@ class Machine:
             ran = warp.run(warp.block.launch.program.code, most)
         except Fault as fault:
             if fault.instruction is None and fault.place is not None:
-                fault.instruction = warp.block.launch.program.kernel.instructions[fault.place]
+                fault.instruction = warp.instruction(fault.place)
             raise
         if warp.ended:
             self.changed()

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pallasc.emulator.machine.memory import Actor, Fault, Region, fault_of
+from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.tensors.descriptors import OperandError
 
 _MOST_BYTES = (1 << 20) - 1
@@ -437,6 +438,11 @@ class Warp:
         self.tensor_loads: list[Any] = []
         self.cluster_phase: int | None = None
         self.register_count: int = block.launch.registers  # of each lane
+
+    def instruction(self, place: int) -> Instruction:
+        """Return the instruction at a place of its kernel; the last one for the end."""
+        code: Sequence[Instruction] = self.block.launch.program.kernel.instructions
+        return code[min(place, len(code) - 1)]
 
     def run(self, code: Sequence[Step], budget: int) -> bool:
         """Run until the warp is blocked, ended or yielded, or `budget` instructions have run.

@@ -121,6 +121,23 @@ class Instruction(NamedTuple):
         """The parts of the opcode between dots."""
         return _parts(self.opcode)
 
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """The operand that it sets, if there is one; matrix products also read theirs."""
+        first = self.operands[:1]
+        if not first or not isinstance(first[0], Register | Vector | Pair):
+            return ()
+        return () if self.opcode.startswith(_WITHOUT_RESULT) else first
+
+    @property
+    def sources(self) -> tuple[Operand, ...]:
+        """The operands that it reads, and the addresses of what it writes."""
+        return self.operands[len(self.results) :]
+
+
+_WITHOUT_RESULT = ("bar", "nanosleep", "tcgen05.dealloc")
+"""Instructions whose first operand may be a register that they read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:

@@ -35,7 +35,6 @@ from pallasc.emulator.races.threads import (
     copying_loads,
     distance,
     granule_shifts,
-    instruction_at,
     is_replicated,
     wait_of,
 )
@@ -103,7 +102,7 @@ class Ledger(Observer):
         """Return the event of a plain access: the same one until the warp's next release."""
         number = thread.events.get(place)
         if number is None:
-            access = Access(what, instruction_at(thread.warp, place), thread.warp.actor)
+            access = Access(what, thread.warp.instruction(place), thread.warp.actor)
             number = self._event(thread, thread.number, Event(access, thread.warp, scope))
             thread.events[place] = number
         return number

@@ -37,7 +37,6 @@ from pallasc.emulator.races.threads import (
     Tag,
     Thread,
     Use,
-    instruction_at,
     scope_of,
 )
 
@@ -247,7 +246,7 @@ class Races(Operations):
         if key == "mbarrier":
             block, offset = rest
             self._uses(thread, place, block, offset)
-            releases = releases and "relaxed" not in instruction_at(w, place).parts
+            releases = releases and "relaxed" not in w.instruction(place).parts
             found = self._mbarrier(block, offset)
         else:
             found = self._group_barrier(thread, w, key, rest)
@@ -282,7 +281,7 @@ class Races(Operations):
             held = self._group_barrier(thread, w, key, rest).coming
         if held is None:
             return
-        parts = instruction_at(w, place).parts
+        parts = w.instruction(place).parts
         if key == "mbarrier" and "relaxed" in parts:
             # A later fence acquires what this wait has seen.
             seen = thread.acquired.setdefault(
@@ -296,7 +295,7 @@ class Races(Operations):
     def fenced(self, w: Warp, place: int) -> None:
         """Record a fence."""
         thread = self._threads[w]
-        parts = instruction_at(w, place).parts
+        parts = w.instruction(place).parts
         frontier = thread.frontier
         own = frontier.own
         if parts[0] == "tcgen05":

@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.block import AccessKind, Asynchronous, Block
+from pallasc.emulator.machine.block import (
+    AccessKind,
+    Asynchronous,
+    Block,
+    Cells,
+    cell_numbers,
+)
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
@@ -38,7 +44,6 @@ from pallasc.emulator.races.threads import (
     Tag,
     Thread,
     Use,
-    instruction_at,
     scope_of,
 )
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
@@ -66,7 +71,7 @@ class PlainAccesses(Ledger):
             return
         writes, atomic = kind != "read", kind == "atomic"
         thread = self._threads[w]
-        order = self._order(instruction_at(w, place), atomic)
+        order = self._order(w.instruction(place), atomic)
         if mask is not None:
             offsets = offsets[mask]
         shadow = self._shadow(region, w)
@@ -81,11 +86,11 @@ class PlainAccesses(Ledger):
             self._touch_mbarrier(thread, region, offsets, size, event, writes)
         use = Use(thread, shadow, index, event, known, reads=not writes, is_near=shared)
         self._against_writes(use)
-        if "nc" in instruction_at(w, place).parts:
+        if "nc" in w.instruction(place).parts:
             self._against_coherence(shadow, index, event)
         if writes:
             if order.scope == WEAK:
-                instruction = id(instruction_at(w, place))
+                instruction = id(w.instruction(place))
                 thread.stores[instruction] = thread.stores.get(instruction, 0) + 1
             self._against_reads(use, known)
             shadow.written[index] = event
@@ -257,7 +262,7 @@ class Registers(PlainAccesses):
                 if held is None or not (is_write or held[1]):
                     continue
                 first = self._events[held[0]]
-                access = Access("the instruction", instruction_at(w, place), w.actor)
+                access = Access("the instruction", w.instruction(place), w.actor)
                 does = "overwrites" if is_write else "reads"
                 what = "an accumulator" if held[1] else "the A operand"
                 self._find(
@@ -435,11 +440,11 @@ class Operations(Registers):
         known = np.where(self._fenced_agents(thread, moves), own[who.AFTER], own[GENERIC])
         known[agent] = ALWAYS
         for cells in operation.cells_read:
-            shadow, index = self._tensor_shadow(thread, cells)
+            shadow, index = self._tensor_shadow(cells)
             self._against_writes(Use(thread, shadow, index, event, known, True, True))
             shadow.record_read(agent, index, event)
         for cells in operation.cells_written:
-            shadow, index = self._tensor_shadow(thread, cells)
+            shadow, index = self._tensor_shadow(cells)
             use = Use(thread, shadow, index, event, known, False, True)
             self._against_writes(use)
             self._against_reads(use, known)
@@ -459,13 +464,10 @@ class Operations(Registers):
             fenced[who.TENSOR_CORE] = True
         return np.append(fenced, np.zeros(who.COPIES, np.bool_))
 
-    def _tensor_shadow(self, thread: Thread, cells: Any) -> tuple[Shadow, np.ndarray]:
-        memory, lanes, columns = cells
+    def _tensor_shadow(self, cells: Cells) -> tuple[Shadow, np.ndarray]:
+        memory, index = cell_numbers(cells)
         shadow = self._shadows.get(id(memory))
         if shadow is None:
             shadow = self._shadows[id(memory)] = Shadow(LANES * COLUMNS, 0, "tensor memory")
             self._alive[id(memory)] = memory
-        if isinstance(columns, range):
-            columns = np.arange(columns.start, columns.stop)
-            return shadow, (lanes[:, None] * COLUMNS + columns).ravel()
-        return shadow, (lanes * COLUMNS + columns).ravel()
+        return shadow, index

@@ -404,12 +404,6 @@ class Order:
     scope: int  # WEAK, or its reach
 
 
-def instruction_at(w: Warp, place: int) -> Instruction:
-    """Return the instruction at a place in a warp's code."""
-    found: Instruction = w.block.launch.program.kernel.instructions[place]
-    return found
-
-
 def granule_shifts(kernel: Kernel, element_bytes: int) -> tuple[int, int]:
     """Return the granule sizes of shared and of global memory, as powers of two.
 
@@ -732,9 +726,7 @@ def _deciding(instruction: Instruction) -> Iterator[int]:
 
 
 def _sources(instruction: Instruction) -> list[int]:
-    operands = instruction.operands
-    results = 0 if instruction.parts[0] in ("st", "stmatrix", "red", "bra", "ret", "exit") else 1
-    found = [number for operand in operands[results:] for number in register_numbers(operand)]
+    found = [number for operand in instruction.sources for number in register_numbers(operand)]
     if instruction.guard is not None:
         found.append(instruction.guard.number)
     return found
