@@ -44,7 +44,7 @@ from pallasc.checks.findings import (
 )
 from pallasc.checks.levels import Options, Subject
 from pallasc.compiler.arrays import compare_arrays, settle_tolerance
-from pallasc.emulator.machine.block import Observer, Unobserved
+from pallasc.emulator.machine.block import Observer
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.machine.memory import EmulationTimeout, Fault
 from pallasc.emulator.program import PlanRun
@@ -245,7 +245,7 @@ class _Check:
         deadline_s = self.options.deadline_s
         machine = Reaching(
             policy,
-            observer=observer or Unobserved(),
+            observer=observer or Observer(),
             deadline=deadline_s,
             poison=poison,
             left=self.left,

@@ -59,6 +59,8 @@ class Sources(Observer):
         writer: the last instruction that wrote watched bytes.
     """
 
+    records = True
+
     def __init__(self, watched: Callable[[], tuple[Region, int, int]]) -> None:
         self._watched, self.writer = watched, cast("Writer | None", None)
         self._written: dict[int, np.ndarray] = {}  # numbers of writes, by the identity of memory

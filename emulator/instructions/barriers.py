@@ -398,8 +398,7 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
             operation = Asynchronous(complete, "an answer to try_cancel", text, w.actor, lane)
             operation.writes = [(block.shared, at, _ANSWER_BYTES) for block in blocks]
             operation.signals = [(block, signal) for block in blocks]
-            w.observer.issued(w, place, operation)
-            w.block.machine.issue(operation)
+            w.block.machine.issue(w, place, operation)
         return place + 1
 
     return run
@@ -442,7 +441,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
     width = kind.itemsize
 
     def run(w: Warp, place: int) -> int:
-        machine, cluster = w.block.machine, w.block.cluster
+        cluster = w.block.cluster
         targets, signals = to(w) % SHARED, signal(w) % SHARED
         values = [read(w) for read in reads]
         for lane in active_lanes(w):
@@ -472,8 +471,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
             sent = Asynchronous(complete, what, text, w.actor, lane)
             sent.writes = [(block.shared, at & OFFSET_MASK, width * len(content))]
             sent.signals = [(owner, bar & OFFSET_MASK)]
-            w.observer.issued(w, place, sent)
-            machine.issue(sent)
+            w.block.machine.issue(w, place, sent)
         return place + 1
 
     return run

@@ -284,8 +284,7 @@ def _tensor_load(
             barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
             operation = _load_operation(w, place, lane, found, blocks, barriers)
             w.block.machine.fetches(w.block, found.box.bytes)
-            w.observer.issued(w, place, operation)
-            w.block.machine.issue(operation)
+            w.block.machine.issue(w, place, operation)
         return place + 1
 
     return run
@@ -575,5 +574,4 @@ def _bulk_load(
     else:
         operation.reads = _bytes(w, begin, size)
         machine.fetches(w.block, size)
-    w.observer.issued(w, place, operation)
-    machine.issue(operation)
+    machine.issue(w, place, operation)

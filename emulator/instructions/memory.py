@@ -61,8 +61,9 @@ def places(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Acc
         bad = int(used[(used & (size - 1)) != 0][0])
         raise Fault("misaligned", f"an access of {size} bytes at the misaligned address {bad:#x}")
     if space == "":
-        yield from _generic(w, addresses, size)
-    elif space == "shared":
+        space = _generic(used)
+        addresses = addresses - SHARED if space == "shared" else addresses
+    if space == "shared":
         yield from _shared(w, addresses, mask, size)
     elif space == "local":
         yield from _local(w, addresses, mask, size)
@@ -139,20 +140,18 @@ def local_memory(w: Warp) -> Region:
     return region
 
 
-def _generic(w: Warp, addresses: Addresses, size: int) -> Iterator[Access]:
-    used = addresses if w.full else addresses[w.mask]
-    least, most = int(used.min()), int(used.max())
-    if most < PARAMETERS:
-        yield from _global(w, addresses, w.mask, size)
-    elif least >= SHARED:
-        yield from _shared(w, addresses - SHARED, w.mask, size)
-    elif least >= LOCAL and most < SHARED:
-        yield from _local(w, addresses, w.mask, size)
-    elif least >= PARAMETERS and most < LOCAL:
-        parameters = w.block.launch.parameters
-        yield _within(parameters, addresses - PARAMETERS, w.full, w.mask, size)
-    else:
+def _generic(addresses: Addresses) -> str:
+    """Return the space that generic addresses are in.
+
+    Raises:
+        Fault: they are in several.
+    """
+    bounds = {"shared": SHARED, "local": LOCAL, "param": PARAMETERS, "global": -(1 << 63)}
+    least, most = int(addresses.min()), int(addresses.max())
+    space = next(name for name, start in bounds.items() if most >= start)
+    if least < bounds[space]:
         raise Fault("out-of-bounds", "the lanes of one instruction access different state spaces")
+    return space
 
 
 def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:

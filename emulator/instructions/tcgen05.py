@@ -201,14 +201,6 @@ def _blocks(w: Warp, group: int) -> list[Block]:
     return [w.block.cluster.blocks_by_rank(first + n) for n in range(2)]
 
 
-def _issue(w: Warp, place: int, operation: Asynchronous) -> None:
-    w.observer.issued(w, place, operation)
-    if w.block.machine.policy.eagerness >= 1:
-        w.block.machine.finish(operation)
-    else:
-        w.block.tensor_work.append(operation)
-
-
 def _cp(instruction: Instruction, builder: Builder) -> Step:
     copy = tcgen05.parse_copy(instruction.opcode)
     address = builder.address(instruction.operands[0])
@@ -230,7 +222,7 @@ def _cp(instruction: Instruction, builder: Builder) -> Step:
             operation.reads = _chunks(blocks, chunks)
             cells = tcgen05.written_cells(copy, where)
             operation.cells_written = [(memory_of(b), *c) for b in blocks for c in cells]
-        _issue(w, place, operation)
+        w.block.machine.issue(w, place, operation, w.block.tensor_work)
         return place + 1
 
     return run
@@ -260,7 +252,7 @@ def _commit(instruction: Instruction, builder: Builder) -> Step:
 
         operation = Asynchronous(complete, "tcgen05.commit", w.instruction(place), w.actor)
         operation.signals = [(owner, where & OFFSET_MASK) for owner in owners]
-        _issue(w, place, operation)
+        w.block.machine.issue(w, place, operation, w.block.tensor_work)
         return place + 1
 
     return run
@@ -304,7 +296,7 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
             results, read = tcgen05.tensor_memory_cells(operands)
             operation.cells_read = [(m, *cells) for m in memories for cells in read]
             operation.cells_written = [(m, *cells) for m in memories for cells in results]
-        _issue(w, place, operation)
+        w.block.machine.issue(w, place, operation, w.block.tensor_work)
         return place + 1
 
     return run

@@ -184,10 +184,10 @@ AccessKind = Literal["read", "write", "atomic"]
 class Observer:
     """Receives the events of warps and asynchronous units; subclasses override the handlers.
 
-    `records` is False if nothing uses the ranges of operations, which take time to compute.
+    `records` is True if it uses the ranges of operations, which take time to compute.
     """
 
-    records = True
+    records = False
 
     def started(self, block: Block) -> None:
         """Handle the start of a block."""
@@ -266,9 +266,3 @@ class Observer:
 
     def fenced(self, w: Warp, place: int) -> None:
         """Handle a fence."""
-
-
-class Unobserved(Observer):
-    """Ignores all events."""
-
-    records = False

@@ -26,7 +26,6 @@ from pallasc.emulator.machine.block import (
     Cluster,
     Dim3,
     Observer,
-    Unobserved,
 )
 from pallasc.emulator.machine.memory import (
     GLOBAL,
@@ -475,7 +474,7 @@ class Machine:
 
     policy: Policy = field(default_factory=Policy)
     memory: GlobalMemory = field(default_factory=GlobalMemory)
-    observer: Observer = field(default_factory=Unobserved)
+    observer: Observer = field(default_factory=Observer)
     printed: list[str] = field(default_factory=list)
     tensor_maps: TensorMaps = field(default_factory=TensorMaps)
     pending: deque[Asynchronous] = field(default_factory=deque)
@@ -532,12 +531,18 @@ class Machine:
         self.pending.clear()
         self.observer.finished()
 
-    def issue(self, operation: Asynchronous) -> None:
-        """Issue an asynchronous operation that is waited for only through its barrier."""
+    def issue(
+        self, w: Warp, place: int, operation: Asynchronous, queue: deque[Asynchronous] | None = None
+    ) -> None:
+        """Issue an asynchronous operation, and complete it at once or put it into a queue.
+
+        Without a queue, it is one that is waited for only through its barrier.
+        """
+        self.observer.issued(w, place, operation)
         if self.policy.eagerness >= 1:
             self.finish(operation)
         else:
-            self.pending.append(operation)
+            (self.pending if queue is None else queue).append(operation)
 
     def finish(self, operation: Asynchronous) -> None:
         """Complete an operation, unless it is already complete."""

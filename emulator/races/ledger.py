@@ -44,6 +44,7 @@ from pallasc.emulator.races.threads import (
 class Ledger(Observer):
     """State of all memory. `findings` has each pair of conflicting lines once."""
 
+    records = True
     findings: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
