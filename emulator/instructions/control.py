@@ -331,7 +331,7 @@ def vote(instruction: Instruction, builder: Builder) -> Step:
 
 
 def redux(instruction: Instruction, builder: Builder) -> Step:
-    """`redux.sync` (9.7.13.12); of floats, as two-operand `min` or `max` of one lane after another."""
+    """`redux.sync` (9.7.13.12)."""
     operation, kind = instruction.parts[2], instruction.parts[-1]
     dtype = DTYPES[kind]
     target, source, mask = instruction.operands

@@ -223,11 +223,6 @@ class Observer:
     def wrote(self, w: Warp) -> None:
         """Handle the completion of a warp's write."""
 
-    def atomic(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Handle an atomic operation of lanes."""
-
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
         """Handle the start of an asynchronous operation."""
 
