@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, takewhile
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -350,7 +350,7 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     never = "" if arrived else "; nothing ever arrives at this mbarrier"
     return Finding(
         rule=DEADLOCK.name,
-        message=f"{_prospects(deadlock.message)}{never}",
+        message=f"{deadlock.summary}{never}",
         hint=deadlock.hint or "",
         instruction=shown(instruction),
         kernel=kernel.name,
@@ -388,17 +388,6 @@ def _ended(deadlock: Deadlock, history: History) -> list[Place]:
     clusters = {id(w.block.cluster): w.block.cluster for w, _, _ in deadlock.waiting}
     ended: list[Warp] = [w for c in clusters.values() for w in c.warps if w.ended]
     return [place for warp in ended for place in history.at_end(warp)]
-
-
-def _prospects(message: str) -> str:
-    """Return a deadlock's message as one line: the first group of warps, and why it waits."""
-    head, *lines = message.splitlines()
-    if not lines:
-        return message.strip().rstrip(".")
-    who = lines[0].strip().partition(" at ")[0]
-    why = [line.strip() for line in takewhile(lambda line: line.startswith("    "), lines[1:])]
-    are = "is" if who.startswith("warp ") else "are"
-    return f"{head.strip()} {who} {are} {'; '.join(why)}"
 
 
 def _who(actors: list[str]) -> str:

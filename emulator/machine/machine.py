@@ -135,20 +135,25 @@ _MOST_NAMED = 3
 
 
 class Deadlock(Fault):
-    """No warp can make progress. `waiting` has each warp, its place and the reason of its wait."""
+    """No warp can make progress.
+
+    Attributes:
+        waiting: each warp, its place and the reason of its wait.
+        summary: one line that names the first warps and why they wait.
+    """
 
     def __init__(
-        self, message: str, waiting: Sequence[tuple[Warp, int, str]], hint: str | None = None
+        self,
+        message: str,
+        waiting: Sequence[tuple[Warp, int, str]],
+        summary: str,
+        hint: str | None = None,
     ) -> None:
         (first, place, _), *_ = waiting
-        super().__init__(
-            "deadlock",
-            message,
-            instruction=first.instruction(place),
-            actor=first.actor,
-            hint=hint,
-        )
+        instruction = first.instruction(place)
+        super().__init__("deadlock", message, instruction=instruction, actor=first.actor, hint=hint)
         self.waiting = tuple(waiting)
+        self.summary = summary
 
 
 @dataclass(slots=True)
@@ -184,14 +189,19 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
             (place, reason), _Group(warp.instruction(place), reason, split.waits)
         )
         group.warps.setdefault((warp.block.device, warp.block.index), []).append(warp.index)
-    waits_first = next(iter(groups.values())).waits
-    crowd = _crowd(clusters) if isinstance(waits_first, MemoryWait) else ""
-    lines = [f"{crowd}no warp can make progress:"]
+    first, *_ = groups.values()
+    crowd = _crowd(clusters) if isinstance(first.waits, MemoryWait) else ""
+    head = f"{crowd}no warp can make progress:"
+    lines = [head]
     for group in list(groups.values())[:_MOST_GROUPS]:
         lines += _told(group, clusters)
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
-    return Deadlock("\n".join(lines), waiting or others, _SMALLER_GRID if crowd else None)
+    who = _names(first)
+    are = "is" if who.startswith("warp ") else "are"
+    summary = f"{head} {who} {are} {'; '.join(_reasons(first, clusters))}"
+    hint = _SMALLER_GRID if crowd else None
+    return Deadlock("\n".join(lines), waiting or others, summary, hint)
 
 
 def _crowd(clusters: Sequence[Cluster]) -> str:
@@ -270,13 +280,16 @@ def _told(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
     at = f"PTX line {instruction.line}"
     if instruction.place is not None:
         at = f"{instruction.place.file}:{instruction.place.line}, {at}"
-    lines = [
-        f"  {_names(group)} at {at}: {instruction.text}",
-        f"    waiting for {group.reason}",
-    ]
+    lines = [f"  {_names(group)} at {at}: {instruction.text}"]
+    return [*lines, *(f"    {reason}" for reason in _reasons(group, clusters))]
+
+
+def _reasons(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
+    """Return what a group waits for, and hints from the state of the barrier."""
+    found = [f"waiting for {group.reason}"]
     if isinstance(group.waits, MbarrierWait):
-        lines += [f"    {line}" for line in _prospects(group, group.waits, clusters)]
-    return lines
+        found += _prospects(group, group.waits, clusters)
+    return found
 
 
 def _names(group: _Group) -> str:
