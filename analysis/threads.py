@@ -26,25 +26,19 @@ from typing import NamedTuple
 
 from pallasc.analysis.loops import natural_loops
 from pallasc.emulator.ptx.syntax import (
-    Address,
     Immediate,
     Instruction,
     Kernel,
     Label,
     Operand,
-    Pair,
     Register,
     Special,
     Symbol,
     registers_in,
 )
 
-_WITHOUT_RESULT = (
-    *("bar", "barrier", "bra", "brx", "ret", "exit", "trap", "st", "red", "setmaxnreg", "fence"),
-    *("nanosleep", "prefetch", "cp", "stmatrix", "membar", "griddepcontrol", "call", "discard"),
-)
 _ENDS = frozenset({"ret", "exit", "trap"})
-_BRANCHES = frozenset({"bra", "brx", *_ENDS})
+_BRANCHES = frozenset({"bra", *_ENDS})
 _PARAMETERS = 1 << 62
 """Base address of the kernel's parameters; no other address is known."""
 _LANE_BITS = 5
@@ -363,8 +357,6 @@ class _Compiler:
             wanted = self._watched[number]
             sources = () if isinstance(wanted, bool) else (self._name(wanted),)
             yield _Op((), None, sources, each.guard, each.line, number)
-        if each.parts[0] == "brx":
-            yield _Op((), _refuse(each.line), (), None, each.line)
 
     def _result(self, each: Instruction) -> _Op:
         targets = tuple(register.name for register in _results(each))
@@ -414,13 +406,7 @@ def _offsets(kernel: Kernel) -> dict[str, int]:
 
 
 def _results(each: Instruction) -> list[Register]:
-    is_wgmma = each.opcode.startswith("wgmma.mma")
-    if not each.operands or (each.parts[0] in _WITHOUT_RESULT and not is_wgmma):
-        return []
-    first = each.operands[0]
-    if isinstance(first, Pair):
-        return [r for part in (first.first, first.second) for r in registers_in(part)]
-    return [] if isinstance(first, Address) else registers_in(first)
+    return [register for operand in each.results for register in registers_in(operand)]
 
 
 def _operation(each: Instruction) -> _Operation | None:
@@ -432,13 +418,6 @@ def _operation(each: Instruction) -> _Operation | None:
 
 def _same(value: int) -> int:
     return value
-
-
-def _refuse(line: int) -> _Operation:
-    def compute() -> int:
-        raise UnknownWayError(f"the branch in line {line} of the PTX has a table of targets")
-
-    return compute
 
 
 def _loops(blocks: list[_Block]) -> dict[int, _Loop]:

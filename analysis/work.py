@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from pallasc.analysis.threads import Event, UnknownWayError, Walk, parameter_offset
-from pallasc.emulator.ptx.parse import read
+from pallasc.emulator.ptx.parse import parse
 from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, Operand
 from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.plan import ELEMENT_BYTES, Bytes, Launch, TensorMap
@@ -72,7 +72,7 @@ def unknown_work(reason: str) -> Work:
 def work_of(launch: Launch, ptx: str, kernel: str) -> Work:
     """Return the work of a launch, from the PTX of its kernel."""
     try:
-        entry = read(ptx).kernel(kernel)
+        entry = parse(ptx).kernel(kernel)
         counts = _counts(launch, Walk(entry, _wanted, MOST_STEPS))
     except UnknownWayError as error:
         return unknown_work(str(error))

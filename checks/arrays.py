@@ -109,8 +109,8 @@ def difference(
     tolerance: Tolerance | None,
     *,
     location: Location | None = None,
-) -> Finding | None:
-    """Return a finding if a result differs from the reference, else None.
+) -> tuple[Finding, tuple[int, ...]] | None:
+    """Return a finding and the first element if a result differs from the reference, else None.
 
     Args:
         output: the result that is compared.
@@ -127,7 +127,7 @@ def difference(
     element = name_of_element(output, first.index)
     count, of = compared.mismatches, compared.count
     if _is_unwritten(output.dtype, got, expected, first.index):
-        return Finding(
+        unwritten = Finding(
             rule=UNINITIALIZED.name,
             message=f"{element} is {first.got}, expected {first.wanted}: it was never "
             "written, or was computed from memory that was never written; "
@@ -135,8 +135,9 @@ def difference(
             location=location,
             subject=output.path,
         )
+        return unwritten, first.index
     close = tolerance is None and is_close(output.dtype, got, expected)
-    return Finding(
+    wrong = Finding(
         rule=WRONG_NUMBERS.name,
         message=f"{element} is {first.got}, expected {first.wanted}; {count:,} of {of:,} "
         f"elements differ from the reference by more than rtol {rtol:g} and atol {atol:g}",
@@ -145,6 +146,7 @@ def difference(
         hint=_NO_TOLERANCE if close else "",
         subject=output.path,
     )
+    return wrong, first.index
 
 
 def name_of_element(output: Binding, index: Sequence[int]) -> str:

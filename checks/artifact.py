@@ -44,7 +44,7 @@ from pallasc.checks.findings import (
 )
 from pallasc.checks.levels import Options, Subject
 from pallasc.compiler.arrays import compare_arrays, settle_tolerance
-from pallasc.emulator.machine.block import Observer, Unobserved
+from pallasc.emulator.machine.block import Observer
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.machine.memory import EmulationTimeout, Fault
 from pallasc.emulator.program import PlanRun
@@ -75,32 +75,40 @@ def differences(
         tolerance: the variant's tolerance.
         agree: True if both agree with a reference, so that a difference is only a note.
     """
-    for number, output in enumerate(plan.outputs):
-        for device, (ours, theirs) in enumerate(zip(first, later, strict=True)):
-            one, other = ours[number], theirs[number]
-            if one.tobytes() == other.tobytes():
-                continue
-            allowed = agree or _may_round(output, one, other, tolerance)
-            rtol, atol = (0.0, 0.0) if allowed else settle_tolerance(tolerance, output.dtype)
-            found = compare_arrays(other, one, rtol=rtol, atol=atol)
-            if found.first is None:
-                continue
-            where = f" on device {device}" if device else ""
-            element = name_of_element(output, found.first.index)
-            message = (
-                f"{element}{where} depends on the order of {_parts(plan)}: it is "
-                f"{found.first.wanted} in schedule 1 and {found.first.got} in another; "
-                f"{found.mismatches:,} of {found.count:,} elements differ"
-            )
-            finding = Finding(
-                rule=DEPENDS_ON_ORDER.name,
-                message=message,
-                severity="note" if allowed else "error",
-                hint=_ROUNDING if allowed else "",
-                subject=output.path,
-            )
-            yield finding, Element(device, output, found.first.index)
-            break
+    told: set[int] = set()
+    for number, device, one, other in _pairs(first, later):
+        output = plan.outputs[number]
+        if number in told or one.tobytes() == other.tobytes():
+            continue
+        allowed = agree or _may_round(output, one, other, tolerance)
+        rtol, atol = (0.0, 0.0) if allowed else settle_tolerance(tolerance, output.dtype)
+        found = compare_arrays(other, one, rtol=rtol, atol=atol)
+        if found.first is None:
+            continue
+        told.add(number)
+        element = Element(device, output, found.first.index)
+        message = (
+            f"{_name(element)} depends on the order of {_parts(plan)}: it is "
+            f"{found.first.wanted} in schedule 1 and {found.first.got} in another; "
+            f"{found.mismatches:,} of {found.count:,} elements differ"
+        )
+        finding = Finding(
+            rule=DEPENDS_ON_ORDER.name,
+            message=message,
+            severity="note" if allowed else "error",
+            hint=_ROUNDING if allowed else "",
+            subject=output.path,
+        )
+        yield finding, element
+
+
+def _pairs(
+    first: Sequence[Sequence[Any]], second: Sequence[Sequence[Any]]
+) -> Iterator[tuple[int, int, Any, Any]]:
+    """Yield output and device by number, and both arrays: device after device."""
+    for device, arrays in enumerate(zip(first, second, strict=True)):
+        for number, (one, other) in enumerate(zip(*arrays, strict=True)):
+            yield number, device, one, other
 
 
 def _may_round(output: Binding, one: Any, other: Any, tolerance: Tolerance | None) -> bool:
@@ -237,7 +245,7 @@ class _Check:
         deadline_s = self.options.deadline_s
         machine = Reaching(
             policy,
-            observer=observer or Unobserved(),
+            observer=observer or Observer(),
             deadline=deadline_s,
             poison=poison,
             left=self.left,
@@ -251,7 +259,7 @@ class _Check:
             results = run.run(self.inputs)
         except Fault as fault:
             return [*race_findings(history, run), fault_finding(fault, run.machine, history)]
-        found = [*race_findings(history, run), *history.prefetches.findings()]
+        found = race_findings(history, run)
         if expected is not None:
             found = [*found, *self._wrong(results, expected, policy, poison, found)]
         if self.first is None:
@@ -299,19 +307,19 @@ class _Check:
             return {}
         runs = (results, others) if poison == POISONS[0] else (others, results)
         found: dict[str, Finding] = {}
-        for device, pairs in enumerate(zip(*runs, strict=True)):
-            for output, one, other in zip(self.subject.plan.outputs, *pairs, strict=True):
-                same = (one == other) | ((one != one) & (other != other))
-                if same.all() or output.path in found:
-                    continue
-                at = next(zip(*(~same).nonzero(), strict=True)) if same.ndim else ()
-                element = Element(device, output, tuple(map(int, at)))
-                message = (
-                    f"{_name(element)} depends on memory that was never written: it is "
-                    f"{one[at]} in one run, and {other[at]} in another with other memory contents"
-                )
-                finding = Finding(rule=UNINITIALIZED.name, message=message, subject=output.path)
-                found[output.path] = self._with_origin(finding, element, policy)
+        for number, device, one, other in _pairs(*runs):
+            output = self.subject.plan.outputs[number]
+            same = (one == other) | ((one != one) & (other != other))
+            if same.all() or output.path in found:
+                continue
+            at = next(zip(*(~same).nonzero(), strict=True)) if same.ndim else ()
+            element = Element(device, output, tuple(map(int, at)))
+            message = (
+                f"{_name(element)} depends on memory that was never written: it is "
+                f"{one[at]} in one run, and {other[at]} in another with other memory contents"
+            )
+            finding = Finding(rule=UNINITIALIZED.name, message=message, subject=output.path)
+            found[output.path] = self._with_origin(finding, element, policy)
         return found
 
     def _wrong(
@@ -361,18 +369,16 @@ class _Check:
         """Return the mismatches of each output, on the first device that has one."""
         variant = self.subject.variant
         tolerance = variant.tolerance if variant is not None else None
-        found = []
-        for number, output in enumerate(self.subject.plan.outputs):
-            for device, (outputs, rights) in enumerate(zip(results, expected, strict=True)):
-                got, right = outputs[number], rights[number]
-                finding = difference(output, got, right, tolerance)
-                if finding is not None:
-                    where = f" on device {device}" if device else ""
-                    element = Element(device, output, _first(output, got, right, variant))
-                    message = f"{finding.message}{where}"
-                    found.append((replace(finding, message=message), element))
-                    break
-        return found
+        found: dict[int, tuple[Finding, Element]] = {}
+        for number, device, got, right in _pairs(results, expected):
+            output = self.subject.plan.outputs[number]
+            wrong = None if number in found else difference(output, got, right, tolerance)
+            if wrong is not None:
+                finding, at = wrong
+                where = f" on device {device}" if device else ""
+                finding = replace(finding, message=f"{finding.message}{where}")
+                found[number] = finding, Element(device, output, at)
+        return [found[number] for number in sorted(found)]
 
     def _kind(self, results: Results, poison: int, raced: Sequence[Finding]) -> tuple[str, str]:
         """Return the rule for wrong numbers, and a hint."""
@@ -442,12 +448,6 @@ def _fed(source: Source, cubin: str, kernel: str) -> Place:
     early = " (in flight when its result was read)" if source.early else ""
     text = f"the value comes from: {instruction.opcode}{early}{source.accesses}"
     return Place(text, ptx_line=instruction.line, kernel=kernel, cubin=cubin)
-
-
-def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) -> tuple[int, ...]:
-    rtol, atol = settle_tolerance(variant.tolerance if variant else None, output.dtype)
-    first = compare_arrays(got, expected, rtol=rtol, atol=atol).first
-    return first.index if first else ()
 
 
 def _name(element: Element) -> str:

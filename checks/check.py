@@ -327,22 +327,11 @@ _ORDERED = "The artifact level executed the kernel and found these accesses orde
 
 
 class _Unlocated(NamedTuple):
-    """A result whose findings still lack source lines, and the variants that asked for it."""
+    """A result whose findings still lack source lines, and the job of the variants that ask."""
 
-    level: Level
+    job: Job
     result: LevelResult
-    artifact: Artifact
-    checkable: Checkable
-    asking: Sequence[Asking]
     from_store: bool = False
-
-
-class Results(NamedTuple):
-    """The results of one variant, the levels whose result came from the store, and the errors."""
-
-    results: tuple[LevelResult, ...]
-    from_store: frozenset[str]
-    errors: Mapping[str, PallascError]
 
 
 class Checking:
@@ -415,12 +404,12 @@ class Checking:
             return
         for level in self._levels:
             stored = found.get(level.name)
+            job = Job(level, subject, checkable, options)
             if stored is None:
-                job = Job(level, subject, checkable, options)
                 self._jobs.setdefault((checkable.key, level.name), job).asking.append(asking)
             else:
-                found_in = (subject.artifact, checkable)
-                held = _Unlocated(level, stored.result, *found_in, [asking], True)
+                job.asking.append(asking)
+                held = _Unlocated(job, stored.result, from_store=True)
                 self._locate(held, is_located=stored.is_located)
 
     def _seeded(self, asking: Candidate) -> Options:
@@ -457,23 +446,18 @@ class Checking:
         self._unlocated = []
         self._report_undecided()
 
-    def results_of(self, candidate: Candidate) -> Results:
-        """Return the results of a variant so far."""
+    def results_of(
+        self, candidate: Candidate
+    ) -> tuple[tuple[LevelResult, ...], frozenset[str], dict[str, PallascError]]:
+        """Return a variant's results, the levels with results from the store, and the errors."""
         names = [level.name for level in self._levels]
-        found = {
-            name: self._judged(candidate, name)
-            for name in names
-            if (id(candidate), name) in self._results
-        }
-        errors = {
-            name: self._errors[id(candidate), name]
-            for name in names
-            if (id(candidate), name) in self._errors
-        }
-        return Results(
+        known = [name for name in names if (id(candidate), name) in self._results]
+        found = {name: self._judged(candidate, name) for name in known}
+        errors = {name: self._errors.get((id(candidate), name)) for name in names}
+        return (
             tuple(result for result, _ in found.values()),
             frozenset(name for name, (_, from_store) in found.items() if from_store),
-            errors,
+            {name: error for name, error in errors.items() if error is not None},
         )
 
     def finish(self) -> None:
@@ -498,8 +482,7 @@ class Checking:
             return
         checked = reply.require(Checked)
         self._keep(job, checked)
-        found_in = (job.subject.artifact, job.checkable)
-        self._locate(_Unlocated(job.level, checked.result, *found_in, job.asking))
+        self._locate(_Unlocated(job, checked.result))
 
     def _locate(self, found: _Unlocated, *, is_located: bool = False) -> None:
         """Settle a result, or queue it if its findings still need source lines."""
@@ -509,12 +492,15 @@ class Checking:
             self._settle_located(found, found.result)
 
     def _settle_located(self, found: _Unlocated, result: LevelResult) -> None:
-        for asking, notes in found.asking:
+        for asking, notes in found.job.asking:
             noted = _noted(result, notes)
-            self._settle(asking, found.level, noted, from_store=found.from_store)
+            self._settle(asking, found.job.level, noted, from_store=found.from_store)
 
     def _find_lines(self) -> None:
-        results = [(each.result, each.artifact, each.checkable.variant) for each in self._unlocated]
+        results = [
+            (each.result, each.job.subject.artifact, each.job.checkable.variant)
+            for each in self._unlocated
+        ]
         for found, result in zip(self._unlocated, self._locator.located(results), strict=True):
             self._keep_lines(found, result)
             self._settle_located(found, result)
@@ -523,11 +509,12 @@ class Checking:
 
     def _keep_lines(self, found: _Unlocated, located: LevelResult) -> None:
         """Store the lines that were found, so that the next check need not compile for them."""
-        variant = found.checkable.variant
+        job = found.job
+        variant = job.checkable.variant
         if variant is None or not self._locator.has_lines(variant):
             return
         try:
-            self._stored.put_located(found.checkable, found.level, found.result, located)
+            self._stored.put_located(job.checkable, job.level, found.result, located)
         except PallascError as error:
             self.notes.append(f"the lines of {variant.id} are not stored: {error.message}")
 

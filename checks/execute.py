@@ -7,14 +7,14 @@ followed in the code. Addresses are not followed: a load from a wrong address is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from pallasc.emulator.machine.block import Asynchronous, Observer
+from pallasc.emulator.machine.block import AccessKind, Asynchronous, Observer, cell_numbers
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Actor, EmulationTimeout, Region
 from pallasc.emulator.machine.warp import Step, Warp
@@ -26,11 +26,6 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 
 _SHIFT = 2  # writes are tracked per 4-byte granule
-_WRITES_NO_REGISTER = {
-    "bar", "barrier", "bra", "cp", "exit", "fence", "griddepcontrol", "membar", "multimem",
-    "prefetch", "red", "ret", "st", "stmatrix", "trap",
-}  # fmt: skip
-_TENSOR_WITHOUT_RESULT = {"st", "mma", "cp", "commit", "wait", "alloc", "dealloc", "shift"}
 
 
 class Source(NamedTuple):
@@ -63,6 +58,8 @@ class Sources(Observer):
     Attributes:
         writer: the last instruction that wrote watched bytes.
     """
+
+    records = True
 
     def __init__(self, watched: Callable[[], tuple[Region, int, int]]) -> None:
         self._watched, self.writer = watched, cast("Writer | None", None)
@@ -126,28 +123,29 @@ class Sources(Observer):
 
     # Observer methods.
 
-    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Record reads by lanes."""
-        if PARAMETERS <= region.base < SHARED:
-            return
-        if mask is not None:
-            offsets = offsets[mask]
-        self._feed(_at(w, place), region, _granules(offsets, size))
-
-    def write(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    def accessed(
+        self,
+        w: Warp,
+        place: int,
+        kind: AccessKind,
+        region: Region,
+        offsets: Any,
+        mask: Any,
+        size: int,
     ) -> None:
-        """Record writes by lanes."""
+        """Record an access by lanes; see `Observer`."""
         if mask is not None:
             offsets = offsets[mask]
-        instruction = _at(w, place)
+        instruction = w.instruction(place)
+        if kind == "read":
+            if not PARAMETERS <= region.base < SHARED:
+                self._feed(instruction, region, _granules(offsets, size))
+            return
         number = self._plain.get(id(instruction))
         if number is None:
             number = self._plain[id(instruction)] = self._number(instruction, None)
         self._write(instruction, region, offsets, size, number)
         self._change(Writer(instruction, w.actor), region, offsets, size)
-
-    atomic = write
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
         """Record the start of an asynchronous operation."""
@@ -155,7 +153,7 @@ class Sources(Observer):
         for region, offsets, size in operation.reads:
             self._feed(instruction, region, _granules(offsets, size))
         for cells in operation.cells_read:
-            memory, index = _cells(cells)
+            memory, index = cell_numbers(cells)
             self._feed(instruction, memory, index, LANES * COLUMNS)
         if not operation.writes and not operation.cells_written:
             return
@@ -164,7 +162,7 @@ class Sources(Observer):
             if isinstance(offsets, np.ndarray) or 0 <= offsets < region.size:
                 self._write(instruction, region, offsets, size, number)
         for cells in operation.cells_written:
-            memory, index = _cells(cells)
+            memory, index = cell_numbers(cells)
             self._of(memory, LANES * COLUMNS)[index] = number
 
     def completed(self, operation: Asynchronous) -> None:
@@ -233,11 +231,6 @@ def _extend(ranges: dict[int, range], instruction: Instruction, granules: np.nda
         ranges[id(instruction)] = both
 
 
-def _at(w: Warp, place: int) -> Instruction:
-    found: Instruction = w.block.launch.program.kernel.instructions[place]
-    return found
-
-
 def _granules(offsets: np.ndarray | int, size: int) -> slice | np.ndarray:
     if not isinstance(offsets, np.ndarray):
         return slice(max(offsets, 0) >> _SHIFT, -(-(offsets + size) >> _SHIFT))
@@ -251,27 +244,12 @@ def _numbers(index: slice | np.ndarray, count: int) -> np.ndarray:
     return index if isinstance(index, np.ndarray) else np.arange(*index.indices(count))
 
 
-def _cells(cells: Any) -> tuple[Any, np.ndarray]:
-    memory, lanes, columns = cells
-    if isinstance(columns, range):
-        columns = np.arange(columns.start, columns.stop)
-        return memory, (lanes[:, None] * COLUMNS + columns).ravel()
-    return memory, (lanes * COLUMNS + columns).ravel()
-
-
-def _has_result(instruction: Instruction) -> bool:
-    first, *rest = instruction.parts
-    if first == "tcgen05":
-        return rest[0] not in _TENSOR_WITHOUT_RESULT
-    return first not in _WRITES_NO_REGISTER
-
-
 def _loads(instruction: Instruction) -> bool:
     """Return True if its value comes from memory, so that its registers are addresses."""
     first, *rest = instruction.parts
     if first == "tcgen05":
         return rest[0] == "ld"
-    return first in ("ldmatrix", "atom") or (first == "ld" and rest[0] != "param")
+    return first in ("ldmatrix", "atom", "multimem") or (first == "ld" and rest[0] != "param")
 
 
 def _values(instruction: Instruction) -> Sequence[Operand]:
@@ -285,16 +263,10 @@ def _values(instruction: Instruction) -> Sequence[Operand]:
 
 def _definitions(kernel: Kernel) -> Mapping[int, Sequence[Instruction]]:
     found: dict[int, list[Instruction]] = {}
-    for instruction, number in _defined(kernel):
-        found.setdefault(number, []).append(instruction)
-    return found
-
-
-def _defined(kernel: Kernel) -> Iterator[tuple[Instruction, int]]:
     for instruction in kernel.instructions:
-        if instruction.operands and _has_result(instruction):
-            for number in register_numbers(instruction.operands[0]):
-                yield instruction, number
+        for number in (n for each in instruction.results for n in register_numbers(each)):
+            found.setdefault(number, []).append(instruction)
+    return found
 
 
 POISONS = (0xFF, 0x00)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, takewhile
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,67 +24,23 @@ from pallasc.checks.findings import (
     OPERAND_OVERWRITTEN,
     OUT_OF_BOUNDS,
     RACE,
-    REPEATED_PREFETCH,
     UNFINISHED_COPY,
     UNINITIALIZED,
     Finding,
     Place,
     Rule,
 )
-from pallasc.emulator.machine.block import Asynchronous, Block, Dim3, Prefetch
+from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.machine import Deadlock, Machine
 from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.machine.warp import MbarrierWait, Warp
 from pallasc.emulator.program import PlanRun, program
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.observer import Races
-from pallasc.emulator.races.threads import Access, Event, instruction_at
+from pallasc.emulator.races.threads import Access, Event
 from pallasc.emulator.races.threads import Finding as Raced
 from pallasc.emulator.tensors.tensor_memory import COLUMNS
 from pallasc.specs.artifacts.plan import Launch
-
-
-class Prefetches:
-    """Records the prefetches of the blocks of each cluster."""
-
-    def __init__(self) -> None:
-        self._first: dict[tuple[object, ...], Dim3] = {}
-        self._found: dict[tuple[str, str, int], Finding] = {}
-
-    def new_launches(self) -> None:
-        """Forget the prefetches of earlier launches, but keep the findings."""
-        self._first.clear()
-
-    def note(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Record a prefetch by a warp."""
-        block, launch = w.block, w.block.launch
-        if len(block.cluster.blocks) == 1:
-            return
-        key = (block.device, block.cluster.first, place, prefetch)
-        first = self._first.setdefault(key, block.index)
-        if first == block.index:
-            return
-        instruction = instruction_at(w, place)
-        cubin, kernel, line = launch.cubin, launch.program.kernel.name, instruction.line
-        self._found.setdefault(
-            (cubin, kernel, line),
-            Finding(
-                rule=REPEATED_PREFETCH.name,
-                message=f"blocks {first} and {block.index} of one cluster prefetch the same "
-                f"{prefetch.bytes:,} bytes of {prefetch.label}",
-                severity="note",
-                subject=prefetch.label,
-                instruction=f"{instruction.opcode}, PTX line {line}",
-                kernel=kernel,
-                cubin=cubin,
-                ptx_line=line,
-            ),
-        )
-
-    def findings(self) -> list[Finding]:
-        """Return a note for each instruction that repeats another block's prefetch."""
-        return list(self._found.values())
-
 
 _MOST_BEFORE = 3
 _WAITS = {"try_wait", "test_wait", "wait_group"}
@@ -127,8 +83,6 @@ class History(Races):
         self._barriers: dict[tuple[int, int], _Barrier] = {}
         self._context: dict[int, tuple[Place, ...]] = getattr(self, "_context", {})
         self._last_barrier: tuple[int, int] | None = None
-        self.prefetches: Prefetches = getattr(self, "prefetches", None) or Prefetches()
-        self.prefetches.new_launches()
 
     # Queries.
 
@@ -141,7 +95,7 @@ class History(Races):
 
         Includes its last arrival at an mbarrier.
         """
-        here = instruction_at(warp, place)
+        here = warp.instruction(place)
         found: dict[int, Done] = {}
         arrival: Done | None = None
         for done in reversed(self._done.get(warp, ())):
@@ -187,7 +141,7 @@ class History(Races):
     def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
         """Record that an mbarrier is about to be initialized."""
         super().initialised(w, place, block, offset)
-        self._barriers[id(block), offset] = _Barrier(instruction_at(w, place))
+        self._barriers[id(block), offset] = _Barrier(w.instruction(place))
 
     def arrived(
         self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
@@ -195,7 +149,7 @@ class History(Races):
         """Record that a warp is about to arrive at a barrier."""
         super().arrived(w, place, barrier, releases=releases)
         if barrier[0] == "mbarrier":
-            self._arrive(barrier[1], barrier[2], instruction_at(w, place))
+            self._arrive(barrier[1], barrier[2], w.instruction(place))
         self._note(w, place)
 
     def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
@@ -235,10 +189,6 @@ class History(Races):
         for warp in block.warps:
             self._done.pop(warp, None)
 
-    def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Record a prefetch by a warp."""
-        self.prefetches.note(w, place, prefetch)
-
     def _arrive(self, block: Block, offset: int, instruction: Instruction) -> None:
         self._last_barrier = (id(block), offset)
         if self._last_barrier in self._barriers:
@@ -248,7 +198,7 @@ class History(Races):
         done = self._done.get(w)
         if done is None:
             done = self._done[w] = deque(maxlen=_REMEMBERED)
-        done.append(Done(len(self._events), instruction_at(w, place)))
+        done.append(Done(len(self._events), w.instruction(place)))
 
     def _others(self, event: Event) -> list[Done]:
         """Return the synchronizations of the accessing warp, except the access itself."""
@@ -400,7 +350,7 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     never = "" if arrived else "; nothing ever arrives at this mbarrier"
     return Finding(
         rule=DEADLOCK.name,
-        message=f"{_prospects(deadlock.message)}{never}",
+        message=f"{deadlock.summary}{never}",
         hint=deadlock.hint or "",
         instruction=shown(instruction),
         kernel=kernel.name,
@@ -438,17 +388,6 @@ def _ended(deadlock: Deadlock, history: History) -> list[Place]:
     clusters = {id(w.block.cluster): w.block.cluster for w, _, _ in deadlock.waiting}
     ended: list[Warp] = [w for c in clusters.values() for w in c.warps if w.ended]
     return [place for warp in ended for place in history.at_end(warp)]
-
-
-def _prospects(message: str) -> str:
-    """Return a deadlock's message as one line: the first group of warps, and why it waits."""
-    head, *lines = message.splitlines()
-    if not lines:
-        return message.strip().rstrip(".")
-    who = lines[0].strip().partition(" at ")[0]
-    why = [line.strip() for line in takewhile(lambda line: line.startswith("    "), lines[1:])]
-    are = "is" if who.startswith("warp ") else "are"
-    return f"{head.strip()} {who} {are} {'; '.join(why)}"
 
 
 def _who(actors: list[str]) -> str:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from pallasc.errors import Location
 
 Severity = Literal["error", "warning", "note"]
@@ -164,9 +166,8 @@ def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResul
 
 def to_json(result: LevelResult) -> dict[str, object]:
     """Return a result as plain data."""
-    from pallasc.compiler.workers.messages import plain
-
-    return {name: plain(getattr(result, name)) for name in LevelResult.__slots__}
+    data: dict[str, object] = msgspec.to_builtins(result)
+    return data
 
 
 def result_from_json(data: Mapping[str, object]) -> LevelResult:
@@ -175,37 +176,10 @@ def result_from_json(data: Mapping[str, object]) -> LevelResult:
     Raises:
         ValueError: the data is malformed.
     """
-    if (plain_result := _without_findings(data)) is not None:
-        return plain_result
-    from pallasc.compiler.workers.messages import read_object
-
     try:
-        result: LevelResult = read_object(LevelResult, data)
-    except (AttributeError, LookupError, TypeError) as error:
+        return msgspec.convert(data, LevelResult)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not the result of a level: {error}") from error
-    return result
-
-
-def _without_findings(data: Mapping[str, object]) -> LevelResult | None:
-    """Return a result without findings, else None: a fast path, as a check reads thousands."""
-    level, status, reason = data.get("level"), data.get("status"), data.get("reason")
-    seconds, stopped, notes = data.get("seconds"), data.get("stopped"), data.get("notes")
-    if data.get("findings") != [] or status not in ("passed", "not checked"):
-        return None
-    if not (type(level) is str and type(reason) is str and type(seconds) is float):
-        return None
-    if type(stopped) is not bool or not isinstance(notes, list):
-        return None
-    if any(type(note) is not str for note in notes):
-        return None
-    return LevelResult(
-        level=level,
-        status="passed" if status == "passed" else "not checked",
-        reason=reason,
-        stopped=stopped,
-        seconds=seconds,
-        notes=tuple(notes),
-    )
 
 
 def moved_from(result: LevelResult, folder: str) -> LevelResult:
@@ -355,14 +329,6 @@ INVALID_INSTRUCTION = Rule(
     "An instruction is executed with invalid operands, or by the wrong threads.",
     "Its behavior on a GPU is undefined.",
 )
-REPEATED_PREFETCH = Rule(
-    "repeated-prefetch",
-    "Several blocks of a cluster prefetch the same bytes.",
-    "The numbers are right, and the traffic is a multiple of what it need be. Let each block "
-    "prefetch a part: plgpu.async_prefetch with collective_axes, which JAX loses with "
-    "LoweringSemantics.Warpgroup, the default of 0.12.",
-)
-
 ARTIFACT_RULES: tuple[Rule, ...] = (
     WRONG_NUMBERS,
     NOTHING_COMPARED,
@@ -382,7 +348,6 @@ ARTIFACT_RULES: tuple[Rule, ...] = (
     MISALIGNED,
     FAILED_ASSERTION,
     INVALID_INSTRUCTION,
-    REPEATED_PREFETCH,
     NOT_EXECUTED,
 )
 

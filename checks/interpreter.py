@@ -249,7 +249,7 @@ def _wrong_numbers(
             found = difference(output, got, right, variant.tolerance, location=place)
             if found is not None:
                 where = f" on device {device}" if device else ""
-                findings.append(replace(found, message=f"{found.message}{where}"))
+                findings.append(replace(found[0], message=f"{found[0].message}{where}"))
     return [*findings, *remarks(outputs, results, expected, place)]
 
 

@@ -93,7 +93,6 @@ class Level:
         needs_source: it calls the user's function or reference, which bundles do not have.
         calls_reference: it calls the user's reference if there is source, and also runs without.
         takes_ptx: it uses the PTX of XLA's kernels, if available.
-        takes_schedules: its result depends on `--schedules`.
     """
 
     name: str
@@ -101,7 +100,6 @@ class Level:
     needs_source: bool = False
     calls_reference: bool = False
     takes_ptx: bool = False
-    takes_schedules: bool = False
 
     @property
     def calls_user(self) -> bool:
@@ -121,7 +119,6 @@ _LEVELS = (
         rules=ARTIFACT_RULES,
         calls_reference=True,
         takes_ptx=True,
-        takes_schedules=True,
     ),
 )
 LEVELS = {level.name: level for level in _LEVELS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -152,18 +152,27 @@ def check_candidates(
     checking = Checking(
         store, levels, options, limits=limits, context=None, events=events or Events()
     )
-    interrupted = False
-    try:
+
+    def look_up() -> None:
         for candidate in candidates:
             checking.look_up(candidate)
+
+    interrupted = _is_interrupted(checking, look_up, only_stored=only_stored)
+    checks = tuple(_check_of(checking, candidate) for candidate in candidates)
+    return _report(checks, levels, checking, began_s, interrupted)
+
+
+def _is_interrupted(checking: Checking, look_up: Callable[[], None], *, only_stored: bool) -> bool:
+    """Look up the stored results and run the rest; return True if that was interrupted."""
+    try:
+        look_up()
         if only_stored:
             checking.take_stored()
         else:
             checking.run()
     except KeyboardInterrupt:
-        interrupted = True
-    checks = tuple(_check_of(checking, candidate) for candidate in candidates)
-    return _report(checks, levels, checking, began_s, interrupted)
+        return True
+    return False
 
 
 class Demand(NamedTuple):
@@ -222,22 +231,17 @@ def check_built(
     checking = Checking(
         store, levels, options, limits=limits, context=report.context, events=events
     )
-    interrupted = report.interrupted
     asking = [_candidate(demand, report) for demand in needed]
-    try:
-        if not interrupted:
-            for candidate, demand in zip(asking, needed, strict=True):
-                if candidate is not None:
-                    small = _made(report.results[demand.number]) if demand.variant.check else None
-                    checking.look_up(candidate, small)
-                elif (error := _built(demand, report).error) is not None:
-                    events.on_unbuilt(demand.variant, error)
-            if only_stored:
-                checking.take_stored()
-            else:
-                checking.run()
-    except KeyboardInterrupt:
-        interrupted = True
+
+    def look_up() -> None:
+        for candidate, demand in zip(asking, needed, strict=True):
+            if candidate is not None:
+                small = _made(report.results[demand.number]) if demand.variant.check else None
+                checking.look_up(candidate, small)
+            elif (error := _built(demand, report).error) is not None:
+                events.on_unbuilt(demand.variant, error)
+
+    interrupted = report.interrupted or _is_interrupted(checking, look_up, only_stored=only_stored)
     checks = tuple(
         _checked(checking, candidate, demand, report)
         for candidate, demand in zip(asking, needed, strict=True)

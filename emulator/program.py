@@ -53,7 +53,6 @@ from pallasc.specs.artifacts.resources import REGISTERS_PER_SM, blocks_per_sm, m
 
 _LANES = np.arange(LANES, dtype=np.uint32)
 _LOCAL_START = 16  # no variable has the address 0
-_WITHOUT_RESULT = {"st", "red", "stmatrix", "bar", "barrier", "cp", "call", "multimem"}
 _TICKS = 32  # clock ticks per instruction
 
 
@@ -222,10 +221,8 @@ def _product_registers(kernel: Kernel) -> frozenset[int]:
 
 def _watched(run: Step, instruction: Instruction, products: frozenset[int]) -> Step:
     """Notify the observer when an instruction uses registers of a wgmma."""
-    results = instruction.operands[: instruction.parts[0] not in _WITHOUT_RESULT]
-    writes = [n for o in results for n in register_numbers(o) if n in products]
-    sources = instruction.operands[len(results) :]
-    reads = [n for o in sources for n in register_numbers(o) if n in products]
+    writes = [n for o in instruction.results for n in register_numbers(o) if n in products]
+    reads = [n for o in instruction.sources for n in register_numbers(o) if n in products]
     if not reads and not writes:
         return run
 

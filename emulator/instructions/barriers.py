@@ -25,7 +25,7 @@ from pallasc.emulator.instructions.builder import (
     refusal,
     storage_of,
 )
-from pallasc.emulator.instructions.copies import instruction_at, put
+from pallasc.emulator.instructions.copies import put
 from pallasc.emulator.instructions.memory import lanes as active_lanes
 from pallasc.emulator.machine.block import Asynchronous, Block
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED, Fault
@@ -40,7 +40,7 @@ from pallasc.emulator.machine.warp import (
     Step,
     Warp,
 )
-from pallasc.emulator.numbers.table import find_atomic as find_atomic
+from pallasc.emulator.numbers.table import find_atomic
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Sink
 
 _U4 = np.dtype("u4")
@@ -112,7 +112,7 @@ def _bar_first(w: Warp, place: int, number: Read, count: Read | None, waits: boo
         )
     generation = barrier.generation
     w.observer.arrived(w, place, ("bar", which, generation))
-    if barrier.arrive(w.index, LANES, expected):
+    if barrier.arrive(LANES, expected):
         block.machine.changed()
     if not waits:
         return place + 1
@@ -126,7 +126,6 @@ def _bar_again(w: Warp, place: int) -> int:
     if barrier.generation == generation and everyone and barrier.threads >= w.block.live_threads:
         barrier.generation += 1
         barrier.threads = 0
-        barrier.arrived = []
         w.block.machine.changed()
     if barrier.generation == generation:
         w.split.waits = BarrierWait(w.block, which, generation, everyone)
@@ -395,12 +394,11 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
                     block.shared.data[at : at + _ANSWER_BYTES] = answer.view(np.uint8)
                     block.mbarrier(block.base + signal).complete(_ANSWER_BYTES)
 
-            text = instruction_at(w, place)
+            text = w.instruction(place)
             operation = Asynchronous(complete, "an answer to try_cancel", text, w.actor, lane)
             operation.writes = [(block.shared, at, _ANSWER_BYTES) for block in blocks]
             operation.signals = [(block, signal) for block in blocks]
-            w.observer.issued(w, place, operation)
-            w.block.machine.issue(operation)
+            w.block.machine.issue(w, place, operation)
         return place + 1
 
     return run
@@ -443,7 +441,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
     width = kind.itemsize
 
     def run(w: Warp, place: int) -> int:
-        machine, cluster = w.block.machine, w.block.cluster
+        cluster = w.block.cluster
         targets, signals = to(w) % SHARED, signal(w) % SHARED
         values = [read(w) for read in reads]
         for lane in active_lanes(w):
@@ -469,12 +467,11 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
                         put(block.shared, offset, value.view(np.uint8))
                 owner.mbarrier(bar).complete(width * len(content))
 
-            what, text = f"{parts[0]}.async", instruction_at(w, place)
+            what, text = f"{parts[0]}.async", w.instruction(place)
             sent = Asynchronous(complete, what, text, w.actor, lane)
             sent.writes = [(block.shared, at & OFFSET_MASK, width * len(content))]
             sent.signals = [(owner, bar & OFFSET_MASK)]
-            w.observer.issued(w, place, sent)
-            machine.issue(sent)
+            w.block.machine.issue(w, place, sent)
         return place + 1
 
     return run

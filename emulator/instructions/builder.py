@@ -48,10 +48,10 @@ def storage(register_type: str) -> DType:
     return _WORDS[64 if width == 128 else width]
 
 
-def dtype_of(type_name: str, *, floats: bool = False) -> DType:
+def dtype_of(type_name: str) -> DType:
     """Return the dtype of an integer or untyped PTX type such as "s32" or "b64".
 
-    Floating-point types map to same-size unsigned integers, or with `floats` to themselves.
+    Floating-point types map to unsigned integers of the same size.
 
     Raises:
         UnsupportedError: the type is not supported here.
@@ -60,8 +60,7 @@ def dtype_of(type_name: str, *, floats: bool = False) -> DType:
     if type_name == "pred":
         return PREDICATE
     if kind in "bufs" and width in ("8", "16", "32", "64"):
-        letter = {"s": "i", "f": "f" if floats else "u"}.get(kind, "u")
-        return np.dtype(letter + str(int(width) // 8))
+        return np.dtype(("i" if kind == "s" else "u") + str(int(width) // 8))
     raise UnsupportedError(f"the emulator does not support the type .{type_name} here")
 
 
@@ -195,7 +194,7 @@ class Builder:
                 for each in self.kernel.instructions
                 for number in (
                     *([] if each.guard is None else [each.guard.number]),
-                    *(n for operand in each.operands[1:] for n in register_numbers(operand)),
+                    *(n for operand in each.sources for n in register_numbers(operand)),
                 )
             }
         return bool(self.read_registers & {*register_numbers(result)})

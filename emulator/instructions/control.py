@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 
 from pallasc.emulator.instructions.barriers import named_lanes
@@ -19,7 +22,8 @@ from pallasc.emulator.instructions.builder import (
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, RegistersWait, Step, Warp
 from pallasc.emulator.numbers.integers import reads_carry, writes_carry
-from pallasc.emulator.numbers.table import Arithmetic, find
+from pallasc.emulator.numbers.rounding import DTYPES, UFUNCS, Arithmetic
+from pallasc.emulator.numbers.table import find
 from pallasc.emulator.ptx.syntax import Instruction, Label, Operand, Pair, Register, Vector
 
 
@@ -329,50 +333,37 @@ def vote(instruction: Instruction, builder: Builder) -> Step:
 def redux(instruction: Instruction, builder: Builder) -> Step:
     """`redux.sync` (9.7.13.12)."""
     operation, kind = instruction.parts[2], instruction.parts[-1]
-    if kind == "f32":
-        return _redux_of_floats(instruction, builder)
-    dtype = dtype_of(kind)
-    function = {
-        "add": np.add, "min": np.minimum, "max": np.maximum,
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    }[operation]  # fmt: skip
+    dtype = DTYPES[kind]
     target, source, mask = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
     together = named_lanes("redux.sync", mask, builder)
+    of_floats = _reduction_of_floats(instruction) if kind == "f32" else None
 
     def run(w: Warp, place: int) -> int:
         if not together(w):
             return BLOCKED
-        result = function.reduce(read(w)[w.mask], dtype=dtype)
+        values = read(w)[w.mask]
+        if of_floats is not None:
+            result = of_floats(values)
+        else:
+            result = UFUNCS[operation].reduce(values, dtype=dtype)
         write(w, np.full(LANES, result, dtype))
         return place + 1
 
     return run
 
 
-def _redux_of_floats(instruction: Instruction, builder: Builder) -> Step:
-    """`redux.sync.{min,max}[.abs][.NaN].f32`, as a tree of two-operand min or max."""
-    absolute = "abs" in instruction.parts
+def _reduction_of_floats(instruction: Instruction) -> Callable[[np.ndarray], np.ndarray]:
     nan = ".NaN" if "NaN" in instruction.parts else ""
     if (two := find(f"{instruction.parts[2]}{nan}.f32")) is None:
         raise refusal(instruction)
-    of_two, dtype = two.apply, np.dtype("f4")
-    target, source, mask = instruction.operands
-    read, write = builder.read(source, dtype), builder.write(target, dtype)
-    together = named_lanes("redux.sync", mask, builder)
+    apply = two.apply
 
-    def run(w: Warp, place: int) -> int:
-        if not together(w):
-            return BLOCKED
-        values = read(w)
-        values = np.where(w.mask, values, values[np.argmax(w.mask)])
-        values = np.abs(values) if absolute else values
-        while len(values) > 1:
-            values = of_two(values[::2].copy(), values[1::2].copy())
-        write(w, np.repeat(values, LANES))
-        return place + 1
+    def reduce(values: np.ndarray) -> np.ndarray:
+        lanes = np.split(np.abs(values) if "abs" in instruction.parts else values, len(values))
+        return functools.reduce(apply, lanes, lanes[0])
 
-    return run
+    return reduce
 
 
 def activemask(instruction: Instruction, builder: Builder) -> Step:

@@ -9,19 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from pallasc.emulator.instructions.builder import (
     PREDICATE,
     Builder,
     Read,
-    dtype_of,
     immediate,
     refusal,
 )
 from pallasc.emulator.instructions.memory import lanes, places
-from pallasc.emulator.machine.block import Asynchronous, Block, Prefetch, Range
+from pallasc.emulator.machine.block import Asynchronous, Block, Range
 from pallasc.emulator.machine.memory import (
     OFFSET_MASK,
     PARAMETERS,
@@ -33,9 +31,11 @@ from pallasc.emulator.machine.memory import (
     store,
 )
 from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.numbers.rounding import DTYPES
+from pallasc.emulator.numbers.table import combined
 from pallasc.emulator.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Vector
 from pallasc.emulator.tensors import tensor_maps
-from pallasc.emulator.tensors.tensor_maps import Box, combined
+from pallasc.emulator.tensors.tensor_maps import Box
 from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 
 
@@ -92,12 +92,6 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
     shared.data[offset : offset + data.size] = data
 
 
-def instruction_at(w: Warp, place: int) -> Instruction:
-    """Return the instruction at a place in the kernel that a warp runs."""
-    instruction: Instruction = w.block.launch.program.kernel.instructions[place]
-    return instruction
-
-
 def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
     """Issue an operation that is later committed to a group."""
     w.observer.issued(w, place, operation)
@@ -133,7 +127,7 @@ def store_operation(
         write(kept[0])
 
     reads = [(block.shared, offset, size)]
-    text = instruction_at(w, place)
+    text = w.instruction(place)
     return Asynchronous(complete, "a bulk store", text, w.actor, lane, read=read, reads=reads)
 
 
@@ -185,7 +179,7 @@ def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
             for region, offsets, some in targets:
                 store(region, offsets, some, width, words)
 
-        operation = Asynchronous(complete, "cp.async", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "cp.async", w.instruction(place), w.actor)
         if w.observer.records:
             operation.writes = [
                 (region, offsets if some is None else offsets[some], size)
@@ -238,7 +232,6 @@ class Located(NamedTuple):
 
     map: TensorMap
     base: int
-    coordinates: tuple[int, ...]
     box: Box
 
 
@@ -267,7 +260,7 @@ def _boxes(
             box = tensor_maps.im2col(tensor_map, where, inside, shared_address)
         else:
             box = tensor_maps.tiled(tensor_map, where, shared_address)
-        return Located(tensor_map, base, tuple(where), box)
+        return Located(tensor_map, base, box)
 
     return located
 
@@ -291,8 +284,7 @@ def _tensor_load(
             barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
             operation = _load_operation(w, place, lane, found, blocks, barriers)
             w.block.machine.fetches(w.block, found.box.bytes)
-            w.observer.issued(w, place, operation)
-            w.block.machine.issue(operation)
+            w.block.machine.issue(w, place, operation)
         return place + 1
 
     return run
@@ -317,7 +309,7 @@ def _load_operation(
             owner.mbarrier(owner.base + offset).complete(box.bytes)
 
     operation = Asynchronous(
-        complete, "a tensor load", instruction_at(w, place), w.actor, lane, signals=barriers
+        complete, "a tensor load", w.instruction(place), w.actor, lane, signals=barriers
     )
     if w.observer.records:
         operation.writes = [(block.shared, box.shared_address, box.bytes) for block in blocks]
@@ -438,7 +430,7 @@ def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -
     def run(w: Warp, place: int) -> int:
         for lane in lanes(w):
             found = located(w, lane, 0)
-            _fetch(w, place, found.base, found.coordinates, found.box.bytes)
+            w.block.machine.fetches(w.block, found.box.bytes)
         return place + 1
 
     return run
@@ -454,18 +446,11 @@ def _prefetch_bytes(start: Read, size: Read) -> Step:
                     "misaligned", "the address or size of a bulk prefetch is not a multiple of 16"
                 )
             if length:
-                _fetch(w, place, begin, (), length)
+                w.block.machine.memory.find(begin, length)
+                w.block.machine.fetches(w.block, length)
         return place + 1
 
     return run
-
-
-def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size: int) -> None:
-    """Count the bytes that a lane requests, and notify the observer."""
-    machine = w.block.machine
-    region, _ = machine.memory.find(address, 1 if coordinates else size)
-    machine.fetches(w.block, size)
-    w.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))
 
 
 def cp(instruction: Instruction, builder: Builder) -> Step:
@@ -534,10 +519,11 @@ Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def _reduction(parts: Sequence[str]) -> Change:
     """Return the function by which `cp.reduce.async.bulk` combines old and incoming bytes."""
     *_, operation, kind = [part for part in parts if part != "noftz"]
-    dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bf16" else dtype_of(kind, floats=True)
+    dtype = DTYPES[kind]
 
     def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        return combined(operation, old.view(dtype), new.view(dtype)).view(np.uint8)
+        result: np.ndarray = combined(operation, old.view(dtype), new.view(dtype))
+        return result.view(np.uint8)
 
     return change
 
@@ -579,7 +565,7 @@ def _bulk_load(
         put(target.shared, at & OFFSET_MASK, source.data[first : first + size].copy())
         owner.mbarrier(signal).complete(size)
 
-    operation = Asynchronous(complete, "a bulk copy", instruction_at(w, place), w.actor, lane)
+    operation = Asynchronous(complete, "a bulk copy", w.instruction(place), w.actor, lane)
     operation.writes = [(target.shared, at & OFFSET_MASK, size)]
     operation.signals = [(owner, offset)]
     if spaces[1] == "shared":
@@ -588,5 +574,4 @@ def _bulk_load(
     else:
         operation.reads = _bytes(w, begin, size)
         machine.fetches(w.block, size)
-    w.observer.issued(w, place, operation)
-    machine.issue(operation)
+    machine.issue(w, place, operation)

@@ -25,13 +25,13 @@ from pallasc.emulator.instructions.builder import (
     immediate,
     refusal,
 )
-from pallasc.emulator.instructions.copies import instruction_at
 from pallasc.emulator.instructions.memory import shared_block
-from pallasc.emulator.machine.block import Asynchronous
+from pallasc.emulator.machine.block import AccessKind, Asynchronous
 from pallasc.emulator.machine.warp import LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction, Operand, Vector, register_numbers
 from pallasc.emulator.tensors import matrices
-from pallasc.emulator.tensors.matrices import Wgmma, matrix_of, registers_of
+from pallasc.emulator.tensors.descriptors import CHUNK_BYTES
+from pallasc.emulator.tensors.matrices import WARP_ROWS, Product, matrix_of, registers_of
 
 _U4 = np.dtype("u4")
 _U8 = np.dtype("u8")
@@ -77,9 +77,9 @@ def _located(
 
     def rows(w: Warp, place: int) -> tuple[np.ndarray, np.ndarray]:
         block, offsets = shared_block(w, address(w))
-        tell = w.observer.write if move.is_store else w.observer.read
+        kind: AccessKind = "write" if move.is_store else "read"
         at = matrices.row_addresses(move, offsets)
-        tell(w, place, block.shared, at, None, matrices.ROW_BYTES)
+        w.observer.accessed(w, place, kind, block.shared, at, None, matrices.ROW_BYTES)
         return block.shared.data[: block.shared.size], offsets
 
     return move, rows
@@ -87,7 +87,7 @@ def _located(
 
 def mma(instruction: Instruction, builder: Builder) -> Step:
     """`mma.sync`."""
-    form = matrices.parse_mma(instruction.opcode)
+    form = matrices.parse_product(instruction.opcode)
     words = _U8 if form.d == "f64" else _U4
     target, *sources = instruction.operands
     writes = _writes(builder, target, words)
@@ -114,8 +114,6 @@ def _writes(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> 
     return [builder.write(element, dtype) for element in builder.elements(operand)]
 
 
-_ROWS = 16  # of a warp
-_CHUNK_BYTES = 16  # contiguous bytes in shared memory
 _POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
 
 
@@ -182,7 +180,7 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
     target, a, b, keeps, *more = instruction.operands
     slots = _registers(instruction, target)
     a_slots = _registers(instruction, a) if isinstance(a, Vector) else ()
-    form = matrices.parse_wgmma(instruction.opcode)
+    form = matrices.parse_product(instruction.opcode)
     if len(slots) != form.d_registers:
         raise refusal(instruction, f"{len(slots)} accumulators")
     a_at = None if a_slots else builder.read(a, _U8)
@@ -196,7 +194,7 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
             product.a = one_value(w, a_at(w), "the descriptor of A")
         product.b = one_value(w, b_at(w), "the descriptor of B")
         product.keep = bool(one_value(w, keep(w), "the predicate of wgmma"))
-        operation = Asynchronous(product.finish, "wgmma", instruction_at(w, place), w.actor)
+        operation = Asynchronous(product.finish, "wgmma", w.instruction(place), w.actor)
         product.tell(operation, place)
         product.start()
         w.wgmma_open.append(operation)
@@ -219,7 +217,7 @@ def _immediates(numbers: list[int], *, a_in_registers: bool) -> tuple[bool, bool
 @dataclass(slots=True)
 class _Product:
     warp: Warp
-    form: Wgmma
+    form: Product
     slots: tuple[int, ...]
     a_slots: tuple[int, ...]
     negate: bool
@@ -258,9 +256,8 @@ class _Product:
         if self.a_slots:
             values = np.stack([self.warp.registers[slot] for slot in self.a_slots])
             return matrices.a_from_registers(self.form, values.view(np.uint32))
-        row = self.warp.index % 4 * _ROWS
-        chosen = slice(row, row + _ROWS)
-        return self._operand("a", self.a, transposed=self.a_transposed, chosen=chosen)
+        row = self.warp.index % 4 * WARP_ROWS
+        return self._operand("a", self.a, transposed=self.a_transposed, first_row=row)
 
     def _operand(self, which: str, descriptor: int, **options: Any) -> np.ndarray:
         shared = self.warp.block.shared
@@ -274,7 +271,7 @@ class _Product:
             b = _chunks(self.form, self.b, "b", self.b_transposed, None)
             operation.reads = [(shared, *b)]
             if not self.a_slots:
-                row = self.warp.index % 4 * _ROWS
+                row = self.warp.index % 4 * WARP_ROWS
                 a = _chunks(self.form, self.a, "a", self.a_transposed, row)
                 operation.reads.append((shared, *a))
             operation.registers = (self.slots, self.a_slots)
@@ -283,17 +280,16 @@ class _Product:
 
 @lru_cache(maxsize=4096)
 def _chunks(
-    form: Wgmma, descriptor: int, which: str, transposed: bool, row: int | None
+    form: Product, descriptor: int, which: str, transposed: bool, row: int | None
 ) -> tuple[np.ndarray | int, int]:
     """Return the start addresses of an operand's chunks, and their size.
 
     Covers the whole operand, or 16 rows of A. Contiguous bytes are returned as a single chunk.
     """
-    addresses = matrices.operand_addresses(form, descriptor, which, transposed=transposed)
-    if row is not None:
-        addresses = addresses[row : row + _ROWS]
-    starts = np.unique(addresses // _CHUNK_BYTES) * _CHUNK_BYTES
-    first, size = int(starts[0]), _CHUNK_BYTES * len(starts)
-    if int(starts[-1]) - first + _CHUNK_BYTES == size:
+    starts = np.unique(
+        matrices.operand_chunks(form, descriptor, which, transposed=transposed, first_row=row)
+    )
+    first, size = int(starts[0]), CHUNK_BYTES * len(starts)
+    if int(starts[-1]) - first + CHUNK_BYTES == size:
         return first, size
-    return starts, _CHUNK_BYTES
+    return starts, CHUNK_BYTES

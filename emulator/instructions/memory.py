@@ -7,9 +7,8 @@ CUDA provides to kernels: `vprintf` and `__assertfail`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -21,7 +20,7 @@ from pallasc.emulator.instructions.builder import (
     refusal,
     storage_of,
 )
-from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.block import AccessKind, Block
 from pallasc.emulator.machine.memory import (
     LOCAL,
     OFFSET_MASK,
@@ -36,10 +35,10 @@ from pallasc.emulator.machine.memory import (
     store,
 )
 from pallasc.emulator.machine.warp import LANES, YIELDED, MemoryWait, Step, Warp, Words
-from pallasc.emulator.numbers.table import find_atomic as find_atomic
+from pallasc.emulator.numbers.rounding import DTYPES, PACKED, UFUNCS
+from pallasc.emulator.numbers.table import find_atomic
 from pallasc.emulator.ptx.syntax import Address, Arguments, Instruction, Symbol, register_numbers
 
-_LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes
 _SPACES = ("global", "shared", "local", "param", "const")
 _AGAIN = {"volatile", "relaxed", "acquire", "acq_rel"}  # a loop around such a load may wait
 
@@ -62,8 +61,9 @@ def places(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Acc
         bad = int(used[(used & (size - 1)) != 0][0])
         raise Fault("misaligned", f"an access of {size} bytes at the misaligned address {bad:#x}")
     if space == "":
-        yield from _generic(w, addresses, size)
-    elif space == "shared":
+        space = _generic(used)
+        addresses = addresses - SHARED if space == "shared" else addresses
+    if space == "shared":
         yield from _shared(w, addresses, mask, size)
     elif space == "local":
         yield from _local(w, addresses, mask, size)
@@ -140,20 +140,18 @@ def local_memory(w: Warp) -> Region:
     return region
 
 
-def _generic(w: Warp, addresses: Addresses, size: int) -> Iterator[Access]:
-    used = addresses if w.full else addresses[w.mask]
-    least, most = int(used.min()), int(used.max())
-    if most < PARAMETERS:
-        yield from _global(w, addresses, w.mask, size)
-    elif least >= SHARED:
-        yield from _shared(w, addresses - SHARED, w.mask, size)
-    elif least >= LOCAL and most < SHARED:
-        yield from _local(w, addresses, w.mask, size)
-    elif least >= PARAMETERS and most < LOCAL:
-        parameters = w.block.launch.parameters
-        yield _within(parameters, addresses - PARAMETERS, w.full, w.mask, size)
-    else:
+def _generic(addresses: Addresses) -> str:
+    """Return the space that generic addresses are in.
+
+    Raises:
+        Fault: they are in several.
+    """
+    bounds = {"shared": SHARED, "local": LOCAL, "param": PARAMETERS, "global": -(1 << 63)}
+    least, most = int(addresses.min()), int(addresses.max())
+    space = next(name for name, start in bounds.items() if most >= start)
+    if least < bounds[space]:
         raise Fault("out-of-bounds", "the lanes of one instruction access different state spaces")
+    return space
 
 
 def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
@@ -219,7 +217,7 @@ def _ld(
         values = None
         read = []
         for region, offsets, mask in places(w, space, addresses, size):
-            w.observer.read(w, place, region, offsets, mask, size)
+            w.observer.accessed(w, place, "read", region, offsets, mask, size)
             words = load(region, offsets, mask, width, count)
             values = words if values is None or mask is None else _merged(mask, words, values)
             if again:
@@ -255,7 +253,7 @@ def _ld_wide(instruction: Instruction, space: str, address: Read) -> Step:
 
     def run(w: Warp, place: int) -> int:
         for region, offsets, mask in places(w, space, address(w), 16):
-            w.observer.read(w, place, region, offsets, mask, 16)
+            w.observer.accessed(w, place, "read", region, offsets, mask, 16)
             low, high = load(region, offsets, mask, 8, 2)
             value = np.stack([low, high], axis=1)
             old = w.registers[number]
@@ -280,7 +278,7 @@ def st(instruction: Instruction, builder: Builder) -> Step:
         addresses = address(w)
         values = [read(w) for read in reads]
         for region, offsets, mask in places(w, space, addresses, size):
-            w.observer.write(w, place, region, offsets, mask, size)
+            w.observer.accessed(w, place, "write", region, offsets, mask, size)
             store(region, offsets, mask, width, values)
             w.observer.wrote(w)
         if space in ("global", ""):
@@ -320,7 +318,7 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
         result = np.zeros(LANES, kind)
         read = []
         for region, offsets, mask in places(w, space, addresses, width):
-            w.observer.atomic(w, place, region, offsets, mask, width)
+            w.observer.accessed(w, place, "atomic", region, offsets, mask, width)
             view = region.views[width].view(kind)
             index = offsets // width
             apply = (change if region.base >= SHARED else in_global).apply
@@ -341,17 +339,6 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
     return run
 
 
-_PACKED: dict[str, np.dtype[np.generic]] = {
-    "f16x2": np.dtype("f2"),
-    "bf16x2": np.dtype(ml_dtypes.bfloat16),
-}
-_MULTIMEM_FLOATS: dict[str, np.dtype[np.generic]] = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
-_REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum,
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
-
-
 def build(instruction: Instruction, builder: Builder) -> Step:
     """`multimem.st`, `multimem.red` and `multimem.ld_reduce`."""
     known = {"st": _st, "red": _red, "ld_reduce": _ld_reduce}
@@ -360,10 +347,7 @@ def build(instruction: Instruction, builder: Builder) -> Step:
 
 def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
     """Return the dtype of a register of this type, and the dtype of its elements."""
-    if name in _PACKED:
-        return np.dtype("u4"), _PACKED[name]
-    words = storage_of(dtype_of(name))
-    return words, _MULTIMEM_FLOATS.get(name) or dtype_of(name)
+    return PACKED[name] if name in PACKED else (storage_of(DTYPES[name]), DTYPES[name])
 
 
 def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
@@ -371,9 +355,7 @@ def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
     return region.data[offset:][:size]
 
 
-def _tell(
-    w: Warp, place: int, addresses: np.ndarray, size: int, observe: Callable[..., None]
-) -> None:
+def _tell(w: Warp, place: int, kind: AccessKind, addresses: np.ndarray, size: int) -> None:
     """Notify the observer of an access to the memory of each device."""
     memory: GlobalMemory = w.block.machine.memory
     reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
@@ -384,7 +366,7 @@ def _tell(
             _, offsets, mask = reached.setdefault(region.base, none)
             offsets[lane], mask[lane] = offset, True
     for region, offsets, mask in reached.values():
-        observe(w, place, region, offsets, mask, size)
+        w.observer.accessed(w, place, kind, region, offsets, mask, size)
 
 
 def _held_by_member(memory: GlobalMemory, address: int, size: int) -> Words:
@@ -403,7 +385,7 @@ def _st(instruction: Instruction, builder: Builder) -> Step:
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses, values = address(w), np.stack([read(w) for read in reads], axis=1)
-        _tell(w, place, addresses, words.itemsize * len(reads), w.observer.write)
+        _tell(w, place, "write", addresses, words.itemsize * len(reads))
         for lane in lanes(w):
             data = np.ascontiguousarray(values[lane]).view(np.uint8)
             for member in memory.members(int(addresses[lane])):
@@ -423,7 +405,7 @@ def _red(instruction: Instruction, builder: Builder) -> Step:
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses, values = address(w), read(w)
-        _tell(w, place, addresses, change.dtype.itemsize, w.observer.atomic)
+        _tell(w, place, "atomic", addresses, change.dtype.itemsize)
         for lane in lanes(w):
             for member in memory.members(int(addresses[lane])):
                 held = _view(memory, member, change.dtype.itemsize).view(change.dtype)
@@ -439,7 +421,7 @@ def _ld_reduce(instruction: Instruction, builder: Builder) -> Step:
     wide = "acc::f32" in instruction.parts
     target, source = instruction.operands
     operands = builder.elements(target)
-    reduce = next(_REDUCTIONS[part] for part in instruction.parts if part in _REDUCTIONS)
+    reduce = next(UFUNCS[part] for part in instruction.parts if part in UFUNCS)
     words, elements = _elements(instruction.parts[-1])
     size = words.itemsize * len(operands)
     address = builder.address(source)
@@ -448,7 +430,7 @@ def _ld_reduce(instruction: Instruction, builder: Builder) -> Step:
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses = address(w)
-        _tell(w, place, addresses, size, w.observer.read)
+        _tell(w, place, "read", addresses, size)
         result = np.zeros((LANES, size), np.uint8)
         read = []
         for lane in lanes(w):

@@ -12,12 +12,13 @@ commit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from pallasc.emulator.instructions.barriers import fence, one_value
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read
-from pallasc.emulator.instructions.copies import instruction_at, put
+from pallasc.emulator.instructions.copies import put
 from pallasc.emulator.machine.block import Asynchronous, Block, Cells, Range
 from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
@@ -30,6 +31,7 @@ from pallasc.emulator.ptx.syntax import (
     register_numbers,
 )
 from pallasc.emulator.tensors import tcgen05, tensor_memory
+from pallasc.emulator.tensors.descriptors import CHUNK_BYTES
 from pallasc.emulator.tensors.tcgen05_instructions import parse_mma
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
 
@@ -58,7 +60,7 @@ def alloc(instruction: Instruction, builder: Builder) -> Step:
             return BLOCKED
         where = one_value(w, address(w), "an address") & OFFSET_MASK
         put(w.block.shared, where, np.array([found], _U4).view(np.uint8))
-        w.observer.write(w, place, w.block.shared, np.array([where]), None, 4)
+        w.observer.accessed(w, place, "write", w.block.shared, np.array([where]), None, 4)
         return place + 1
 
     return run
@@ -100,7 +102,7 @@ def load(instruction: Instruction, builder: Builder) -> Step:
         where = one_value(w, address(w), "an address in tensor memory")
         memory = memory_of(w.block)
         if w.observer.records:
-            operation = Asynchronous(_nothing, "tcgen05.ld", instruction_at(w, place), w.actor)
+            operation = Asynchronous(_nothing, "tcgen05.ld", w.instruction(place), w.actor)
             operation.cells_read = _cells(memory, move, where, w.index, split)
             w.observer.issued(w, place, operation)
             w.tensor_loads.append(operation)
@@ -144,7 +146,7 @@ def store(instruction: Instruction, builder: Builder) -> Step:
             memory = memory_of(w.block)
             tensor_memory.store(memory, where, w.index % _WARPS, move, values, split)
 
-        operation = Asynchronous(complete, "tcgen05.st", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.st", w.instruction(place), w.actor)
         if w.observer.records:
             operation.cells_written = _cells(memory_of(w.block), move, where, w.index, split)
             w.observer.issued(w, place, operation)
@@ -169,9 +171,6 @@ def wait(instruction: Instruction, builder: Builder) -> Step:
         return place + 1
 
     return run
-
-
-_CHUNK_BYTES = 16
 
 
 def build(instruction: Instruction, builder: Builder) -> Step:
@@ -202,14 +201,6 @@ def _blocks(w: Warp, group: int) -> list[Block]:
     return [w.block.cluster.blocks_by_rank(first + n) for n in range(2)]
 
 
-def _issue(w: Warp, place: int, operation: Asynchronous) -> None:
-    w.observer.issued(w, place, operation)
-    if w.block.machine.policy.eagerness >= 1:
-        w.block.machine.finish(operation)
-    else:
-        w.block.tensor_work.append(operation)
-
-
 def _cp(instruction: Instruction, builder: Builder) -> Step:
     copy = tcgen05.parse_copy(instruction.opcode)
     address = builder.address(instruction.operands[0])
@@ -225,13 +216,13 @@ def _cp(instruction: Instruction, builder: Builder) -> Step:
                 copy, where, descriptor, _shared(blocks), [memory_of(b) for b in blocks]
             )
 
-        operation = Asynchronous(complete, "tcgen05.cp", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.cp", w.instruction(place), w.actor)
         if w.observer.records:
             chunks = tcgen05.copied_chunks(copy, descriptor)
             operation.reads = _chunks(blocks, chunks)
             cells = tcgen05.written_cells(copy, where)
             operation.cells_written = [(memory_of(b), *c) for b in blocks for c in cells]
-        _issue(w, place, operation)
+        w.block.machine.issue(w, place, operation, w.block.tensor_work)
         return place + 1
 
     return run
@@ -259,9 +250,9 @@ def _commit(instruction: Instruction, builder: Builder) -> Step:
             for owner in owners:
                 owner.mbarrier(owner.base + (where & OFFSET_MASK)).arrive()
 
-        operation = Asynchronous(complete, "tcgen05.commit", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.commit", w.instruction(place), w.actor)
         operation.signals = [(owner, where & OFFSET_MASK) for owner in owners]
-        _issue(w, place, operation)
+        w.block.machine.issue(w, place, operation, w.block.tensor_work)
         return place + 1
 
     return run
@@ -277,12 +268,12 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         "b": builder.read(b, _U8),
     }
     if kind.sparse:
-        reads["metadata_address"] = builder.address(more.pop(0))
+        reads["metadata"] = builder.address(more.pop(0))
     reads["idesc"] = builder.read(more.pop(0), _U4)
     if kind.scale_vector:
-        reads["a_scales_address"] = builder.address(more.pop(0))
-        reads["b_scales_address"] = builder.address(more.pop(0))
-    disabled = None
+        reads["a_scales"] = builder.address(more.pop(0))
+        reads["b_scales"] = builder.address(more.pop(0))
+    disabled: list[Read] = []
     if isinstance(more[0], Vector):
         disabled = [builder.read(element, _U4) for element in builder.elements(more.pop(0))]
     reads["enable"] = builder.read(more.pop(0), PREDICATE)
@@ -290,44 +281,26 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         reads["scale"] = builder.read(more.pop(0), _U4)
 
     def run(w: Warp, place: int) -> int:
-        values = {name: one_value(w, read(w), name) for name, read in reads.items()}
-        lanes = [] if disabled is None else [one_value(w, r(w), "a mask") for r in disabled]
+        values: dict[str, Any] = {n: one_value(w, read(w), n) for n, read in reads.items()}
+        lanes = [one_value(w, read(w), "a mask") for read in disabled]
+        operands = tcgen05.Mma(kind=kind, a_in_memory=in_memory, disabled=lanes, **values)
         blocks = _blocks(w, kind.group)
         memories = [memory_of(block) for block in blocks]
-        addresses = {name: value for name, value in values.items() if name.endswith("_address")}
 
         def complete() -> None:
-            tcgen05.mma(
-                kind,
-                values["idesc"],
-                values["d"],
-                values["a"],
-                in_memory,
-                values["b"],
-                _shared(blocks),
-                memories,
-                bool(values["enable"]),
-                **addresses,
-                disable_output_lane=lanes,
-                scale_input_d=values.get("scale", 0),
-            )
+            tcgen05.mma(operands, _shared(blocks), memories)
 
-        operation = Asynchronous(complete, "tcgen05.mma", instruction_at(w, place), w.actor)
+        operation = Asynchronous(complete, "tcgen05.mma", w.instruction(place), w.actor)
         if w.observer.records:
-            idesc, a = values["idesc"], values["a"]
-            chunks = tcgen05.operand_chunks(kind, idesc, a, in_memory, values["b"])
-            operation.reads = _chunks(blocks, chunks)
-            a_address = a if in_memory else None
-            results, operands = tcgen05.tensor_memory_cells(
-                kind, idesc, values["d"], a_address=a_address, **addresses
-            )
-            operation.cells_read = [(m, *cells) for m in memories for cells in operands]
+            operation.reads = _chunks(blocks, tcgen05.operand_chunks(operands))
+            results, read = tcgen05.tensor_memory_cells(operands)
+            operation.cells_read = [(m, *cells) for m in memories for cells in read]
             operation.cells_written = [(m, *cells) for m in memories for cells in results]
-        _issue(w, place, operation)
+        w.block.machine.issue(w, place, operation, w.block.tensor_work)
         return place + 1
 
     return run
 
 
 def _chunks(blocks: list[Block], chunks: np.ndarray) -> list[Range]:
-    return [(block.shared, np.asarray(chunks).ravel(), _CHUNK_BYTES) for block in blocks]
+    return [(block.shared, np.asarray(chunks).ravel(), CHUNK_BYTES) for block in blocks]

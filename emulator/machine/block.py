@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from pallasc.emulator.machine.memory import RANK_SHIFT, RESERVED, SHARED, Actor, Fault, Region
 from pallasc.emulator.machine.warp import LANES, Mbarrier, NamedBarrier, Warp
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.tensors.tensor_memory import TensorMemory
+from pallasc.emulator.tensors.tensor_memory import COLUMNS, TensorMemory
 
 Dim3 = tuple[int, int, int]
 
@@ -150,6 +150,14 @@ Cells = tuple[TensorMemory, np.ndarray, "np.ndarray | range"]
 """Cells of tensor memory: lanes and columns, which are broadcast if both are arrays."""
 
 
+def cell_numbers(cells: Cells) -> tuple[TensorMemory, np.ndarray]:
+    """Return the memory, and the number of each cell, lane after lane."""
+    memory, lanes, columns = cells
+    if isinstance(columns, range):
+        lanes, columns = lanes[:, None], np.arange(columns.start, columns.stop)
+    return memory, (lanes * COLUMNS + columns).ravel()
+
+
 @dataclass(slots=True, eq=False)
 class Asynchronous:
     """An operation that was issued and completes later."""
@@ -170,22 +178,16 @@ class Asynchronous:
     tag: Any = None  # the observer's
 
 
-class Prefetch(NamedTuple):
-    """The bytes of a prefetch: at an address, or a box of the tensor map there."""
-
-    label: str
-    address: int
-    coordinates: tuple[int, ...]
-    bytes: int
+AccessKind = Literal["read", "write", "atomic"]
 
 
 class Observer:
     """Receives the events of warps and asynchronous units; subclasses override the handlers.
 
-    `records` is False if nothing uses the ranges of operations, which take time to compute.
+    `records` is True if it uses the ranges of operations, which take time to compute.
     """
 
-    records = True
+    records = False
 
     def started(self, block: Block) -> None:
         """Handle the start of a block."""
@@ -196,21 +198,30 @@ class Observer:
     def finished(self) -> None:
         """Handle the end of the kernels on all devices."""
 
-    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Handle a read of `size` bytes per lane at offsets in a region; no mask means all."""
-
-    def write(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    def accessed(
+        self,
+        w: Warp,
+        place: int,
+        kind: AccessKind,
+        region: Region,
+        offsets: Any,
+        mask: Any,
+        size: int,
     ) -> None:
-        """Handle a write that lanes are about to execute."""
+        """Handle an access that lanes are about to execute.
+
+        Args:
+            w: the warp.
+            place: the number of its instruction.
+            kind: "read", "write" or "atomic".
+            region: the memory.
+            offsets: the start of each lane's bytes in it.
+            mask: the lanes that take part; None for all.
+            size: the bytes of each lane.
+        """
 
     def wrote(self, w: Warp) -> None:
         """Handle the completion of a warp's write."""
-
-    def atomic(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Handle an atomic operation of lanes."""
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
         """Handle the start of an asynchronous operation."""
@@ -225,9 +236,6 @@ class Observer:
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
     ) -> None:
         """Handle a warp's wait for operations that it issued, or only for their reads."""
-
-    def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
-        """Handle a prefetch by a lane of a warp."""
 
     def registers_fenced(self, w: Warp, place: int) -> None:
         """Handle wgmma.fence."""
@@ -253,9 +261,3 @@ class Observer:
 
     def fenced(self, w: Warp, place: int) -> None:
         """Handle a fence."""
-
-
-class Unobserved(Observer):
-    """Ignores all events."""
-
-    records = False

@@ -26,7 +26,6 @@ from pallasc.emulator.machine.block import (
     Cluster,
     Dim3,
     Observer,
-    Unobserved,
 )
 from pallasc.emulator.machine.memory import (
     GLOBAL,
@@ -52,7 +51,7 @@ from pallasc.emulator.machine.warp import (
     goes_in_circles,
 )
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register
-from pallasc.emulator.tensors.matrices import OperandError
+from pallasc.emulator.tensors.descriptors import OperandError
 
 _GOES_ON = frozenset({"lt", "lo", "ne"})
 _ENDS = frozenset({"ge", "hs", "eq"})
@@ -136,20 +135,25 @@ _MOST_NAMED = 3
 
 
 class Deadlock(Fault):
-    """No warp can make progress. `waiting` has each warp, its place and the reason of its wait."""
+    """No warp can make progress.
+
+    Attributes:
+        waiting: each warp, its place and the reason of its wait.
+        summary: one line that names the first warps and why they wait.
+    """
 
     def __init__(
-        self, message: str, waiting: Sequence[tuple[Warp, int, str]], hint: str | None = None
+        self,
+        message: str,
+        waiting: Sequence[tuple[Warp, int, str]],
+        summary: str,
+        hint: str | None = None,
     ) -> None:
         (first, place, _), *_ = waiting
-        super().__init__(
-            "deadlock",
-            message,
-            instruction=_instruction(first, place),
-            actor=first.actor,
-            hint=hint,
-        )
+        instruction = first.instruction(place)
+        super().__init__("deadlock", message, instruction=instruction, actor=first.actor, hint=hint)
         self.waiting = tuple(waiting)
+        self.summary = summary
 
 
 @dataclass(slots=True)
@@ -182,17 +186,22 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
         follows = isinstance(split.waits, LanesWait) and len(warp.splits) > 1
         (others if follows else waiting).append((warp, place, reason))
         group = groups.setdefault(
-            (place, reason), _Group(_instruction(warp, place), reason, split.waits)
+            (place, reason), _Group(warp.instruction(place), reason, split.waits)
         )
         group.warps.setdefault((warp.block.device, warp.block.index), []).append(warp.index)
-    waits_first = next(iter(groups.values())).waits
-    crowd = _crowd(clusters) if isinstance(waits_first, MemoryWait) else ""
-    lines = [f"{crowd}no warp can make progress:"]
+    first, *_ = groups.values()
+    crowd = _crowd(clusters) if isinstance(first.waits, MemoryWait) else ""
+    head = f"{crowd}no warp can make progress:"
+    lines = [head]
     for group in list(groups.values())[:_MOST_GROUPS]:
         lines += _told(group, clusters)
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
-    return Deadlock("\n".join(lines), waiting or others, _SMALLER_GRID if crowd else None)
+    who = _names(first)
+    are = "is" if who.startswith("warp ") else "are"
+    summary = f"{head} {who} {are} {'; '.join(_reasons(first, clusters))}"
+    hint = _SMALLER_GRID if crowd else None
+    return Deadlock("\n".join(lines), waiting or others, summary, hint)
 
 
 def _crowd(clusters: Sequence[Cluster]) -> str:
@@ -213,13 +222,13 @@ def _is_parted(warp: Warp) -> bool:
     """Return True if all lanes of a warp are at instructions that need the whole warp."""
     return all(
         isinstance(split.waits, LanesWait)
-        and {"bar", "aligned"} & set(_instruction(warp, split.place).parts)
+        and {"bar", "aligned"} & set(warp.instruction(split.place).parts)
         for split in warp.splits
     )
 
 
 def _parted(warp: Warp) -> Fault:
-    at = [_instruction(warp, split.place) for split in warp.splits]
+    at = [warp.instruction(split.place) for split in warp.splits]
     which = " and ".join(f"{each.opcode} (PTX line {each.line})" for each in at)
     fault = Fault(
         "not-aligned",
@@ -266,23 +275,21 @@ def _place(split: Split) -> int:
     return waits.place if isinstance(waits, MemoryWait) and not split.stuck else split.place
 
 
-def _instruction(warp: Warp, place: int) -> Instruction:
-    code: Sequence[Instruction] = warp.block.launch.program.kernel.instructions
-    return code[min(place, len(code) - 1)]
-
-
 def _told(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
     instruction = group.instruction
     at = f"PTX line {instruction.line}"
     if instruction.place is not None:
         at = f"{instruction.place.file}:{instruction.place.line}, {at}"
-    lines = [
-        f"  {_names(group)} at {at}: {instruction.text}",
-        f"    waiting for {group.reason}",
-    ]
+    lines = [f"  {_names(group)} at {at}: {instruction.text}"]
+    return [*lines, *(f"    {reason}" for reason in _reasons(group, clusters))]
+
+
+def _reasons(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
+    """Return what a group waits for, and hints from the state of the barrier."""
+    found = [f"waiting for {group.reason}"]
     if isinstance(group.waits, MbarrierWait):
-        lines += [f"    {line}" for line in _prospects(group, group.waits, clusters)]
-    return lines
+        found += _prospects(group, group.waits, clusters)
+    return found
 
 
 def _names(group: _Group) -> str:
@@ -480,7 +487,7 @@ class Machine:
 
     policy: Policy = field(default_factory=Policy)
     memory: GlobalMemory = field(default_factory=GlobalMemory)
-    observer: Observer = field(default_factory=Unobserved)
+    observer: Observer = field(default_factory=Observer)
     printed: list[str] = field(default_factory=list)
     tensor_maps: TensorMaps = field(default_factory=TensorMaps)
     pending: deque[Asynchronous] = field(default_factory=deque)
@@ -537,12 +544,18 @@ class Machine:
         self.pending.clear()
         self.observer.finished()
 
-    def issue(self, operation: Asynchronous) -> None:
-        """Issue an asynchronous operation that is waited for only through its barrier."""
+    def issue(
+        self, w: Warp, place: int, operation: Asynchronous, queue: deque[Asynchronous] | None = None
+    ) -> None:
+        """Issue an asynchronous operation, and complete it at once or put it into a queue.
+
+        Without a queue, it is one that is waited for only through its barrier.
+        """
+        self.observer.issued(w, place, operation)
         if self.policy.eagerness >= 1:
             self.finish(operation)
         else:
-            self.pending.append(operation)
+            (self.pending if queue is None else queue).append(operation)
 
     def finish(self, operation: Asynchronous) -> None:
         """Complete an operation, unless it is already complete."""
@@ -634,7 +647,7 @@ class Machine:
             ran = warp.run(warp.block.launch.program.code, most)
         except Fault as fault:
             if fault.instruction is None and fault.place is not None:
-                fault.instruction = warp.block.launch.program.kernel.instructions[fault.place]
+                fault.instruction = warp.instruction(fault.place)
             raise
         if warp.ended:
             self.changed()

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.tensors.matrices import OperandError
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.errors import CheckError
 from pallasc.specs.artifacts.plan import ELEMENT_BYTES, MAP_BYTES, TensorMap
 

@@ -14,7 +14,7 @@ scheduling, PTX ISA 9.0, 3.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress
 from operator import is_not
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pallasc.emulator.machine.memory import Actor, Fault, Region, fault_of
-from pallasc.emulator.tensors.matrices import OperandError
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.tensors.descriptors import OperandError
 
-_MOST_ARRIVALS = (1 << 20) - 1
 _MOST_BYTES = (1 << 20) - 1
 _WARPGROUP = 128
 
@@ -112,9 +112,8 @@ class NamedBarrier:
     generation: int = 0
     threads: int = 0
     expected: int = 0
-    arrived: list[int] = field(default_factory=list)  # numbers of warps
 
-    def arrive(self, warp: int, threads: int, expected: int) -> bool:
+    def arrive(self, threads: int, expected: int) -> bool:
         """Record the arrival of a warp's threads; return True if the barrier is complete.
 
         Raises:
@@ -128,7 +127,6 @@ class NamedBarrier:
             )
         self.expected = expected
         self.threads += threads
-        self.arrived.append(warp)
         if self.threads > expected:
             raise Fault(
                 "barrier-count", f"{self.threads} threads arrive at a barrier for {expected}"
@@ -137,7 +135,6 @@ class NamedBarrier:
             return False
         self.generation += 1
         self.threads = 0
-        self.arrived = []
         return True
 
 
@@ -441,6 +438,11 @@ class Warp:
         self.tensor_loads: list[Any] = []
         self.cluster_phase: int | None = None
         self.register_count: int = block.launch.registers  # of each lane
+
+    def instruction(self, place: int) -> Instruction:
+        """Return the instruction at a place of its kernel; the last one for the end."""
+        code: Sequence[Instruction] = self.block.launch.program.kernel.instructions
+        return code[min(place, len(code) - 1)]
 
     def run(self, code: Sequence[Step], budget: int) -> bool:
         """Run until the warp is blocked, ended or yielded, or `budget` instructions have run.

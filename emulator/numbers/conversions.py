@@ -35,10 +35,10 @@ from pallasc.emulator.numbers.rounding import (
     U32,
     Arithmetic,
     Array,
-    Format,
     Mnemonic,
     canonical,
     directed_f32,
+    finished,
     flushed,
     quantize,
     quiet,
@@ -57,21 +57,19 @@ class Narrow:
         dtype: its numbers, one per byte.
         register: dtype of a register that holds two numbers.
         bits: bits of one number within the register.
-        form: precision and range.
+        largest: the largest number.
         nan: the encoding of NaN.
     """
 
     dtype: np.dtype[Any]
     register: np.dtype[Any]
     bits: int
-    form: Format
+    largest: float
     nan: int
 
 
 def _narrow(dtype: Any, register: np.dtype[Any], bits: int, nan: int) -> Narrow:
-    facts: Any = FACTS(dtype)
-    form = Format(facts.nmant + 1, int(facts.minexp), float(facts.max), has_infinity=False)
-    return Narrow(np.dtype(dtype), register, bits, form, nan)
+    return Narrow(np.dtype(dtype), register, bits, float(FACTS(dtype).max), nan)
 
 
 # f6 and f4 have no NaN: it becomes the largest number.
@@ -114,12 +112,12 @@ def build_halves(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _encoded(values: Array, to: Narrow, *, relu: bool) -> Array:
-    """Encode doubles in a narrow format, one per byte; values out of range are clamped."""
+    """Encode doubles that f32 holds in a narrow format, one per byte, clamped to its range."""
     unordered = np.isnan(values)
     if relu:
         values = np.maximum(values, 0.0) + 0.0
-    near = quantize(np.where(unordered, 0.0, values), to.form, "rn", finite=True)
-    octets = near.astype(np.float32).astype(to.dtype).view(np.uint8)
+    inside = np.clip(np.where(unordered, 0.0, values), -to.largest, to.largest)
+    octets = inside.astype(np.float32).astype(to.dtype).view(np.uint8)
     return np.where(unordered, np.uint8(to.nan), octets)
 
 
@@ -374,23 +372,6 @@ def _to_integral(dtype: Any, mode: str) -> Function:
     return apply
 
 
-def _finished(
-    function: Function, *, ftz_in: bool, ftz_out: bool, sat: bool, relu: bool, plain: bool
-) -> Function:
-    if plain and not (ftz_in or ftz_out or sat or relu):
-        return function
-
-    def apply(values: Array) -> Array:
-        result = function(flushed(values) if ftz_in else values)
-        if ftz_out:
-            result = flushed(result)
-        if sat:
-            return saturated(result)
-        return rectified(result) if relu else canonical(result)
-
-    return apply
-
-
 def build_scalar(mnemonic: Mnemonic) -> Arithmetic:
     """Build `cvt` from one number to one number."""
     source_name, target_name = mnemonic.type(*SCALARS), mnemonic.type(*SCALARS)
@@ -436,9 +417,9 @@ def _build_between_floats(
             finite, relu = mnemonic.flag("satfinite"), mnemonic.flag("relu")
         function = _float_to_float(source, target, mode, finite=finite)
     plain = (source, target) == (BF16, F32)
-    function = _finished(function, ftz_in=ftz_in, ftz_out=ftz_out, sat=sat, relu=relu, plain=plain)
-    if plain and not (ftz_out or sat or integral):
+    if plain and not (ftz_out or sat):
         return Arithmetic((source,), (target,), function)
+    function = finished(function, ftz_in=ftz_in, ftz_out=ftz_out, sat=sat, relu=relu)
     return Arithmetic((source,), (target,), quiet(function))
 
 

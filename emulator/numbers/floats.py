@@ -29,33 +29,12 @@ from pallasc.emulator.numbers.rounding import (
     Array,
     Mnemonic,
     canonical,
+    finished,
     flushed,
     quiet,
-    rectified,
-    saturated,
 )
 
 Function = Callable[..., Array]
-
-
-def finished(
-    function: Function, *, ftz: bool = False, sat: bool = False, relu: bool = False
-) -> Function:
-    """Add modifiers to a function, for operands and result, and make NaN canonical."""
-    if not (ftz or sat or relu):
-        return lambda *operands: canonical(function(*operands))
-
-    def apply(*operands: Array) -> Array:
-        if ftz:
-            operands = tuple(flushed(operand) for operand in operands)
-        result = function(*operands)
-        if ftz:
-            result = flushed(result)
-        if sat:
-            return saturated(result)
-        return rectified(result) if relu else canonical(result)
-
-    return apply
 
 
 def packed(function: Function, element: Any, register: Any) -> Function:
@@ -109,7 +88,7 @@ def build_sum(mnemonic: Mnemonic) -> Arithmetic:
     ftz = element != F64 and element != BF16 and not narrow and mnemonic.flag("ftz")
     sat = element in (F16, F32) and name != "f32x2" and mnemonic.flag("sat")
     relu = mnemonic.base == "fma" and element in (F16, BF16) and not sat and mnemonic.flag("relu")
-    function = finished(family(element, mode), ftz=ftz, sat=sat, relu=relu)
+    function = finished(family(element, mode), ftz_in=ftz, ftz_out=ftz, sat=sat, relu=relu)
     if narrow is None:
         return instruction(function, name, sources)
     return _mixed(function, narrow, sources)
@@ -144,7 +123,7 @@ def build_division(mnemonic: Mnemonic) -> Arithmetic:
         if mode == "approx"
         else rounding.divide(FLOATS[name], mode.replace("full", "rn"))
     )
-    return instruction(finished(function, ftz=ftz), name, 2)
+    return instruction(finished(function, ftz_in=ftz, ftz_out=ftz), name, 2)
 
 
 def build_root(mnemonic: Mnemonic) -> Arithmetic:
@@ -153,7 +132,7 @@ def build_root(mnemonic: Mnemonic) -> Arithmetic:
     mode = mnemonic.choice(*ROUNDINGS)
     ftz = name == "f32" and mnemonic.flag("ftz")
     family = rounding.root if mnemonic.base == "sqrt" else rounding.reciprocal
-    return instruction(finished(family(FLOATS[name], mode), ftz=ftz), name, 1)
+    return instruction(finished(family(FLOATS[name], mode), ftz_in=ftz, ftz_out=ftz), name, 1)
 
 
 def _with_ordered_zeros(function: Function, merge: Any) -> Function:
@@ -229,7 +208,7 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     elif absolute:
         of_magnitudes = function
         function = lambda *operands: of_magnitudes(*[np.abs(a) for a in operands])  # noqa: E731
-    return instruction(finished(function, ftz=ftz), name, sources)
+    return instruction(finished(function, ftz_in=ftz, ftz_out=ftz), name, sources)
 
 
 def build_sign(mnemonic: Mnemonic) -> Arithmetic:

@@ -21,6 +21,7 @@ from pallasc.emulator.numbers.rounding import (
     S64,
     U32,
     U64,
+    UFUNCS,
     Arithmetic,
     Array,
     Mnemonic,
@@ -205,7 +206,7 @@ def build_simple(mnemonic: Mnemonic) -> Arithmetic:
 def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     """Build `min` and `max` of integers; `.relu` clamps the result at zero (9.7.1.13)."""
     name = mnemonic.type(*_WIDE, "u16x2", "s16x2")
-    function: Function = np.minimum if mnemonic.base == "min" else np.maximum
+    function: Function = UFUNCS[mnemonic.base]
     relu = name in ("s32", "s16x2") and mnemonic.flag("relu")
     if not relu:
         return _instruction(function, name, 2)
@@ -298,15 +299,12 @@ def build_carry(mnemonic: Mnemonic) -> Arithmetic:
     return Arithmetic(sources, (dtype, U32) if writes else (dtype,), apply)
 
 
-_LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-
-
 def build_logic(mnemonic: Mnemonic) -> Arithmetic:
     """Build `and`, `or`, `xor` and `not`, also for predicates."""
     dtype = mnemonic.dtype("pred", "b16", "b32", "b64")
     if mnemonic.base == "not":
         return Arithmetic((dtype,), (dtype,), np.invert)
-    return Arithmetic((dtype, dtype), (dtype,), _LOGIC[mnemonic.base])
+    return Arithmetic((dtype, dtype), (dtype,), UFUNCS[mnemonic.base])
 
 
 def build_cnot(mnemonic: Mnemonic) -> Arithmetic:
@@ -361,7 +359,7 @@ def build_lop3(mnemonic: Mnemonic) -> Arithmetic:
     if not joined:
         return Arithmetic((U32,) * 4, (U32,), _looked_up)
     mnemonic.destinations = 1
-    join = _LOGIC[joined]
+    join = UFUNCS[joined]
 
     def apply(a: Array, b: Array, c: Array, table: Array, q: Array) -> tuple[Array, Array]:
         result = _looked_up(a, b, c, table)

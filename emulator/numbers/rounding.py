@@ -76,7 +76,18 @@ PACKED: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
-_NAMED = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
+DTYPES = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
+"""The dtype of each type but the packed ones."""
+
+UFUNCS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+"""Operations of two operands that all reductions share."""
 
 
 class Mnemonic:
@@ -129,7 +140,7 @@ class Mnemonic:
 
     def dtype(self, *names: str) -> np.dtype[Any]:
         """Consume the last part as by `type`, and return the element type of this name."""
-        return _NAMED[self.type(*names)]
+        return DTYPES[self.type(*names)]
 
     def finish(self) -> None:
         """Reject parts that have not been consumed.
@@ -189,22 +200,20 @@ class Format:
         precision: significant bits, including the implicit one.
         smallest_exponent: exponent of the smallest normal number.
         largest: the largest finite number.
-        has_infinity: if False, values that are too large become NaN.
     """
 
     precision: int
     smallest_exponent: int
     largest: float
-    has_infinity: bool = True
 
 
 # ml_dtypes declares no types for it.
 FACTS: Any = ml_dtypes.finfo
 
 
-def _format_of(dtype: Any, *, has_infinity: bool = True) -> Format:
+def _format_of(dtype: Any) -> Format:
     facts: Any = FACTS(dtype)
-    return Format(facts.nmant + 1, int(facts.minexp), float(facts.max), has_infinity)
+    return Format(facts.nmant + 1, int(facts.minexp), float(facts.max))
 
 
 FORMATS = {
@@ -264,6 +273,29 @@ def rectified(values: Array) -> Array:
     return canonical(np.maximum(values, zero) + zero)
 
 
+def finished(
+    function: Callable[..., Array],
+    *,
+    ftz_in: bool = False,
+    ftz_out: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+) -> Callable[..., Array]:
+    """Add modifiers to a function, for operands and result, and make NaN canonical."""
+    if not (ftz_in or ftz_out or sat or relu):
+        return lambda *operands: canonical(function(*operands))
+
+    def apply(*operands: Array) -> Array:
+        result = function(*(map(flushed, operands) if ftz_in else operands))
+        if ftz_out:
+            result = flushed(result)
+        if sat:
+            return saturated(result)
+        return rectified(result) if relu else canonical(result)
+
+    return apply
+
+
 def error_of_sum(a: Array, b: Array, total: Array) -> Array:
     """Return exactly a + b - total, where total is the rounded sum of doubles (Knuth's TwoSum)."""
     b_part = total - a
@@ -272,7 +304,6 @@ def error_of_sum(a: Array, b: Array, total: Array) -> Array:
     return error
 
 
-_SIGN = np.array(-(2**63), np.int64)
 _LAST_BIT = np.array(1, np.int64)
 _ZERO_BITS = np.array(0, np.int64)
 
@@ -332,7 +363,7 @@ def _beyond(values: Array, form: Format, mode: str, *, finite: bool) -> Array:
     largest = np.copysign(form.largest, values)
     if finite:
         return largest
-    endless = np.copysign(np.inf if form.has_infinity else np.nan, values)
+    endless = np.copysign(np.inf, values)
     stays = {
         "rz": np.isfinite(values),
         "rm": np.isfinite(values) & (values > 0),

@@ -10,24 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from pallasc.emulator.numbers import conversions, floats, integers
-from pallasc.emulator.numbers.rounding import FLOATS, PACKED, Arithmetic, Mnemonic
-from pallasc.errors import UnsupportedError
-
-_FLOATS = {
-    "f16": np.dtype("f2"),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f32": np.dtype("f4"),
-    "f64": np.dtype("f8"),
-}
+from pallasc.emulator.numbers.rounding import (
+    DTYPES,
+    FLOATS,
+    PACKED,
+    UFUNCS,
+    Arithmetic,
+    Array,
+    Mnemonic,
+)
 
 _LEAST = np.finfo(np.float32).smallest_normal
-
-_PACKED = {"f16x2": _FLOATS["f16"], "bf16x2": _FLOATS["bf16"]}
-_OF_HALVES = ("add", "min", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +41,51 @@ def find_atomic(operation: str, kind: str, *, flush: bool = False) -> Atomic:
         operation: add, min, max, and so on.
         kind: the type, as named in instructions.
         flush: sums of f32 flush subnormals, as in global memory (9.7.13.5, 9.7.13.6).
-
-    Raises:
-        UnsupportedError: the operation is unknown, or not supported for this type.
     """
-    if kind in _PACKED and operation in _OF_HALVES:
-        return Atomic(np.dtype("u4"), _of_halves(_FLOAT[operation], _PACKED[kind]))
-    dtype = _FLOATS.get(kind)
-    if flush and (operation, kind) == ("add", "f32"):
-        return Atomic(_FLOATS[kind], _silent(flushed_sum, _FLOATS[kind]))
-    if dtype is None and kind[0] in "bus" and kind[1:] in ("16", "32", "64"):
-        dtype = np.dtype(("i" if kind[0] == "s" else "u") + str(int(kind[1:]) // 8))
-    apply = (_FLOAT if kind in _FLOATS else _INTEGER).get(operation)
-    if dtype is None or apply is None:
-        raise UnsupportedError(
-            f"the emulator does not support the atomic operation {operation}.{kind}"
-        )
-    return Atomic(dtype, _silent(apply, dtype))
+    if kind in PACKED:
+        register, element = PACKED[kind]
+
+        def of_halves(old: np.generic, new: np.generic) -> np.generic:
+            pair = (np.array([word], register).view(element) for word in (old, new))
+            result: Array = np.asarray(combined(operation, *pair, flush=flush)).astype(element)
+            word: np.generic = register.type(result.view(register)[0])
+            return word
+
+        return Atomic(register, of_halves)
+    dtype = DTYPES[kind]
+
+    def apply(old: np.generic, *operands: np.generic) -> np.generic:
+        new: np.generic = dtype.type(combined(operation, old, *operands, flush=flush))
+        return new
+
+    return Atomic(dtype, apply)
+
+
+def combined(operation: str, old: Any, *operands: Any, flush: bool = True) -> Any:
+    """Return the values that a reduction or an atomic operation writes, of arrays or of scalars.
+
+    Args:
+        operation: its name, such as "add" or "cas".
+        old: the values in memory.
+        operands: the new values; for "cas", the expected and the new values.
+        flush: sums of f32 flush subnormals.
+    """
+    new = operands[-1]
+    is_float = old.dtype.kind not in "iu"
+    with np.errstate(all="ignore"):
+        if operation == "exch":
+            return new
+        if operation == "cas":
+            return np.where(old == operands[0], new, old)
+        if operation == "inc":
+            return np.where(old >= new, np.uint32(0), old + np.uint32(1))
+        if operation == "dec":
+            return np.where((old == 0) | (old > new), new, old - np.uint32(1))
+        if operation == "add" and old.dtype == np.float32 and flush:
+            return flushed_sum(old, new)
+        if is_float and operation in ("min", "max"):
+            return lesser(old, new) if operation == "min" else greater(old, new)
+        return UFUNCS[operation](old, new)
 
 
 def flushed_sum(old: Any, new: Any) -> Any:
@@ -87,62 +111,6 @@ def greater(old: Any, new: Any) -> Any:
     equal = np.where(np.signbit(old), new, old)
     return np.where(old == new, equal, floats.larger(old, new))
 
-
-def _silent(apply: Callable[..., object], dtype: np.dtype[np.generic]) -> Callable[..., np.generic]:
-    def run(old: np.generic, *operands: np.generic) -> np.generic:
-        with np.errstate(all="ignore"):
-            return dtype.type(apply(old, *operands))
-
-    return run
-
-
-def _of_halves(
-    apply: Callable[..., object], dtype: np.dtype[np.generic]
-) -> Callable[..., np.generic]:
-    """Apply an operation to both halves of a word."""
-
-    def run(old: np.generic, value: np.generic) -> np.generic:
-        halves = [np.array([word], np.uint32).view(dtype) for word in (old, value)]
-        with np.errstate(all="ignore"):
-            result = np.asarray(apply(*halves)).astype(dtype)
-        return np.uint32(result.view(np.uint32)[0])
-
-    return run
-
-
-def _increment(old: np.generic, limit: np.generic) -> object:
-    return 0 if old >= limit else old + 1  # type: ignore[operator]
-
-
-def _decrement(old: np.generic, limit: np.generic) -> object:
-    return limit if old == 0 or old > limit else old - 1  # type: ignore[operator]
-
-
-def _swap_if_equal(old: np.generic, expected: np.generic, new: np.generic) -> object:
-    return new if old == expected else old
-
-
-_FLOAT: dict[str, Callable[..., object]] = {
-    "add": np.add,
-    "min": lesser,
-    "max": greater,
-    "exch": lambda old, new: new,
-}
-_INTEGER: dict[str, Callable[..., object]] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "exch": lambda old, new: new,
-    "cas": _swap_if_equal,
-    "inc": _increment,
-    "dec": _decrement,
-}
-
-
-__all__ = ["BASES", "Arithmetic", "find", "known_opcodes"]
 
 Builder = Callable[[Mnemonic], Arithmetic]
 

@@ -3,42 +3,201 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from pallasc.emulator.ptx.syntax import (
-    EMPTY,
-    Block,
-    Declaration,
-    Inner,
+    Address,
+    Arguments,
+    Immediate,
     Instruction,
-    Instructions,
-    Item,
     Kernel,
     Label,
     Module,
-    Operands,
+    Operand,
+    Pair,
     Place,
     Register,
-    Scope,
-    Statement,
+    Sink,
+    Special,
+    Symbol,
     Variable,
-    by_name,
-    is_register_name,
-    item_of,
-    renamed,
-    unexpected,
+    Vector,
 )
 from pallasc.errors import UnsupportedError
+
+_OPERANDS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\([^)]*\)[^,]*|[^,\s\[{(][^,]*")
+_NAME = re.compile(r"[%$_A-Za-z][\w$]*(?:\.[\w$]+)*")
+_DIGITS = "0123456789"
+_INTEGER = r"-?(?:0[xX][0-9a-fA-F]+|\d+)"
+_PLAIN_NUMBER = re.compile(_INTEGER)
+_NUMBER = re.compile(rf"{_INTEGER}U?")
+_EXPRESSION = re.compile(r"(?=.*[&|^~+])(?:0[xX][0-9a-fA-F]+|[\d\s()&|^~+-])+")  # PTX ISA 4.5.6
+_FLOAT = re.compile(r"0(?:[fF](?P<single>[0-9a-fA-F]{8})|[dD](?P<double>[0-9a-fA-F]{16}))")
+_WITH_OFFSET = re.compile(rf"(?P<base>[^\s+]+?)\s*(?:(?:\+\s*|(?=-))(?P<offset>{_INTEGER})U?)?")
+_SPECIAL = re.compile(
+    r"%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]"
+    r"|%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock_hi|clock64|globaltimer"
+    r"|globaltimer_lo|globaltimer_hi|cluster_ctarank|cluster_nctarank|is_explicit_cluster"
+    r"|lanemask_(?:eq|le|lt|ge|gt)|dynamic_smem_size|total_smem_size|aggr_smem_size)"
+)
+
+
+def unexpected(text: str, line: int) -> UnsupportedError:
+    """Return the error for a part that is not understood."""
+    return UnsupportedError(f"PTX line {line}: unexpected {text!r}")
+
+
+def _value_of(expression: str, line: int) -> int:
+    """Return the value of a constant expression such as `(0xf0 & 0xcc) ^ 0xaa`."""
+    try:
+        return int(eval(expression, {"__builtins__": {}}))  # numbers and operators alone
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        raise unexpected(expression, line) from error
+
+
+@dataclass(slots=True)
+class Scope:
+    """The declarations between two braces, and the operands parsed there.
+
+    Attributes:
+        registers: the kernel's registers so far, by number; shared by its scopes.
+        parent: the enclosing scope.
+        names: the registers declared here; a numbered one of the outermost scope, such as `%r<9>`
+            declares, only after its first use.
+        ranges: the types of numbered registers by their prefix.
+        labels: the number of the instruction after each label.
+        known: operands by their text.
+    """
+
+    registers: list[Register] = field(default_factory=list)
+    parent: Scope | None = None
+    names: dict[str, Register] = field(default_factory=dict)
+    ranges: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    known: dict[str, Operand] = field(default_factory=dict)
+
+    def declare(self, name: str, register_type: str) -> Register:
+        """Return a new register; in an inner scope, its name includes its number to be unique."""
+        number = len(self.registers)
+        own = name if self.parent is None else f"{name}@{number}"
+        register = self.names[name] = Register(number, register_type, own)
+        self.registers.append(register)
+        return register
+
+    def declare_all(self, register_type: str, names: str) -> None:
+        """Declare the registers of `.reg .b32 %r<9>, %x;`."""
+        for name in map(str.strip, names.split(",")):
+            prefix, _, count = name.rstrip(">").partition("<")
+            if not count:
+                self.declare(name, register_type)
+            elif self.parent is None:
+                self.ranges[prefix] = register_type
+            else:
+                for number in range(int(count)):
+                    self.declare(f"{prefix}{number}", register_type)
+
+    def place_of(self, label: str) -> int | None:
+        """Return the number of the instruction after a label, None if there is no such label."""
+        scope: Scope | None = self
+        while scope is not None:
+            if label in scope.labels:
+                return scope.labels[label]
+            scope = scope.parent
+        return None
+
+    def operands(self, text: str, line: int) -> tuple[Operand, ...]:
+        """Return the operands in a text; each one is parsed once per scope.
+
+        Raises:
+            UnsupportedError: one is not understood.
+        """
+        return tuple([self._operand(each, line) for each in _OPERANDS.findall(text)])
+
+    def _operand(self, text: str, line: int) -> Operand:
+        operand = self.known.get(text)
+        if operand is None:
+            operand = self.known[text] = self._parsed(text.strip(), line)
+        return operand
+
+    def _parsed(self, text: str, line: int) -> Operand:
+        first, inner = text[0], text[1:-1].strip()
+        if _NAME.fullmatch(text):
+            return self.named(text)
+        if _NUMBER.fullmatch(text):
+            return Immediate(int(text.rstrip("U"), 0))
+        if _EXPRESSION.fullmatch(text):
+            return Immediate(_value_of(text, line))
+        if first == "[":
+            return self._address(inner, line)
+        if first == "{":
+            return Vector(self.operands(inner, line))
+        if first == "(":
+            return Arguments(self.operands(inner, line))
+        if "|" in text:
+            one, other = (self._operand(each, line) for each in text.split("|", 1))
+            return Pair(one, other)
+        if first == "!":
+            return self.guard(text[1:].strip(), line, negated=True)
+        if (number := _FLOAT.fullmatch(text)) is not None:
+            single, double = number.groups()
+            return Immediate(int(single or double, 16), 32 if single else 64)
+        found = _WITH_OFFSET.fullmatch(text)
+        if found is not None and found["offset"] and _NAME.fullmatch(found["base"]):
+            return Symbol(found["base"], int(found["offset"], 0))
+        raise unexpected(text, line)
+
+    def _address(self, text: str, line: int) -> Address:
+        start, comma, rest = text.partition(",")
+        found = _WITH_OFFSET.fullmatch(start.strip())
+        rest = rest.strip()
+        if found is None or (comma and not rest.startswith("{")):
+            raise unexpected(f"[{text}]", line)
+        base = self._operand(found["base"], line)
+        return Address(base, int(found["offset"] or "0", 0), self.operands(rest[1:-1], line))
+
+    def guard(self, name: str, line: int, *, negated: bool) -> Register:
+        """Return the guard of an instruction, or a negated predicate."""
+        operand = self.named(name)
+        if not isinstance(operand, Register):
+            raise unexpected(name, line)
+        return operand._replace(negated=True) if negated else operand
+
+    def named(self, name: str) -> Operand:
+        """Resolve a name to an operand."""
+        if name == "_":
+            return Sink()
+        if name == "WARP_SZ":
+            return Immediate(32)
+        scope: Scope | None = self
+        prefix = name.rstrip(_DIGITS)
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            if prefix != name and prefix in scope.ranges:
+                return scope.declare(name, scope.ranges[prefix])
+            scope = scope.parent
+        if name.startswith("%"):
+            if not _SPECIAL.fullmatch(name):
+                raise UnsupportedError(f"the special register {name} is not known")
+            return Special(name)
+        return Symbol(name)
+
 
 _BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _COMMENT = re.compile(r'("[^"]*")|//.*')
 _PIECE = re.compile(r"[{}]|[%$_A-Za-z][\w$]*\s*:(?!:)|[^{};][^;]*;|;")
 """A brace, a label, or a statement with its semicolon."""
+_LABEL = re.compile(r"([%$_A-Za-z][\w$]*)\s*:")
+_INSTRUCTION = re.compile(
+    r"(?:@(?P<negated>!)?(?P<guard>[%$_A-Za-z][\w$]*)\s+)?"
+    r"(?P<opcode>[a-z][\w.:]*\w)(?:\s+(?P<operands>.*))?;",
+    re.DOTALL,
+)
 _VARIABLE = re.compile(
     r"(?P<words>(?:\.\w+\s+(?:\d+\s+)?)+)(?P<name>[\w$.%]+)\s*(?P<sizes>(?:\[\s*\w*\s*\]\s*)*)"
 )
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
-_NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)")
 
 
 def read_variable(text: str, space: str, line: int) -> Variable:
@@ -69,14 +228,10 @@ def read_variable(text: str, space: str, line: int) -> Variable:
 
 def _initial(text: str, width: int, line: int) -> bytes:
     """Parse the initial value of a variable: a number or a list of numbers (PTX ISA 9.0, 5.4.4)."""
-    if rest := _NUMBER.sub("", text).strip(" ,{}U"):
+    if rest := _PLAIN_NUMBER.sub("", text).strip(" ,{}U"):
         raise unexpected(rest, line)
-    values = [int(number, 0) % (1 << 8 * width) for number in _NUMBER.findall(text)]
+    values = [int(number, 0) % (1 << 8 * width) for number in _PLAIN_NUMBER.findall(text)]
     return b"".join(value.to_bytes(width, "little") for value in values)
-
-
-_new = tuple.__new__
-"""Constructs most instructions: calling the class takes twice as long."""
 
 
 class _Lines:
@@ -93,7 +248,8 @@ class _Lines:
         if self.taken >= len(self.lines):
             return None
         self.taken += 1
-        return _COMMENT.sub(r"\1", self.lines[self.taken - 1]).strip()
+        line = self.lines[self.taken - 1]
+        return (_COMMENT.sub(r"\1", line) if "//" in line else line).strip()
 
     def more(self) -> str:
         """Take the next line of a statement.
@@ -121,159 +277,89 @@ class _Lines:
 
 
 class _Body:
-    """Parses the body of one kernel.
+    """Parses the body of one kernel."""
 
-    Instructions are parsed when first accessed. With `by_name`, their registers may lack number and
-    type.
-    """
-
-    def __init__(self, lines: _Lines, files: dict[int, str], *, by_name: bool) -> None:
+    def __init__(self, lines: _Lines, files: dict[int, str]) -> None:
         self._lines = lines
         self._files = files
-        self._operands = Operands()
-        self._outer = self._scope = Scope()
-        self._by_name = by_name
-        self.variables: list[Variable] = []
-        self._code = Instructions(self._later)
         self._place: Place | None = None
+        self._branches: list[tuple[int, str, Scope]] = []
+        self.scope = Scope()
+        self.variables: list[Variable] = []
+        self.instructions: list[Instruction] = []
 
-    def read(self) -> tuple[list[Register], Instructions]:
-        """Parse up to the closing brace; return the registers and the instructions."""
-        lines, outer = self._lines.lines, self._outer
-        statements, numbers, places = self._code.statements, self._code.lines, self._code.places
-        at = self._lines.taken
-        while at < len(lines):
-            item = item_of(lines[at])
-            at += 1
-            if type(item) is Statement and self._scope is outer:
-                statements.append(item)  # inlined `code.state`, which takes twice as long
-                numbers.append(at)
-                places.append(self._place)
-            elif item is not EMPTY:
-                self._lines.taken = at
-                if self._pieces(lines[at - 1]) if item is None else self._item(item, at):
-                    code = self._code
-                    del self._code  # which keeps this body alive, to parse the rest
-                    return self._operands.registers, code
-                at = self._lines.taken
-        raise UnsupportedError("the PTX ends in the middle of a statement")
+    def read(self) -> None:
+        """Parse up to the closing brace.
 
-    def _pieces(self, line: str) -> bool:
-        """Process a line piece by piece; return True at the end of the body."""
-        number, text = self._lines.taken, _COMMENT.sub(r"\1", line).strip()
-        if text.startswith((".loc ", ".loc\t")):
-            self._loc(text)
-            return False
-        while text:
-            piece = _PIECE.match(text)
-            if piece is None:
-                text += f" {self._lines.more()}"
+        Raises:
+            UnsupportedError: a part is not understood.
+        """
+        lines = self._lines
+        while True:
+            text = lines.more()
+            number = lines.taken
+            if text.startswith((".loc ", ".loc\t")):
+                self._loc(text)
                 continue
-            text = text[piece.end() :].lstrip()
-            item = item_of(piece[0])
-            if item is None:
-                self._directive(piece[0].rstrip("; "), number)
-            elif self._item(item, number):
-                self._lines.give_back(text)
-                return True
-        return False
+            while text:
+                piece = _PIECE.match(text)
+                if piece is None:
+                    text += f" {lines.more()}"
+                    continue
+                text = text[piece.end() :].lstrip()
+                if piece[0] == "}" and self.scope.parent is None:
+                    lines.give_back(text)
+                    self._resolve()
+                    return
+                self._piece(piece[0], number)
 
-    def _item(self, item: Item, number: int) -> bool:
-        """Process an item; return True at the end of the body."""
-        scope = self._scope
-        if isinstance(item, Statement):
-            self._take(item, number, scope)
-        elif isinstance(item, Declaration):
-            self._declare(item, scope)
-        elif isinstance(item, Block):
-            inner = Scope(scope)
-            for each in item.registers:
-                self._declare(each, inner)
-            for statement in item.statements:
-                self._take(statement, number, inner)
-        elif item.text == "{":
-            self._scope = Scope(scope)
-        elif item.text == "}":
-            if scope.parent is None:
-                return True
-            self._scope = scope.parent
+    def _piece(self, text: str, number: int) -> None:
+        """Process a brace, a label, or a statement."""
+        scope = self.scope
+        if (found := _INSTRUCTION.fullmatch(text)) is not None:
+            self._instruction(found, number)
+        elif text == "{":
+            self.scope = Scope(scope.registers, scope)
+        elif text == "}":
+            self.scope = scope.parent or scope
+        elif (label := _LABEL.fullmatch(text)) is not None:
+            scope.labels[label[1]] = len(self.instructions)
         else:
-            scope.labels[item.text] = len(self._code)
-        return False
+            self._directive(text.rstrip("; "), number)
 
-    def _take(self, statement: Statement, number: int, scope: Scope) -> None:
-        """Add an instruction of an inner scope."""
-        own = scope.names
-        if (
-            statement.is_branch
-            or not self._by_name
-            or scope.parent is not self._outer
-            or statement.guard in own
-            or not own.keys().isdisjoint(statement.names)
-        ):
-            statement = Inner(statement, scope)
-        self._code.state(statement, number, self._place)
+    def _instruction(self, found: re.Match[str], number: int) -> None:
+        negated, name, opcode, text = found.groups()
+        guard = None
+        if name is not None:
+            guard = self.scope.guard(name, number, negated=negated is not None)
+        operands: tuple[Operand, ...] = ()
+        if opcode.startswith(("bra", "brx")):
+            self._branches.append((len(self.instructions), (text or "").strip(), self.scope))
+        elif text:
+            operands = self.scope.operands(text, number)
+        source = " ".join(found[0][:-1].split())
+        self.instructions.append(Instruction(opcode, operands, guard, number, source, self._place))
 
-    def _later(self, statement: Statement, number: int, place: Place | None) -> Instruction:
-        """Parse an instruction when it is first accessed."""
-        inner = statement if isinstance(statement, Inner) else None
-        statement, scope = (inner.outer, inner.scope) if inner else (statement, self._outer)
-        if statement.is_branch:
-            return self._branch(statement, number, place, scope)
-        if scope is not self._outer:
-            return self._instruction(statement, number, place, scope)
-        if self._by_name and (known := statement.by_name or by_name(statement)) is not None:
-            operands, guard = known
-            fields = (statement.opcode, operands, guard, number, statement.text, place)
-            return _new(Instruction, fields)
-        return self._instruction(statement, number, place, self._outer)
+    def _resolve(self) -> None:
+        """Set the targets of the branches.
 
-    def _instruction(
-        self, statement: Statement, number: int, place: Place | None, scope: Scope
-    ) -> Instruction:
-        guard = self._guard(statement, number, scope)
-        read = by_name(statement) if self._by_name and scope.parent is self._outer else None
-        operands = None if read is None else renamed(read[0], scope.names)
-        if operands is None:
-            operands = self._operands.all_of(statement.operands, scope, number)
-        fields = (statement.opcode, operands, guard, number, statement.text, place)
-        return _new(Instruction, fields)
-
-    def _branch(
-        self, statement: Statement, number: int, place: Place | None, scope: Scope
-    ) -> Instruction:
-        label = statement.operands.strip()
-        if (target := scope.place_of(label)) is None:
-            raise UnsupportedError(f"PTX line {number}: no label for a branch")
-        operands, guard = (Label(label, target),), self._guard(statement, number, scope)
-        fields = (statement.opcode, operands, guard, number, statement.text, place)
-        return _new(Instruction, fields)
-
-    def _guard(self, statement: Statement, number: int, scope: Scope) -> Register | None:
-        name, negated = statement.guard, statement.negated
-        if name is None:
-            return None
-        return self._operands.guard(name, scope, number, negated=negated)
-
-    def _declare(self, item: Declaration, scope: Scope) -> None:
-        declare = self._operands.declare
-        for name in item.names:
-            prefix, _, count = name.rstrip(">").partition("<")
-            if scope is not self._outer:
-                for each in [f"{prefix}{n}" for n in range(int(count))] if count else [name]:
-                    declare(each, item.type, scope)
-            elif count:
-                scope.ranges[prefix] = item.type
-                self._by_name &= is_register_name(f"{prefix}0")
-            else:
-                declare(name, item.type, scope)
-                self._by_name &= is_register_name(name)
+        Raises:
+            UnsupportedError: a label does not exist.
+        """
+        for number, label, scope in self._branches:
+            branch = self.instructions[number]
+            if (target := scope.place_of(label)) is None:
+                raise UnsupportedError(f"PTX line {branch.line}: no label for a branch")
+            self.instructions[number] = branch._replace(operands=(Label(label, target),))
 
     def _directive(self, text: str, number: int) -> None:
-        word = text.partition(" ")[0].partition("\t")[0]
-        if word in (".shared", ".local", ".param"):
+        word, _, rest = text.replace("\t", " ").partition(" ")
+        if word == ".reg":
+            kind, _, names = rest.strip().removeprefix(".").partition(" ")
+            self.scope.declare_all(kind, names)
+        elif word in (".shared", ".local", ".param"):
             space = "shared" if word == ".shared" else "local"
-            self.variables.append(read_variable(text.removeprefix(word), space, number))
+            self.variables.append(read_variable(rest, space, number))
         elif word not in ("", ".pragma"):
             raise unexpected(word, number)
 
@@ -288,77 +374,47 @@ def parse(text: str) -> Module:
     Raises:
         UnsupportedError: a part of it is not supported; the message has its line.
     """
-    module = _Parser(text, by_name=False).module()
-    for kernel in module.kernels:
-        kernel.instructions[:]
-    return module
+    lines, files = _Lines(text), dict[int, str]()
+    kernels: list[Kernel] = []
+    variables: list[Variable] = []
+    while (line := lines.next()) is not None:
+        number = lines.taken
+        words = [word for word in line.split() if word not in (".visible", ".extern", ".weak")]
+        first = words[0] if words else ""
+        if first == ".file" and (file := _FILE.match(line)):
+            files[int(file[1])] = file[2]
+        elif first == ".section":
+            lines.until(line, "}")
+        elif first == ".entry":
+            kernels.append(_entry(lines, files, lines.until(line, "{"), number))
+        elif first == ".func":
+            lines.until(line, ";")
+        elif first in (".global", ".const", ".shared"):
+            declared = lines.until(line.partition(first)[2], ";")
+            variables.append(read_variable(declared, first[1:], number))
+        elif first not in ("", ".version", ".target", ".address_size"):
+            raise unexpected(first, number)
+    return Module(tuple(kernels), tuple(variables))
 
 
-def read(text: str) -> Module:
-    """Parse a PTX file, but parse its instructions only when accessed, or reject them then.
-
-    Registers may lack number and type, and are identified by name.
-
-    Raises:
-        UnsupportedError: a part other than an instruction is not supported; the message has its
-            line.
-    """
-    return _Parser(text, by_name=True).module()
-
-
-class _Parser:
-    def __init__(self, text: str, *, by_name: bool) -> None:
-        self._by_name = by_name
-        self._lines = _Lines(text)
-        self._files: dict[int, str] = {}
-        self._variables: list[Variable] = []
-
-    def module(self) -> Module:
-        version = target = ""
-        kernels: list[Kernel] = []
-        lines = self._lines
-        while (text := lines.next()) is not None:
-            number = lines.taken
-            words = [w for w in text.split() if w not in (".visible", ".extern", ".weak")]
-            first = words[0] if words else ""
-            if first == ".version":
-                version = words[1]
-            elif first == ".target":
-                target = words[1].rstrip(",")
-            elif first == ".file" and (file := _FILE.match(text)):
-                self._files[int(file[1])] = file[2]
-            elif first == ".section":
-                lines.until(text, "}")
-            elif first == ".entry":
-                kernels.append(self._entry(lines.until(text, "{"), number))
-            elif first == ".func":
-                lines.until(text, ";")
-            elif first in (".global", ".const", ".shared"):
-                declared = lines.until(text.partition(first)[2], ";")
-                self._variables.append(read_variable(declared, first[1:], number))
-            elif first not in ("", ".address_size"):
-                raise unexpected(first, number)
-        return Module(version, target, tuple(kernels), tuple(self._variables))
-
-    def _entry(self, header: str, number: int) -> Kernel:
-        name, _, rest = header.partition(".entry")[2].strip().partition("(")
-        parameters, _, directives = rest.rpartition(")")
-        name, _, unlisted = name.partition(" ")
-        sizes: dict[str, tuple[int, int, int]] = {}
-        for word, numbers in re.findall(r"(\S+)\s+([\d,\s]*)", f"{unlisted}{directives} "):
-            if not word.startswith("."):
-                raise unexpected(word, number)
-            x, y, z = [*map(int, re.findall(r"\d+", numbers)), 1, 1, 1][:3]
-            sizes[word] = (x, y, z)
-        body = _Body(self._lines, self._files, by_name=self._by_name)
-        registers, code = body.read()
-        declared = [each.strip().removeprefix(".param") for each in parameters.split(",")]
-        return Kernel(
-            name.strip(),
-            tuple(read_variable(each, "param", number) for each in declared if each),
-            tuple(body.variables),
-            registers,
-            code,
-            sizes.get(".maxntid") or sizes.get(".reqntid"),
-            sizes.get(".reqnctapercluster"),
-        )
+def _entry(lines: _Lines, files: dict[int, str], header: str, number: int) -> Kernel:
+    name, _, rest = header.partition(".entry")[2].strip().partition("(")
+    parameters, _, directives = rest.rpartition(")")
+    name, _, unlisted = name.partition(" ")
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for word, numbers in re.findall(r"(\S+)\s+([\d,\s]*)", f"{unlisted}{directives} "):
+        if not word.startswith("."):
+            raise unexpected(word, number)
+        x, y, z = [*map(int, re.findall(r"\d+", numbers)), 1, 1, 1][:3]
+        sizes[word] = (x, y, z)
+    body = _Body(lines, files)
+    body.read()
+    declared = [each.strip().removeprefix(".param") for each in parameters.split(",")]
+    return Kernel(
+        name.strip(),
+        tuple(read_variable(each, "param", number) for each in declared if each),
+        tuple(body.variables),
+        body.scope.registers,
+        body.instructions,
+        sizes.get(".maxntid") or sizes.get(".reqntid"),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,14 @@ from pallasc.emulator.races.threads import (
     Event,
     Finding,
     Frontier,
-    Index,
     Order,
     Passed,
     Shadow,
     Thread,
+    Use,
     copying_loads,
     distance,
     granule_shifts,
-    instruction_at,
     is_replicated,
     wait_of,
 )
@@ -45,6 +44,7 @@ from pallasc.emulator.races.threads import (
 class Ledger(Observer):
     """State of all memory. `findings` has each pair of conflicting lines once."""
 
+    records = True
     findings: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Ledger(Observer):
         """Return the event of a plain access: the same one until the warp's next release."""
         number = thread.events.get(place)
         if number is None:
-            access = Access(what, instruction_at(thread.warp, place), thread.warp.actor)
+            access = Access(what, thread.warp.instruction(place), thread.warp.actor)
             number = self._event(thread, thread.number, Event(access, thread.warp, scope))
             thread.events[place] = number
         return number
@@ -140,55 +140,46 @@ class Ledger(Observer):
         before = None if first is None else first.access
         self.findings.append(Finding(rule, message, second.access, before, memory, begin, end))
 
-    def _against_writes(
-        self,
-        thread: Thread,
-        shadow: Shadow,
-        index: Index,
-        known: np.ndarray,
-        event: int,
-        shared: bool,
-        *,
-        reads: bool,
-        proxy: int = GENERIC,
-    ) -> None:
+    def _against_writes(self, use: Use) -> None:
         """Check that the writes to these bytes have happened before."""
-        ids = shadow.written[index]
-        if shared and _is_one(ids):
+        ids, known = use.shadow.written[use.index], use.known
+        if use.is_near and _is_one(ids):
             only = int(ids[0])
             if known[self._agent_of[only] % len(known)] >= only:
                 return  # one access has written all of it, and has happened before
-        agents = self._agent_of[ids]
-        late = known[agents % len(known)] < ids
-        if not shared:
-            late = self._late_elsewhere(thread, ids, agents, late, proxy)
+        late = self._late(use, ids, known)
         if late.any():
-            late = self._without_strong(ids, late, event)
+            late = self._without_strong(ids, late, use.event)
             if late.any():
-                self._report(thread, shadow, index, ids, late, event, reads=reads)
-        if reads and shared and not ids.all():
-            self._uninitialized(shadow, index, ids == 0, event)
+                self._report(use, ids, late)
+        if use.reads and use.is_near and not ids.all():
+            self._uninitialized(use, ids == 0)
 
-    def _late_elsewhere(
-        self, thread: Thread, ids: np.ndarray, agents: np.ndarray, late: np.ndarray, proxy: int
-    ) -> np.ndarray:
-        """Check the writes of other clusters, whose agents are numbered separately."""
+    def _late(self, use: Use, ids: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return True for the events that have not happened before.
+
+        The agents of other clusters are numbered separately.
+        """
+        agents = self._agent_of[ids]
+        late: np.ndarray = known[agents % len(known)] < ids
+        if use.is_near:
+            return late
         clusters = self._cluster_of[ids]
-        foreign = (clusters != thread.cluster.number) & (ids != 0)
+        foreign = (clusters != use.thread.cluster.number) & (ids != 0)
         if not foreign.any():
             return late
         late = late & ~foreign
         for number in np.unique(clusters[foreign]).tolist():
-            table = thread.frontier.others.tables.get(number)
+            table = use.thread.frontier.others.tables.get(number)
             here = np.flatnonzero(clusters == number)
             if table is None:
                 late[here] = True
                 continue
             own = agents[here] % table.shape[1]
-            known = table[GENERIC, own]
-            if proxy != GENERIC:
-                known = np.where(self._generic[number][own], table[proxy, own], known)
-            late[here] |= known < ids[here]
+            last = table[GENERIC, own]
+            if use.proxy != GENERIC:
+                last = np.where(self._generic[number][own], table[use.proxy, own], last)
+            late[here] |= last < ids[here]
         return late
 
     def _without_strong(self, ids: np.ndarray, late: np.ndarray, event: int) -> np.ndarray:
@@ -204,56 +195,41 @@ class Ledger(Observer):
                 late = late & (ids != number)
         return late
 
-    def _against_reads(
-        self,
-        thread: Thread,
-        shadow: Shadow,
-        index: Index,
-        known: np.ndarray,
-        event: int,
-        shared: bool,
-    ) -> None:
-        """Check that the reads of these bytes have happened before they are overwritten."""
-        if shared:
-            late = shadow.late_read(index, known)
-            if late:
-                self._report_overwritten(thread, shadow, index, late, event)
-            return
-        if not shadow.readers:
-            return
-        ids = shadow.reads[0, index]
-        agents = self._agent_of[ids]
-        unordered = self._late_elsewhere(
-            thread, ids, agents, known[agents % len(known)] < ids, GENERIC
-        )
-        unordered = self._without_strong(ids, unordered, event) if unordered.any() else unordered
-        if unordered.any():
-            self._report_overwritten(thread, shadow, index, int(ids[unordered].max()), event)
+    def _against_reads(self, use: Use, known: np.ndarray) -> None:
+        """Check that the reads of these bytes have happened before they are overwritten.
 
-    def _report(
-        self,
-        thread: Thread,
-        shadow: Shadow,
-        index: Index,
-        ids: np.ndarray,
-        late: np.ndarray,
-        event: int,
-        *,
-        reads: bool,
-    ) -> None:
-        second = self._events[event]
+        Args:
+            use: the write.
+            known: by agent, the last event before, for plain accesses.
+        """
+        if use.is_near:
+            if late := use.shadow.late_read(use.index, known):
+                self._report_overwritten(use, late)
+            return
+        if not use.shadow.readers:
+            return
+        ids = use.shadow.reads[0, use.index]
+        unordered = self._late(replace(use, proxy=GENERIC), ids, known)
+        unordered = (
+            self._without_strong(ids, unordered, use.event) if unordered.any() else unordered
+        )
+        if unordered.any():
+            self._report_overwritten(use, int(ids[unordered].max()))
+
+    def _report(self, use: Use, ids: np.ndarray, late: np.ndarray) -> None:
+        second, shadow = self._events[use.event], use.shadow
         for number in np.unique(ids[late]).tolist():
             first = self._events[number]
             if first is None or second is None:
                 continue
             chosen = late & (ids == number)
-            if not reads and is_replicated(first, second, shared=shadow.is_shared):
+            if not use.reads and is_replicated(first, second, shared=shadow.is_shared):
                 if shadow.region is not None and self._may_differ(first, second):
-                    where = shadow.chosen(index, chosen)
+                    where = shadow.chosen(use.index, chosen)
                     self._agreements.doubt(Doubt(first, second, shadow, where))
                 continue
-            extent = shadow.bytes_of(index, chosen)
-            rule, message = self._missing(thread, first, number, second, reads=reads)
+            extent = shadow.bytes_of(use.index, chosen)
+            rule, message = self._missing(use, first, number, second)
             self._find(rule, message, second, first, shadow.name, extent)
 
     def _may_differ(self, first: Event, second: Event) -> bool:
@@ -294,10 +270,8 @@ class Ledger(Observer):
                 doubt.shadow.bytes_of(doubt.where, differ),
             )
 
-    def _report_overwritten(
-        self, thread: Thread, shadow: Shadow, index: Index, number: int, event: int
-    ) -> None:
-        first, second = self._events[number], self._events[event]
+    def _report_overwritten(self, use: Use, number: int) -> None:
+        first, second = self._events[number], self._events[use.event]
         if first is None or second is None:
             return
         what, over = first.access.what, second.access.what
@@ -306,9 +280,9 @@ class Ledger(Observer):
         elif first.operation is None:
             message = f"no barrier between {what} and {over} that overwrites the same bytes"
             rule = "race"
-        elif self._is_fence_missing(thread, first, number):
+        elif self._is_fence_missing(use.thread, first, number):
             later = f"{over} that overwrites the same cells"
-            rule, message = self._missing_fence(thread, first, number, later)
+            rule, message = self._missing_fence(use.thread, first, number, later)
         else:
             message = (
                 f"{over} overwrites bytes that {what} reads: no {wait_of(first.operation)} between "
@@ -318,7 +292,8 @@ class Ledger(Observer):
                 f"warp that waited for {what}"
             )
             rule = "overwritten-in-flight"
-        self._find(rule, message, second, first, shadow.name, shadow.bytes_of(index))
+        shadow = use.shadow
+        self._find(rule, message, second, first, shadow.name, shadow.bytes_of(use.index))
 
     def _owner_knows(self, first: Event, number: int) -> bool:
         """Return True if the warp that issued an operation has waited for it."""
@@ -330,13 +305,11 @@ class Ledger(Observer):
             agent = owner.cluster.agents.of_warp(agents.BULK_READS, owner.number)
         return bool(owner.frontier.own[GENERIC, agent] >= number)
 
-    def _missing(
-        self, thread: Thread, first: Event, number: int, second: Event, *, reads: bool
-    ) -> tuple[str, str]:
+    def _missing(self, use: Use, first: Event, number: int, second: Event) -> tuple[str, str]:
         if min(first.scope, second.scope) > WEAK:
             return "race", _narrow(first, second)
         what, later = first.access.what, second.access.what
-        use = "reads" if reads else "writes to"
+        thread, does = use.thread, "reads" if use.reads else "writes to"
         known = thread.frontier.own[GENERIC]
         if first.operation is None or first.operation.what == "cp.async":
             ordered = first.warp in self._threads and (
@@ -346,21 +319,21 @@ class Ledger(Observer):
             if ordered and second.operation is not None:
                 return (
                     "missing-proxy-fence",
-                    f"no fence.proxy.async between {what} and {later} that {use} the same bytes",
+                    f"no fence.proxy.async between {what} and {later} that {does} the same bytes",
                 )
         if self._is_fence_missing(thread, first, number):
-            return self._missing_fence(thread, first, number, f"{later} that {use} the same cells")
+            return self._missing_fence(thread, first, number, f"{later} that {does} the same cells")
         if first.operation is None:
-            return "race", f"no barrier between {what} and {later} that {use} the same bytes"
+            return "race", f"no barrier between {what} and {later} that {does} the same bytes"
         if self._owner_knows(first, number):
             return (
                 "async-write-not-awaited",
-                f"{later} {use} bytes that {what} writes: no barrier orders it after the warp "
+                f"{later} {does} bytes that {what} writes: no barrier orders it after the warp "
                 f"that waited for {what}",
             )
         return (
             "async-write-not-awaited",
-            f"no {wait_of(first.operation)} between {what} and {later} that {use} the same bytes",
+            f"no {wait_of(first.operation)} between {what} and {later} that {does} the same bytes",
         )
 
     def _is_fence_missing(self, thread: Thread, first: Event, number: int) -> bool:
@@ -380,8 +353,8 @@ class Ledger(Observer):
             "barrier between them needs orders_tensor_core=True"
         )
 
-    def _uninitialized(self, shadow: Shadow, index: Index, missing: np.ndarray, event: int) -> None:
-        second = self._events[event]
+    def _uninitialized(self, use: Use, missing: np.ndarray) -> None:
+        second = self._events[use.event]
         if second is None:
             return
         kernel = second.warp.block.launch.program.kernel
@@ -392,8 +365,8 @@ class Ledger(Observer):
             f"{second.access.what} reads bytes that were never written",
             second,
             None,
-            shadow.name,
-            shadow.bytes_of(index, missing),
+            use.shadow.name,
+            use.shadow.bytes_of(use.index, missing),
         )
 
     def _copies(self, kernel: Kernel) -> dict[Instruction, bool]:

@@ -36,7 +36,7 @@ from pallasc.emulator.races.threads import (
     Shadow,
     Tag,
     Thread,
-    instruction_at,
+    Use,
     scope_of,
 )
 
@@ -219,8 +219,9 @@ class Races(Operations):
                     shadow.name,
                     (offset, offset + _MBARRIER_BYTES),
                 )
-        self._against_writes(thread, shadow, index, known, event, True, reads=False)
-        self._against_reads(thread, shadow, index, known, event, True)
+        use = Use(thread, shadow, index, event, known, reads=False, is_near=True)
+        self._against_writes(use)
+        self._against_reads(use, known)
         shadow.written[index] = event
         self._initialised[(id(shared), offset)] = event
         cluster = self._clusters[id(block.cluster)]
@@ -233,7 +234,7 @@ class Races(Operations):
         event = self._access(thread, place, "the mbarrier operation")
         self._reach(thread, block, thread.number, event)
         known = np.maximum(thread.frontier.own[GENERIC], thread.frontier.own[agents.INIT])
-        self._against_writes(thread, shadow, index, known, event, True, reads=False)
+        self._against_writes(Use(thread, shadow, index, event, known, reads=False, is_near=True))
         shadow.record_read(thread.number, index, event)
 
     def arrived(
@@ -245,7 +246,7 @@ class Races(Operations):
         if key == "mbarrier":
             block, offset = rest
             self._uses(thread, place, block, offset)
-            releases = releases and "relaxed" not in instruction_at(w, place).parts
+            releases = releases and "relaxed" not in w.instruction(place).parts
             found = self._mbarrier(block, offset)
         else:
             found = self._group_barrier(thread, w, key, rest)
@@ -280,7 +281,7 @@ class Races(Operations):
             held = self._group_barrier(thread, w, key, rest).coming
         if held is None:
             return
-        parts = instruction_at(w, place).parts
+        parts = w.instruction(place).parts
         if key == "mbarrier" and "relaxed" in parts:
             # A later fence acquires what this wait has seen.
             seen = thread.acquired.setdefault(
@@ -294,7 +295,7 @@ class Races(Operations):
     def fenced(self, w: Warp, place: int) -> None:
         """Record a fence."""
         thread = self._threads[w]
-        parts = instruction_at(w, place).parts
+        parts = w.instruction(place).parts
         frontier = thread.frontier
         own = frontier.own
         if parts[0] == "tcgen05":

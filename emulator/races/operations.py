@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.machine.block import Asynchronous, Block
+from pallasc.emulator.machine.block import (
+    AccessKind,
+    Asynchronous,
+    Block,
+    Cells,
+    cell_numbers,
+)
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
@@ -37,11 +43,12 @@ from pallasc.emulator.races.threads import (
     Shadow,
     Tag,
     Thread,
-    instruction_at,
+    Use,
     scope_of,
 )
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
 
+_ACCESSES = {"read": "the load", "write": "the store", "atomic": "the atomic operation"}
 _MBARRIER_BYTES = 8
 _STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc"}
 
@@ -49,60 +56,43 @@ _STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc"}
 class PlainAccesses(Ledger):
     """Tracks the synchronous accesses of warps."""
 
-    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Record a read of `size` bytes per lane at offsets in a region; no mask means all."""
-        self._plain(w, place, region, offsets, mask, size, writes=False, what="the load")
-
-    def write(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Record a write by lanes."""
-        self._plain(w, place, region, offsets, mask, size, writes=True, what="the store")
-
-    def atomic(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Record an atomic operation of lanes."""
-        what = "the atomic operation"
-        self._plain(w, place, region, offsets, mask, size, writes=True, what=what, atomic=True)
-
-    def _plain(
+    def accessed(
         self,
         w: Warp,
         place: int,
+        kind: AccessKind,
         region: Region,
-        offsets: np.ndarray,
-        mask: np.ndarray | None,
+        offsets: Any,
+        mask: Any,
         size: int,
-        *,
-        writes: bool,
-        what: str,
-        atomic: bool = False,
     ) -> None:
+        """Record an access by lanes; see `Observer`."""
         if PARAMETERS <= region.base < SHARED:
             return
+        writes, atomic = kind != "read", kind == "atomic"
         thread = self._threads[w]
-        order = self._order(instruction_at(w, place), atomic)
+        order = self._order(w.instruction(place), atomic)
         if mask is not None:
             offsets = offsets[mask]
         shadow = self._shadow(region, w)
         if order.scope != WEAK:
             self._synchronise(thread, region, offsets, order, writes, atomic)
         index = shadow.index(offsets, size)
-        event = self._access(thread, place, what, order.scope)
+        event = self._access(thread, place, _ACCESSES[kind], order.scope)
         known = thread.frontier.own[GENERIC]
         shared = id(region) in self._blocks
         if shared:
             self._reach(thread, self._blocks[id(region)], thread.number, event)
             self._touch_mbarrier(thread, region, offsets, size, event, writes)
-        self._against_writes(thread, shadow, index, known, event, shared, reads=not writes)
-        if "nc" in instruction_at(w, place).parts:
+        use = Use(thread, shadow, index, event, known, reads=not writes, is_near=shared)
+        self._against_writes(use)
+        if "nc" in w.instruction(place).parts:
             self._against_coherence(shadow, index, event)
         if writes:
             if order.scope == WEAK:
-                instruction = id(instruction_at(w, place))
+                instruction = id(w.instruction(place))
                 thread.stores[instruction] = thread.stores.get(instruction, 0) + 1
-            self._against_reads(thread, shadow, index, known, event, shared)
+            self._against_reads(use, known)
             shadow.written[index] = event
             if atomic:
                 return
@@ -272,7 +262,7 @@ class Registers(PlainAccesses):
                 if held is None or not (is_write or held[1]):
                     continue
                 first = self._events[held[0]]
-                access = Access("the instruction", instruction_at(w, place), w.actor)
+                access = Access("the instruction", w.instruction(place), w.actor)
                 does = "overwrites" if is_write else "reads"
                 what = "an accumulator" if held[1] else "the A operand"
                 self._find(
@@ -370,11 +360,10 @@ class Operations(Registers):
         own = thread.frontier.own
         plain = own[GENERIC]
         known = plain if in_generic_proxy else np.where(thread.cluster.generic, own[proxy], plain)
-        self._against_writes(
-            thread, shadow, index, known, event, shared, reads=not writes, proxy=proxy
-        )
+        use = Use(thread, shadow, index, event, known, not writes, shared, proxy)
+        self._against_writes(use)
         if writes:
-            self._against_reads(thread, shadow, index, plain, event, shared)
+            self._against_reads(use, plain)
             shadow.written[index] = event
         else:
             shadow.record_read(agent if shared else 0, index, event)
@@ -451,15 +440,14 @@ class Operations(Registers):
         known = np.where(self._fenced_agents(thread, moves), own[who.AFTER], own[GENERIC])
         known[agent] = ALWAYS
         for cells in operation.cells_read:
-            shadow, index = self._tensor_shadow(thread, cells)
-            self._against_writes(thread, shadow, index, known, event, True, reads=True)
+            shadow, index = self._tensor_shadow(cells)
+            self._against_writes(Use(thread, shadow, index, event, known, True, True))
             shadow.record_read(agent, index, event)
         for cells in operation.cells_written:
-            shadow, index = self._tensor_shadow(thread, cells)
-            self._against_writes(thread, shadow, index, known, event, True, reads=False)
-            late = shadow.late_read(index, known)
-            if late:
-                self._report_overwritten(thread, shadow, index, late, event)
+            shadow, index = self._tensor_shadow(cells)
+            use = Use(thread, shadow, index, event, known, False, True)
+            self._against_writes(use)
+            self._against_reads(use, known)
             shadow.written[index] = event
 
     def _fenced_agents(self, thread: Thread, moves: bool) -> np.ndarray:
@@ -476,13 +464,10 @@ class Operations(Registers):
             fenced[who.TENSOR_CORE] = True
         return np.append(fenced, np.zeros(who.COPIES, np.bool_))
 
-    def _tensor_shadow(self, thread: Thread, cells: Any) -> tuple[Shadow, np.ndarray]:
-        memory, lanes, columns = cells
+    def _tensor_shadow(self, cells: Cells) -> tuple[Shadow, np.ndarray]:
+        memory, index = cell_numbers(cells)
         shadow = self._shadows.get(id(memory))
         if shadow is None:
             shadow = self._shadows[id(memory)] = Shadow(LANES * COLUMNS, 0, "tensor memory")
             self._alive[id(memory)] = memory
-        if isinstance(columns, range):
-            columns = np.arange(columns.start, columns.stop)
-            return shadow, (lanes[:, None] * COLUMNS + columns).ravel()
-        return shadow, (lanes * COLUMNS + columns).ravel()
+        return shadow, index

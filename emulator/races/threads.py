@@ -391,7 +391,6 @@ class Tag:
     event: int
     thread: Thread
     frontier: Frontier
-    signalled: bool = False
     waited: bool = False
     reads_waited: bool = False
 
@@ -403,12 +402,6 @@ class Order:
     acquires: bool
     releases: bool
     scope: int  # WEAK, or its reach
-
-
-def instruction_at(w: Warp, place: int) -> Instruction:
-    """Return the instruction at a place in a warp's code."""
-    found: Instruction = w.block.launch.program.kernel.instructions[place]
-    return found
 
 
 def granule_shifts(kernel: Kernel, element_bytes: int) -> tuple[int, int]:
@@ -540,6 +533,31 @@ def _numbers(index: Index) -> np.ndarray:
 
 
 _STEPS = np.arange(1 << 16)
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """An access that is checked against the events of a memory.
+
+    Attributes:
+        thread: the warp that accesses, or that issued the operation that does.
+        shadow: the memory.
+        index: the granules.
+        event: the number of the access.
+        known: by agent, the last event that has happened before.
+        reads: True if it only reads.
+        is_near: True if only agents of the warp's own cluster access this memory.
+        proxy: the row of a frontier that holds for it.
+    """
+
+    thread: Thread
+    shadow: Shadow
+    index: Index
+    event: int
+    known: np.ndarray
+    reads: bool
+    is_near: bool
+    proxy: int = GENERIC
 
 
 @dataclass(slots=True, eq=False)
@@ -708,9 +726,7 @@ def _deciding(instruction: Instruction) -> Iterator[int]:
 
 
 def _sources(instruction: Instruction) -> list[int]:
-    operands = instruction.operands
-    results = 0 if instruction.parts[0] in ("st", "stmatrix", "red", "bra", "ret", "exit") else 1
-    found = [number for operand in operands[results:] for number in register_numbers(operand)]
+    found = [number for operand in instruction.sources for number in register_numbers(operand)]
     if instruction.guard is not None:
         found.append(instruction.guard.number)
     return found

@@ -1,30 +1,5 @@
 """Matrices of warps and warpgroups: `ldmatrix`, `stmatrix`, `mma.sync` and `wgmma`.
 
-Swizzles of shared memory.
-
-A swizzle of 32, 64 or 128 bytes exchanges pieces of 16 bytes: bits 4 and up of an address are XORed
-with the same number of bits from bit 7 up (CUTLASS: `Swizzle<B, 4, 3>`). Tensor copies and matrix
-descriptors both apply it to the address in the shared window, regardless of a tile's start.
-
-Matrix descriptors of `wgmma`: the location of operands in shared memory.
-
-A descriptor (PTX ISA 9.0, 9.7.15.5.1.2.2, "Matrix Descriptor") is 64 bits:
-
-    0-13 start address, 16-29 leading byte offset, 32-45 stride byte offset, each in units of 16
-    bytes; 49-51 base offset; 62-63 swizzle: 0 none, 1 128 bytes, 2 64 bytes, 3 32 bytes
-
-Operands consist of tiles of 8 rows, each row as wide as the swizzle (16 bytes without one). The
-meaning of the two offsets depends on the contiguous dimension (CUTLASS,
-cute/atom/mma_traits_sm90_gmma.hpp, `make_gmma_desc`):
-
-    contiguous   swizzle   leading byte offset             stride byte offset
-    K            none      to the next 16 bytes along K    to the next 8 rows of M or N
-    K            some      unused                          to the next 8 rows of M or N
-    M or N       none      to the next 8 of K              to the next 16 bytes along M or N
-    M or N       some      to the next row width of M/N    to the next 8 of K
-
-The swizzle applies to the final sum, so that a start address may be inside a tile.
-
 Decoding and arithmetic of the element types of matrix instructions.
 
 Layouts of the matrices of `mma.sync` and `wgmma` in the registers of warps.
@@ -52,7 +27,7 @@ rounding of sums.
 `wgmma.mma_async`: matrix products of a warpgroup, 128 threads of four consecutive warps.
 
 PTX ISA 9.0, 9.7.15.5.2. A (m × k) comes from registers or shared memory, B (k × n) from shared
-memory; D is m × n. Here B is held as [n, k], as listed by `operand_addresses`. See
+memory; D is m × n. Here B is held as [n, k]. See
 `multiply_add` for the rounding of sums.
 """
 
@@ -65,189 +40,24 @@ from functools import lru_cache
 import ml_dtypes
 import numpy as np
 
-from pallasc.errors import CheckError, UnsupportedError
-
-
-class OperandError(CheckError):
-    """An instruction has operands that the hardware does not allow.
-
-    The machine converts it to a fault with a location; `rule` is the fault's rule.
-    """
-
-    def __init__(
-        self, message: str, *, rule: str = "invalid-operand", hint: str | None = None
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.rule = rule
-
-
-def unsupported(what: str) -> UnsupportedError:
-    """Return the error for something that the emulator does not support: an opcode, or a noun."""
-    return UnsupportedError(f"the emulator does not support {what}")
-
-
-PIECE_BYTES = 16
-"""The unit that a swizzle moves as a whole."""
-
-PERIOD_BYTES = 1024
-"""Addresses that differ by a multiple of this are swizzled in the same way."""
-
-_MASKS = {0: 0, 32: 0x10, 64: 0x30, 128: 0x70}
-
-
-def swizzled(addresses: np.ndarray, swizzle_bytes: int) -> np.ndarray:
-    """Return the swizzled addresses in shared memory.
-
-    Raises:
-        UnsupportedError: there is no swizzle of this width.
-    """
-    mask = _mask(swizzle_bytes)
-    return addresses ^ (addresses >> 3 & mask) if mask else addresses
-
-
-@lru_cache(maxsize=512)
-def piece_order(start: int, pieces: int, swizzle_bytes: int) -> np.ndarray:
-    """Return the index of the tile's piece in each piece of shared memory from `start` on.
-
-    A swizzle is its own inverse, so this is also the destination of each piece of the tile.
-
-    Args:
-        start: the first address modulo `PERIOD_BYTES`, a multiple of the swizzle's width.
-        pieces: number of pieces of 16 bytes.
-        swizzle_bytes: 32, 64 or 128.
-    """
-    addresses = start + PIECE_BYTES * np.arange(pieces, dtype=np.int64)
-    order = (swizzled(addresses, swizzle_bytes) - start) // PIECE_BYTES
-    order.flags.writeable = False
-    return order
-
-
-def _mask(swizzle_bytes: int) -> int:
-    if swizzle_bytes not in _MASKS:
-        raise unsupported(f"a swizzle of {swizzle_bytes} bytes")
-    return _MASKS[swizzle_bytes]
-
-
-_SWIZZLES = (0, 128, 64, 32)
-_UNIT = 16
-_FIELD = (1 << 14) - 1
-_USED_BITS = _FIELD | _FIELD << 16 | _FIELD << 32 | 7 << 49 | 3 << 62
-_TILE_ROWS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixDescriptor:
-    """A decoded descriptor; all fields except `base_offset` are in bytes."""
-
-    start: int
-    leading: int
-    stride: int
-    base_offset: int
-    swizzle: int
-
-
-@lru_cache(maxsize=4096)
-def decode_descriptor(descriptor: int) -> MatrixDescriptor:
-    """Decode a descriptor of `wgmma`.
-
-    Raises:
-        UnsupportedError: reserved bits are set.
-    """
-    if descriptor & ~_USED_BITS:
-        raise unsupported(f"a matrix descriptor {descriptor:#018x} with reserved bits set")
-    return MatrixDescriptor(
-        start=(descriptor & _FIELD) * _UNIT,
-        leading=(descriptor >> 16 & _FIELD) * _UNIT,
-        stride=(descriptor >> 32 & _FIELD) * _UNIT,
-        base_offset=descriptor >> 49 & 7,
-        swizzle=_SWIZZLES[descriptor >> 62],
-    )
-
-
-def matrix_addresses(
-    descriptor: MatrixDescriptor, *, rows: int, k: int, element_bytes: int, transposed: bool
-) -> np.ndarray:
-    """Return int64[rows, k]: the address in shared memory of each element.
-
-    Args:
-        descriptor: the decoded descriptor.
-        rows: M or N.
-        k: number of elements along K.
-        element_bytes: the size of an element.
-        transposed: True if M or N is contiguous, instead of K.
-
-    Raises:
-        UnsupportedError: the descriptor has a base offset.
-    """
-    if descriptor.base_offset:
-        raise unsupported(f"a matrix descriptor with base offset {descriptor.base_offset}")
-    low = descriptor.start % PERIOD_BYTES
-    addresses = _addresses(
-        low,
-        descriptor.leading,
-        descriptor.stride,
-        descriptor.swizzle,
-        rows,
-        k,
-        element_bytes,
-        transposed,
-    )
-    return addresses + (descriptor.start - low)
-
-
-def read_matrix(shared: np.ndarray, addresses: np.ndarray, element_bytes: int) -> np.ndarray:
-    """Return the elements at `addresses` as unsigned integers of their size.
-
-    Raises:
-        OperandError: an address is outside shared memory.
-    """
-    last = int(addresses.max()) + element_bytes
-    if last > len(shared):
-        raise OperandError(
-            f"a matrix operand reaches byte {last - 1:#x} of the {len(shared):#x} bytes of shared "
-            f"memory",
-            rule="out-of-bounds",
-        )
-    whole = shared[: len(shared) // element_bytes * element_bytes]
-    found: np.ndarray = whole.view(f"u{element_bytes}")[addresses // element_bytes]
-    return found
-
-
-@lru_cache(maxsize=1024)
-def _addresses(
-    start: int,
-    leading: int,
-    stride: int,
-    swizzle: int,
-    rows: int,
-    k: int,
-    element_bytes: int,
-    transposed: bool,
-) -> np.ndarray:
-    row = np.arange(rows, dtype=np.int64)[:, None]
-    column = np.arange(k, dtype=np.int64)[None, :]
-    width = swizzle or PIECE_BYTES
-    across, down = (row, column) if transposed else (column, row)
-    across_bytes = across * element_bytes
-    if swizzle and not transposed:
-        # K is at most 32 bytes, and continues from the start address within the row.
-        across_offset = across_bytes
-    else:
-        step = stride if transposed and not swizzle else leading
-        across_offset = across_bytes % width + across_bytes // width * step
-    step = leading if transposed and not swizzle else stride
-    down_offset = down % _TILE_ROWS * width + down // _TILE_ROWS * step
-    addresses = swizzled(start + across_offset + down_offset, swizzle)
-    addresses.flags.writeable = False
-    return addresses
-
+from pallasc.emulator.tensors.descriptors import (
+    CHUNK_BYTES,
+    OperandError,
+    k_major_chunks,
+    mn_major_chunks,
+    parse_of_wgmma,
+    read_chunks,
+    unsupported,
+)
 
 ELEMENT_BYTES = {
     "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1,
 }  # fmt: skip
 """Element types of operands by their names in PTX, and their sizes."""
 
-_ACCUMULATORS = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
+_ACCUMULATOR_TYPES = {
+    "f32": np.float32, "f16": np.float16, "s32": np.int32, "f64": np.float64,
+}  # fmt: skip
 
 _TF32_MASK = np.uint32(0xFFFFE000)
 _BYTES = np.arange(256, dtype=np.uint8)
@@ -342,12 +152,7 @@ def multiply_add(
             return exact.astype(np.int32)
         if accumulator is not None:
             total += accumulator
-        return total.astype(_ACCUMULATORS[dtype])
-
-
-_ACCUMULATOR_TYPES = {
-    "f32": np.float32, "f16": np.float16, "s32": np.int32, "f64": np.float64,
-}  # fmt: skip
+        return total.astype(_ACCUMULATOR_TYPES[dtype])
 
 
 def rows_of_a(registers: np.ndarray, row_tiles: int = 2) -> np.ndarray:
@@ -500,27 +305,38 @@ def _rows(
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 
+WARP_ROWS = 16
+"""Rows of A and D that each warp of a warpgroup computes."""
+
+
 @dataclass(frozen=True, slots=True)
-class Mma:
-    """One form of the instruction: shape and types."""
+class Product:
+    """One form of `mma` or `wgmma`: shape and types."""
 
     m: int
+    n: int
     k: int
     d: str
     a: str
     b: str
     satfinite: bool
 
+    @property
+    def d_registers(self) -> int:
+        """The registers of D per thread of a warpgroup."""
+        return self.n // 4 if self.d == "f16" else self.n // 2
 
-@lru_cache(maxsize=256)
-def parse_mma(opcode: str) -> Mma:
+
+@lru_cache(maxsize=512)
+def parse_product(opcode: str) -> Product:
     """Parse an opcode such as `mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32`."""
-    m, _, k = map(int, _SHAPE.findall(opcode)[0])
-    *parts, d, a, b, _ = opcode.split(".")
-    return Mma(m, k, d, a, b, "satfinite" in parts)
+    m, n, k = map(int, _SHAPE.findall(opcode)[0])
+    parts = opcode.split(".")
+    d, a, b = parts[-3:] if parts[0] == "wgmma" else parts[-4:-1]
+    return Product(m, n, k, d, a, b, "satfinite" in parts)
 
 
-def mma(form: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+def mma(form: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Return the registers of D = A B + C.
 
     Args:
@@ -537,77 +353,61 @@ def mma(form: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return registers_of(product, row_tiles)
 
 
-@dataclass(frozen=True, slots=True)
-class Wgmma:
-    """One form of the instruction: shape, types, and registers of D per thread."""
-
-    m: int
-    n: int
-    k: int
-    d: str
-    a: str
-    b: str
-    d_registers: int
-    satfinite: bool
-
-
-@lru_cache(maxsize=256)
-def parse_wgmma(opcode: str) -> Wgmma:
-    """Parse an opcode such as `wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16`."""
-    m, n, k = map(int, _SHAPE.findall(opcode)[0])
-    *parts, d, a, b = opcode.split(".")
-    return Wgmma(m, n, k, d, a, b, n // 4 if d == "f16" else n // 2, "satfinite" in parts)
-
-
-def operand_addresses(
-    w: Wgmma, descriptor: int, which: str, *, transposed: bool = False
+def operand_chunks(
+    w: Product, descriptor: int, which: str, *, transposed: bool = False, first_row: int | None
 ) -> np.ndarray:
-    """Return int64[rows, k]: the address in shared memory of each element of an operand.
+    """Return the addresses of an operand's chunks of 16 bytes in shared memory.
 
     Args:
         w: the instruction.
         descriptor: its matrix descriptor.
         which: "a", whose rows are the matrix's rows, or "b", whose rows are the matrix's columns.
         transposed: the immediate `imm-trans-a` or `imm-trans-b`: M or N is contiguous.
+        first_row: the first of 16 rows to return; None for all rows.
+
+    Returns:
+        int64[rows, chunks], or int64[k, chunks] if the operand is transposed.
 
     Raises:
         UnsupportedError: the descriptor is not modeled, or transposed elements do not have 16 bits.
     """
     rows, dtype = (w.m, w.a) if which == "a" else (w.n, w.b)
-    if transposed and ELEMENT_BYTES[dtype] != 2:
+    size, matrix = ELEMENT_BYTES[dtype], parse_of_wgmma(descriptor)
+    if not transposed:
+        chunks = k_major_chunks(matrix, rows, w.k * size)
+        return chunks if first_row is None else chunks[first_row : first_row + WARP_ROWS]
+    if size != 2:
         raise unsupported(f"wgmma with a transposed operand of type {dtype}")
-    return matrix_addresses(
-        decode_descriptor(descriptor),
-        rows=rows,
-        k=w.k,
-        element_bytes=ELEMENT_BYTES[dtype],
-        transposed=transposed,
-    )
+    chunks = mn_major_chunks(matrix, w.k, rows * size)
+    if first_row is None:
+        return chunks
+    first, count = (number * size // CHUNK_BYTES for number in (first_row, WARP_ROWS))
+    return chunks[:, first : first + count]
 
 
 def read_operand(
-    w: Wgmma,
+    w: Product,
     shared: np.ndarray,
     descriptor: int,
     which: str,
     *,
     transposed: bool = False,
-    chosen: slice = slice(None),
+    first_row: int | None = None,
 ) -> np.ndarray:
-    """Return float64[rows, k]: an operand from shared memory; arguments as `operand_addresses`.
-
-    With `chosen`, only these rows are read.
+    """Return float64[rows, k]: an operand from shared memory; arguments as `operand_chunks`.
 
     Raises:
         OperandError: the operand exceeds shared memory.
-        UnsupportedError: as for `operand_addresses`.
+        UnsupportedError: as for `operand_chunks`.
     """
     dtype = w.a if which == "a" else w.b
-    addresses = operand_addresses(w, descriptor, which, transposed=transposed)[chosen]
-    return decode(read_matrix(shared, addresses, ELEMENT_BYTES[dtype]), dtype)
+    chunks = operand_chunks(w, descriptor, which, transposed=transposed, first_row=first_row)
+    found = read_chunks(shared, chunks, "wgmma").reshape(len(chunks), -1)
+    matrix = decode(found.view(f"u{ELEMENT_BYTES[dtype]}"), dtype)
+    return np.ascontiguousarray(matrix.T) if transposed else matrix
 
 
-def a_from_registers(w: Wgmma, registers: np.ndarray) -> np.ndarray:
+def a_from_registers(w: Product, registers: np.ndarray) -> np.ndarray:
     """Return float64[rows, k]: the operand A from uint32[4, 32] of each warp."""
     words = rows_of_a(registers)
     return decode(words.view(f"u{ELEMENT_BYTES[w.a]}"), w.a)
@@ -616,7 +416,7 @@ def a_from_registers(w: Wgmma, registers: np.ndarray) -> np.ndarray:
 def multiply(
     a: np.ndarray,
     b: np.ndarray,
-    w: Wgmma,
+    w: Product,
     *,
     accumulator: np.ndarray | None = None,
     negate: bool = False,

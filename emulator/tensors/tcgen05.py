@@ -50,9 +50,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.emulator.tensors.matrices import multiply_add, unsupported
-from pallasc.emulator.tensors.tcgen05_instructions import (
+from pallasc.emulator.tensors.descriptors import (
     CHUNK_BYTES,
+    OperandError,
+    k_major_chunks,
+    mn_major_chunks,
+    parse_shared,
+    read_chunks,
+    unsupported,
+)
+from pallasc.emulator.tensors.matrices import multiply_add
+from pallasc.emulator.tensors.tcgen05_instructions import (
     K_BYTES,
     Element,
     Instruction,
@@ -60,15 +68,10 @@ from pallasc.emulator.tensors.tcgen05_instructions import (
     decode,
     decode_instruction,
     decode_scales,
-    k_major_chunks,
-    mn_major_chunks,
-    parse_shared,
-    read_chunks,
 )
 from pallasc.emulator.tensors.tensor_memory import (
     LANES,
     LANES_PER_WARP,
-    TensorCoreError,
     TensorMemory,
     split_address,
 )
@@ -77,53 +80,44 @@ from pallasc.emulator.tensors.tensor_memory import (
 Cells = tuple[NDArray[np.intp], range]
 
 
-def a_cells(instruction: Instruction, address: int, quarter: int) -> Cells:
-    """Return the cells with the factors of the 32 rows of A that a quarter computes.
+def a_cells(instruction: Instruction, address: int, part: Part) -> Cells:
+    """Return the cells with the factors of the 32 rows of A that a quarter of the lanes computes.
 
     Raises:
-        TensorCoreError: the address is not at lane 0.
+        OperandError: the address is not at lane 0.
     """
-    block = quarter % (instruction.rows // LANES_PER_WARP)
-    return _cells(address, quarter, block, 1)
+    block = part.quarter % (instruction.rows // LANES_PER_WARP)
+    return _cells(address, part.quarter, block, 1)
 
 
-def b_cells(address: int, quarter: int, rows: int) -> Cells:
-    """Return the cells with the factors of a quarter's `rows` of N; errors as for `a_cells`."""
-    return _cells(address, quarter, 0, -(-rows // LANES_PER_WARP))
+def b_cells(address: int, part: Part) -> Cells:
+    """Return the cells with the factors of a quarter's rows of N; errors as for `a_cells`."""
+    return _cells(address, part.quarter, 0, -(-len(part.columns) // LANES_PER_WARP))
 
 
 def _cells(address: int, quarter: int, first: int, count: int) -> Cells:
     # The upper two bits of the address may hold the byte that the instruction descriptor names.
     lane, column = split_address(address & 0x3FFF_FFFF)
     if lane:
-        raise TensorCoreError(f"scale factors at {address:#010x} must start at lane 0, not {lane}")
+        raise OperandError(f"scale factors at {address:#010x} must start at lane 0, not {lane}")
     lanes = np.arange(quarter * LANES_PER_WARP, (quarter + 1) * LANES_PER_WARP)
     return lanes, range(column + first, column + first + count)
 
 
-def a_scales(
-    memory: TensorMemory, instruction: Instruction, address: int, quarter: int
+def _scaled(
+    matrix: NDArray[np.float64],
+    memory: TensorMemory,
+    instruction: Instruction,
+    cells: Cells,
+    first: int,
 ) -> NDArray[np.float64]:
-    """Return A's factors for the 32 rows that a quarter computes: float64[32, factors]."""
-    cells = a_cells(instruction, address, quarter)
-    return _read(memory, instruction, cells, instruction.a_scale)
-
-
-def b_scales(
-    memory: TensorMemory, instruction: Instruction, address: int, quarter: int, rows: int
-) -> NDArray[np.float64]:
-    """Return B's factors for the `rows` of N that a quarter computes: float64[rows, factors]."""
-    cells = b_cells(address, quarter, rows)
-    return _read(memory, instruction, cells, instruction.b_scale)[:rows]
-
-
-def _read(
-    memory: TensorMemory, instruction: Instruction, cells: Cells, first: int
-) -> NDArray[np.float64]:
+    """Multiply each block along K by its factor, which starts at byte `first` of its cell."""
     words = memory.read_block(*cells, f"{instruction.kind.opcode} (scale factors)")
     patterns = np.ascontiguousarray(words.T).reshape(-1, 1).view(np.uint8)
-    selected = patterns[:, first : first + instruction.kind.scale_vector]
-    return decode_scales(instruction.scales, selected)
+    selected = patterns[: len(matrix), first : first + instruction.kind.scale_vector]
+    factors = decode_scales(instruction.scales, selected)
+    blocks = matrix.reshape(*factors.shape, -1) * factors[:, :, None]
+    return blocks.reshape(matrix.shape)
 
 
 # The pairs of positions in a group of four that the manual allows, as first | second << 2.
@@ -135,11 +129,11 @@ def metadata_columns(instruction: Instruction, address: int) -> range:
     """Return the columns that hold the metadata, in all lanes.
 
     Raises:
-        TensorCoreError: the address is not at lane 0 and an even column.
+        OperandError: the address is not at lane 0 and an even column.
     """
     lane, column = split_address(address)
     if lane or column % 2:
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: metadata at {address:#010x} must start at lane 0 and an "
             f"even column"
         )
@@ -152,7 +146,7 @@ def positions(memory: TensorMemory, instruction: Instruction, address: int) -> N
     """Return the position in its row of each stored element of A: int[128, k / 2].
 
     Raises:
-        TensorCoreError: the metadata contains invalid positions.
+        OperandError: the metadata contains invalid positions.
     """
     columns = metadata_columns(instruction, address)
     words = memory.read_block(np.arange(LANES), columns, f"{instruction.kind.opcode} (metadata)")
@@ -165,7 +159,7 @@ def positions(memory: TensorMemory, instruction: Instruction, address: int) -> N
     valid = (_SINGLES if single else _PAIRS)[nibbles]
     if not valid.all():
         row, group = np.argwhere(~valid)[0]
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: metadata of row {row}, group {group} is "
             f"{nibbles[row, group]:#06b}, which names no two places"
         )
@@ -264,7 +258,7 @@ def execute_copy(
         memories: tensor memory of each block.
 
     Raises:
-        TensorCoreError: source or destination is outside the block's memory.
+        OperandError: source or destination is outside the block's memory.
     """
     chunks = copied_chunks(copy, descriptor)
     cells = written_cells(copy, address)
@@ -286,6 +280,11 @@ class Part(NamedTuple):
     lanes: NDArray[np.intp]
     rows: NDArray[np.intp]
     columns: range
+
+    @property
+    def quarter(self) -> int:
+        """The number of the 32 lanes that it starts with."""
+        return int(self.lanes[0]) // LANES_PER_WARP
 
 
 @functools.lru_cache(maxsize=1024)
@@ -320,148 +319,144 @@ def _uses_half_of_the_lanes(instruction: Instruction) -> bool:
     return instruction.m == 64 and not kind.weight_stationary
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mma:
+    """The operands of a tcgen05.mma or tcgen05.mma.sp.
+
+    Attributes:
+        kind: the mnemonic.
+        idesc: the instruction descriptor.
+        d: the address of D in tensor memory; like all addresses, the same in both blocks of a pair.
+        a: shared memory descriptor of A, or its address in tensor memory.
+        a_in_memory: True if `a` is an address.
+        b: shared memory descriptor of B.
+        enable: True if the product is added to D.
+        metadata: address in tensor memory of a sparse A's metadata.
+        a_scales, b_scales: addresses in tensor memory of the block scales.
+        disabled: four words for each block; lanes whose bit is set keep their D.
+        scale: D is divided by two to this power before the product is added.
+    """
+
+    kind: MmaKind
+    idesc: int
+    d: int
+    a: int
+    a_in_memory: bool
+    b: int
+    enable: bool
+    metadata: int | None = None
+    a_scales: int | None = None
+    b_scales: int | None = None
+    disabled: Sequence[int] = ()
+    scale: int = 0
+
+    @property
+    def instruction(self) -> Instruction:
+        """The decoded instruction descriptor."""
+        return decode_instruction(self.kind, self.idesc)
+
+
 def mma(
-    kind: MmaKind,
-    idesc: int,
-    d_address: int,
-    a: int,
-    a_in_tensor_memory: bool,
-    b_descriptor: int,
-    shared: Sequence[NDArray[np.uint8]],
-    memories: Sequence[TensorMemory],
-    enable_input_d: bool,
-    *,
-    metadata_address: int | None = None,
-    a_scales_address: int | None = None,
-    b_scales_address: int | None = None,
-    disable_output_lane: Sequence[int] = (),
-    scale_input_d: int = 0,
+    operands: Mma, shared: Sequence[NDArray[np.uint8]], memories: Sequence[TensorMemory]
 ) -> None:
     """Execute a tcgen05.mma or tcgen05.mma.sp.
 
     Args:
-        kind: the mnemonic.
-        idesc: the instruction descriptor.
-        d_address: the address of D in tensor memory; like all addresses, the same in both blocks of
-            a pair.
-        a: shared memory descriptor of A, or its address in tensor memory.
-        a_in_tensor_memory: True if `a` is an address.
-        b_descriptor: shared memory descriptor of B.
+        operands: its operands.
         shared: shared memory of each block of the group, the one with the even rank first.
         memories: tensor memory of each block.
-        enable_input_d: True if the product is added to D.
-        metadata_address: address in tensor memory of a sparse A's metadata.
-        a_scales_address: address in tensor memory of A's block scales.
-        b_scales_address: address in tensor memory of B's block scales.
-        disable_output_lane: four words for each block; lanes whose bit is set keep their D.
-        scale_input_d: D is divided by two to this power before the product is added.
 
     Raises:
-        TensorCoreError: an operand is invalid, or outside its block's memory.
+        OperandError: an operand is invalid, or outside its block's memory.
         UnsupportedError: pallasc does not support this form.
     """
-    instruction = decode_instruction(kind, idesc)
-    _check_operands(instruction, len(shared), len(memories), scale_input_d, disable_output_lane)
-    lane, column = _accumulator(instruction, d_address)
+    instruction = operands.instruction
+    _check_operands(operands, len(shared), len(memories))
+    lane, column = _accumulator(instruction, operands.d)
+    scale = 2.0**-operands.scale if operands.enable else None
     with np.errstate(all="ignore"):
-        b = _b_matrix(instruction, b_descriptor, shared)
+        b = _b_matrix(instruction, operands.b, shared)
         for block, (data, memory) in enumerate(zip(shared, memories, strict=True)):
-            whole = None if a_in_tensor_memory else _a_matrix(instruction, a, data)
+            whole = None if operands.a_in_memory else _a_matrix(instruction, operands.a, data)
             places = None
-            if metadata_address is not None:
-                places = positions(memory, instruction, metadata_address)
-            kept = _kept_lanes(disable_output_lane, block)
+            if operands.metadata is not None:
+                places = positions(memory, instruction, operands.metadata)
+            kept = _kept_lanes(operands.disabled, block)
             for part in parts(instruction, lane):
-                left = _a_lanes(instruction, a, part, memory) if whole is None else whole[part.rows]
+                if whole is None:
+                    left = _a_lanes(instruction, operands.a, part, memory)
+                else:
+                    left = whole[part.rows]
                 right = b[part.columns.start : part.columns.stop]
                 if places is not None:
                     left = expand(left, places[part.rows], instruction.k)
-                if a_scales_address is not None and b_scales_address is not None:
-                    quarter = int(part.lanes[0]) // LANES_PER_WARP
-                    factors = a_scales(memory, instruction, a_scales_address, quarter)
-                    left = _scaled(left, factors)
-                    factors = b_scales(memory, instruction, b_scales_address, quarter, len(right))
-                    right = _scaled(right, factors)
+                if operands.a_scales is not None and operands.b_scales is not None:
+                    cells = a_cells(instruction, operands.a_scales, part)
+                    left = _scaled(left, memory, instruction, cells, instruction.a_scale)
+                    cells = b_cells(operands.b_scales, part)
+                    right = _scaled(right, memory, instruction, cells, instruction.b_scale)
                 lanes = part.lanes
                 if kept is not None:
                     left, lanes = left[~kept[lanes]], lanes[~kept[lanes]]
                 if len(lanes):
                     columns = range(column, column + len(part.columns))
-                    scale = 2.0**-scale_input_d if enable_input_d else None
                     _accumulate(memory, instruction, lanes, columns, left, right, scale)
 
 
-def operand_chunks(
-    kind: MmaKind, idesc: int, a: int, a_in_tensor_memory: bool, b_descriptor: int
-) -> NDArray[np.intp]:
+def operand_chunks(operands: Mma) -> NDArray[np.intp]:
     """Return the addresses of the 16-byte chunks that are read in each block's shared memory.
 
     They are sorted, unique, and the same in both blocks of a pair.
     """
-    instruction = decode_instruction(kind, idesc)
-    read = [_b_chunks(instruction, b_descriptor)]
-    if not a_in_tensor_memory:
-        read.append(_a_chunks(instruction, a))
+    read = [_b_chunks(operands.instruction, operands.b)]
+    if not operands.a_in_memory:
+        read.append(_a_chunks(operands.instruction, operands.a))
     return np.unique(np.concatenate([chunks.ravel() for chunks in read]))
 
 
-def tensor_memory_cells(
-    kind: MmaKind,
-    idesc: int,
-    d_address: int,
-    *,
-    a_address: int | None = None,
-    metadata_address: int | None = None,
-    a_scales_address: int | None = None,
-    b_scales_address: int | None = None,
-) -> tuple[list[Cells], list[Cells]]:
+def tensor_memory_cells(operands: Mma) -> tuple[list[Cells], list[Cells]]:
     """Return the cells of tensor memory for D, and those for operands, in each block.
 
-    D is written, and is also read if it is enabled as an input. Addresses are as for `mma`;
-    `a_address` is given if A is in tensor memory.
+    D is written, and is also read if it is enabled as an input.
     """
-    instruction = decode_instruction(kind, idesc)
-    lane, column = _accumulator(instruction, d_address)
+    instruction = operands.instruction
+    lane, column = _accumulator(instruction, operands.d)
     shares = parts(instruction, lane)
     results = [(p.lanes, range(column, column + len(p.columns))) for p in shares]
-    operands: list[Cells] = []
-    if metadata_address is not None:
-        columns = metadata_columns(instruction, metadata_address)
-        operands.append((np.arange(LANES), columns))
+    read: list[Cells] = []
+    if operands.metadata is not None:
+        read.append((np.arange(LANES), metadata_columns(instruction, operands.metadata)))
     for part in shares:
-        if a_address is not None:
-            _, first = split_address(a_address)
-            operands.append((part.lanes, range(first, first + K_BYTES // 4)))
-        quarter = int(part.lanes[0]) // LANES_PER_WARP
-        if a_scales_address is not None:
-            operands.append(a_cells(instruction, a_scales_address, quarter))
-        if b_scales_address is not None:
-            operands.append(b_cells(b_scales_address, quarter, len(part.columns)))
-    return results, operands
+        if operands.a_in_memory:
+            _, first = split_address(operands.a)
+            read.append((part.lanes, range(first, first + K_BYTES // 4)))
+        if operands.a_scales is not None:
+            read.append(a_cells(instruction, operands.a_scales, part))
+        if operands.b_scales is not None:
+            read.append(b_cells(operands.b_scales, part))
+    return results, read
 
 
-def _check_operands(
-    instruction: Instruction, blocks: int, memories: int, scale: int, disabled: Sequence[int]
-) -> None:
-    kind = instruction.kind
+def _check_operands(operands: Mma, blocks: int, memories: int) -> None:
+    kind, scale, disabled = operands.kind, operands.scale, operands.disabled
     if (blocks, memories) != (kind.group, kind.group):
-        raise TensorCoreError(
+        raise OperandError(
             f"{kind.opcode}: needs shared and tensor memory of {kind.group} blocks, got {blocks} "
             f"and {memories}"
         )
     if scale and kind.name not in ("f16", "tf32"):
-        raise TensorCoreError(f"{kind.opcode}: only .kind::f16 and .kind::tf32 scale D")
+        raise OperandError(f"{kind.opcode}: only .kind::f16 and .kind::tf32 scale D")
     if not 0 <= scale <= 15:
-        raise TensorCoreError(f"{kind.opcode}: the scale of D must be in 0…15, got {scale}")
+        raise OperandError(f"{kind.opcode}: the scale of D must be in 0…15, got {scale}")
     if len(disabled) not in (0, 4 * kind.group) or (disabled and kind.scale_vector):
-        raise TensorCoreError(f"{kind.opcode}: a mask of lanes of {len(disabled)} words")
+        raise OperandError(f"{kind.opcode}: a mask of lanes of {len(disabled)} words")
 
 
 def _accumulator(instruction: Instruction, address: int) -> tuple[int, int]:
     lane, column = split_address(address)
     half = _uses_half_of_the_lanes(instruction)
     if lane not in ((0, 16) if half else (0,)):
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: D at {address:#010x} starts at lane {lane}, must start at "
             f"lane 0{' or 16' if half else ''}"
         )
@@ -506,7 +501,7 @@ def _chunks(
             f"keeps {matrix.atom} bytes together"
         )
     if rows % element.per_chunk:
-        raise TensorCoreError(
+        raise OperandError(
             f"{instruction.kind.opcode}: {rows} elements of an MN-major matrix, must be a multiple "
             f"of {element.per_chunk}"
         )
@@ -539,7 +534,7 @@ def _a_lanes(
     """Return A from tensor memory, where each lane has the row that it computes with."""
     opcode = instruction.kind.opcode
     if instruction.a_mn_major:
-        raise TensorCoreError(f"{opcode}: A in tensor memory cannot be M-major")
+        raise OperandError(f"{opcode}: A in tensor memory cannot be M-major")
     if instruction.kind.weight_stationary and instruction.rows < LANES:
         raise unsupported(f"{opcode}: A in tensor memory with {instruction.rows} rows")
     if instruction.a.padded:
@@ -547,18 +542,12 @@ def _a_lanes(
     lane, column = split_address(address)
     first = int(part.lanes[0]) % LANES_PER_WARP
     if lane != first:
-        raise TensorCoreError(
+        raise OperandError(
             f"{opcode}: A at {address:#010x} starts at lane {lane}, D at lane {first}"
         )
     words = memory.read_block(part.lanes, range(column, column + K_BYTES // 4), f"{opcode} (A)")
     chunks = words.view(np.uint8).reshape(len(words), -1, CHUNK_BYTES)
     return decode(instruction.a, chunks) * instruction.a_sign
-
-
-def _scaled(matrix: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiply each block along K by its factor."""
-    blocks = matrix.reshape(*factors.shape, -1) * factors[:, :, None]
-    return blocks.reshape(matrix.shape)
 
 
 def _accumulate(

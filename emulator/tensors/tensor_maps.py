@@ -12,15 +12,15 @@ are filled by loads and skipped by stores, and their bytes count for the mbarrie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.numbers.table import flushed_sum, greater, lesser
-from pallasc.emulator.tensors.matrices import (
+from pallasc.emulator.numbers.table import combined
+from pallasc.emulator.tensors.descriptors import (
     PERIOD_BYTES,
     PIECE_BYTES,
     OperandError,
@@ -388,26 +388,6 @@ REDUCTIONS = {
     "or": {"uint32", "int32", "uint64", "int64"},
     "xor": {"uint32", "int32", "uint64", "int64"},
 }
-
-_UFUNCS = {
-    "add": np.add, "min": np.minimum, "max": np.maximum,
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
-
-
-def combined(operation: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Return the elements that a reduction writes, from old elements in memory and new ones."""
-    if operation == "inc":
-        return np.where(old >= new, np.uint32(0), old + np.uint32(1))
-    if operation == "dec":
-        return np.where((old == 0) | (old > new), new, old - np.uint32(1))
-    change: Callable[[np.ndarray, np.ndarray], np.ndarray] = _UFUNCS[operation]
-    if old.dtype == np.float32 and operation == "add":
-        change = flushed_sum
-    elif old.dtype.kind not in "iu" and operation in ("min", "max"):
-        change = lesser if operation == "min" else greater
-    with np.errstate(all="ignore"):
-        return change(old, new)
 
 
 def _windows(box: Box, global_bytes: np.ndarray, base_offset: int) -> np.ndarray:

@@ -22,17 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.emulator.tensors.matrices import OperandError
+from pallasc.emulator.tensors.descriptors import OperandError
 
 LANES = 128
 COLUMNS = 512
 LANES_PER_WARP = 32
 SMALLEST_ALLOCATION = 32
 POISON = 0xFFFFFFFF
-
-
-class TensorCoreError(OperandError):
-    """A kernel uses tensor memory or a tensor core in a way that the hardware does not allow."""
 
 
 def split_address(address: int) -> tuple[int, int]:
@@ -69,12 +65,12 @@ class TensorMemory:
         In the latter case, the hardware blocks until a block of the multiprocessor frees some.
 
         Raises:
-            TensorCoreError: the number of columns is not a power of two in 32…512, or the permit to
+            OperandError: the number of columns is not a power of two in 32…512, or the permit to
                 allocate was given up.
         """
         _check_count("tcgen05.alloc", columns)
         if not self._may_allocate:
-            raise TensorCoreError(
+            raise OperandError(
                 "tcgen05.alloc after tcgen05.relinquish_alloc_permit of the same block",
                 rule="tensor-allocation",
                 hint="Allocate everything before giving up the permit.",
@@ -90,13 +86,13 @@ class TensorMemory:
         """Free an allocation, and reset its cells to poison.
 
         Raises:
-            TensorCoreError: no live allocation has this address and number of columns.
+            OperandError: no live allocation has this address and number of columns.
         """
         _check_count("tcgen05.dealloc", columns)
         held = self._allocations.get(address)
         if held != columns:
             live = ", ".join(f"{n} columns at {a:#010x}" for a, n in self._allocations.items())
-            raise TensorCoreError(
+            raise OperandError(
                 f"tcgen05.dealloc of {columns} columns at {address:#010x} matches no allocation; "
                 f"allocated: {live or 'nothing'}",
                 rule="tensor-allocation",
@@ -115,7 +111,7 @@ class TensorMemory:
         """Return the cells at `lanes` and `columns`, which are broadcast against each other.
 
         Raises:
-            TensorCoreError: a cell is outside every allocation; the message names `user`.
+            OperandError: a cell is outside every allocation; the message names `user`.
         """
         self._check(lanes, columns, user)
         words: NDArray[np.uint32] = self.words[lanes, columns]
@@ -157,14 +153,14 @@ class TensorMemory:
     def _check(self, lanes: NDArray[Any], columns: NDArray[Any], user: str) -> None:
         lowest, highest = int(lanes.min()), int(lanes.max())
         if lowest < 0 or highest >= LANES:
-            raise TensorCoreError(
+            raise OperandError(
                 f"{user} reaches lane {highest if highest >= LANES else lowest} of tensor memory, "
                 f"which has lanes 0…{LANES - 1}",
                 rule="out-of-bounds",
             )
         first, last = int(columns.min()), int(columns.max())
         if first < 0 or last >= COLUMNS:
-            raise TensorCoreError(
+            raise OperandError(
                 f"{user} reaches column {last if last >= COLUMNS else first} of tensor memory, "
                 f"which has columns 0…{COLUMNS - 1}",
                 rule="out-of-bounds",
@@ -172,7 +168,7 @@ class TensorMemory:
         inside = self._allocated[columns]
         if not inside.all():
             column = int(columns[~inside].min())
-            raise TensorCoreError(
+            raise OperandError(
                 f"{user} reaches column {column} of tensor memory, which is not allocated",
                 rule="out-of-bounds",
             )
@@ -180,7 +176,7 @@ class TensorMemory:
 
 def _check_count(opcode: str, columns: int) -> None:
     if columns.bit_count() != 1 or not SMALLEST_ALLOCATION <= columns <= COLUMNS:
-        raise TensorCoreError(
+        raise OperandError(
             f"{opcode} of {columns} columns: the number must be a power of two in "
             f"{SMALLEST_ALLOCATION}…{COLUMNS}",
             rule="tensor-allocation",
@@ -283,18 +279,18 @@ def accessed_cells(
         split: the immediate operand of `.16x32bx2`, in columns.
 
     Raises:
-        TensorCoreError: the address is in the lanes of another warp, or does not fit the shape.
+        OperandError: the address is in the lanes of another warp, or does not fit the shape.
     """
     lane, column = split_address(address)
     quarter, within = divmod(lane, LANES_PER_WARP)
     if quarter not in (0, warp % 4):
-        raise TensorCoreError(
+        raise OperandError(
             f"{move.opcode}: warp {warp % 4} of a warpgroup reaches lanes "
             f"{warp % 4 * 32}…{warp % 4 * 32 + 31} of tensor memory, the address {address:#010x} "
             f"names lane {lane}"
         )
     if within not in ((0,) if move.shape == "32x32b" else (0, 16)):
-        raise TensorCoreError(
+        raise OperandError(
             f"{move.opcode}: the address {address:#010x} starts at lane {within} of the warp's 32; "
             f".{move.shape} starts at lane 0{'' if move.shape == '32x32b' else ' or 16'}"
         )
@@ -318,7 +314,7 @@ def load(
         split: the immediate operand of `.16x32bx2`.
 
     Raises:
-        TensorCoreError: a cell is not the warp's, or not allocated.
+        OperandError: a cell is not the warp's, or not allocated.
     """
     lanes, columns = accessed_cells(move, address, warp, split)
     words = memory.read(lanes, columns, move.opcode)

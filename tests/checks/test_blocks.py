@@ -1,7 +1,7 @@
 """Kernels of several blocks at the artifact level, all checked by one run.
 
 Results that depend on which block stores last, with a race or without one; lines that no schedule
-executes; prefetches that the blocks of a cluster repeat.
+executes.
 """
 
 from __future__ import annotations
@@ -132,17 +132,6 @@ def chosen(x, least):
             out[...] = double + 1  # last
 
     return run(body, x)
-
-
-def fetched(x, axes):
-    def body(x, out):
-        plgpu.async_prefetch(x, collective_axes=axes)
-        out[lax.axis_index("i")] = x[...]
-
-    lane = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane)  # others lose axes
-    shape = jax.ShapeDtypeStruct((2, 64, 64), jnp.float32)
-    options = {"cluster": (2,), "cluster_names": ("i",), "compiler_params": lane, OUT: shape}
-    return plgpu.kernel(body, **options)(x)
 """.replace("WRONG", WRONG).replace("RIGHT", RIGHT)
 RACING = {
     "last_block": "# each block its own",
@@ -152,7 +141,6 @@ RACING = {
 AGREEING = ("agreeing", "agreeing_copies", "counting")
 THREE_MORE = {"reference": "kernels.py:three_more"}
 FIRST = {"entry": "kernels.py:chosen", "reference": None}
-FETCHED = {"entry": "kernels.py:fetched", "reference": None, "args": {"x": "f32[64, 64]"}}
 INTEGERS = {"args": ["i32[128]"], "entry": "kernels.py:horner"}
 KERNELS: dict[str, dict[str, Any]] = {
     "horner": {**INTEGERS, "reference": None},
@@ -166,8 +154,6 @@ KERNELS: dict[str, dict[str, Any]] = {
     "warpgroups": {"reference": None},
     "always": {**FIRST, "static": {"least": -1e30}},
     "never": {**FIRST, "static": {"least": 1e30}},
-    "halves": {**FETCHED, "static": {"axes": "i"}},
-    "all_by_each": {**FETCHED, "static": {"axes": None}},
 }
 
 
@@ -214,9 +200,9 @@ def test_another_rounding_is_a_note(results: Any) -> None:
     assert finding["location"] is not None
 
 
-@pytest.mark.parametrize("name", [*AGREEING, "first_reduces", "always", "halves"])
+@pytest.mark.parametrize("name", [*AGREEING, "first_reduces", "always"])
 def test_results_that_no_order_changes_pass(name: str, results: Any) -> None:
-    """Unordered stores of one value, branches that are taken, and halves of a prefetch."""
+    """Unordered stores of one value, and branches that are taken."""
     result = results[name]
     assert (result["status"], result["reason"], result["findings"]) == ("passed", "", [])
 
@@ -240,15 +226,6 @@ def test_lines_that_no_schedule_executes_are_a_note(results: Any, source: list[s
     assert finding["message"] == f"not executed: kernels.py:{first}-{last}"
     assert (finding["rule"], finding["severity"]) == ("not-executed", "note")
     assert finding["location"]["line"] == first
-
-
-def test_what_each_block_of_a_cluster_prefetches_is_a_note(results: Any, source: list[str]) -> None:
-    (finding,) = results["all_by_each"]["findings"]
-    assert (finding["rule"], finding["severity"]) == ("repeated-prefetch", "note")
-    assert finding["message"] == (
-        "blocks (0, 0, 0) and (1, 0, 0) of one cluster prefetch the same 16,384 bytes of x"
-    )
-    assert "plgpu.async_prefetch" in source[finding["location"]["line"] - 1]
 
 
 def binding(dtype: str, shape: Sequence[int] = (3,)) -> Binding:

@@ -215,17 +215,16 @@ def multiply(
     """Issue a step of a product; `a` may be an address in tensor memory."""
     in_memory = isinstance(a, int)
     if shared is None:
-        operands = [(B_AT, b.data)] if in_memory else [(A_AT, a.data), (B_AT, b.data)]
-        shared = [shared_with(*operands)]
-    tcgen05.mma(
-        parse_mma(f"tcgen05.mma{mnemonic}"),
-        idesc,
-        d,
-        a if in_memory else a.descriptor(A_AT, step),
-        in_memory,
-        b.descriptor(B_AT, step),
-        shared,
-        memories,
-        step > 0 if adds is None else adds,
+        held = [(B_AT, b.data)] if in_memory else [(A_AT, a.data), (B_AT, b.data)]
+        shared = [shared_with(*held)]
+    operands = tcgen05.Mma(
+        kind=parse_mma(f"tcgen05.mma{mnemonic}"),
+        idesc=idesc,
+        d=d,
+        a=a if in_memory else a.descriptor(A_AT, step),
+        a_in_memory=in_memory,
+        b=b.descriptor(B_AT, step),
+        enable=step > 0 if adds is None else adds,
         **options,
     )
+    tcgen05.mma(operands, shared, memories)

@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
-from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
 SCALES_AT = 160 * 1024
@@ -110,8 +110,8 @@ def run(form, m, n, *, group=1):
             memories,
             step=step,
             shared=shared,
-            a_scales_address=A_SCALES + cell * a_step,
-            b_scales_address=B_SCALES + cell * b_step,
+            a_scales=A_SCALES + cell * a_step,
+            b_scales=B_SCALES + cell * b_step,
         )
     scaled = [
         values * np.repeat(scale_values(scales, codes), block, axis=1)
@@ -156,7 +156,7 @@ def test_each_quarter_of_the_lanes_uses_its_own_copy():
     memory.words[:, A_SCALES : A_SCALES + 4] = 0x7F7F7F7F
     memory.words[:, B_SCALES] = 0x7F7F7F7F
     memory.words[64:96, B_SCALES] = 0x80807F80
-    addresses = {"a_scales_address": A_SCALES, "b_scales_address": B_SCALES}
+    addresses = {"a_scales": A_SCALES, "b_scales": B_SCALES}
     for first, factor in ((0, 2), (1, 1)):
         word = bw.scaled_instruction(128, 32, "e4m3", "e4m3", "ue8m0", first)
         mnemonic = ".cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X"
@@ -172,11 +172,11 @@ KIND = "tcgen05.mma.cta_group::1.kind::"
 @pytest.mark.parametrize(
     ("form", "change", "error", "message"),
     [
-        ("mxf8", lambda w: w & ~(1 << 23), TensorCoreError, "scale factors ue4m3 need"),
-        ("mxf4nv2", lambda w: w & ~(1 << 23), TensorCoreError, "scale factors ue4m3 need"),
-        ("mxf4nv2", lambda w: w | 1 << 29, TensorCoreError, "2 scale factors of A cannot start at"),
-        ("nvf4", lambda w: w | 2 << 4, TensorCoreError, "4 scale factors of B cannot start at"),
-        ("mxf8", lambda w: w & ~(31 << 24) | 4 << 24, TensorCoreError, "M is 64 and N 32; M must"),
+        ("mxf8", lambda w: w & ~(1 << 23), OperandError, "scale factors ue4m3 need"),
+        ("mxf4nv2", lambda w: w & ~(1 << 23), OperandError, "scale factors ue4m3 need"),
+        ("mxf4nv2", lambda w: w | 1 << 29, OperandError, "2 scale factors of A cannot start at"),
+        ("nvf4", lambda w: w | 2 << 4, OperandError, "4 scale factors of B cannot start at"),
+        ("mxf8", lambda w: w & ~(31 << 24) | 4 << 24, OperandError, "M is 64 and N 32; M must"),
         ("mxf4", lambda w: w | 1 << 31, UnsupportedError, "unusual K"),
         ("mxf4", lambda w: w | 1 << 15, UnsupportedError, "MN-major matrix of e2m1x2"),
     ],
@@ -191,9 +191,9 @@ def test_invalid_descriptors_are_named(form, change, error, message):
 
 def test_scale_factors_must_start_at_lane_0():
     word = bw.scaled_instruction(128, 32, "e4m3", "e4m3", "ue8m0", 0)
-    addresses = {"a_scales_address": 32 << 16, "b_scales_address": 0}
+    addresses = {"a_scales": 32 << 16, "b_scales": 0}
     operand = bw.k_major(ONES, 32)
-    with pytest.raises(TensorCoreError, match="must start at lane 0, not 32"):
+    with pytest.raises(OperandError, match="must start at lane 0, not 32"):
         bw.multiply(
             ".cta_group::1.kind::mxf8f6f4.block_scale",
             word,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import blackwell as bw
 import ml_dtypes
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 from blackwell import B_AT, multiply, place, product
 
 from pallasc.emulator.tensors import tcgen05
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
-from pallasc.emulator.tensors.tensor_memory import TensorCoreError, TensorMemory
+from pallasc.emulator.tensors.tensor_memory import TensorMemory
 from pallasc.errors import UnsupportedError
 
 KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
@@ -165,7 +168,7 @@ def test_two_blocks_of_64_rows_read_a_from_both_halves_of_the_lanes():
 
 
 @pytest.mark.parametrize("name", ["f16", "e4m3", "tf32"])
-def test_a_in_tensor_memory_is_packed(name):
+def test_a_in_memory_is_packed(name):
     a, b = bw.random_elements(name, (128, 64), 7), bw.random_elements(name, (64, 64), 8)
     right, memory = place(b, 64), bw.fresh_memory()
     words = bw.as_bytes(a).view(np.uint32)
@@ -188,7 +191,7 @@ def test_weight_stationary_products_fold_columns_into_the_lanes(m):
 
 
 @pytest.mark.parametrize("first", [0, 16])
-def test_m_of_64_with_a_in_tensor_memory(first):
+def test_m_of_64_with_a_in_memory(first):
     a, b = bw.random_elements("f16", (64, 16), 13), bw.random_elements("f16", (32, 16), 14)
     memory = bw.fresh_memory()
     lanes = np.arange(64) // 16 * 32 + np.arange(64) % 16 + first
@@ -209,28 +212,28 @@ def small(m=128, n=16, group=1, **options):
     arguments = {
         "kind": parse_mma(f"tcgen05.mma.cta_group::{group}.kind::f16"),
         "idesc": bw.instruction(m, n, "f16", "f16", "f32"),
-        "d_address": 0,
+        "d": 0,
         "a": left.descriptor(0, 0),
-        "a_in_tensor_memory": False,
-        "b_descriptor": right.descriptor(B_AT, 0),
-        "shared": [bw.shared_with((0, left.data), (B_AT, right.data))] * group,
-        "memories": memories,
-        "enable_input_d": True,
+        "a_in_memory": False,
+        "b": right.descriptor(B_AT, 0),
+        "enable": True,
     }
-    tcgen05.mma(**(arguments | options))
+    shared = [bw.shared_with((0, left.data), (B_AT, right.data))] * group
+    shared = options.pop("shared", shared)
+    tcgen05.mma(tcgen05.Mma(**(arguments | options)), shared, memories)
     return [memory.words.view(np.float32) for memory in memories]
 
 
 def test_d_is_an_input_only_where_it_is_enabled_and_may_be_scaled():
     assert small()[0][0, 0] == 21
-    assert small(enable_input_d=False)[0][0, 0] == 16
-    assert small(scale_input_d=2)[0][0, 0] == 17.25
+    assert small(enable=False)[0][0, 0] == 16
+    assert small(scale=2)[0][0, 0] == 17.25
 
 
 @pytest.mark.parametrize("group", [1, 2])
 def test_disabled_lanes_keep_their_d(group):
     mask = [0x0000_0001, 0, 0x8000_0000, 0, 0, 0x10, 0, 0xFFFF_FFFF][: 4 * group]
-    for block, words in enumerate(small(m=128 * group, group=group, disable_output_lane=mask)):
+    for block, words in enumerate(small(m=128 * group, group=group, disabled=mask)):
         for lane in range(128):
             disabled = mask[block * 4 + lane // 32] >> lane % 32 & 1
             assert words[lane, 15] == (5 if disabled else 21)
@@ -239,24 +242,24 @@ def test_disabled_lanes_keep_their_d(group):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"d_address": 16 << 16}, r"starts at lane 16, must start at lane 0$"),
-        ({"d_address": 500}, r"\(D\) reaches column 515"),
+        ({"d": 16 << 16}, r"starts at lane 16, must start at lane 0$"),
+        ({"d": 500}, r"\(D\) reaches column 515"),
         ({"shared": []}, r"needs shared and tensor memory of 1 blocks, got 0 and 1"),
-        ({"scale_input_d": 16}, r"scale of D must be in 0…15, got 16"),
-        ({"disable_output_lane": [1]}, r"mask of lanes of 1 words"),
-        ({"b_descriptor": 0x3FFE | 8 << 32 | 6 << 61}, r"\(B\) reads shared memory at 0x"),
+        ({"scale": 16}, r"scale of D must be in 0…15, got 16"),
+        ({"disabled": [1]}, r"mask of lanes of 1 words"),
+        ({"b": 0x3FFE | 8 << 32 | 6 << 61}, r"\(B\) reads shared memory at 0x"),
         ({"a": 3 << 61}, r"is not a shared memory descriptor"),
         ({"idesc": 0x0810_0010 | 4}, r"bit 2 says sparse"),
         ({"idesc": 0x0410_0010 >> 1}, r"M is 32 and N 32"),
         ({"idesc": 0x0810_0010 | 2 << 7}, r"types of A and B are 2 and 0"),
         ({"idesc": 0x0810_0010 | 2 << 4}, r"type of D is 3"),
         ({"idesc": 0x0810_0010 | 1 << 29}, r"reserved bits are not 0"),
-        ({"a": 0, "a_in_tensor_memory": True, "idesc": 0x0808_8010}, r"cannot be M-major"),
-        ({"a": 16 << 16, "a_in_tensor_memory": True}, r"starts at lane 16, D at lane 0"),
+        ({"a": 0, "a_in_memory": True, "idesc": 0x0808_8010}, r"cannot be M-major"),
+        ({"a": 16 << 16, "a_in_memory": True}, r"starts at lane 16, D at lane 0"),
     ],
 )
 def test_wrong_operands_are_named(options, message):
-    with pytest.raises(TensorCoreError, match=message):
+    with pytest.raises(OperandError, match=message):
         small(**options)
 
 
@@ -274,7 +277,7 @@ OF_64 = bw.instruction(64, 64, "f16", "f16", "f32")
         ({"idesc": 0x0808_8010, "a": 1 | 2 << 61}, "MN-major matrix that starts 16 bytes into"),
         ({"kind": WS, "idesc": OF_64 | 1 << 30}, "a shift of B"),
         (
-            {"kind": WS, "idesc": OF_64, "a": 300, "a_in_tensor_memory": True},
+            {"kind": WS, "idesc": OF_64, "a": 300, "a_in_memory": True},
             "A in tensor memory with 64 rows",
         ),
     ],
@@ -286,7 +289,7 @@ def test_descriptors_beyond_what_is_known_are_refused(options, message):
 
 @pytest.mark.parametrize("n", [32, 96, 192])
 def test_weight_stationary_products_have_fewer_shapes(n):
-    with pytest.raises(TensorCoreError, match=f"N {n}; M must be 32 or 64 or 128"):
+    with pytest.raises(OperandError, match=f"N {n}; M must be 32 or 64 or 128"):
         decode_instruction(WS, bw.instruction(64, n, "f16", "f16", "f32"))
 
 
@@ -296,14 +299,23 @@ def test_the_chunks_that_are_read_are_those_that_matter():
     shared = bw.shared_with((bw.A_AT, left.data), (B_AT, right.data))
     kind = parse_mma(f"tcgen05.mma{ONE}f16")
     idesc = bw.instruction(128, 64, "f16", "f16", "f32", b_mn=True)
-    operands = left.descriptor(bw.A_AT, 2), False, right.descriptor(B_AT, 2)
-    chunks = tcgen05.operand_chunks(kind, idesc, *operands)
+    operands = tcgen05.Mma(
+        kind=kind,
+        idesc=idesc,
+        d=0,
+        a=left.descriptor(bw.A_AT, 2),
+        a_in_memory=False,
+        b=right.descriptor(B_AT, 2),
+        enable=False,
+    )
+    chunks = tcgen05.operand_chunks(operands)
     assert len(chunks) == (128 * 16 + 64 * 16) * 2 // 16
-    assert len(tcgen05.operand_chunks(kind, idesc, 0, True, operands[2])) == 64 * 16 * 2 // 16
+    with_a_in_memory = replace(operands, a=0, a_in_memory=True)
+    assert len(tcgen05.operand_chunks(with_a_in_memory)) == 64 * 16 * 2 // 16
 
     def result(data):
         memory = bw.fresh_memory()
-        tcgen05.mma(kind, idesc, 0, *operands, [data], [memory], False)
+        tcgen05.mma(operands, [data], [memory])
         return memory.words
 
     others = np.ones(len(shared), bool)
@@ -346,13 +358,13 @@ def cells_of(rectangles):
             f".sp{ONE}f8f6f4",
             bw.instruction(128, 64, "e4m3", "e4m3", "f32", sparse=0),
             None,
-            {"metadata_address": 300},
+            {"metadata": 300},
         ),
         (
             ONE + "mxf8f6f4.block_scale",
             bw.scaled_instruction(128, 72, "e4m3", "e4m3", "ue8m0", 1),
             200,
-            {"a_scales_address": 320, "b_scales_address": 340},
+            {"a_scales": 320, "b_scales": 340},
         ),
     ],
 )
@@ -362,6 +374,16 @@ def test_the_cells_of_operands_are_those_that_are_read(mnemonic, word, a, addres
     memory.words[:] = 0x44444444
     multiply(mnemonic, word, operand if a is None else a, operand, [memory], **addresses)
     kind = parse_mma(f"tcgen05.mma{mnemonic}")
-    results, operands = tcgen05.tensor_memory_cells(kind, word, 0, a_address=a, **addresses)
+    issued = tcgen05.Mma(
+        kind=kind,
+        idesc=word,
+        d=0,
+        a=a or 0,
+        a_in_memory=a is not None,
+        b=0,
+        enable=False,
+        **addresses,
+    )
+    results, operands = tcgen05.tensor_memory_cells(issued)
     assert (cells_of(results) == memory.written).all()
     assert (cells_of(operands) == memory.reads).all()

@@ -10,8 +10,9 @@ import pytest
 from blackwell import FIGURES
 
 from pallasc.emulator.tensors import tensor_memory
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
-from pallasc.emulator.tensors.tensor_memory import POISON, TensorCoreError, TensorMemory
+from pallasc.emulator.tensors.tensor_memory import POISON, TensorMemory
 
 
 def move_of(shape: str, repeats: int, name: str = "ld") -> tensor_memory.Move:
@@ -34,13 +35,13 @@ def test_columns_are_allocated_from_the_first_free_one_and_freed_as_they_were() 
     assert memory.allocations == {0: 32, 160: 64, 224: 256, 32: 64}
     assert memory.alloc(128) is None
     for address, columns in [(32, 128), (64, 64), (0x200020, 64)]:
-        with pytest.raises(TensorCoreError, match=r"matches no allocation; allocated: 32 columns"):
+        with pytest.raises(OperandError, match=r"matches no allocation; allocated: 32 columns"):
             memory.dealloc(address, columns)
     for columns in (0, 16, 48, 1024, -32):
-        with pytest.raises(TensorCoreError, match=r"power of two in 32…512"):
+        with pytest.raises(OperandError, match=r"power of two in 32…512"):
             memory.alloc(columns)
     memory.relinquish_alloc_permit()
-    with pytest.raises(TensorCoreError, match=r"tcgen05.alloc after"):
+    with pytest.raises(OperandError, match=r"tcgen05.alloc after"):
         memory.alloc(32)
     memory.dealloc(0, 32)
 
@@ -71,9 +72,9 @@ def test_cells_are_poison_until_written_and_again_once_freed() -> None:
 def test_an_access_outside_of_the_allocations_is_an_error(lane, column, message) -> None:
     memory = bw.fresh_memory(64)
     cell = np.array([lane]), np.array([column])
-    with pytest.raises(TensorCoreError, match=message):
+    with pytest.raises(OperandError, match=message):
         memory.read(*cell, "tcgen05.ld")
-    with pytest.raises(TensorCoreError, match=message):
+    with pytest.raises(OperandError, match=message):
         memory.write(*cell, np.zeros(1, np.uint32), "tcgen05.st")
 
 
@@ -104,7 +105,7 @@ def test_a_load_reads_the_cells_of_the_figure_and_a_store_writes_them(shape, war
     ],
 )
 def test_a_warp_reaches_only_its_lanes(lane, warp, shape, message) -> None:
-    with pytest.raises(TensorCoreError, match=message):
+    with pytest.raises(OperandError, match=message):
         tensor_memory.load(full_memory(), lane << 16, warp, move_of(shape, 1))
 
 
@@ -205,5 +206,5 @@ def test_each_block_of_a_pair_copies_from_its_own_shared_memory() -> None:
 )
 def test_what_a_copy_cannot_reach_is_an_error(address, descriptor, message) -> None:
     copy = parse_copy("tcgen05.cp.cta_group::1.128x128b")
-    with pytest.raises(TensorCoreError, match=message):
+    with pytest.raises(OperandError, match=message):
         execute_copy(copy, address, descriptor, [bw.shared_with()], [bw.fresh_memory()])

@@ -6,9 +6,9 @@ import blackwell as bw
 import numpy as np
 import pytest
 
+from pallasc.emulator.tensors.descriptors import OperandError
 from pallasc.emulator.tensors.tcgen05 import execute_copy, parse_copy
 from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
-from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
 META_AT, META = 192 * 1024, 256
@@ -76,7 +76,7 @@ def test_two_of_four(name):
         column = step * (1 if bits == 16 else 2)
         idesc = bw.instruction(128, 64, name, name, result, sparse=column % 2)
         address = META + column // 2 * 2
-        bw.multiply(ONE + family, idesc, left, right, [memory], step=step, metadata_address=address)
+        bw.multiply(ONE + family, idesc, left, right, [memory], step=step, metadata=address)
     expected = bw.product(dense(stored, pairs), b)
     assert (bw.read_lanes(memory, 0, 64, dtype) == expected).all()
 
@@ -91,7 +91,7 @@ def test_b_may_be_n_major_and_a_in_tensor_memory():
     copy_metadata(formatted(np.tile(pairs, (1, 4, 1)), 16), memory, shared)
     memory.words[:, 400:408] = bw.as_bytes(stored).view(np.uint32)
     idesc = bw.instruction(128, 64, "f16", "f16", "f32", sparse=1, b_mn=True)
-    bw.multiply(ONE + "f16", idesc, 400, right, [memory], metadata_address=META)
+    bw.multiply(ONE + "f16", idesc, 400, right, [memory], metadata=META)
     expected = bw.product(dense(stored, pairs), b)
     assert (memory.words[:, :64].view(np.float32) == expected).all()
 
@@ -112,7 +112,7 @@ def test_one_of_two_in_tf32():
         matrix[row, group * 2 + second[row, group]] = stored[row, group]
     right = bw.k_major(bw.as_bytes(b), 64, step_bytes=64)
     idesc = bw.instruction(128, 16, "tf32", "tf32", "f32", sparse=0)
-    bw.multiply(ONE + "tf32", idesc, bw.place(stored), right, [memory], metadata_address=META)
+    bw.multiply(ONE + "tf32", idesc, bw.place(stored), right, [memory], metadata=META)
     assert (memory.words[:, :16].view(np.float32) == bw.product(matrix, b)).all()
 
 
@@ -140,7 +140,7 @@ def test_block_scales_cover_twice_the_elements(name, mnemonic, width, vector):
     memory.words[:, 300:304] = np.tile(cells[:128].reshape(4, 32).T, (4, 1))
     memory.words[:, 304] = np.tile(cells[128:], 4)
     idesc = bw.scaled_instruction(128, 32, name, name, "ue8m0", 0, sparse=True)
-    addresses = {"metadata_address": META, "a_scales_address": 300, "b_scales_address": 304}
+    addresses = {"metadata": META, "a_scales": 300, "b_scales": 304}
     bw.multiply(ONE + mnemonic, idesc, left, right, [memory], **addresses)
     scales = np.repeat(2.0 ** (factors.astype(np.float64) - 127), k // vector, axis=1)
     expected = (dense(stored, pairs, width) * scales[:128]) @ (b * scales[128:]).T
@@ -154,18 +154,18 @@ def sparse_once(selector=1, address=META):
     memory.words[:, META : META + 2] = 0x44444444
     memory.words[24, META] = 0x44544444
     idesc = bw.instruction(128, 8, "f16", "f16", "f32", sparse=selector)
-    bw.multiply(ONE + "f16", idesc, left, right, [memory], metadata_address=address)
+    bw.multiply(ONE + "f16", idesc, left, right, [memory], metadata=address)
 
 
 def test_codes_that_name_no_two_places_are_an_error():
     sparse_once()
-    with pytest.raises(TensorCoreError, match=r"metadata of row 24, group 5 is 0b0101"):
+    with pytest.raises(OperandError, match=r"metadata of row 24, group 5 is 0b0101"):
         sparse_once(selector=0)
 
 
 @pytest.mark.parametrize("address", [META + 1, META | 16 << 16])
 def test_metadata_starts_at_lane_0_and_an_even_column(address):
-    with pytest.raises(TensorCoreError, match=r"metadata"):
+    with pytest.raises(OperandError, match=r"metadata"):
         sparse_once(address=address)
 
 
@@ -179,7 +179,7 @@ MX = bw.scaled_instruction(128, 8, "e2m1x2", "e2m1x2", "ue8m0", 0, sparse=True)
          "sparsity selector 2"),
         ("f16", bw.instruction(64, 8, "f16", "f16", "f32", sparse=0), UnsupportedError,
          "sparse A with 64 rows"),
-        ("f8f6f4", bw.instruction(128, 8, "e4m3", "e4m3", "f32", sparse=1), TensorCoreError,
+        ("f8f6f4", bw.instruction(128, 8, "e4m3", "e4m3", "f32", sparse=1), OperandError,
          "selector of this kind is 0, not 1"),
         ("mxf4.block_scale", MX | 1 << 12, UnsupportedError,
          "version 1 of the sparsity metadata"),

@@ -97,7 +97,7 @@ TYPES = ["f16", "e4m3", "tf32"]
 @pytest.mark.parametrize("which", ["a", "b"])
 @pytest.mark.parametrize("columns_first", [False, True])
 def test_small_tiles_with_k_contiguous(swizzle: int, dtype: str, which: str, columns_first: bool):
-    w = matrices.parse_wgmma(opcode(24, "f32", dtype))
+    w = matrices.parse_product(opcode(24, "f32", dtype))
     rows = 64 if which == "a" else 24
     size = np.dtype(NUMPY_TYPES[dtype]).itemsize
     row_elements = swizzle // size
@@ -127,7 +127,7 @@ def test_small_tiles_with_k_contiguous(swizzle: int, dtype: str, which: str, col
 @pytest.mark.parametrize("columns_first", [False, True])
 def test_small_tiles_with_m_or_n_contiguous(swizzle: int, which: str, columns_first: bool):
     rows = 64 if which == "a" else 128
-    w = matrices.parse_wgmma(opcode(128, "f32", "bf16"))
+    w = matrices.parse_product(opcode(128, "f32", "bf16"))
     matrix = random_matrix(64, rows, "bf16")
     shared = np.full(1 << 16, 0xCC, np.uint8)
     start = 0x4000
@@ -144,7 +144,7 @@ def test_small_tiles_with_m_or_n_contiguous(swizzle: int, which: str, columns_fi
 @pytest.mark.parametrize(("leading", "stride"), [(128, 256), (0x800, 128)])
 def test_no_swizzle_with_k_contiguous(dtype: str, leading: int, stride: int):
     """CUTLASS: ((8, m), (T, 2)) : ((1T, SBO), (1, LBO)), T elements in 16 bytes."""
-    w = matrices.parse_wgmma(opcode(64, "f32", dtype))
+    w = matrices.parse_product(opcode(64, "f32", dtype))
     matrix = random_matrix(64, w.k, dtype)
     size = matrix.itemsize
     per_piece = 16 // size
@@ -168,7 +168,7 @@ def accumulator_place(thread: int, register: int, half: int | None) -> tuple[int
 @pytest.mark.parametrize("n", [8, 24, 256])
 @pytest.mark.parametrize(("d", "a"), [("f32", "f16"), ("s32", "s8"), ("f16", "f16")])
 def test_accumulators_lie_in_registers_as_the_manual_says(n: int, d: str, a: str):
-    w = matrices.parse_wgmma(opcode(n, d, a))
+    w = matrices.parse_product(opcode(n, d, a))
     matrix = np.arange(64 * n).reshape(64, n).astype(D_TYPES[d])
     registers = np.zeros((w.d_registers, 128), np.uint32)
     halves = (0, 1) if d == "f16" else (None,)
@@ -181,7 +181,7 @@ def test_accumulators_lie_in_registers_as_the_manual_says(n: int, d: str, a: str
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_lies_in_registers_as_the_manual_says(dtype: str):
-    w = matrices.parse_wgmma(opcode(8, "f32", dtype))
+    w = matrices.parse_product(opcode(8, "f32", dtype))
     matrix = random_matrix(64, w.k, dtype)
     size = matrix.itemsize
     registers = np.zeros((4, 128), np.uint32)
@@ -193,16 +193,16 @@ def test_a_lies_in_registers_as_the_manual_says(dtype: str):
 
 
 def test_descriptors_that_are_not_modelled_are_refused():
-    w = matrices.parse_wgmma(opcode(64, "f32", "f16"))
-    eight_bits = matrices.parse_wgmma(opcode(64, "f32", "e4m3"))
+    w = matrices.parse_product(opcode(64, "f32", "f16"))
+    eight_bits = matrices.parse_product(opcode(64, "f32", "e4m3"))
     for form, descriptor, transposed, text in [
         (w, 1 << 49, False, "base offset 1"),
         (w, 1 << 53, False, "0x0020000000000000 with reserved bits"),
         (eight_bits, 0, True, "transposed operand of type e4m3"),
     ]:
         with pytest.raises(UnsupportedError, match=text):
-            matrices.operand_addresses(form, descriptor, "b", transposed=transposed)
-    with pytest.raises(CheckError, match="byte 0x47f of the 0x400 bytes"):
+            matrices.operand_chunks(form, descriptor, "b", transposed=transposed, first_row=None)
+    with pytest.raises(CheckError, match="at 0x470, the block has 0x400 bytes"):
         matrices.read_operand(w, np.zeros(0x400, np.uint8), encode(0x300, 0x100, 0, 0), "a")
 
 
@@ -219,7 +219,7 @@ FLOATS = [
 @pytest.mark.parametrize(("d", "a", "b"), FLOATS)
 @pytest.mark.parametrize("n", [8, 40, 256])
 def test_floats_are_multiplied_exactly_and_rounded_once(d: str, a: str, b: str, n: int):
-    w = matrices.parse_wgmma(opcode(n, d, a, b))
+    w = matrices.parse_product(opcode(n, d, a, b))
     left, right = random_matrix(64, w.k, a), random_matrix(n, w.k, b, seed=1)
     before = np.random.default_rng(2).normal(size=(64, n)).astype(D_TYPES[d])
     wide = left.astype(np.float64), right.astype(np.float64)
@@ -247,7 +247,7 @@ def test_floats_are_multiplied_exactly_and_rounded_once(d: str, a: str, b: str, 
 @pytest.mark.parametrize("satfinite", [False, True])
 def test_integers_are_exact_and_wrap_or_saturate(a: str, b: str, satfinite: bool):
     code = opcode(16, "s32", a, b).replace(".s32.", ".satfinite.s32." if satfinite else ".s32.")
-    w = matrices.parse_wgmma(code)
+    w = matrices.parse_product(code)
     left, right = random_matrix(64, 32, a), random_matrix(16, 32, b, seed=1)
     limits = np.iinfo(np.int32)
     before = np.zeros((64, 16), np.int32)
@@ -270,7 +270,7 @@ def test_integers_are_exact_and_wrap_or_saturate(a: str, b: str, satfinite: bool
 
 
 def test_infinities_and_nan_are_floats_like_others():
-    w = matrices.parse_wgmma(opcode(8, "f32", "f16"))
+    w = matrices.parse_product(opcode(8, "f32", "f16"))
     left, right = np.zeros((64, 16)), np.ones((8, 16))
     left[0, 0], left[1, :2] = np.inf, (np.inf, -np.inf)
     left[2, 0], left[3, 0], right[7, 0] = np.nan, 1, 1e39
@@ -282,7 +282,7 @@ def test_infinities_and_nan_are_floats_like_others():
 
 
 def test_tf32_ignores_the_low_bits():
-    w = matrices.parse_wgmma(opcode(8, "f32", "tf32"))
+    w = matrices.parse_product(opcode(8, "f32", "tf32"))
     shared = np.zeros(4096, np.uint8)
     shared.view(np.uint32)[:1024] = 0x3F801FFF
     found = matrices.read_operand(w, shared, encode(0, 128, 256, 0), "b")
@@ -291,15 +291,15 @@ def test_tf32_ignores_the_low_bits():
 
 def test_every_shape_and_type_of_the_manual_is_known():
     for (d, a, b), n in itertools.product(FLOATS, range(8, 257, 8)):
-        w = matrices.parse_wgmma(opcode(n, d, a, b))
+        w = matrices.parse_product(opcode(n, d, a, b))
         assert (w.n, w.d_registers) == (n, n // 4 if d == "f16" else n // 2)
     for n in (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256):
-        assert matrices.parse_wgmma(opcode(n, "s32", "u8", "s8")).n == n
+        assert matrices.parse_product(opcode(n, "s32", "u8", "s8")).n == n
 
 
 @pytest.mark.parametrize("satfinite", ["", ".satfinite"])
 def test_integers_of_a_warp_wrap_or_saturate(satfinite: str):
-    form = matrices.parse_mma(f"mma.sync.aligned.m16n8k32.row.col{satfinite}.s32.u8.s8.s32")
+    form = matrices.parse_product(f"mma.sync.aligned.m16n8k32.row.col{satfinite}.s32.u8.s8.s32")
     a = np.full((4, 32), 0xFFFFFFFF, np.uint32)
     b = np.full((2, 32), 0x7F7F7F7F, np.uint32)
     c = np.full((4, 32), 0x7FFFFFFF, np.uint32)

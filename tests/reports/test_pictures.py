@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.emulator.tensors.matrices import piece_order
+from pallasc.emulator.tensors.descriptors import piece_order
 from pallasc.reports.drawings import (
     MOST_STEPS,
     Point,
