@@ -19,8 +19,8 @@ from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.variants import Work
     from pallasc.cli.launching import Chosen
-    from pallasc.compiler.builds.options import Options
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.gpus import Target
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 @options.build_options(options.together())
 @options.json_option("the measurements")
 def command(
-    specs: tuple[str, ...],
     cold: bool,
     repeats: int,
     warmup: int,
@@ -50,10 +49,8 @@ def command(
     seed: int,
     ordinal: int,
     every: bool,
-    store_root: Path | None,
     as_json: bool,
-    how: Options,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Measure one variant of each kernel of SPECS on a local GPU.
 
@@ -87,12 +84,12 @@ def command(
     from pallasc.runtime.timing import time_launches
 
     files = parse_inputs(inputs, archive)
-    request = launching.read_request(specs, store_root, selection, files)
+    request = launching.read_request(work, files)
     if flops is not None:
         for variant in request.variants:
             parse_flop(flops, dict(variant.params))
     device = get_device(ordinal)
-    chosen = launching.collect(request, device, every=every, how=how)
+    chosen = launching.collect(request, device, every=every)
     launching.check_single(files, chosen)
     model = launching.model_of(device, [own.variant.target for own in chosen])
     limits = None if model is None else limits_of(model)

@@ -27,7 +27,7 @@ from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics import KernelMetrics
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.artifacts.source_lines import SourceLines
@@ -96,12 +96,9 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 @options.selection_options
 @options.build_options()
 def command(
-    specs: tuple[str, ...],
     source: bool,
     output: str | None,
-    store_root: Path | None,
-    how: Options,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Show the compiled variants of SPECS; without a view option, a summary.
 
@@ -148,31 +145,25 @@ def command(
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of null values)
     """
-    from pallasc.cli.arguments.variants import (
-        build_specs,
-        bundle_files,
-        open_store,
-        read_compiled,
-        report_of,
-    )
+    from pallasc.cli.arguments.variants import bundle_files, report_of
 
     views = chosen_views(click.get_current_context(), source=source)
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
-    if takes_apart and (bundles := bundle_files(specs)):
-        return _extract(bundles, Path(output or ""), selection)
-    store, found = open_store(store_root), any(view in SOURCE_VIEWS for view in views)
-    compiled = read_compiled(specs, store, selection)
+    if takes_apart and (bundles := bundle_files(work.specs)):
+        return _extract(bundles, Path(output or ""), work.selection)
+    found = any(view in SOURCE_VIEWS for view in views)
+    compiled = work.compiled()
     if compiled is not None:
         if _PRINTED in views:
             raise click.UsageError(
                 f"--{_PRINTED} shows the output of tracing, which bundles and artifacts do not "
                 "contain: name the spec."
             )
-        lines = held_lines(compiled, store) if found else {}
+        lines = held_lines(compiled, work.store) if found else {}
         show(report_of(compiled), views, output, lines)
         return tell_missing(lines)
-    report = build_specs(specs, selection, store, how)
-    lines = found_lines(report.results, store, how, partial(echo, err=True)) if found else {}
+    report = work.build()
+    lines = found_lines(report.results, work, partial(echo, err=True)) if found else {}
     show(report, views, output, lines)
     return report.exit_code or tell_missing(lines)
 

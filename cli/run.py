@@ -24,9 +24,9 @@ from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError,
 from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.variants import Work
     from pallasc.cli.launching import Chosen, Value
     from pallasc.compiler.arrays import Comparison
-    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.references import LaunchFiles
     from pallasc.runtime.device.devices import Device
 
@@ -49,7 +49,6 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @options.build_options(options.launching_options)
 @options.json_option("the results")
 def command(
-    specs: tuple[str, ...],
     emulate: bool,
     inputs: tuple[str, ...],
     archive: Path | None,
@@ -58,10 +57,8 @@ def command(
     output: Path | None,
     profile: Path | None,
     every: bool,
-    store_root: Path | None,
     as_json: bool,
-    how: Options,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Launch one variant of each kernel of SPECS on a local GPU, or emulate it.
 
@@ -116,13 +113,13 @@ def command(
     ):
         if emulate and given:
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
-    request = launching.read_request(specs, store_root, selection, files)
+    request = launching.read_request(work, files)
     device, traces = None, None if profile is None else TraceFile(profile)
     if emulate:
-        chosen, execute = launching.collect_emulated(request, every=every, how=how)
+        chosen, execute = launching.collect_emulated(request, every=every)
     else:
         device = _device(ordinal)
-        chosen = launching.collect(request, device, every=every, how=how)
+        chosen = launching.collect(request, device, every=every)
         execute = partial(_launch, device, traces)
     launching.check_single(files, chosen)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -92,7 +91,7 @@ def _usage_text(error: click.UsageError) -> str:
     return f"error: {message}\n  See {command} --help."
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 _DEAF_S = 10.0
 """Longer than a run needs to end its workers and print the final messages."""
@@ -105,7 +104,7 @@ def as_interrupts() -> Iterator[None]:
 
     Later signals are ignored until the process ends, so that they do not interrupt the cleanup of
     workers. After ten seconds another signal counts, in case the first was lost. Python drops
-    exceptions raised in finalizers, so a signal that arrives there is sent again.
+    exceptions raised in finalizers; after that, a timer interrupts again.
     """
     # Only the main thread can set handlers.
     if threading.current_thread() is not threading.main_thread():
@@ -115,9 +114,18 @@ def as_interrupts() -> Iterator[None]:
     # nohup ignores SIGHUP, and a program that calls `main` may have its own handlers; keep both.
     ours = [number for number, handler in before.items() if handler in _UNHANDLED]
     report, first = sys.unraisablehook, _First()
+
+    def hook(dropped: Any) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            report(dropped)
+        elif signal.SIGALRM in ours:
+            # Repeated, because a signal just before a blocking call does not end the call. A thread
+            # would need locks, which the code that the finalizer interrupted may hold.
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+
     for number in ours:
         signal.signal(number, first)
-    sys.unraisablehook = first.send_again(report)
+    sys.unraisablehook = hook
     try:
         yield
     finally:
@@ -133,23 +141,11 @@ class _First:
 
     def __init__(self) -> None:
         self.came_s: float | None = None
-        self._number: int = signal.SIGINT
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        now_s = time.monotonic()
-        if self.came_s is None or now_s - self.came_s > _DEAF_S:
-            self.came_s, self._number = now_s, number
+        now_s, is_again = time.monotonic(), number == signal.SIGALRM
+        if is_again:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        if is_again or self.came_s is None or now_s - self.came_s > _DEAF_S:
+            self.came_s = now_s
             raise KeyboardInterrupt
-
-    def send_again(self, report: Callable[[Any], object]) -> Callable[[Any], None]:
-        """Return a hook for dropped exceptions, which `report` gets unless they are ours."""
-
-        def hook(dropped: Any) -> None:
-            if not issubclass(dropped.exc_type, KeyboardInterrupt):
-                report(dropped)
-                return
-            self.came_s = -_DEAF_S  # the next signal counts, and its process still ends by it
-            # An exception raised in this hook would be dropped, too.
-            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), self._number)).start()
-
-        return hook

@@ -19,6 +19,7 @@ from pallasc.cli.output.text import (
     echo,
     echo_bytes,
     echo_command,
+    fields,
     json_text,
     refusing,
     workspace_root,
@@ -44,8 +45,8 @@ class Outputs(NamedTuple):
     """The requested outputs; for a check, with its levels."""
 
     as_json: bool
-    junit: Path | None
-    annotations: str | None
+    junit: Path | None = None
+    annotations: str | None = None
     sarif: Path | None = None
     levels: tuple[Level, ...] | None = None
 
@@ -290,28 +291,24 @@ def variant_facts(variant: Variant) -> dict[str, object]:
 
 def _variant_row(outcome: Outcome, result: VariantResult) -> dict[str, object]:
     """Return the row of a variant in a build; missing values are null or empty."""
-    variant, figures = result.variant, outcome.figures
+    from pallasc.cli.output.outcome import kernel_facts
+
+    variant, artifact, resources = result.variant, result.artifact, outcome.resources
+    facts: dict[str, object] = {"digest": None, "pallas_kernels": 0, "xla_kernels": []}
     return {
         **variant_facts(variant),
         "arch": variant.target.arch,
         "status": outcome.status,
+        **fields(result, "reason", "remote", "action_key", "output"),
         "seconds": round(outcome.seconds, 3),
         "saved_s": round(result.saved_s, 3),
-        "reason": result.reason,
         "explanation": result.explanation.to_json() if result.explanation else None,
-        "remote": result.remote,
-        "action_key": result.action_key,
-        "digest": figures and figures.digest,
-        "cubin_bytes": figures and figures.cubin_bytes,
-        "kernels": [asdict(kernel) for kernel in result.artifact.kernels]
-        if result.artifact
-        else [],
-        "resources": outcome.resources,
-        "pallas_kernels": figures.pallas_kernels if figures else 0,
-        "xla_kernels": list(figures.xla_kernels) if figures else [],
+        **(kernel_facts(artifact) if artifact else facts),
+        "cubin_bytes": artifact and artifact.cubin_bytes,
+        "kernels": [asdict(kernel) for kernel in artifact.kernels] if artifact else [],
+        "resources": resources and resources._asdict(),
         "warnings": [diagnostic.to_json() for diagnostic in result.diagnostics],
         "error": error_row(outcome.error),
-        "output": result.output,
     }
 
 
@@ -320,12 +317,8 @@ def _check_row(check: VariantCheck, report: CheckReport) -> dict[str, object]:
 
     variant = check.variant
     return {
-        "id": check.id,
-        "name": variant.name if variant else None,
-        "params": dict(variant.params) if variant else {},
-        "target": variant.target.name if variant else None,
-        "action_key": check.action_key,
-        "digest": check.digest,
+        **(variant_facts(variant) if variant else {"name": None, "params": {}, "target": None}),
+        **fields(check, "id", "action_key", "digest"),
         "results": [
             {
                 **to_json(result),
@@ -346,10 +339,8 @@ def error_row(error: PallascError | None) -> dict[str, object] | None:
         return None
     place = error.location
     return {
-        "message": error.message,
-        "hint": error.hint,
+        **fields(error, "message", "hint", "exit_code"),
         "file": place.file if place else None,
         "line": place.line or None if place else None,
         "column": place.column or None if place else None,
-        "exit_code": error.exit_code,
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pallasc.cli.output.text import count, echo, table
+from pallasc.cli.output.text import count, echo, fields, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
 from pallasc.specs.spelling import one_line
@@ -16,7 +16,7 @@ from pallasc.specs.spelling import one_line
 if TYPE_CHECKING:
     from pallasc.analysis.lines import LineCosts, LocatedKernel
     from pallasc.cache.store import Store
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.artifacts.source_lines import KernelLines
@@ -181,10 +181,8 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
 
     return [
         {
-            "name": kernel.name,
-            "origin": kernel.origin,
+            **fields(kernel, "name", "origin", "located"),
             "instructions": len(kernel.instructions),
-            "located": kernel.located,
             "lines": [
                 {
                     **frame._asdict(),
@@ -199,8 +197,7 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
             ],
             "code": [
                 {
-                    "address": instruction.address,
-                    "text": instruction.text,
+                    **fields(instruction, "address", "text"),
                     "ptx_line": _ptx_line(kernel.lines, index),
                     "stack": [frame._asdict() for frame in stack],
                 }
@@ -228,7 +225,7 @@ SOURCE_VIEWS = {
 
 
 def found_lines(
-    results: Sequence[VariantResult], store: Store, options: Options, say: Callable[[str], None]
+    results: Sequence[VariantResult], work: Work, say: Callable[[str], None]
 ) -> FoundLines:
     """Return the source lines of built variants; lines that the store lacks are found now.
 
@@ -243,7 +240,7 @@ def found_lines(
         if result.artifact is not None and result.action_key is not None
     ]
     found = obtain_source_lines(
-        compiled, store, jobs=options.jobs, timeout_s=options.timeout_s, say=say
+        compiled, work.store, jobs=work.how.jobs, timeout_s=work.how.timeout_s, say=say
     )
     return {each.variant.id: lines for each, lines in zip(compiled, found, strict=True)}
 

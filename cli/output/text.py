@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -67,6 +67,11 @@ def json_text(data: Mapping[str, object]) -> str:
         text = text.translate(_UNDECODED)
         text = re.sub(r"[^\x00-\x7f]+", lambda other: json.dumps(other[0])[1:-1], text)
     return text.replace("##", r"#\u0023")
+
+
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object by name, for its `--json` object."""
+    return {name: getattr(value, name) for name in names}
 
 
 def print_result(data: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import F, count_option, json_option, quiet_option
-from pallasc.cli.output.text import count, echo, json_text
+from pallasc.cli.output.text import count, echo, fields, json_text
 from pallasc.specs.spelling import one_line
 from pallasc.specs.tuning import use_text
 
@@ -244,19 +244,13 @@ def _totals(contests: Sequence[Contest], points: int) -> str:
 def _contest_json(contest: Contest) -> dict[str, object]:
     winner = None if contest.winner is None else contest.points[contest.winner]
     return {
-        "kernel": contest.kernel,
-        "key": list(contest.key),
-        "at": contest.at,
-        "winner": contest.winner,
+        **fields(contest, "kernel", "key", "at", "winner", "spent_s"),
         "why": contest.done,
         "us": None if winner is None else winner.median_us,
         "rounds": len(contest.rounds),
-        "spent_s": contest.spent_s,
         "points": [
             {
-                "id": point.id,
-                "params": point.params,
-                "artifact": point.artifact,
+                **fields(point, "id", "params", "artifact"),
                 "us": point.median_us if point.times_us else None,
                 "rounds": len(point.times_us),
                 "failed": point.failed or None,
