@@ -16,10 +16,9 @@ from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import Work, shard_option
 from pallasc.cli.output.build_text import failure_lines, print_end, print_notes, result_line
-from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.progress import Reading
-from pallasc.cli.output.text import count, echo, first_of
+from pallasc.cli.output.text import count, echo, error_text, first_of
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spelling import one_line
 
@@ -171,7 +170,8 @@ def command(
         if reproduction is not None:
             _print_reproduction(reproduction, report, quiet=quiet)
         print_end(report, store, progress.screen, quiet=quiet)
-        outputs.write_build(report, reproduction, share)
+        if outputs.is_requested:
+            outputs.write(build_run(report, share=share), reproduction)
     return report.exit_code
 
 

@@ -20,7 +20,7 @@ from pallasc.errors import CorruptError, PallascError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
-    from pallasc.compiler.builds.bundling import BundleResult, FindLines, Source, SplitBy
+    from pallasc.compiler.builds.bundling import BundleResult, FindLines, Source
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry, Provenance
@@ -90,14 +90,9 @@ def create_command(
     output: Path,
     frozen: bool,
     as_json: bool,
-    split_by: SplitBy | None,
-    keep_debug: bool,
-    keep_ptx: bool,
     lines: bool,
-    level: int,
-    lock: Path | None,
-    locked: bool,
     work: Work,
+    **packing: Any,
 ) -> int:
     """Write the variants of SPECS to a bundle.
 
@@ -131,14 +126,9 @@ def create_command(
             store=work.store,
             options=BundleOptions(
                 source=source,
-                lock=lock,
-                locked=locked,
-                split_by=split_by,
-                keep_debug=keep_debug,
-                keep_ptx=keep_ptx,
-                level=level,
                 lines=_finder(work, progress.mention) if lines else None,
                 build=work.how,
+                **packing,
             ),
             on_event=progress,
         )

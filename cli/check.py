@@ -127,7 +127,8 @@ def command(
     from pallasc.checks.check import check_variants
     from pallasc.checks.levels import Options, chosen_levels
     from pallasc.checks.run import check_built, check_candidates, demands
-    from pallasc.cli.output.check_text import events
+    from pallasc.cli.output.check_text import events, print_report
+    from pallasc.cli.output.outcome import check_run
     from pallasc.compiler.builds.build import build
 
     if len(chosen) > 1:
@@ -161,5 +162,8 @@ def command(
             else:
                 found = [each.candidate() for each in compiled]
                 report = check_candidates(found, levels, **settings)
-        outputs.write_check(report, share, quiet=work.quiet)
+        run = check_run(report, report.unchecked, share)
+        outputs.write(run)
+        only_totals = outputs.prints_report
+        print_report(run, report, levels, only_totals=only_totals, quiet=work.quiet)
     return report.exit_code

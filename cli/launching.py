@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.options import count_option, together
-from pallasc.cli.arguments.variants import Work, bundle_files, input_options, read_bundled
+from pallasc.cli.arguments.options import count_option, packed, together
+from pallasc.cli.arguments.variants import (
+    Work,
+    bundle_files,
+    input_options,
+    parse_inputs,
+    read_bundled,
+)
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, DeviceError, SelectionError, SpecError
@@ -76,8 +82,7 @@ def read_request(work: Work, files: Mapping[str, Path]) -> Request:
     if bundles := bundle_files(work.specs):
         found = read_bundled(bundles, work.selection)
         return Request([each.variant for each in found], [each.artifact for each in found], work)
-    with work.progress() as progress:
-        return Request(list(work.select(progress).variants), [], work)
+    return Request(list(work.select().variants), [], work)
 
 
 @dataclass(slots=True)
@@ -296,7 +301,9 @@ launch_options = together(
         help="Seed of the random inputs.",
     ),
     input_options,
+    packed("files", parse_inputs, ("inputs", "archive")),
 )
+"""Options of `run` and `bench`, which receive the input files as `files`."""
 
 
 @dataclass(frozen=True, slots=True)

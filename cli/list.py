@@ -53,8 +53,7 @@ def command(work: Work, as_json: bool) -> None:
     if bundles := bundle_files(work.specs):
         list_bundles(bundles, work.selection, as_json=as_json)
         return
-    with work.progress() as progress:
-        variants = work.select(progress).variants
+    variants = work.select().variants
     if as_json:
         echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
         return

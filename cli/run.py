@@ -7,7 +7,7 @@ import json
 import math
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,8 +50,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @options.json_option("the results")
 def command(
     emulate: bool,
-    inputs: tuple[str, ...],
-    archive: Path | None,
+    files: dict[str, Path],
     seed: int,
     ordinal: int,
     output: Path | None,
@@ -104,9 +103,6 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.arguments.variants import parse_inputs
-
-    files = parse_inputs(inputs, archive)
     for name, given, why in (
         ("--device", ordinal, "no GPU is used"),
         ("--profile", profile, "no time is measured"),
@@ -124,7 +120,10 @@ def command(
     launching.check_single(files, chosen)
 
     def launch(own: Chosen) -> LaunchResult:
-        arrays = _inputs(own, seed, files)
+        devices = own.artifact.plan.device_count
+        arrays = launching.make_inputs(
+            own.route.signature, seed=seed, files=files, name=own.variant.id, devices=devices
+        )
         folder = output / safe_name(own.variant.id) if output and len(chosen) > 1 else output
         return LaunchResult(own, arrays, _outputs(execute(own, arrays), folder))
 
@@ -197,14 +196,6 @@ class LaunchResult:
         """Drop the arrays' bytes to free memory."""
         for value in (*self.inputs, *self.outputs):
             value.data = b""
-
-
-def _inputs(chosen: Chosen, seed: int, files: Mapping[str, Path]) -> list[Value]:
-    """Return the inputs of a variant, see `make_inputs`."""
-    devices, name = chosen.artifact.plan.device_count, chosen.variant.id
-    return launching.make_inputs(
-        chosen.route.signature, seed=seed, files=files, name=name, devices=devices
-    )
 
 
 def _outputs(outputs: list[Value], folder: Path | None) -> list[Value]:

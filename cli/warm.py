@@ -1,4 +1,4 @@
-"""`pallasc warm`: compile whole programs into JAX's persistent compilation cache."""
+"""`pallasc warm`: fill JAX's compilation cache; `pallasc machine`: describe a machine for it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import Work, shard_option
-from pallasc.cli.output.text import count, echo, json_text
-from pallasc.errors import SpecError, ToolError
+from pallasc.cli.output.text import count, echo, echo_bytes, json_text, refusing
+from pallasc.errors import ToolError
 
 if TYPE_CHECKING:
     from pallasc.cli.output.reports import Outputs
@@ -100,6 +100,7 @@ def command(
       entries   list, each with: program, key, status (hit or miss), reason
     """
     from pallasc.cli.output.build_text import print_end
+    from pallasc.cli.output.outcome import build_run
     from pallasc.compiler.builds.programs import build_programs
 
     if machine_file is not None and verify_dir is None:
@@ -126,7 +127,8 @@ def command(
         print_end(report, store, progress.screen, quiet=quiet)
         if cache_dir is not None and any(result.artifact for result in report.results):
             _fill(cache_dir, report, quiet=quiet)
-        outputs.write_build(report, None, share)
+        if outputs.is_requested:
+            outputs.write(build_run(report, share=share))
     return report.exit_code
 
 
@@ -138,10 +140,8 @@ def _results(path: Path | None) -> bytes:
     """
     if path is None:
         return b""
-    try:
+    with refusing(path, doing="read", hint="Give --autotune-results another path."):
         return path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"--autotune-results {path}: {error.strerror}.") from error
 
 
 def _fill(folder: Path, report: Report, *, quiet: bool) -> None:
@@ -206,7 +206,7 @@ def _warn_of_start(folder: Path) -> None:
 
 def _lowered_now(work: Work) -> dict[str, tuple[str, bytes] | str]:
     """Return key and lines of each program as it lowers now, or why it does not."""
-    from pallasc.cli.output.exits import error_line
+    from pallasc.cli.output.text import error_line
     from pallasc.compiler.builds.programs import build_programs
     from pallasc.compiler.programs.cache_folder import program_output
 
@@ -243,3 +243,66 @@ def _show(verdicts: Sequence[Verdict], *, as_json: bool, quiet: bool) -> int:
 def _name(verdict: Verdict) -> str:
     """Return the program without its machine."""
     return verdict.program.rpartition("@")[0]
+
+
+# ---- pallasc machine
+
+_DUMP = "--xla_gpu_dump_autotune_results_to"
+
+
+@click.command("machine", cls=Command, short_help="Describe this machine for pallasc warm.")
+@options.file_option("--autotune", "Run PROGRAM, and write XLA's autotuning results to FILE.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM...]")
+def machine_command(autotune: Path | None, program: tuple[str, ...]) -> None:
+    """Print a description of this machine and its GPUs as JSON, for pallasc warm.
+
+    Run it once where the GPU is, in the environment of your program: with the same packages, and
+    the same XLA_FLAGS and JAX_* variables. It has versions, the driver, the GPUs, and everything
+    else that JAX's compilation keys depend on. It has no host names, and only the paths that are in
+    these variables.
+
+    Without a device, XLA compiles with its default algorithms. --autotune runs your program once
+    without JAX's cache, and writes the algorithms that XLA measured to a file, for pallasc warm
+    --autotune-results.
+
+    Examples:
+      pallasc machine > h100.json
+      pallasc machine --autotune h100.textproto -- python train.py > h100.json
+    """
+    if (autotune is None) != (not program):
+        raise click.UsageError("--autotune needs a program: --autotune FILE -- python train.py")
+    if autotune is not None:
+        _autotune(autotune, program)
+    from pallasc.compiler.programs.describe import describe_machine
+
+    echo_bytes(describe_machine().to_json())
+
+
+def _autotune(results: Path, program: tuple[str, ...]) -> None:
+    """Run a program; its standard output goes to standard error.
+
+    Raises:
+        ToolError: it cannot be started, fails, or XLA wrote no results.
+    """
+    import subprocess
+
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {_DUMP}={results.absolute()}".strip()
+    own = {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    with refusing(results, hint="Give --autotune another path."):
+        results.unlink(missing_ok=True)
+        results.touch()
+        results.unlink()
+    try:
+        done = subprocess.run(program, env={**os.environ, **own}, stdout=2, check=False)
+    except OSError as error:
+        raise ToolError(f"{program[0]} cannot be started: {error.strerror}.") from error
+    if done.returncode:
+        raise ToolError(f"{program[0]} failed with exit code {done.returncode}.")
+    if not results.exists():
+        raise ToolError(
+            "XLA wrote no autotuning results.",
+            hint="Name a file that ends in .textproto, and a program that compiles on the GPU.",
+        )
+    if not results.stat().st_size:
+        text = f"warning: {results} is empty: XLA had nothing to measure, or autotuning is off"
+        echo(text, err=True)

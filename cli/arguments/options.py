@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
@@ -456,9 +457,10 @@ def _reading(
     *, timeout_s: float | None = None, memory_bytes: int | None = None, **own: Any
 ) -> Work:
     from pallasc.cli.arguments.variants import Work
-    from pallasc.compiler.builds.options import Options
 
-    return Work(Options(timeout_s=timeout_s, memory_bytes=memory_bytes), **own)
+    # Commands that only read use only the limits; importing `Options` would take longer.
+    limits: Any = SimpleNamespace(timeout_s=timeout_s, memory_bytes=memory_bytes)
+    return Work(limits, **own)
 
 
 _LIMITS = ("timeout_s", "memory_bytes")

@@ -361,7 +361,7 @@ class Work:
 
     def reader(
         self,
-        progress: Progress,
+        progress: Progress | None = None,
         *,
         keep_going: bool = False,
         frozen: bool = False,
@@ -370,26 +370,29 @@ class Work:
         """Return a reader of specs.
 
         Args:
-            progress: reports while Python specs are executed.
+            progress: reports while Python specs are executed, if given.
             keep_going: collect `errors` and continue, if a Python spec cannot be executed.
             frozen: executing a file is an error.
             programs: read programs instead of kernels.
         """
-        from pallasc.cli.output.progress import Reading
         from pallasc.compiler.builds.collect import SpecReader
 
-        reading = Reading(progress, self.errors if keep_going else None)
+        reading = None
+        if progress is not None:
+            from pallasc.cli.output.progress import Reading
+
+            reading = Reading(progress, self.errors if keep_going else None)
         return SpecReader(
             store=self.store,
             timeout_s=self.how.timeout_s,
             memory_bytes=self.how.memory_bytes,
             frozen=frozen,
             programs=programs,
-            on_tick=reading.tick,
-            broken=reading.broken,
+            on_tick=reading.tick if reading else None,
+            broken=reading.broken if reading else None,
         )
 
-    def select(self, progress: Progress, **reading: bool) -> Selected:
+    def select(self, progress: Progress | None = None, **reading: bool) -> Selected:
         """Read the specs and return the selected variants; for arguments, see `reader`.
 
         Raises:
@@ -495,11 +498,11 @@ input_options = together(
 )
 
 
-def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
+def parse_inputs(inputs: Iterable[str], archive: Path | None) -> dict[str, Path]:
     """Return the file of each input.
 
     Args:
-        texts: `NAME=FILE` of each `--input`.
+        inputs: `NAME=FILE` of each `--input`.
         archive: .npz file of `--inputs`.
 
     Raises:
@@ -507,7 +510,7 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
         SpecError: the archive cannot be read.
     """
     files: dict[str, Path] = {}
-    for text in texts:
+    for text in inputs:
         name, equals, file = text.partition("=")
         if not (name and equals and file):
             raise click.UsageError(f"--input {text!r} is not NAME=FILE.")

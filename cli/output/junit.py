@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from pallasc.cli.output.check_text import finding_lines
-from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import Outcome, kernel_facts
-from pallasc.cli.output.text import relative_file
+from pallasc.cli.output.text import error_text, relative_file
 from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from pallasc.cli.output.exits import error_line
+from pallasc.cli.output.text import error_line
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:

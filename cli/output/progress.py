@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import counter, lines_below, result_line
-from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import Outcome, built
-from pallasc.cli.output.text import STATUS_COLOURS, Screen, about, count, elapsed, stderr_screen
+from pallasc.cli.output.text import (
+    STATUS_COLOURS,
+    Screen,
+    about,
+    count,
+    elapsed,
+    error_text,
+    stderr_screen,
+)
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.spelling import one_line, printable
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pallasc.checks.run import Report as CheckReport
     from pallasc.checks.run import VariantCheck
     from pallasc.cli.output.outcome import Outcome, Run
-    from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.specs.spec import Variant
@@ -51,6 +50,11 @@ class Outputs(NamedTuple):
     levels: tuple[Level, ...] | None = None
 
     @property
+    def is_requested(self) -> bool:
+        """True if any output is requested."""
+        return bool(self.as_json or self.junit or self.annotations or self.sarif)
+
+    @property
     def prints_report(self) -> bool:
         """True if stdout is reserved for a report."""
         return self.as_json or STANDARD_OUTPUT in (self.junit, self.sarif)
@@ -67,69 +71,29 @@ class Outputs(NamedTuple):
         try:
             yield
         except PallascError as error:
+            from pallasc.cli.output.outcome import build_run, check_run
+
             if self.levels is None:
                 from pallasc.compiler.builds.report import Report
 
-                self.write_build(Report((), 0.0), error=error)
+                self.write(build_run(Report((), 0.0), error))
             else:
                 from pallasc.checks.run import Report as CheckReport
 
                 names = tuple(level.name for level in self.levels)
-                self._write_check(CheckReport((), 0.0, names), error)
+                self.write(check_run(CheckReport((), 0.0, names), error))
             raise
 
-    def write_build(
-        self,
-        report: Report,
-        reproduction: Reproduction | None = None,
-        share: Share | None = None,
-        error: PallascError | None = None,
-    ) -> None:
-        """Write the report of a build.
+    def write(self, run: Run, reproduction: Reproduction | None = None) -> None:
+        """Write the requested outputs for a build or a check.
 
         Args:
-            report: report of the build.
+            run: record of the build or the check.
             reproduction: result of compiling twice, None if that was not requested.
-            share: the shard's share of all variants, None for a build without shards.
-            error: error that ended the whole build, if any.
-
-        Raises:
-            SpecError: the JUnit file can no longer be written.
-        """
-        if not (self.as_json or self.junit or self.annotations):
-            return
-        from pallasc.cli.output.outcome import build_run
-
-        run = build_run(report, error, share)
-        self._write(run, report_json(run, report, reproduction) if self.as_json else None)
-
-    def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
-        """Write the report of a check.
-
-        Args:
-            report: report of the check.
-            share: the shard's share of all variants, None for a check without shards.
-            quiet: print only warnings about the store, unless the check fails.
 
         Raises:
             SpecError: a file can no longer be written.
         """
-        from pallasc.cli.output.check_text import print_report
-
-        run, levels = self._write_check(report, report.unchecked, share), self.levels or ()
-        print_report(run, report, levels, only_totals=self.prints_report, quiet=quiet)
-
-    def _write_check(
-        self, report: CheckReport, error: PallascError | None, share: Share | None = None
-    ) -> Run:
-        from pallasc.cli.output.outcome import check_run
-
-        run = check_run(report, error, share)
-        self._write(run, check_json(run, report) if self.as_json else None)
-        return run
-
-    def _write(self, run: Run, data: dict[str, object] | None) -> None:
-        """Write the requested outputs: JSON from `data`, everything else from `run`."""
         root = workspace_root(os.environ)
         if self.annotations:
             from pallasc.cli.output.code_hosts import github_commands
@@ -137,7 +101,10 @@ class Outputs(NamedTuple):
             # GitHub reads commands from both streams, and stdout may contain JSON.
             for line in github_commands(run, root):
                 echo_command(line)
-        if data is not None:
+        if self.as_json:
+            report: Any = run.report
+            is_build = run.command == "build"
+            data = report_json(run, report, reproduction) if is_build else check_json(run, report)
             echo(json_text(data))
         if self.junit:
             from pallasc.cli.output.junit import junit_xml

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -80,13 +80,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
 @options.quiet_option
 @options.build_options()
 @options.json_option("the points and the dropped points")
-def plan_command(
-    output: Path,
-    share: float,
-    most: int | None,
-    as_json: bool,
-    work: Work,
-) -> int:
+def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
     """Compile all points of the tuned kernels of SPECS, and write a job with the best candidates.
 
     No GPU is needed. A key is a set of values of `tune.by` on one target; the points of a key are
@@ -120,7 +114,7 @@ def plan_command(
       untuned   names of the kernels without `tune`, which are not in the job
     """
     from pallasc.cli.output.build_text import print_notes, summary
-    from pallasc.cli.output.exits import error_text
+    from pallasc.cli.output.text import error_text
     from pallasc.tuning.plan import lost_error, plan_job
 
     quiet, work.selection = work.quiet, work.selection._replace(all_points=True)
@@ -130,9 +124,8 @@ def plan_command(
             output,
             store=work.store,
             options=work.how,
-            share=share,
-            most=most,
             on_event=progress,
+            **limits,
         )
     print_notes(planned.report, work.store)
     for own in planned.lost:
@@ -263,8 +256,7 @@ def show_command(expression: str | None, as_json: bool, work: Work) -> None:
     from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_table import Tables
 
-    with work.progress() as progress:
-        known = work.select(progress).specs
+    known = work.select().specs
     tables = Tables(known)
     tuned = {
         (spec.name, id(own)): (spec.name, own)

@@ -103,8 +103,7 @@ def command(
     if output is not None and not output.name.endswith(TABLE_SUFFIX):
         raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
     results = [read_results(file) for file in files]
-    with work.progress() as progress:
-        tuned = [spec for spec in work.reader(progress).specs(work.specs) if spec.tune]
+    tuned = [spec for spec in work.reader().specs(work.specs) if spec.tune is not None]
     if not tuned:
         raise SpecError(
             f"no kernel of {', '.join(work.specs)} has 'tune'.",
@@ -225,17 +224,15 @@ def _cells(change: RowChange, tune: Tune, loss: float | None) -> list[str]:
 def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     """Yield remarks that the rows do not show, one line each."""
     name = picked.name
-    if picked.beyond:
-        keys = _keys(tune, picked.beyond)
-        yield f"{name}: not known to be within {within:g} % of the best: {keys}"
-    if picked.unserved:
-        keys = _keys(tune, picked.unserved)
-        yield f"{name}: no configuration that is used was measured for {keys}; no row is written"
-    if picked.unfinished:
-        keys = _keys(tune, picked.unfinished)
-        yield f"{name}: not completely measured: {keys}; continue with pallasc tune run"
-    if picked.without:
-        yield f"{name}: no point has valid times for {_keys(tune, picked.without)}"
+    found = {
+        f"not known to be within {within:g} % of the best": picked.beyond,
+        "no used configuration was measured, so no row is written": picked.unserved,
+        "continue with pallasc tune run; not completely measured": picked.unfinished,
+        "no point has valid times": picked.without,
+    }
+    for what, keys in found.items():
+        if keys:
+            yield f"{name}: {what}: {_keys(tune, keys)}"
     if picked.unknown:
         points = count(picked.unknown, "point")
         yield f"{name}: {points} that are no longer in the spec did not count"

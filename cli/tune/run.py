@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -87,12 +87,10 @@ def command(
     rounds: int,
     seconds: float,
     together: int,
-    repeats: int,
-    cold: bool,
-    timeout_s: float,
     seed: int,
     quiet: bool,
     as_json: bool,
+    **limits: Any,
 ) -> int:
     """Measure the points of JOB, a bundle from pallasc tune plan, on a local GPU.
 
@@ -151,7 +149,6 @@ def command(
     from pallasc.tuning.results import Start, open_results
 
     rules = Rules(within_percent / 100, rounds, seconds, together, seed)
-    limits = {"repeats": repeats, "timeout_s": timeout_s, "cold": cold}
     with open_bundle(job) as bundle:
         bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
@@ -174,7 +171,7 @@ def command(
                 echo(f"note: no clocks and temperatures: {conditions.missing}", err=True)
             Run(
                 file,
-                Setup(bundle, ordinal, timeout_s, repeats, cold),
+                Setup(bundle, ordinal, **limits),
                 rules,
                 conditions,
                 lambda: Referee(bundle, seed, make_inputs),

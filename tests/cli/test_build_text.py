@@ -12,6 +12,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
+from pallasc.cli.main import failure
 from pallasc.cli.output.build_text import (
     counter,
     excerpts,
@@ -22,11 +23,10 @@ from pallasc.cli.output.build_text import (
     unfinished,
 )
 from pallasc.cli.output.code_hosts import github_commands
-from pallasc.cli.output.exits import error_text, failure
 from pallasc.cli.output.junit import junit_xml
 from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.reports import report_json
-from pallasc.cli.output.text import Screen
+from pallasc.cli.output.text import Screen, error_text
 from pallasc.compiler.workers.diagnostics import Diagnostic
 from pallasc.errors import CompileError, Location, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import click
 
+from pallasc.cli.main import as_interrupts
 from pallasc.cli.output.build_text import summary
-from pallasc.cli.output.exits import as_interrupts
 from pallasc.cli.output.progress import stderr_progress
 from pallasc.compiler.builds.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
@@ -67,7 +67,7 @@ def artifact(*, cubin_bytes: int = 9512, **changes: int | None) -> Artifact:
             "schema": 1,
             "target": {"name": "h100-sxm"},
             "toolchain": {},
-            "plan": {},
+            "plan": {"steps": []},
             "kernels": [{**KERNEL, **changes}],
             "blobs": {KERNEL["cubin"]: cubin_bytes},
         },
