@@ -13,6 +13,7 @@ import click
 
 from pallasc.cli import launching
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import print_result, table
 from pallasc.errors import SpecError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 )
 @launching.launch_options
 @options.selection_options
-@options.build_options(options.together())
+@given.build_options(options.together())
 @options.json_option("the measurements")
 def command(
     flops: str | None,

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from msgspec.structs import replace
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import Work, shard_option
 from pallasc.cli.output.build_text import failure_lines, print_end, print_notes, result_line
@@ -70,7 +71,7 @@ class BuildCommand(Command):
 @options.fail_on_warning_option
 @options.quiet_option
 @options.report_options("problems")
-@options.build_options()
+@given.build_options()
 def command(
     lock: Path | None,
     baseline: Path | None,

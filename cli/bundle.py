@@ -14,6 +14,7 @@ import click
 
 from pallasc.cli import bundle_verify
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.output.text import count, echo, fields, first_of, json_text, print_result
 from pallasc.errors import CorruptError, PallascError, SpecError
@@ -84,7 +85,7 @@ bundle_option = options.output_option(
 @options.selection_options
 @options.fail_on_warning_option
 @options.quiet_option
-@options.build_options()
+@given.build_options()
 @options.json_option("the written bundles")
 def create_command(
     output: Path,
@@ -149,7 +150,7 @@ def _finder(work: Work, say: Callable[[str], None]) -> FindLines:
 
     def find(results: Sequence[VariantResult]) -> list[bytes]:
         records = []
-        for lines in found_lines(results, work, say).values():
+        for lines in found_lines(results, work.store, work.how, say).values():
             if isinstance(lines, PallascError):
                 raise lines
             records.append(to_json(lines))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import (
     Work,
@@ -50,7 +51,7 @@ LEVELS = ("interpreter", "artifact", "all")
 @options.selection_options
 @shard_option
 @options.quiet_option
-@options.build_options(options.checking_options)
+@given.build_options(options.checking_options)
 @options.report_options(
     "findings and failures",
     options.file_option(

@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import (
     Selectable,
@@ -79,7 +80,7 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 @options.json_option("the comparison")
 @options.quiet_option
 @options.selecting
-@options.build_options()
+@given.build_options()
 def command(
     sides: tuple[str, ...],
     base: str | None,
@@ -282,7 +283,7 @@ class Opener:
                 from pallasc.cli.output.source_text import found_lines
 
                 # The comparison reads them from the store, and reports missing ones.
-                found_lines(report.results, work, progress.mention)
+                found_lines(report.results, work.store, work.how, progress.mention)
             return report
 
     def _selection(self, expression: str | None) -> options.Selection:

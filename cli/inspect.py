@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output import artifact_text, source_text
 from pallasc.cli.output.source_text import FoundLines
@@ -86,7 +87,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     help="Write to this file; in a folder (exists or ends in /), one file per variant and view.",
 )
 @options.selection_options
-@options.build_options()
+@given.build_options()
 def command(
     source: bool,
     output: str | None,
@@ -155,7 +156,7 @@ def command(
         report = report_of(compiled)
     else:
         report, say = work.build(), partial(echo, err=True)
-        lines = source_text.found_lines(report.results, work, say) if found else {}
+        lines = source_text.found_lines(report.results, work.store, work.how, say) if found else {}
     show(report, views, output, lines, source=source)
     return report.exit_code or source_text.tell_missing(lines)
 

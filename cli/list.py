@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import count, echo, fields, json_text, print_result, table
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.command("list", cls=Command, short_help="List the variants of specs or bundles.")
 @options.specs_argument()
 @options.selection_options
-@options.reading_options
+@given.reading_options
 @options.json_option("the variants")
 def command(work: Work, as_json: bool) -> None:
     """List the variants of SPECS: one for each point of the matrix and each target.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import echo, json_text
 
@@ -28,7 +29,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @options.selection_options
 @options.fail_on_warning_option
 @options.quiet_option
-@options.build_options()
+@given.build_options()
 @options.json_option("the differences")
 def command(
     update: bool,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import count, echo
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 )
 @options.selection_options
 @options.quiet_option
-@options.build_options()
+@given.build_options()
 def command(
     output: Path,
     baseline: str | None,

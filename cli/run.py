@@ -17,6 +17,7 @@ import click
 
 from pallasc.cli import launching
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.artifact_text import safe_name
 from pallasc.cli.output.text import echo, print_result, refusing
@@ -46,7 +47,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 )
 @options.file_option("--profile", "Write the profiles of profiled kernels to FILE, for Perfetto.")
 @options.selection_options
-@options.build_options(options.launching_options)
+@given.build_options(options.launching_options)
 @options.json_option("the results")
 def command(
     emulate: bool,
@@ -103,11 +104,11 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    for name, given, why in (
+    for name, value, why in (
         ("--device", ordinal, "no GPU is used"),
         ("--profile", profile, "no time is measured"),
     ):
-        if emulate and given:
+        if emulate and value:
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
     request = launching.read_request(work, files)
     device, traces = None, None if profile is None else TraceFile(profile)

@@ -13,6 +13,7 @@ import click
 from msgspec.structs import replace
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import Work, shard_option
 from pallasc.cli.output.text import count, echo, echo_bytes, json_text, refusing
@@ -66,7 +67,7 @@ _folder = click.Path(path_type=Path, file_okay=False)
 @click.option("--explain", is_flag=True, help="Explain each miss of the store, field by field.")
 @options.quiet_option
 @options.report_options("problems")
-@options.build_options()
+@given.build_options()
 def command(
     shard: Shard | None,
     cache_dir: Path | None,

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
@@ -17,7 +16,6 @@ from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.cli.arguments.variants import Work
     from pallasc.cli.output.reports import Outputs
 
 
@@ -433,60 +431,3 @@ _remote_options = together(
         help="Send compiled variants to the remote store, or only read from it.",
     ),
 )
-
-
-_WORK = ("specs", "selection", "store_root", "quiet")
-_HOW = ("jobs", "fail_on_warning", "executor", "keep_going", "explain")
-
-
-def _work(*, remote: str | None = None, remote_write: bool | None = None, **given: Any) -> Work:
-    from pallasc.cli.arguments.variants import Work
-    from pallasc.compiler.builds.options import Options
-
-    own = {name: given.pop(name) for name in _WORK if name in given}
-    how = Options(
-        ptxas=ptxas_setting(),
-        require_store=_store_is_required(),
-        remote=_remote_of_build(remote, remote_write),
-        **given,
-    )
-    return Work(how, **own)
-
-
-def _reading(
-    *, timeout_s: float | None = None, memory_bytes: int | None = None, **own: Any
-) -> Work:
-    from pallasc.cli.arguments.variants import Work
-
-    # Commands that only read use only the limits; importing `Options` would take longer.
-    limits: Any = SimpleNamespace(timeout_s=timeout_s, memory_bytes=memory_bytes)
-    return Work(limits, **own)
-
-
-_LIMITS = ("timeout_s", "memory_bytes")
-reading_options = together(
-    _limit_options("a Python spec", memory="all memory"),
-    store_option,
-    packed("work", _reading, (*_WORK, *_LIMITS)),
-)
-"""Options of a command that reads specs and compiles nothing; it receives them as `work`."""
-
-
-def build_options(limits: Callable[[Any], Any] = supervision_options) -> Callable[[F], F]:
-    """Return the options of a command that builds missing variants before its other work.
-
-    The command receives all of them as `work`, together with the specs, their selection, and the
-    options of a build that decorators above this one add; so this must be the innermost decorator.
-
-    Args:
-        limits: limit options; by default, the limits for compiling.
-    """
-    jobs = click.option(
-        "-j",
-        "--jobs",
-        type=WholeNumber(1),
-        metavar="N",
-        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
-    )
-    building = packed("work", _work, (*_WORK, *_LIMITS, *_HOW, "remote", "remote_write"))
-    return together(jobs, limits, store_option, _remote_options, building)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from pallasc.cli.arguments import options
 from pallasc.cli.arguments.options import Selection, file_option, read_by, together
 from pallasc.cli.output.text import count, duration, echo
 from pallasc.errors import Location, NotCachedError, SpecError
@@ -526,3 +528,59 @@ def parse_inputs(inputs: Iterable[str], archive: Path | None) -> dict[str, Path]
             raise click.UsageError(f"--input and --inputs {archive} both provide {name}.")
         files[name] = archive
     return files
+
+
+_WORK = ("specs", "selection", "store_root", "quiet")
+_HOW = ("jobs", "fail_on_warning", "executor", "keep_going", "explain")
+
+
+def _work(*, remote: str | None = None, remote_write: bool | None = None, **given: Any) -> Work:
+    from pallasc.compiler.builds.options import Options
+
+    own = {name: given.pop(name) for name in _WORK if name in given}
+    how = Options(
+        ptxas=options.ptxas_setting(),
+        require_store=options._store_is_required(),
+        remote=options._remote_of_build(remote, remote_write),
+        **given,
+    )
+    return Work(how, **own)
+
+
+def _reading(
+    *, timeout_s: float | None = None, memory_bytes: int | None = None, **own: Any
+) -> Work:
+    # Commands that only read use only the limits; importing `Options` would take longer.
+    limits: Any = SimpleNamespace(timeout_s=timeout_s, memory_bytes=memory_bytes)
+    return Work(limits, **own)
+
+
+_LIMITS = ("timeout_s", "memory_bytes")
+reading_options = options.together(
+    options._limit_options("a Python spec", memory="all memory"),
+    options.store_option,
+    options.packed("work", _reading, (*_WORK, *_LIMITS)),
+)
+"""Options of a command that reads specs and compiles nothing; it receives them as `work`."""
+
+
+def build_options(
+    limits: Callable[[Any], Any] = options.supervision_options,
+) -> Callable[[options.F], options.F]:
+    """Return the options of a command that builds missing variants before its other work.
+
+    The command receives all of them as `work`, together with the specs, their selection, and the
+    options of a build that decorators above this one add; so this must be the innermost decorator.
+
+    Args:
+        limits: limit options; by default, the limits for compiling.
+    """
+    jobs = click.option(
+        "-j",
+        "--jobs",
+        type=options.WholeNumber(1),
+        metavar="N",
+        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
+    )
+    building = options.packed("work", _work, (*_WORK, *_LIMITS, *_HOW, "remote", "remote_write"))
+    return options.together(jobs, limits, options.store_option, options._remote_options, building)

@@ -16,7 +16,7 @@ from pallasc.specs.spelling import one_line
 if TYPE_CHECKING:
     from pallasc.analysis.lines import LineCosts, LocatedKernel
     from pallasc.cache.store import Store
-    from pallasc.cli.arguments.variants import Work
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.artifacts.source_lines import KernelLines
@@ -230,7 +230,7 @@ FoundLines = Mapping[str, "Found"]
 
 
 def found_lines(
-    results: Sequence[VariantResult], work: Work, say: Callable[[str], None]
+    results: Sequence[VariantResult], store: Store, options: Options, say: Callable[[str], None]
 ) -> FoundLines:
     """Return the source lines of built variants; lines that the store lacks are found now.
 
@@ -245,7 +245,7 @@ def found_lines(
         if result.artifact is not None and result.action_key is not None
     ]
     found = obtain_source_lines(
-        compiled, work.store, jobs=work.how.jobs, timeout_s=work.how.timeout_s, say=say
+        compiled, store, jobs=options.jobs, timeout_s=options.timeout_s, say=say
     )
     return {each.variant.id: lines for each, lines in zip(compiled, found, strict=True)}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.arguments.variants import Selectable, Target
 from pallasc.cli.output.artifact_text import amount
@@ -78,7 +79,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
 @options.count_option("--most", "Maximum number of points of a key to keep.")
 @options.variant_options
 @options.quiet_option
-@options.build_options()
+@given.build_options()
 @options.json_option("the points and the dropped points")
 def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
     """Compile all points of the tuned kernels of SPECS, and write a job with the best candidates.
@@ -234,7 +235,7 @@ def _point_json(point: JobPoint) -> dict[str, object]:
     "Select rows that match EXPR, as in pallasc build: a kernel name, a value of a key or of a "
     "tuned parameter, target=MODEL."
 )
-@options.reading_options
+@given.reading_options
 @options.json_option("the rows")
 def show_command(expression: str | None, as_json: bool, work: Work) -> None:
     """Show the rows of the tables of SPECS: the variant used for each key, and its measurements.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import count_option, json_option, reading_options
+from pallasc.cli.arguments.options import count_option, json_option
 from pallasc.cli.output.text import count, echo, fields, json_text, table
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import canonical_text
@@ -59,7 +60,7 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
     help="Table to write instead of the tables named in the specs.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the changes without writing them.")
-@reading_options
+@given.reading_options
 @json_option("the picked variants and the changes")
 def command(
     files: tuple[Path, ...],
