@@ -295,7 +295,7 @@ def _shallow(pairs: Iterable[Pair]) -> Iterator[Difference]:
         if first is None or second is None or first.digest == second.digest:
             continue
         try:
-            numbers = tuple(_changes(first.resources, second.resources))
+            numbers = tuple(changes(first.resources, second.resources))
             if first.artifact is None or second.artifact is None:
                 yield Difference(pair, numbers)
                 continue
@@ -306,7 +306,7 @@ def _shallow(pairs: Iterable[Pair]) -> Iterator[Difference]:
             raise
 
 
-def _changes(before: Resources, after: Resources) -> Iterator[Change]:
+def changes(before: Resources, after: Resources) -> Iterator[Change]:
     """Yield the numbers that differ, skipping those that one side does not know."""
     for field, first, second in zip(Resources._fields, before, after, strict=True):
         if first != second and first is not None and second is not None:

@@ -7,20 +7,21 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pallasc.cli import launching
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import print_result, table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.variants import Work
     from pallasc.cli.launching import Chosen
-    from pallasc.compiler.builds.options import Options
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.gpus import Target
 
@@ -37,23 +38,17 @@ if TYPE_CHECKING:
 )
 @launching.launch_options
 @options.selection_options
-@options.build_options(options.together())
+@given.build_options(options.together())
 @options.json_option("the measurements")
 def command(
-    specs: tuple[str, ...],
-    cold: bool,
-    repeats: int,
-    warmup: int,
     flops: str | None,
-    inputs: tuple[str, ...],
-    archive: Path | None,
+    files: dict[str, Path],
     seed: int,
     ordinal: int,
     every: bool,
-    store_root: Path | None,
     as_json: bool,
-    how: Options,
-    selection: options.Selection,
+    work: Work,
+    **timing: Any,
 ) -> int:
     """Measure one variant of each kernel of SPECS on a local GPU.
 
@@ -82,17 +77,16 @@ def command(
                memory_share (fraction of the model's bandwidth; null if it is unknown, or if the
                arrays fit in an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.arguments.variants import parse_inputs
     from pallasc.runtime.device.devices import get_device
     from pallasc.runtime.timing import time_launches
 
-    files = parse_inputs(inputs, archive)
-    request = launching.read_request(specs, store_root, selection, files)
+    cold = timing["cold"]
+    request = launching.read_request(work, files)
     if flops is not None:
         for variant in request.variants:
             parse_flop(flops, dict(variant.params))
     device = get_device(ordinal)
-    chosen = launching.collect(request, device, every=every, how=how)
+    chosen = launching.collect(request, device, every=every)
     launching.check_single(files, chosen)
     model = launching.model_of(device, [own.variant.target for own in chosen])
     limits = None if model is None else limits_of(model)
@@ -102,9 +96,7 @@ def command(
         arrays = launching.make_inputs(signature, seed=seed, files=files, name=own.variant.id)
         with launching.naming(own.variant):
             operands = launching.Operands(signature, arrays, device)
-            times_us = time_launches(
-                own.route, device, operands.pointers, repeats=repeats, warmup=warmup, cold=cold
-            )
+            times_us = time_launches(own.route, device, operands.pointers, **timing)
         flop = None if flops is None else parse_flop(flops, dict(own.variant.params))
         moved = moved_bytes(signature)
         figures = Figures.of(times_us, moved_bytes=moved, flop=flop, limits=limits, cold=cold)
@@ -112,16 +104,14 @@ def command(
     data = {
         "device": launching.device_json(device),
         "limits": None if limits is None else asdict(limits),
-        "cold": cold,
-        "repeats": repeats,
-        "warmup": warmup,
+        **timing,
         "seed": seed,
         "results": [_result_json(row) for row in measured],
     }
     cache = "the L2 cache emptied before each" if cold else "the L2 cache warm"
     driver = launching.device_json(device)["driver"]
     lines = [
-        f"{device}, driver for CUDA {driver}; {repeats:,} launches, {cache}",
+        f"{device}, driver for CUDA {driver}; {timing['repeats']:,} launches, {cache}",
         _table(measured, with_flops=flops is not None),
     ]
     if limits is None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,22 +13,21 @@ from click.core import ParameterSource
 from msgspec.structs import replace
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.variants import open_store, shard_option, take_share
+from pallasc.cli.arguments.variants import Work, shard_option
 from pallasc.cli.output.build_text import failure_lines, print_end, print_notes, result_line
-from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import build_run, built
-from pallasc.cli.output.progress import Reading, store_progress
-from pallasc.cli.output.text import count, echo, first_of
+from pallasc.cli.output.progress import Reading
+from pallasc.cli.output.text import count, echo, error_text, first_of
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
-    from pallasc.cli.output.outcome import Figures, Outcome
+    from pallasc.cli.output.outcome import Outcome
     from pallasc.cli.output.progress import Progress
+    from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.collect import Shard
-    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.compiler.builds.watch import Watch
@@ -72,28 +70,19 @@ class BuildCommand(Command):
 @click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
 @options.fail_on_warning_option
 @options.quiet_option
-@options.json_option("the report")
-@options.junit_option
-@options.annotations_option("problems")
-@options.selecting
-@options.build_options()
+@options.report_options("problems")
+@given.build_options()
 def command(
-    specs: tuple[str, ...],
-    selection: options.Selection,
-    store_root: Path | None,
     lock: Path | None,
     baseline: Path | None,
     shard: Shard | None,
-    annotations: str | None,
-    junit: Path | None,
+    outputs: Outputs,
     reproduce: int | None,
-    as_json: bool,
-    quiet: bool,
     dry_run: bool,
     watch: bool,
     frozen: bool,
     locked: bool,
-    how: Options,
+    work: Work,
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
 
@@ -144,7 +133,6 @@ def command(
       error        why nothing was built, for example a mistake in a spec
     Fields that do not apply to a variant are null or empty.
     """
-    from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import load_baseline
 
@@ -153,27 +141,22 @@ def command(
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     if watch:
         refuse_unwatchable(click.get_current_context())
-    outputs = Outputs(as_json, junit, annotations)
-    opening = partial(open_store, store_root)
     with outputs.reporting_errors():
-        how = replace(how, compile=not dry_run, frozen=frozen)
+        how = replace(work.how, compile=not dry_run, frozen=frozen)
         if watch:
-            return _watch(specs, selection, baseline, how, opening, quiet=quiet)
+            return _watch(work, baseline)
         if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
-        store = opening()
-        reproduction = None
-        with store_progress(store, quiet=quiet) as progress:
-            reading = Reading(progress, keep_going=how.keep_going)
-            reader = reading.reader(store, how, frozen=frozen)
-            variants = reader.select(specs, selection.targets, selection.expression).variants
-            share = take_share(shard, variants, lock, progress.mention)
-            variants = share.variants if share else variants
+        store, quiet, reproduction = work.store, work.quiet, None
+        with work.progress(hits=True) as progress:
+            variants, share = work.select_share(
+                progress, shard, lock, keep_going=how.keep_going, frozen=frozen
+            )
             how = replace(how, baseline=load_baseline(baseline, variants))
             report = build(variants, store=store, options=how, on_event=progress)
-            report = replace(report, errors=tuple(reading.errors))
+            report = replace(report, errors=tuple(work.errors))
             if reproduce and not report.exit_code:
                 from pallasc.compiler.builds.reproduce import reproduce as compile_twice
                 from pallasc.compiler.builds.reproduce import with_reproduction
@@ -188,24 +171,9 @@ def command(
         if reproduction is not None:
             _print_reproduction(reproduction, report, quiet=quiet)
         print_end(report, store, progress.screen, quiet=quiet)
-        outputs.write_build(report, reproduction, share)
+        if outputs.is_requested:
+            outputs.write(build_run(report, share=share), reproduction)
     return report.exit_code
-
-
-def _watch(
-    specs: tuple[str, ...],
-    selection: options.Selection,
-    baseline: Path | None,
-    options: Options,
-    opening: Callable[[], Store],
-    *,
-    quiet: bool,
-) -> int:
-    from pallasc.compiler.builds.watch import Watch
-
-    here = replace(options, executor=None)
-    with Watch(specs, here, selection.targets, selection.expression, baseline=baseline) as watch:
-        return watch_builds(watch, opening, quiet=quiet)
 
 
 def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
@@ -255,7 +223,7 @@ class Before:
         """Record a build. A variant that failed keeps its earlier outcome."""
         kernels: dict[object, list[str]] = {}
         for outcome in build_run(report).outcomes:
-            if outcome.figures is not None:
+            if outcome.artifact is not None:
                 # A hit on the same artifact keeps the time of its compilation.
                 same = None if self.is_other(outcome) else self._of(outcome)
                 self._by_id[outcome.id] = same or outcome
@@ -264,34 +232,33 @@ class Before:
 
     def is_other(self, outcome: Outcome) -> bool:
         """Return True if the artifact of an outcome has changed."""
-        earlier, now = self._of(outcome), outcome.figures
+        earlier, now = self._of(outcome), outcome.artifact
         if now is None:
             return False
-        return earlier is None or earlier.figures is None or earlier.figures.digest != now.digest
+        return earlier is None or earlier.artifact is None or earlier.artifact.digest != now.digest
 
     def line(self, outcome: Outcome) -> str:
         """Return the line of an outcome, compared with the earlier one if there is any.
 
-        For example `compiled  add@h100-sxm  0.3 s, 24 → 32 registers, 9,512 bytes (worse:
-        registers)`.
+        For example `compiled  add@h100-sxm  0.3 s, 24 → 32 registers (worse)`.
         """
+        from pallasc.analysis.compare import changes
+        from pallasc.specs.resources import WORDS
+
         earlier, result = self._of(outcome), outcome.result
-        before, now = earlier and earlier.figures, outcome.figures
+        before, now = earlier and earlier.resources, outcome.resources
         if earlier is None or before is None or now is None:
             return result_line(outcome)
         if result is not None and result.explanation is not None:
             return result_line(outcome)
         facts = [
-            _seconds(outcome, earlier),
-            _both(before.registers, now.registers, "registers"),
-            f"spills {_both(before.spill_bytes, now.spill_bytes, 'bytes')}"
-            if before.spill_bytes or now.spill_bytes
-            else "",
-            _both(before.cubin_bytes, now.cubin_bytes, "bytes"),
-            *outcome.notes,
+            f"{each.before:,} → {each.after:,} {WORDS[each.field]} ({each.verdict})"
+            for each in changes(before, now)
         ]
+        if not facts:
+            facts = ["other code, same figures" if self.is_other(outcome) else "unchanged"]
         head = f"{outcome.status:<8}  {one_line(outcome.id)}"
-        return f"{head}  {', '.join(filter(None, facts))} ({verdict(before, now)})"
+        return f"{head}  {', '.join([*_seconds(outcome, earlier), *facts, *outcome.notes])}"
 
     def _of(self, outcome: Outcome) -> Outcome | None:
         """Return the earlier outcome; a kernel's only variant may have a new id since then."""
@@ -303,96 +270,69 @@ def _kernel(outcome: Outcome) -> object:
     return outcome.suite, outcome.result and outcome.result.variant.target.name
 
 
-def verdict(before: Figures, now: Figures) -> str:
-    """Return the effect of an edit: `unchanged`, `better: registers; worse: size`."""
-    if before.digest == now.digest:
-        return "unchanged"
-    signs = {
-        "registers": now.registers - before.registers,
-        "spills": now.spill_bytes - before.spill_bytes,
-        "size": now.cubin_bytes - before.cubin_bytes,
-    }
-    better = ", ".join(name for name, by in signs.items() if by < 0)
-    worse = ", ".join(name for name, by in signs.items() if by > 0)
-    told = [f"{name}: {what}" for name, what in (("better", better), ("worse", worse)) if what]
-    return "; ".join(told) or "other code, same figures"
-
-
-def _seconds(outcome: Outcome, before: Outcome) -> str:
+def _seconds(outcome: Outcome, before: Outcome) -> list[str]:
     """Return the time of this build, and of the earlier one if both compiled the variant."""
     if outcome.status == "compiled" and before.status == "compiled":
-        return f"{before.seconds:.2f} → {outcome.seconds:.2f} s"
-    return f"{outcome.seconds:.2f} s" if outcome.status in ("compiled", "lowered") else ""
+        return [f"{before.seconds:.2f} → {outcome.seconds:.2f} s"]
+    return [f"{outcome.seconds:.2f} s"] if outcome.status in ("compiled", "lowered") else []
 
 
-def _both(before: int, now: int, unit: str) -> str:
-    return f"{now:,} {unit}" if before == now else f"{before:,} → {now:,} {unit}"
-
-
-def watch_builds(watch: Watch, open_store: Callable[[], Store], *, quiet: bool) -> int:
+def _watch(work: Work, baseline: Path | None) -> int:
     """Build after each change until a signal; return the exit code of the interrupted build.
-
-    Args:
-        watch: the specs to build and watch.
-        open_store: opens the store for one build.
-        quiet: print only errors.
 
     Raises:
         PallascError: the first build cannot start, and the reason is not a mistake in a spec.
     """
-    before = Before()
-    report = _first(watch, open_store(), before, quiet=quiet)
-    if not quiet:
-        echo(f"watching {count(len(watch.files), 'file')}; Ctrl-C ends", err=True)
-    while report is None or not report.interrupted:
-        report = _next(watch, watch.files.wait(), open_store(), before, quiet=quiet)
+    from pallasc.compiler.builds.watch import Watch
+
+    here, selection, before = replace(work.how, executor=None), work.selection, Before()
+    targets, expression = selection.targets, selection.expression
+    with Watch(work.specs, here, targets, expression, baseline=baseline) as watch:
+        report = _build(watch, work, before)
+        if not work.quiet:
+            echo(f"watching {count(len(watch.files), 'file')}; Ctrl-C ends", err=True)
+        while report is None or not report.interrupted:
+            changed = watch.files.wait()
+            del work.store  # opened again for each build, as it may have been removed
+            report = _build(watch, work, before, changed)
     return report.exit_code
 
 
-def _first(watch: Watch, store: Store, before: Before, *, quiet: bool) -> Report | None:
-    """Run the first build; None if a spec has a mistake, which the user may fix."""
-    is_missing = not all(map(os.path.exists, watch.paths))
-    with store_progress(store, quiet=quiet) as progress:
+def _build(watch: Watch, work: Work, before: Before, changed: Sequence[Path] = ()) -> Report | None:
+    """Build once; None if the build cannot start, which another change may fix.
+
+    Args:
+        watch: the specs to build.
+        work: the store.
+        before: outcomes of the last build.
+        changed: changed files, none for the first build.
+    """
+    is_first, store = not changed, work.store
+    is_missing = is_first and not all(map(os.path.exists, watch.paths))
+    with work.progress(hits=is_first, line=None if is_first else before.line) as progress:
+        if not is_first:
+            progress.mention(f"{first_of(sorted({file.name for file in changed}), 3)} changed")
+        reading = Reading(progress, work.errors if watch.options.keep_going else None)
         try:
-            report = _build(watch, store, progress)
-        except SpecError as error:
-            if is_missing:
+            report = watch.build(
+                store, on_event=progress, on_tick=reading.tick, broken=reading.broken
+            )
+        except PallascError as error:
+            if is_first and (is_missing or not isinstance(error, SpecError)):
                 raise
             progress.say(f"error: {error_text(error)}")
             return None
-    print_end(report, store, progress.screen, quiet=quiet)
-    _prepare(watch, report, store, before)
-    return report
-
-
-def _next(
-    watch: Watch, changed: Sequence[Path], store: Store, before: Before, *, quiet: bool
-) -> Report | None:
-    """Build after a change; None if the build cannot start, which another change may fix."""
-    with store_progress(store, hits=False, quiet=quiet, line=before.line) as progress:
-        progress.mention(f"{_named(changed)} changed")
-        try:
-            report = _build(watch, store, progress)
-        except PallascError as error:
-            progress.say(f"error: {error_text(error)}")
-            return None
-        _tell_hits(report, before, progress)
-    print_notes(report, store)
-    _prepare(watch, report, store, before)
-    return report
-
-
-def _prepare(watch: Watch, report: Report, store: Store, before: Before) -> None:
-    """Record a build's figures, and prepare the next build."""
+        if not is_first:
+            _tell_hits(report, before, progress)
+    if is_first:
+        print_end(report, store, progress.screen, quiet=work.quiet)
+    else:
+        print_notes(report, store)
     before.note(report)
     if not report.interrupted:
         with suppress(PallascError):  # the next build reports the error
             watch.get_ready(report, store)
-
-
-def _build(watch: Watch, store: Store, progress: Progress) -> Report:
-    reading = Reading(progress, keep_going=watch.options.keep_going)
-    return watch.build(store, on_event=progress, on_tick=reading.tick, broken=reading.broken)
+    return report
 
 
 def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
@@ -403,8 +343,3 @@ def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
         progress.mention(before.line(hit))
     if len(hits) == len(report.results) and not changed:
         progress.mention(f"{count(len(hits), 'variant')}: nothing to compile, no changes")
-
-
-def _named(files: Sequence[Path]) -> str:
-    """Return `kernels.py, spec.yaml and 2 more`."""
-    return first_of(sorted({file.name for file in files}), 3)

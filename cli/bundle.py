@@ -14,14 +14,14 @@ import click
 
 from pallasc.cli import bundle_verify
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
-from pallasc.cli.output.text import count, echo, first_of, json_text, print_result
+from pallasc.cli.output.text import count, echo, fields, first_of, json_text, print_result
 from pallasc.errors import CorruptError, PallascError, SpecError
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
-    from pallasc.compiler.builds.bundling import BundleResult, FindLines, Source, SplitBy
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Work
+    from pallasc.compiler.builds.bundling import BundleResult, FindLines, Source
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry, Provenance
@@ -83,26 +83,17 @@ bundle_option = options.output_option(
 )
 @options.frozen_options
 @options.selection_options
-@options.build_options()
 @options.fail_on_warning_option
 @options.quiet_option
+@given.build_options()
 @options.json_option("the written bundles")
 def create_command(
-    specs: tuple[str, ...],
     output: Path,
     frozen: bool,
-    selection: options.Selection,
-    store_root: Path | None,
-    quiet: bool,
     as_json: bool,
-    split_by: SplitBy | None,
-    keep_debug: bool,
-    keep_ptx: bool,
     lines: bool,
-    level: int,
-    lock: Path | None,
-    locked: bool,
-    how: Options,
+    work: Work,
+    **packing: Any,
 ) -> int:
     """Write the variants of SPECS to a bundle.
 
@@ -125,50 +116,41 @@ def create_command(
                   variants (their ids)
       provenance  list, each with: builder, toolchain, specs, commit, dirty, changed
     """
-    from pallasc.cli.arguments.variants import open_store
     from pallasc.cli.output.build_text import print_remarks
-    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
 
-    store = open_store(store_root)
-    with store_progress(store, hits=False, quiet=quiet) as progress:
-        reader = Reading(progress, keep_going=False).reader(store, how, frozen=frozen)
+    with work.progress() as progress:
         source: Source = "frozen" if frozen else "compile"
         made = make_bundle(
-            reader.select(specs, **selection._asdict()),
+            work.select(progress, frozen=frozen),
             output,
-            store=store,
+            store=work.store,
             options=BundleOptions(
                 source=source,
-                lock=lock,
-                locked=locked,
-                split_by=split_by,
-                keep_debug=keep_debug,
-                keep_ptx=keep_ptx,
-                level=level,
-                lines=_finder(store, how, progress.mention) if lines else None,
-                build=how,
+                lines=_finder(work, progress.mention) if lines else None,
+                build=work.how,
+                **packing,
             ),
             on_event=progress,
         )
-    print_remarks(made.report, store, progress.screen, quiet=quiet)
+    print_remarks(made.report, work.store, progress.screen, quiet=work.quiet)
     if made.report.exit_code:
         echo(f"{output} is not written.", err=True)
         return made.report.exit_code
-    _tell(made, quiet=quiet)
+    _tell(made, quiet=work.quiet)
     if as_json:
         echo(json_text(_created_json(made)))
     return 0
 
 
-def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
+def _finder(work: Work, say: Callable[[str], None]) -> FindLines:
     """Return a function that finds the source lines of all variants of a build, or raises."""
     from pallasc.cli.output.source_text import found_lines
     from pallasc.specs.artifacts.source_lines import to_json
 
     def find(results: Sequence[VariantResult]) -> list[bytes]:
         records = []
-        for lines in found_lines(results, store, options, say).values():
+        for lines in found_lines(results, work.store, work.how, say).values():
             if isinstance(lines, PallascError):
                 raise lines
             records.append(to_json(lines))
@@ -191,11 +173,9 @@ def _created_json(made: BundleResult) -> dict[str, object]:
     return {
         "bundles": [
             {
+                **fields(bundle, "target", "digest", "variants"),
                 "file": str(bundle.path),
-                "target": bundle.target,
                 "bytes": bundle.size,
-                "digest": bundle.digest,
-                "variants": list(bundle.variants),
             }
             for bundle in made.bundles
         ],
@@ -382,16 +362,12 @@ def export_command(
     if as_json:
         listed = [
             {
-                "name": kernel.name,
-                "function": kernel.function,
-                "left_out": kernel.left_out,
+                **fields(kernel, "name", "function", "left_out"),
                 "variants": [
                     {
-                        "id": own.entry.id,
-                        "arch": own.entry.arch,
-                        "file": own.file,
+                        **fields(own.entry, "id", "arch"),
+                        **fields(own, "file", "chosen_by"),
                         "bytes": own.size,
-                        "chosen_by": own.chosen_by,
                     }
                     for own in kernel.variants
                 ],
@@ -507,9 +483,8 @@ def _bundle_json(bundle: Bundle) -> dict[str, Any]:
 
     return {
         "format": f"{MAJOR}.{bundle.reader.head.minor}",
+        **fields(bundle, "digest", "root"),
         "bytes": bundle.size,
-        "digest": bundle.digest,
-        "root": bundle.root,
         "codec": dict(bundle.codec),
         "signatures": [signature.key_id for signature in bundle.signatures],
         "kernels": Counter(entry.name for entry in bundle.entries()),

@@ -14,7 +14,15 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.output.text import count, echo, json_text, print_result, refusing, table
+from pallasc.cli.output.text import (
+    count,
+    echo,
+    fields,
+    json_text,
+    print_result,
+    refusing,
+    table,
+)
 from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
@@ -164,10 +172,7 @@ def verify_command(
         "signed": [str(key) for key in signers],
         "lock": str(lock) if lock else None,
         "totals": totals,
-        "findings": [
-            {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}
-            for f in findings
-        ],
+        "findings": [fields(f, "severity", "kind", "subject", "message") for f in findings],
     }
     words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
     content = f"{count(number, 'variant')}, content {digest[:12]}"

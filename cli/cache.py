@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ from pallasc.cache.format import size
 from pallasc.cli import transfer
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command, Group
-from pallasc.cli.arguments.variants import open_store
-from pallasc.cli.output.text import count, print_result, print_warnings, table
+from pallasc.cli.arguments.variants import open_store, read_existing_lock
+from pallasc.cli.output.text import count, print_result, table
 from pallasc.errors import CorruptError, SpecError, ToolError
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def stats_command(
         ("quarantined", f"{figures.quarantined}"),
         *(("ignored", f"{name}, different version") for name in figures.other_versions),
     ]
-    print_result(data, (f"{label:<12} {value}" for label, value in rows), as_json=as_json)
-    print_warnings(() if as_json else figures.warnings)
+    lines = [f"{label:<12} {value}" for label, value in rows]
+    print_result(data, lines, as_json=as_json, warnings=figures.warnings)
     return 0
 
 
@@ -131,8 +131,8 @@ def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: b
     rows = [{**each._asdict(), "here": each.namespace in here} for each in found]
     url = settings.address.text
     lines = [url, _namespaces(found, time.time())]
-    print_result({"url": url, "namespaces": rows, "faults": faults}, lines, as_json=as_json)
-    print_warnings(() if as_json else tuple(faults or ()))
+    data = {"url": url, "namespaces": rows, "faults": faults}
+    print_result(data, lines, as_json=as_json, warnings=faults or ())
     return CorruptError.exit_code if faults else 0
 
 
@@ -272,30 +272,14 @@ def prune_command(
 
     if everything:
         return _show_pruned(clear(open_store(store_root, readable=True), dry_run=dry_run), as_json)
-    keys, store = _locked(keep), open_store(store_root, readable=True)
-    pruned = prune(store, limits=read_limits(size, age), keep=keys, dry_run=dry_run)
+    try:
+        keys = {own.action for file in keep for own in read_existing_lock(file).variants.values()}
+    except SpecError as error:
+        error.hint = "--keep takes a lock file, such as pallasc.lock."
+        raise
+    store, limits = open_store(store_root, readable=True), read_limits(size, age)
+    pruned = prune(store, limits=limits, keep=frozenset(keys), dry_run=dry_run)
     return _show_pruned(pruned, as_json)
-
-
-def _locked(files: Sequence[Path]) -> frozenset[str]:
-    """Return the action keys in lock files.
-
-    Raises:
-        SpecError: a file does not exist, is damaged, or is not a lock file.
-    """
-    from pallasc.specs.loading.lock import read_lock
-
-    keys: set[str] = set()
-    for file in files:
-        try:
-            lock = read_lock(file)
-        except SpecError as error:
-            error.hint = "--keep takes a lock file, such as pallasc.lock."
-            raise
-        if lock is None:
-            raise SpecError(f"there is no {file}.", hint="--keep takes a lock file.")
-        keys.update(entry.action for entry in lock.variants.values())
-    return frozenset(keys)
 
 
 def _prune_remote(
@@ -327,15 +311,14 @@ def _prune_remote(
         f"kept {count(done.kept_packs, 'pack')}: {done.kept_bytes:,} bytes",
     ]
     data = {"url": settings.address.text, "dry_run": dry_run, **done._asdict()}
-    print_result(data, lines, as_json=as_json)
-    print_warnings(() if as_json else done.unread)
+    print_result(data, lines, as_json=as_json, warnings=done.unread)
     return ToolError.exit_code if done.unread else 0
 
 
 def _show_pruned(pruned: Pruned, as_json: bool) -> int:
     """Print the result of pruning, and return the exit code."""
-    print_result(pruned.to_json(), _pruned_lines(pruned), as_json=as_json)
-    print_warnings(() if as_json else pruned.warnings)
+    lines, warnings = _pruned_lines(pruned), pruned.warnings
+    print_result(pruned.to_json(), lines, as_json=as_json, warnings=warnings)
     return ToolError.exit_code if pruned.warnings else 0
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import (
+    Work,
+    bundle_files,
     input_options,
-    open_store,
+    is_key,
     parse_inputs,
     shard_option,
-    take_share,
 )
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
-    from pallasc.checks.check import Candidate
+    from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.collect import Shard
-    from pallasc.compiler.builds.options import Options as BuildOptions
 
 LEVELS = ("interpreter", "artifact", "all")
 """Values of `--level`; a test compares them with the existing levels."""
@@ -51,31 +50,23 @@ LEVELS = ("interpreter", "artifact", "all")
 )
 @options.selection_options
 @shard_option
-@options.build_options(options.checking_options)
-@options.junit_option
 @options.quiet_option
-@options.file_option(
-    "--sarif",
-    "Write the findings as SARIF 2.1, for code hosts; - for standard output.",
+@given.build_options(options.checking_options)
+@options.report_options(
+    "findings and failures",
+    options.file_option(
+        "--sarif", "Write the findings as SARIF 2.1, for code hosts; - for standard output."
+    ),
 )
-@options.annotations_option("findings and failures")
-@options.json_option("the report")
 def command(
-    specs: tuple[str, ...],
     chosen: tuple[str, ...],
     inputs: tuple[str, ...],
     archive: Path | None,
     seed: int | None,
     schedules: int,
-    junit: Path | None,
-    sarif: Path | None,
-    annotations: str | None,
-    store_root: Path | None,
+    outputs: Outputs,
     shard: Shard | None,
-    quiet: bool,
-    as_json: bool,
-    how: BuildOptions,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Check the variants of SPECS for mistakes, without a GPU.
 
@@ -137,9 +128,8 @@ def command(
     from pallasc.checks.check import check_variants
     from pallasc.checks.levels import Options, chosen_levels
     from pallasc.checks.run import check_built, check_candidates, demands
-    from pallasc.cli.output.check_text import events
-    from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.cli.output.reports import Outputs
+    from pallasc.cli.output.check_text import events, print_report
+    from pallasc.cli.output.outcome import check_run
     from pallasc.compiler.builds.build import build
 
     if len(chosen) > 1:
@@ -147,7 +137,7 @@ def command(
             f"--level is given {len(chosen)} times: name one level, or none for all."
         )
     levels = chosen_levels(chosen[0])
-    outputs = Outputs(as_json, junit, annotations, sarif, levels)
+    outputs = outputs._replace(levels=levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
         checking = Options(
@@ -156,39 +146,25 @@ def command(
             schedules=schedules,
             inputs={name: file.absolute() for name, file in files.items()},
         )
-        store = open_store(store_root)
-        compiled, share = _read_compiled(specs, store, shard, selection), None
-        with store_progress(store, hits=False, quiet=quiet) as progress:
+        if shard is not None and (bundle_files(work.specs) or any(map(is_key, work.specs))):
+            raise click.UsageError("--shard works with specs, not with bundles or action keys.")
+        store, how, compiled, share = work.store, work.how, work.compiled(), None
+        with work.progress() as progress:
             settings: dict[str, Any] = {"store": store, "options": checking, "limits": how}
             settings["events"] = events(progress, silent=outputs.prints_report)
             if compiled is None:
-                reading = Reading(progress, keep_going=True)
-                variants = reading.reader(store, how).select(specs, **selection._asdict()).variants
-                share = take_share(shard, variants, None, progress.mention)
-                variants = share.variants if share else variants
+                variants, share = work.select_share(progress, shard, keep_going=True)
                 check_variants(checking.inputs, (each.for_check() for each in variants))
                 building, needed = demands(variants)
                 built = build(building, store=store, options=how, on_event=progress)
                 progress.end()
-                built = replace(built, errors=tuple(reading.errors))
+                built = replace(built, errors=tuple(work.errors))
                 report = check_built(built, needed, levels, **settings)
             else:
-                report = check_candidates(compiled, levels, **settings)
-        outputs.write_check(report, share, quiet=quiet)
+                found = [each.candidate() for each in compiled]
+                report = check_candidates(found, levels, **settings)
+        run = check_run(report, report.unchecked, share)
+        outputs.write(run)
+        only_totals = outputs.prints_report
+        print_report(run, report, levels, only_totals=only_totals, quiet=work.quiet)
     return report.exit_code
-
-
-def _read_compiled(
-    specs: Sequence[str], store: Store, shard: Shard | None, selection: options.Selection
-) -> list[Candidate] | None:
-    """Return the compiled variants that the arguments name, None if they are specs.
-
-    Raises:
-        SpecError, NotCachedError, click.UsageError: see `read_compiled`.
-    """
-    from pallasc.cli.arguments.variants import bundle_files, is_key, read_compiled
-
-    if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
-        raise click.UsageError("--shard works with specs, not with bundles or action keys.")
-    found = read_compiled(specs, store, selection)
-    return None if found is None else [each.candidate() for each in found]

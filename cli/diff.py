@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.variants import (
     Selectable,
@@ -21,7 +22,7 @@ from pallasc.cli.arguments.variants import (
     select_views,
     stored,
 )
-from pallasc.cli.output.text import count, echo, json_text
+from pallasc.cli.output.text import count, echo, fields, json_text
 from pallasc.errors import SpecError
 from pallasc.specs.resources import WORDS, Resources
 from pallasc.specs.spelling import one_line
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
         KernelDifference,
     )
     from pallasc.analysis.sides import Side, Subject
-    from pallasc.cache.store import Store
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import Report
 
 
@@ -79,19 +79,17 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 )
 @options.json_option("the comparison")
 @options.quiet_option
-@options.build_options()
+@options.selecting
+@given.build_options()
 def command(
     sides: tuple[str, ...],
     base: str | None,
     expressions: tuple[str, ...],
-    targets: tuple[str, ...],
     depth: str,
     tells: bool,
     as_markdown: bool,
     as_json: bool,
-    quiet: bool,
-    store_root: Path | None,
-    how: Options,
+    work: Work,
 ) -> int:
     """Compare the compiled variants of two SIDEs, and show which got better or worse.
 
@@ -145,19 +143,17 @@ def command(
         raise click.UsageError("--json and --markdown cannot be used together.")
     named = _sides(sides, base, expressions)
     with ExitStack() as stack:
-        store = open_store(store_root)
         lines = _DEPTHS.index(depth) >= _DEPTHS.index("lines")
-        opener = Opener(store, how, targets, stack, quiet, lines)
+        opener = Opener(work, stack, lines)
         (first, code), (second, other_code) = (opener.open(*side) for side in named)
-
         comparison = compare(
             first,
             second,
             depth=depth,
             by_parameters=len(sides) == 1 and len(expressions) == 2,
-            add_lines=lambda difference: add_lines(difference, store),
+            add_lines=lambda difference: add_lines(difference, work.store),
         )
-    _print(comparison, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    _print(comparison, as_json=as_json, as_markdown=as_markdown, quiet=work.quiet)
     return code or other_code or int(tells and bool(comparison))
 
 
@@ -202,20 +198,14 @@ class Opener:
     """Opens the sides of a comparison.
 
     Attributes:
-        store: store for built specs, with the artifacts of locks and keys.
-        options: build options.
-        targets: models or architectures that replace the specs' targets, and select variants of
-            other sides.
+        work: store and options for building specs; its targets replace the specs' targets, and
+            select variants of other sides.
         stack: closes resources of sides, such as the files of a revision.
-        quiet: print only errors while specs are built.
         lines: find the source lines of built variants that the store lacks.
     """
 
-    store: Store
-    options: Options
-    targets: tuple[str, ...]
+    work: Work
     stack: ExitStack
-    quiet: bool = False
     lines: bool = False
 
     def open(self, text: str, expression: str | None) -> tuple[Side, int]:
@@ -255,12 +245,12 @@ class Opener:
             lock = read_lock(path)
             if lock is None:
                 raise SpecError(f"there is no {path}.")
-            return sides.lock_side(lock, text, self.store)
+            return sides.lock_side(lock, text, self.work.store)
         if path.is_dir() and Store(path).folder.is_dir():
             return sides.store_side(open_store(path), text)
         if not is_key(text):
             return None
-        variant, artifact, key = stored(text, self.store)
+        variant, artifact, key = stored(text, self.work.store)
         name = variant.name[:12] if variant.name == key else variant.name
         return sides.side_of(
             text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
@@ -276,25 +266,28 @@ class Opener:
             )
             for each in side.variants.values()
         ]
-        chosen = select_views(views, options.Selection(self.targets, expression), side.name)
+        chosen = select_views(views, self._selection(expression), side.name)
         return replace(side, variants={view.id: side.variants[view.id] for view in chosen})
 
     def _build(self, paths: Sequence[str], expression: str | None) -> Report:
-        from pallasc.cli.output.progress import Reading, store_progress
         from pallasc.compiler.builds.build import build
         from pallasc.specs.spec import Budget
 
-        with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
-            reader = Reading(progress, keep_going=False).reader(self.store, self.options)
-            selected = reader.select(paths, self.targets, expression).variants
+        selection = self._selection(expression)
+        work = replace(self.work, specs=tuple(paths), selection=selection)
+        with work.progress() as progress:
+            selected = work.select(progress).variants
             variants = [structs.replace(variant, budget=Budget()) for variant in selected]
-            report = build(variants, store=self.store, options=self.options, on_event=progress)
+            report = build(variants, store=work.store, options=work.how, on_event=progress)
             if self.lines:
                 from pallasc.cli.output.source_text import found_lines
 
                 # The comparison reads them from the store, and reports missing ones.
-                found_lines(report.results, self.store, self.options, progress.mention)
+                found_lines(report.results, work.store, work.how, progress.mention)
             return report
+
+    def _selection(self, expression: str | None) -> options.Selection:
+        return options.Selection(self.work.selection.targets, expression)
 
 
 def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
@@ -444,7 +437,7 @@ def _difference(difference: Difference) -> dict[str, object]:
     def subject(of: Subject | None) -> dict[str, object] | None:
         if of is None:
             return None
-        known = {"id": of.id, "action_key": of.action_key, "digest": of.digest}
+        known = fields(of, "id", "action_key", "digest")
         return {**known, "resources": of.resources._asdict()}
 
     return {
@@ -452,8 +445,7 @@ def _difference(difference: Difference) -> dict[str, object]:
         "second": subject(difference.pair.second),
         "verdict": difference.verdict or None,
         "resources": {
-            each.field: {"before": each.before, "after": each.after, "verdict": each.verdict}
-            for each in difference.numbers
+            each.field: fields(each, "before", "after", "verdict") for each in difference.numbers
         },
         "plan": difference.plan,
         "kernels": [_kernel(kernel) for kernel in difference.kernels],

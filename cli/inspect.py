@@ -11,23 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.output import artifact_text
-from pallasc.cli.output.source_text import (
-    SOURCE_VIEWS,
-    FoundLines,
-    found_lines,
-    held_lines,
-    lines_json,
-    tell_missing,
-)
+from pallasc.cli.output import artifact_text, source_text
+from pallasc.cli.output.source_text import FoundLines
 from pallasc.cli.output.text import count, echo, json_text, write_text
 from pallasc.errors import PallascError
 from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics import KernelMetrics
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.artifacts.source_lines import SourceLines
@@ -49,7 +43,6 @@ NOTHING_PRINTED = "nothing was printed"
 """Shown for a kernel that prints nothing, neither during tracing nor at run time."""
 
 _IN_JSON = {"json", "lines", "resources"}
-_SUFFIXES = {**SUFFIXES, "sass-source": ".sass", "ptx-source": ".ptx"}
 _CHOSEN = "pallasc.cli.inspect.views"
 
 
@@ -94,14 +87,11 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     help="Write to this file; in a folder (exists or ends in /), one file per variant and view.",
 )
 @options.selection_options
-@options.build_options()
+@given.build_options()
 def command(
-    specs: tuple[str, ...],
     source: bool,
     output: str | None,
-    store_root: Path | None,
-    how: Options,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Show the compiled variants of SPECS; without a view option, a summary.
 
@@ -148,33 +138,27 @@ def command(
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of null values)
     """
-    from pallasc.cli.arguments.variants import (
-        build_specs,
-        bundle_files,
-        open_store,
-        read_compiled,
-        report_of,
-    )
+    from pallasc.cli.arguments.variants import bundle_files, report_of
 
     views = chosen_views(click.get_current_context(), source=source)
+    found = "lines" in views or (source and "json" not in views)
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
-    if takes_apart and (bundles := bundle_files(specs)):
-        return _extract(bundles, Path(output or ""), selection)
-    store, found = open_store(store_root), any(view in SOURCE_VIEWS for view in views)
-    compiled = read_compiled(specs, store, selection)
+    if takes_apart and (bundles := bundle_files(work.specs)):
+        return _extract(bundles, Path(output or ""), work.selection)
+    compiled = work.compiled()
     if compiled is not None:
         if _PRINTED in views:
             raise click.UsageError(
                 f"--{_PRINTED} shows the output of tracing, which bundles and artifacts do not "
                 "contain: name the spec."
             )
-        lines = held_lines(compiled, store) if found else {}
-        show(report_of(compiled), views, output, lines)
-        return tell_missing(lines)
-    report = build_specs(specs, selection, store, how)
-    lines = found_lines(report.results, store, how, partial(echo, err=True)) if found else {}
-    show(report, views, output, lines)
-    return report.exit_code or tell_missing(lines)
+        lines = source_text.held_lines(compiled, work.store) if found else {}
+        report = report_of(compiled)
+    else:
+        report, say = work.build(), partial(echo, err=True)
+        lines = source_text.found_lines(report.results, work.store, work.how, say) if found else {}
+    show(report, views, output, lines, source=source)
+    return report.exit_code or source_text.tell_missing(lines)
 
 
 def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection) -> int:
@@ -208,17 +192,19 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
         return views
     if source and not {"sass", "ptx"} & set(views):
         raise click.UsageError("--source needs --sass or --ptx.", ctx)
-    return [f"{view}-source" if source and view in ("sass", "ptx") else view for view in views]
+    return views
 
 
-def show(report: Report, views: list[str], output: str | None, lines: FoundLines) -> None:
+def show(
+    report: Report, views: list[str], output: str | None, lines: FoundLines, *, source: bool
+) -> None:
     """Print or write the views of each variant that has an artifact."""
     shown = [result for result in report.results if result.artifact is not None]
-    document = Document(lines, _metrics(shown) if "resources" in views else {})
+    document = Document(lines, _metrics(shown) if "resources" in views else {}, source)
     if output is not None and is_folder(output):
         # Ids that differ only in characters invalid in file names must not share a file.
         names = artifact_text.safe_names(result.variant.id for result in shown)
-        files = {".json": views} if "json" in views else {_SUFFIXES[v]: [v] for v in views}
+        files = {".json": views} if "json" in views else {SUFFIXES[v]: [v] for v in views}
         for result in shown:
             for suffix, chosen in files.items():
                 path = Path(output, names[result.variant.id] + suffix)
@@ -251,10 +237,12 @@ class Document(NamedTuple):
     Attributes:
         lines: source lines by variant, if known.
         metrics: metrics of launches, if they are shown.
+        source: interleave machine code and PTX with source lines.
     """
 
     lines: FoundLines
     metrics: Metrics
+    source: bool
 
     def text(self, results: list[VariantResult], views: list[str]) -> str:
         """Return the views of variants; if there are several, each has a heading."""
@@ -277,11 +265,12 @@ class Document(NamedTuple):
         return None if isinstance(found, PallascError) else found
 
     def _view(self, result: VariantResult, artifact: Artifact, view: str) -> str:
-        if view in SOURCE_VIEWS:
-            lines = self._lines(result)
-            if lines is None:
-                return f"{_comment(view)} no source lines".strip()
-            return SOURCE_VIEWS[view](artifact, lines)
+        with_lines = view == "lines" or (self.source and view in ("ptx", "sass"))
+        lines = self._lines(result) if with_lines else None
+        if with_lines and lines is None:
+            return f"{_comment(view)} no source lines".strip()
+        if view == "lines" and lines is not None:
+            return source_text.lines_text(artifact, lines)
         if view == _PRINTED:
             return _printed(result, artifact)
         if view == "plan":
@@ -292,7 +281,8 @@ class Document(NamedTuple):
             return "\n\n".join([artifact_text.resources_text(artifact), *parts])
         if view == "summary":
             return artifact_text.summary_text(artifact) + _warnings(result)
-        return (artifact_text.ptx_text if view == "ptx" else artifact_text.sass_text)(artifact)
+        show_code = source_text.ptx_text if view == "ptx" else source_text.sass_text
+        return show_code(artifact, lines)
 
     def _record(
         self, result: VariantResult, artifact: Artifact, *, lines: bool
@@ -305,7 +295,7 @@ class Document(NamedTuple):
         }
         if lines:
             known = self._lines(result)
-            record["lines"] = None if known is None else lines_json(artifact, known)
+            record["lines"] = None if known is None else source_text.lines_json(artifact, known)
         if self.metrics:
             from pallasc.analysis.metrics import metrics_json
 
@@ -315,7 +305,7 @@ class Document(NamedTuple):
 
 def _comment(view: str) -> str:
     """Return the comment prefix of a view, "" if it has none."""
-    return "//" if view.startswith(("ptx", "sass")) else ""
+    return "//" if view in ("ptx", "sass") else ""
 
 
 def _warnings(result: VariantResult) -> str:

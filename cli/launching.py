@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.options import count_option, together
-from pallasc.cli.arguments.variants import build_variants, input_options, open_store
+from pallasc.cli.arguments.options import count_option, packed, together
+from pallasc.cli.arguments.variants import (
+    Work,
+    bundle_files,
+    input_options,
+    parse_inputs,
+    read_bundled,
+)
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, DeviceError, SelectionError, SpecError
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
-    from pallasc.checks.levels import Subject
-    from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.arrays import Comparison
-    from pallasc.compiler.builds.options import Options
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
@@ -40,38 +42,34 @@ class Request:
     Attributes:
         variants: all variants, for any target.
         artifacts: artifacts of the variants, in the same order; empty for specs.
-        store: store for the artifacts of specs; None for bundles.
+        work: builds the variants of specs.
     """
 
     variants: list[Variant]
     artifacts: list[Artifact]
-    store: Store | None
+    work: Work
 
-    def compiled(self, variants: Sequence[Variant], how: Options) -> list[tuple[Variant, Artifact]]:
+    def compiled(self, variants: Sequence[Variant]) -> list[tuple[Variant, Artifact]]:
         """Return some of the variants with their artifacts; variants of specs are built.
 
         Raises:
             click.exceptions.Exit: a build failed.
-            PallascError: see `build_variants`.
+            PallascError: see `Work.build`.
         """
-        if self.store is None:
+        if self.artifacts:
             made = {id(v): a for v, a in zip(self.variants, self.artifacts, strict=True)}
             return [(variant, made[id(variant)]) for variant in variants]
-        report = build_variants(variants, self.store, how)
+        report = self.work.build(variants)
         if report.exit_code:
             raise click.exceptions.Exit(report.exit_code)
         return [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
 
 
-def read_request(
-    specs: Sequence[str], store_root: Path | None, selection: Selection, files: Mapping[str, Path]
-) -> Request:
+def read_request(work: Work, files: Mapping[str, Path]) -> Request:
     """Return the variants of specs or bundles to launch, and check that the input files exist.
 
     Args:
-        specs: files and folders of specs, or bundles.
-        store_root: folder of the store; not used for bundles.
-        selection: selects variants.
+        work: names the specs or bundles.
         files: input files by array path.
 
     Raises:
@@ -81,15 +79,10 @@ def read_request(
     for file in files.values():
         with refusing(file, doing="read"):
             file.stat()
-    from pallasc.cli.arguments.variants import bundle_files, read_bundled
-    from pallasc.compiler.builds.collect import SpecReader
-
-    if bundles := bundle_files(specs):
-        found = read_bundled(bundles, selection)
-        return Request([each.variant for each in found], [each.artifact for each in found], None)
-    store = open_store(store_root)
-    variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
-    return Request(list(variants), [], store)
+    if bundles := bundle_files(work.specs):
+        found = read_bundled(bundles, work.selection)
+        return Request([each.variant for each in found], [each.artifact for each in found], work)
+    return Request(list(work.select().variants), [], work)
 
 
 @dataclass(slots=True)
@@ -247,9 +240,7 @@ def device_json(device: Device) -> dict[str, object]:
     }
 
 
-def collect_emulated(
-    request: Request, *, every: bool, how: Options
-) -> tuple[list[Chosen], Execute]:
+def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Execute]:
     """Return the variants to emulate, and the function that emulates one.
 
     Of variants that differ only in their target, the first is emulated.
@@ -258,7 +249,7 @@ def collect_emulated(
         click.exceptions.Exit: a build failed.
         PallascError: compiling failed, or a requirement is missing.
     """
-    from pallasc.checks.emulate import check_installed, subjects_of
+    from pallasc.checks.emulate import check_installed, emulate, fault_error, subjects_of
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
 
@@ -268,38 +259,26 @@ def collect_emulated(
     for points in grouped(variants, lambda variant: variant.name):
         if len(points) > 1 and not every:
             raise several(points, "emulated")
-    pairs = request.compiled(variants, how)
-    subjects = subjects_of(pairs, store=request.store, limits=how)
+    pairs = request.compiled(variants)
+    # The artifacts of bundles are not in a store.
+    store, how = None if request.artifacts else request.work.store, request.work.how
+    subjects = subjects_of(pairs, store=store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
 
     def execute(chosen: Chosen, inputs: list[Value]) -> list[Value]:
         subject = by_key[chosen.artifact.digest, chosen.variant.id]
-        return _emulate(chosen, inputs, subject, request.store, how)
+        emulated = emulate(subject, [value.data for value in inputs], store=store, limits=how)
+        if emulated.printed:
+            # stdout is reserved for the results, which may be JSON.
+            echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
+        if emulated.fault is not None:
+            raise fault_error(subject, emulated.fault)
+        count = chosen.artifact.plan.device_count
+        outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
+        return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
 
     routes = [Route([Candidate(v.name, dict(v.params), artifact)]) for v, artifact in pairs]
     return [Chosen(*pair, route) for pair, route in zip(pairs, routes, strict=True)], execute
-
-
-def _emulate(
-    chosen: Chosen, inputs: list[Value], subject: Subject, store: Store | None, limits: Options
-) -> list[Value]:
-    """Emulate a variant, and print its output to stderr.
-
-    Raises:
-        CheckError: a kernel failed: an out-of-bounds access, a deadlock, an assertion.
-        CompileError: a kernel has an unknown instruction, or was stopped at a limit.
-    """
-    from pallasc.checks.emulate import emulate, fault_error
-
-    emulated = emulate(subject, [value.data for value in inputs], store=store, limits=limits)
-    if emulated.printed:
-        # stdout is reserved for the results, which may be JSON.
-        echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
-    if emulated.fault is not None:
-        raise fault_error(subject, emulated.fault)
-    count = chosen.artifact.plan.device_count
-    outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
-    return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
 
 
 _MOST_LISTED = 20
@@ -322,7 +301,9 @@ launch_options = together(
         help="Seed of the random inputs.",
     ),
     input_options,
+    packed("files", parse_inputs, ("inputs", "archive")),
 )
+"""Options of `run` and `bench`, which receive the input files as `files`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +408,7 @@ def _listed(rows: Sequence[str]) -> str:
     return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
 
 
-def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen]:
+def collect(request: Request, device: Device, *, every: bool) -> list[Chosen]:
     """Return the variants to launch on a device, compiled; of each point the one that suits best.
 
     Raises:
@@ -439,7 +420,7 @@ def collect(request: Request, device: Device, *, every: bool, how: Options) -> l
     from pallasc.runtime.matching.selection import select
 
     points: dict[object, dict[Candidate, Variant]] = {}
-    for variant, artifact in request.compiled(fitting(request.variants, device, every=every), how):
+    for variant, artifact in request.compiled(fitting(request.variants, device, every=every)):
         candidate = Candidate(variant.name, dict(variant.params), artifact)
         points.setdefault((variant.name, variant.params), {})[candidate] = variant
     best = [(candidates, select(list(candidates), device)) for candidates in points.values()]

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.output.text import count, echo, json_text, print_result, table
+from pallasc.cli.output.text import count, echo, fields, json_text, print_result, table
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.variants import Work
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
     from pallasc.specs.gpus import Target
@@ -24,16 +26,9 @@ if TYPE_CHECKING:
 @click.command("list", cls=Command, short_help="List the variants of specs or bundles.")
 @options.specs_argument()
 @options.selection_options
-@options.reading_options
-@options.store_option
+@given.reading_options
 @options.json_option("the variants")
-def command(
-    specs: tuple[str, ...],
-    store_root: Path | None,
-    as_json: bool,
-    selection: options.Selection,
-    **limits: Unpack[options.ProcessLimits],
-) -> None:
+def command(work: Work, as_json: bool) -> None:
     """List the variants of SPECS: one for each point of the matrix and each target.
 
     SPECS are specs or bundles. For bundles, the table shows the size and digest of each variant.
@@ -54,14 +49,12 @@ def command(
     (compressed), vmap (the kernel for a batch, null if the spec has none), tune (selects the cases
     in which a tuned kernel uses this variant, null if it is not tuned)
     """
-    from pallasc.cli.arguments.variants import bundle_files, open_store
-    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.cli.arguments.variants import bundle_files
 
-    if bundles := bundle_files(specs):
-        list_bundles(bundles, selection, as_json=as_json)
+    if bundles := bundle_files(work.specs):
+        list_bundles(bundles, work.selection, as_json=as_json)
         return
-    reader = SpecReader(store=open_store(store_root), **limits)
-    variants = reader.select(specs, **selection._asdict()).variants
+    variants = work.select().variants
     if as_json:
         echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
         return
@@ -125,17 +118,12 @@ def _order(entry: Entry) -> tuple[object, ...]:
 def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
     """Return the `--json` object of a variant."""
     return {
-        "id": entry.id,
-        "name": entry.name,
+        **fields(entry, "id", "name", "target", "arch", "digest", "vmap"),
         "params": dict(entry.params),
-        "target": entry.target,
-        "arch": entry.arch,
         "inputs": [str(array) for array in entry.inputs],
         "outputs": [str(array) for array in entry.outputs],
         "minimum_driver": dict(entry.minimum_driver),
-        "digest": entry.digest,
         "bytes": stored_bytes(bundle, entry),
-        "vmap": entry.vmap,
         "tune": None if entry.tuning is None else entry.tuning.to_json(),
     }
 
@@ -147,13 +135,11 @@ def variant_json(variant: Variant) -> dict[str, object]:
 
     return {
         **variant_facts(variant),
+        **fields(variant, "entry", "static", "reference"),
         "arch": variant.target.arch,
-        "entry": variant.entry,
         "args": plain_args(variant.args),
         "arrays": {path: str(array) for path, array in variant.arrays()},
-        "static": variant.static,
         "mesh": dict(variant.mesh),
-        "reference": variant.reference,
         "file": variant.location.file,
         "line": variant.location.line or None,
     }

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import echo, json_text
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Work
     from pallasc.specs.loading.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
@@ -27,19 +27,15 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
 @options.lock_option("Path of the lock file")
 @options.selection_options
-@options.build_options()
 @options.fail_on_warning_option
 @options.quiet_option
+@given.build_options()
 @options.json_option("the differences")
 def command(
-    specs: tuple[str, ...],
     update: bool,
     lock: Path | None,
-    store_root: Path | None,
-    quiet: bool,
     as_json: bool,
-    how: Options,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Compare the variants of SPECS with the lock file, or update the file with --update.
 
@@ -73,17 +69,13 @@ def command(
                  before and after (each with action, artifact, and request, or null)
       tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
-    from pallasc.cli.arguments.variants import open_store, read_variants
     from pallasc.specs.loading.lock import LOCK_FILE, update_command
 
-    store = open_store(store_root)
-    variants = read_variants(specs, selection, store, how, quiet=quiet)
-    path = lock or LOCK_FILE
+    path, quiet, selection = lock or LOCK_FILE, work.quiet, work.selection
+    with work.progress() as progress:
+        variants = work.select(progress).variants
     whole = not selection.targets and selection.expression is None
-    if update:
-        code, found = _update(variants, path, store, how, whole=whole, quiet=quiet)
-    else:
-        code, found = _check(variants, path, store, how, whole=whole)
+    code, found = (_update if update else _check)(variants, path, work, whole=whole)
     if found is None:
         return code
     kinds = [change.kind for change in found.changes]
@@ -118,7 +110,7 @@ class _Found(NamedTuple):
 
 
 def _check(
-    variants: Sequence[Variant], path: Path, store: Store, how: Options, *, whole: bool
+    variants: Sequence[Variant], path: Path, work: Work, *, whole: bool
 ) -> tuple[int, _Found]:
     """Compare with the lock file; return the exit code and the differences.
 
@@ -129,7 +121,8 @@ def _check(
     from pallasc.compiler.builds.relock import check_lock
 
     lock = read_existing_lock(path)
-    checked = check_lock(variants, path, lock, whole=whole, store=store, ptxas=how.ptxas)
+    ptxas = work.how.ptxas
+    checked = check_lock(variants, path, lock, whole=whole, store=work.store, ptxas=ptxas)
     for note in checked.notes:
         echo(f"warning: {note}", err=True)
     differs = checked.changes or checked.tables
@@ -137,26 +130,20 @@ def _check(
 
 
 def _update(
-    variants: Sequence[Variant],
-    path: Path,
-    store: Store,
-    how: Options,
-    *,
-    whole: bool,
-    quiet: bool,
+    variants: Sequence[Variant], path: Path, work: Work, *, whole: bool
 ) -> tuple[int, _Found | None]:
     """Update the lock file; return the exit code and changes, None if the build is incomplete."""
     from pallasc.cli.output.build_text import print_remarks
-    from pallasc.cli.output.progress import store_progress
     from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.loading.lock import read_lock, write_lock
 
     old = read_lock(path)
-    with store_progress(store, hits=False, quiet=quiet) as progress:
+    own: dict[str, Any] = {"file": path, "whole": whole}
+    with work.progress() as progress:
         updated = update_lock(
-            variants, old, file=path, whole=whole, store=store, options=how, on_event=progress
+            variants, old, store=work.store, options=work.how, on_event=progress, **own
         )
-    print_remarks(updated.report, store, progress.screen, quiet=quiet)
+    print_remarks(updated.report, work.store, progress.screen, quiet=work.quiet)
     if not updated.complete:
         echo(f"{path} is unchanged.", err=True)
         return updated.report.exit_code, None
@@ -179,9 +166,9 @@ def _summarize(path: Path, found: _Found, totals: Mapping[str, int]) -> None:
 
 def _change_json(change: Change) -> dict[str, object]:
     return {
+        "reason": change.reason,
         "id": change.variant,
         "change": change.kind,
-        "before": change.before._asdict() if change.before else None,
-        "after": change.after._asdict() if change.after else None,
-        "reason": change.reason,
+        "before": change.before and change.before._asdict(),
+        "after": change.after and change.after._asdict(),
     }

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
     from pallasc.checks.run import Report as CheckReport
-    from pallasc.cli.arguments.variants import Compiled
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Compiled, Work
     from pallasc.compiler.builds.report import Report
 
 
@@ -37,18 +36,14 @@ if TYPE_CHECKING:
     help="Include date, machine, and build time. Without, the same inputs give the same bytes.",
 )
 @options.selection_options
-@options.build_options()
 @options.quiet_option
+@given.build_options()
 def command(
-    specs: tuple[str, ...],
     output: Path,
     baseline: str | None,
     title: str,
     timings: bool,
-    store_root: Path | None,
-    how: Options,
-    quiet: bool,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Write an HTML report about the variants of SPECS.
 
@@ -72,45 +67,37 @@ def command(
     The report includes variants that fail to compile. The exit code is the same as for
     `pallasc build`.
     """
-    from pallasc.cli.arguments.variants import build_specs, open_store, read_compiled, report_of
+    from pallasc.cli.arguments.variants import report_of
     from pallasc.cli.diff import Opener
     from pallasc.reports.page import make_report, require_packages
     from pallasc.specs.user_files import replace_file
 
     require_packages()
-    store = open_store(store_root)
-    compiled = read_compiled(specs, store, selection)
-    if compiled is None:
-        report = build_specs(specs, selection, store, how, quiet=quiet)
-    else:
-        report = report_of(compiled)
-    checked = _stored_checks(report, compiled, store, how)
+    store, compiled = work.store, work.compiled()
+    report = work.build() if compiled is None else report_of(compiled)
+    checked = _stored_checks(report, compiled, work)
     with ExitStack() as stack:
         before = None
         if baseline is not None:
-            opener = Opener(store, how, selection.targets, stack, quiet)
-            before, _ = opener.open(baseline, selection.expression)
+            before, _ = Opener(work, stack).open(baseline, work.selection.expression)
         page = make_report(
             report, store, checked=checked, baseline=before, title=title, timing=timings
         )
     data = page.encode("utf-8", "replace")
     replace_file(output, data)
-    if not quiet:
+    if not work.quiet:
         shown = count(len(report.results), "variant")
         echo(f"wrote {output}: {shown}, {len(data):,} bytes", err=True)
     return report.exit_code
 
 
-def _stored_checks(
-    report: Report, compiled: Sequence[Compiled] | None, store: Store, how: Options
-) -> CheckReport:
+def _stored_checks(report: Report, compiled: Sequence[Compiled] | None, work: Work) -> CheckReport:
     """Return the stored results of checks, without compiling or checking anything.
 
     Args:
         report: all variants.
         compiled: variants of bundles and keys, None for specs.
-        store: contains the results.
-        how: limits.
+        work: store with the results, and limits.
     """
     from msgspec.structs import replace
 
@@ -119,14 +106,12 @@ def _stored_checks(
     from pallasc.checks.run import check_built, check_candidates, demands
     from pallasc.compiler.builds.build import build
 
-    levels, checking = tuple(LEVELS.values()), CheckOptions()
+    levels, own = tuple(LEVELS.values()), {"store": work.store, "limits": work.how}
+    settings: dict[str, Any] = {**own, "options": CheckOptions(), "only_stored": True}
     if compiled is not None:
         found = [each.candidate() for each in compiled]
-        return check_candidates(
-            found, levels, store=store, options=checking, limits=how, only_stored=True
-        )
+        return check_candidates(found, levels, **settings)
     building, needed = demands([result.variant for result in report.results])
-    looked_up = build(building, store=store, options=replace(how, compile=False, remote=None))
-    return check_built(
-        looked_up, needed, levels, store=store, options=checking, limits=how, only_stored=True
-    )
+    only_stored = replace(work.how, compile=False, remote=None)
+    looked_up = build(building, store=work.store, options=only_stored)
+    return check_built(looked_up, needed, levels, **settings)

@@ -7,7 +7,7 @@ import json
 import math
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import click
 
 from pallasc.cli import launching
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.artifact_text import safe_name
 from pallasc.cli.output.text import echo, print_result, refusing
@@ -24,9 +25,9 @@ from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError,
 from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.variants import Work
     from pallasc.cli.launching import Chosen, Value
     from pallasc.compiler.arrays import Comparison
-    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.references import LaunchFiles
     from pallasc.runtime.device.devices import Device
 
@@ -46,22 +47,18 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 )
 @options.file_option("--profile", "Write the profiles of profiled kernels to FILE, for Perfetto.")
 @options.selection_options
-@options.build_options(options.launching_options)
+@given.build_options(options.launching_options)
 @options.json_option("the results")
 def command(
-    specs: tuple[str, ...],
     emulate: bool,
-    inputs: tuple[str, ...],
-    archive: Path | None,
+    files: dict[str, Path],
     seed: int,
     ordinal: int,
     output: Path | None,
     profile: Path | None,
     every: bool,
-    store_root: Path | None,
     as_json: bool,
-    how: Options,
-    selection: options.Selection,
+    work: Work,
 ) -> int:
     """Launch one variant of each kernel of SPECS on a local GPU, or emulate it.
 
@@ -107,27 +104,27 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.arguments.variants import parse_inputs
-
-    files = parse_inputs(inputs, archive)
-    for name, given, why in (
+    for name, value, why in (
         ("--device", ordinal, "no GPU is used"),
         ("--profile", profile, "no time is measured"),
     ):
-        if emulate and given:
+        if emulate and value:
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
-    request = launching.read_request(specs, store_root, selection, files)
+    request = launching.read_request(work, files)
     device, traces = None, None if profile is None else TraceFile(profile)
     if emulate:
-        chosen, execute = launching.collect_emulated(request, every=every, how=how)
+        chosen, execute = launching.collect_emulated(request, every=every)
     else:
         device = _device(ordinal)
-        chosen = launching.collect(request, device, every=every, how=how)
+        chosen = launching.collect(request, device, every=every)
         execute = partial(_launch, device, traces)
     launching.check_single(files, chosen)
 
     def launch(own: Chosen) -> LaunchResult:
-        arrays = _inputs(own, seed, files)
+        devices = own.artifact.plan.device_count
+        arrays = launching.make_inputs(
+            own.route.signature, seed=seed, files=files, name=own.variant.id, devices=devices
+        )
         folder = output / safe_name(own.variant.id) if output and len(chosen) > 1 else output
         return LaunchResult(own, arrays, _outputs(execute(own, arrays), folder))
 
@@ -200,14 +197,6 @@ class LaunchResult:
         """Drop the arrays' bytes to free memory."""
         for value in (*self.inputs, *self.outputs):
             value.data = b""
-
-
-def _inputs(chosen: Chosen, seed: int, files: Mapping[str, Path]) -> list[Value]:
-    """Return the inputs of a variant, see `make_inputs`."""
-    devices, name = chosen.artifact.plan.device_count, chosen.variant.id
-    return launching.make_inputs(
-        chosen.route.signature, seed=seed, files=files, name=name, devices=devices
-    )
 
 
 def _outputs(outputs: list[Value], folder: Path | None) -> list[Value]:

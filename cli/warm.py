@@ -1,7 +1,8 @@
-"""`pallasc warm`: compile whole programs into JAX's persistent compilation cache."""
+"""`pallasc warm`: fill JAX's compilation cache; `pallasc machine`: describe a machine for it."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,17 +13,17 @@ import click
 from msgspec.structs import replace
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.variants import open_store, shard_option, take_share
-from pallasc.cli.output.text import count, echo, json_text
-from pallasc.errors import SpecError, ToolError
+from pallasc.cli.arguments.variants import Work, shard_option
+from pallasc.cli.output.text import count, echo, echo_bytes, json_text, refusing
+from pallasc.errors import ToolError
 
 if TYPE_CHECKING:
+    from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.collect import Shard
-    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.programs.cache_folder import Verdict
-    from pallasc.specs.spec import Variant
 
 
 class WarmCommand(Command):
@@ -43,6 +44,7 @@ _folder = click.Path(path_type=Path, file_okay=False)
 @click.command("warm", cls=WarmCommand, short_help="Compile programs into JAX's cache.")
 @options.specs_argument(required=False)
 @options.expression_option('Select programs that match EXPR, such as "step and b=8".')
+@options.selecting
 @shard_option
 @click.option("--cache-dir", type=_folder, metavar="DIR", help="Fill this folder for JAX.")
 @click.option("--print-env", is_flag=True, help="Print the variables to start programs with.")
@@ -64,26 +66,18 @@ _folder = click.Path(path_type=Path, file_okay=False)
 @click.option("--frozen", is_flag=True, help="Compile nothing; fail if an artifact is missing.")
 @click.option("--explain", is_flag=True, help="Explain each miss of the store, field by field.")
 @options.quiet_option
-@options.json_option("the report")
-@options.junit_option
-@options.annotations_option("problems")
-@options.build_options()
+@options.report_options("problems")
+@given.build_options()
 def command(
-    specs: tuple[str, ...],
-    expression: str | None,
-    store_root: Path | None,
     shard: Shard | None,
     cache_dir: Path | None,
     verify_dir: Path | None,
     machine_file: Path | None,
     results_file: Path | None,
-    annotations: str | None,
-    junit: Path | None,
+    outputs: Outputs,
     print_env: bool,
-    as_json: bool,
-    quiet: bool,
     frozen: bool,
-    how: Options,
+    work: Work,
 ) -> int:
     """Compile the programs of SPECS without a GPU, so that JAX finds them and compiles nothing.
 
@@ -107,39 +101,35 @@ def command(
       entries   list, each with: program, key, status (hit or miss), reason
     """
     from pallasc.cli.output.build_text import print_end
-    from pallasc.cli.output.progress import Reading, store_progress
-    from pallasc.cli.output.reports import Outputs
+    from pallasc.cli.output.outcome import build_run
     from pallasc.compiler.builds.programs import build_programs
 
     if machine_file is not None and verify_dir is None:
         raise click.UsageError("--machine needs --verify DIR.")
     if print_env:
-        if specs:
+        if work.specs:
             raise click.UsageError("--print-env compiles nothing: leave SPECS out.")
         echo(_variables(cache_dir or Path("DIR")), nl=False)
         return 0
     if verify_dir is not None:
-        verdicts = _verify(specs, expression, verify_dir, machine_file, store_root, how, quiet)
-        return _show(verdicts, as_json=as_json, quiet=quiet)
-    if not specs:
+        verdicts = _verify(work, verify_dir, machine_file)
+        return _show(verdicts, as_json=outputs.as_json, quiet=work.quiet)
+    if not work.specs:
         raise click.UsageError("Missing argument 'SPECS...'.")
-    outputs = Outputs(as_json, junit, annotations)
     with outputs.reporting_errors():
-        how = replace(how, frozen=frozen)
-        store = open_store(store_root)
-        with store_progress(store, quiet=quiet) as progress:
-            reader = Reading(progress, keep_going=how.keep_going).reader(store, how, frozen=frozen)
-            reader = replace(reader, programs=True)
-            variants: Sequence[Variant] = reader.select(specs, (), expression).variants
-            share = take_share(shard, variants, None, progress.mention)
-            variants = share.variants if share else variants
+        how, store, quiet = replace(work.how, frozen=frozen), work.store, work.quiet
+        with work.progress(hits=True) as progress:
+            variants, share = work.select_share(
+                progress, shard, keep_going=how.keep_going, frozen=frozen, programs=True
+            )
             report = build_programs(
                 variants, store=store, options=how, on_event=progress, tuned=_results(results_file)
             )
         print_end(report, store, progress.screen, quiet=quiet)
         if cache_dir is not None and any(result.artifact for result in report.results):
             _fill(cache_dir, report, quiet=quiet)
-        outputs.write_build(report, None, share)
+        if outputs.is_requested:
+            outputs.write(build_run(report, share=share))
     return report.exit_code
 
 
@@ -151,10 +141,8 @@ def _results(path: Path | None) -> bytes:
     """
     if path is None:
         return b""
-    try:
+    with refusing(path, doing="read", hint="Give --autotune-results another path."):
         return path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"--autotune-results {path}: {error.strerror}.") from error
 
 
 def _fill(folder: Path, report: Report, *, quiet: bool) -> None:
@@ -179,22 +167,14 @@ def _variables(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _verify(
-    specs: tuple[str, ...],
-    expression: str | None,
-    folder: Path,
-    machine_file: Path | None,
-    store_root: Path | None,
-    how: Options,
-    quiet: bool,
-) -> list[Verdict]:
+def _verify(work: Work, folder: Path, machine_file: Path | None) -> list[Verdict]:
     from pallasc.compiler.programs.cache_folder import read_index, verify
     from pallasc.specs.machine import read_machine
 
     read_index(folder)  # which is quicker than starting JAX
     now: dict[str, tuple[str, bytes] | str] = {}
     try:
-        now = _lowered_now(specs, expression, store_root, how) if specs else {}
+        now = _lowered_now(work) if work.specs else {}
     except ToolError as error:  # such as another JAX, which is also the reason of each miss
         echo(f"warning: the programs were not lowered, so edits are not found: {error.message}",
              err=True)  # fmt: skip
@@ -225,24 +205,17 @@ def _warn_of_start(folder: Path) -> None:
         )
 
 
-def _lowered_now(
-    specs: tuple[str, ...],
-    expression: str | None,
-    store_root: Path | None,
-    how: Options,
-) -> dict[str, tuple[str, bytes] | str]:
+def _lowered_now(work: Work) -> dict[str, tuple[str, bytes] | str]:
     """Return key and lines of each program as it lowers now, or why it does not."""
-    from pallasc.cli.output.exits import error_line
-    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.cli.output.text import error_line
     from pallasc.compiler.builds.programs import build_programs
     from pallasc.compiler.programs.cache_folder import program_output
 
-    store = open_store(store_root)
-    with store_progress(store, hits=False, quiet=True) as progress:
-        reader = replace(Reading(progress, keep_going=True).reader(store, how), programs=True)
-        variants = reader.select(specs, (), expression).variants
+    work = dataclasses.replace(work, quiet=True)
+    with work.progress() as progress:
+        variants = work.select(progress, keep_going=True, programs=True).variants
         report = build_programs(
-            variants, store=store, options=how, on_event=progress, only_lower=True
+            variants, store=work.store, options=work.how, on_event=progress, only_lower=True
         )
     now: dict[str, tuple[str, bytes] | str] = {}
     for result in report.results:
@@ -271,3 +244,66 @@ def _show(verdicts: Sequence[Verdict], *, as_json: bool, quiet: bool) -> int:
 def _name(verdict: Verdict) -> str:
     """Return the program without its machine."""
     return verdict.program.rpartition("@")[0]
+
+
+# ---- pallasc machine
+
+_DUMP = "--xla_gpu_dump_autotune_results_to"
+
+
+@click.command("machine", cls=Command, short_help="Describe this machine for pallasc warm.")
+@options.file_option("--autotune", "Run PROGRAM, and write XLA's autotuning results to FILE.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM...]")
+def machine_command(autotune: Path | None, program: tuple[str, ...]) -> None:
+    """Print a description of this machine and its GPUs as JSON, for pallasc warm.
+
+    Run it once where the GPU is, in the environment of your program: with the same packages, and
+    the same XLA_FLAGS and JAX_* variables. It has versions, the driver, the GPUs, and everything
+    else that JAX's compilation keys depend on. It has no host names, and only the paths that are in
+    these variables.
+
+    Without a device, XLA compiles with its default algorithms. --autotune runs your program once
+    without JAX's cache, and writes the algorithms that XLA measured to a file, for pallasc warm
+    --autotune-results.
+
+    Examples:
+      pallasc machine > h100.json
+      pallasc machine --autotune h100.textproto -- python train.py > h100.json
+    """
+    if (autotune is None) != (not program):
+        raise click.UsageError("--autotune needs a program: --autotune FILE -- python train.py")
+    if autotune is not None:
+        _autotune(autotune, program)
+    from pallasc.compiler.programs.describe import describe_machine
+
+    echo_bytes(describe_machine().to_json())
+
+
+def _autotune(results: Path, program: tuple[str, ...]) -> None:
+    """Run a program; its standard output goes to standard error.
+
+    Raises:
+        ToolError: it cannot be started, fails, or XLA wrote no results.
+    """
+    import subprocess
+
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {_DUMP}={results.absolute()}".strip()
+    own = {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    with refusing(results, hint="Give --autotune another path."):
+        results.unlink(missing_ok=True)
+        results.touch()
+        results.unlink()
+    try:
+        done = subprocess.run(program, env={**os.environ, **own}, stdout=2, check=False)
+    except OSError as error:
+        raise ToolError(f"{program[0]} cannot be started: {error.strerror}.") from error
+    if done.returncode:
+        raise ToolError(f"{program[0]} failed with exit code {done.returncode}.")
+    if not results.exists():
+        raise ToolError(
+            "XLA wrote no autotuning results.",
+            hint="Name a file that ends in .textproto, and a program that compiles on the GPU.",
+        )
+    if not results.stat().st_size:
+        text = f"warning: {results} is empty: XLA had nothing to measure, or autotuning is off"
+        echo(text, err=True)

@@ -26,8 +26,7 @@ import click
 from pallasc import errors
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.list import COLUMNS, target_rows
-from pallasc.cli.main import COMMANDS, root
-from pallasc.cli.output.exits import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
+from pallasc.cli.main import CLOSED_PIPE, COMMANDS, INTERRUPTED, OUTPUT_LOST, root
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.plan import STEP_KINDS, Bytes, Peers, Pointer
 from pallasc.specs.gpus import MODELS

@@ -19,14 +19,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache import manifests
 from pallasc.compiler.builds.options import Options, remote_settings
 from pallasc.compiler.toolchain.toolchain import find_package, is_compiler_installed
-from pallasc.errors import Location, PallascError, SpecError
+from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.hooks.settings import SUFFIX, Setting, compiler_extra, read_settings
 from pallasc.specs.bundle.signature import (
     machine_keys,
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.compiler.builds.bundling import BundleResult
     from pallasc.compiler.builds.report import Event, Tick
-
-Say = Callable[[str], None]
-"""Prints a line of progress."""
 
 SIGN_KEY = "PALLASC_SIGN_KEY"
 """Environment variable with the path of a private key file."""
@@ -153,33 +150,12 @@ def _around(path: Path, root: Path) -> Iterator[Path]:
             yield file
 
 
-class BundleError(PallascError):
-    """A bundle for a wheel could not be made because variants failed.
-
-    Args:
-        message: which variants failed, and why.
-        location: location of the setting.
-        exit_code: exit code of the build.
-    """
-
-    def __init__(self, message: str, *, location: Location, exit_code: int) -> None:
-        super().__init__(message, location=location)
-        self.exit_code = exit_code
-
-
-def say_on_stderr(text: str) -> None:
+def _say(text: str) -> None:
     """Print a progress line to stderr, where build backends write their output."""
     print(printable(f"pallasc: {text}"), file=sys.stderr, flush=True)
 
 
-def make(
-    setting: Setting,
-    output: Path,
-    *,
-    root: Path,
-    environ: Mapping[str, str],
-    say: Say = say_on_stderr,
-) -> None:
+def make(setting: Setting, output: Path, *, root: Path, environ: Mapping[str, str]) -> None:
     """Write a bundle.
 
     Args:
@@ -187,7 +163,6 @@ def make(
         output: file to write.
         root: project folder.
         environ: environment variables. PALLASC_SIGN_KEY is the path of the key to sign with.
-        say: prints progress lines.
 
     Raises:
         PallascError: the bundle could not be made; `output` is unchanged.
@@ -196,8 +171,7 @@ def make(
     from pallasc.specs.user_files import replace_file
 
     try:
-        data = _data(setting, root, environ, say)
-        data = _signed(data, environ)
+        data = _signed(_data(setting, root, environ), environ)
         replace_file(output, data)
     except PallascError as error:
         error.location = error.location or setting.at.location
@@ -205,14 +179,14 @@ def make(
     with open_bundle(data) as bundle:
         archs = sorted({entry.arch for entry in bundle.entries()})
         count = _variants(len(bundle))
-        say(f"{setting.place}: {count} for {', '.join(archs)}, {len(data):,} bytes")
+        _say(f"{setting.place}: {count} for {', '.join(archs)}, {len(data):,} bytes")
 
 
 def _variants(number: int) -> str:
     return "1 variant" if number == 1 else f"{number:,} variants"
 
 
-def _data(setting: Setting, root: Path, environ: Mapping[str, str], say: Say) -> bytes:
+def _data(setting: Setting, root: Path, environ: Mapping[str, str]) -> bytes:
     """Return the bundle's bytes before signing."""
     if setting.bundle is not None:
         return _ready(root / setting.bundle)
@@ -220,7 +194,7 @@ def _data(setting: Setting, root: Path, environ: Mapping[str, str], say: Say) ->
     # wheel.
     with tempfile.TemporaryDirectory(prefix="pallasc-") as folder:
         file = Path(folder) / setting.name
-        _build(setting, file, root, environ, say)
+        _build(setting, file, root, environ)
         return file.read_bytes()
 
 
@@ -246,17 +220,17 @@ def _ready(file: Path) -> bytes:
     return data
 
 
-def _build(setting: Setting, file: Path, root: Path, environ: Mapping[str, str], say: Say) -> None:
+def _build(setting: Setting, file: Path, root: Path, environ: Mapping[str, str]) -> None:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
     from pallasc.compiler.builds.collect import SpecReader
 
     remote = remote_settings(environ, folder=root)
-    store = Store(warn=lambda text: say(f"warning: {text}"))
+    store = Store(warn=lambda text: _say(f"warning: {text}"))
     reader = SpecReader(store=store, frozen=setting.source == "frozen", frozen_by=setting.frozen_by)
     specs = [str(root / path) for path in setting.specs]
     selection = reader.select(specs, setting.targets, setting.select)
-    say(f"{setting.place}: {_variants(len(selection.variants))}")
+    _say(f"{setting.place}: {_variants(len(selection.variants))}")
     # By default, only a frozen build checks the lock file.
     minds = setting.lock is not None or setting.source == "frozen"
     lock = lock_file(setting, root) if minds else None
@@ -271,29 +245,25 @@ def _build(setting: Setting, file: Path, root: Path, environ: Mapping[str, str],
             keep_debug=setting.keep_debug,
             build=Options(frozen_by=setting.frozen_by, remote=remote),
         ),
-        on_event=_teller(say),
+        on_event=_tell,
     )
     if made.report.remote is not None and made.report.remote.requests:
-        say(str(made.report.remote))
+        _say(str(made.report.remote))
     for note in made.report.notes:
         if note not in store.warnings:
-            say(f"warning: {note}")
+            _say(f"warning: {note}")
     _check(made, setting)
 
 
-def _teller(say: Say) -> Callable[[Event | Tick], None]:
-    """Return a callback that prints compiled and failed variants, and their warnings."""
-
-    def tell(event: Event | Tick) -> None:
-        kind = getattr(event, "kind", None)
-        if kind in ("compiled", "failed"):
-            say(f"[{event.done}/{event.total}] {kind} {event.variant.id}")  # type: ignore[union-attr]
-        result = getattr(event, "result", None)
-        if result is not None:
-            for diagnostic in result.diagnostics[:_SHOWN]:
-                say(f"warning: {printable(f'{result.variant.id}: {diagnostic}')}")
-
-    return tell
+def _tell(event: Event | Tick) -> None:
+    """Print a compiled or failed variant, and its warnings."""
+    result = getattr(event, "result", None)
+    if result is None:
+        return
+    if result.status in ("compiled", "failed"):
+        _say(f"[{event.done}/{event.total}] {result.status} {result.variant.id}")
+    for diagnostic in result.diagnostics[:_SHOWN]:
+        _say(f"warning: {result.variant.id}: {diagnostic}")
 
 
 def _check(made: BundleResult, setting: Setting) -> None:
@@ -306,10 +276,9 @@ def _check(made: BundleResult, setting: Setting) -> None:
     more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
     failed = len(report.results) - len(report.hits) - len(report.compiled)
     place = setting.at
-    raise BundleError(
+    raise CompileError(
         f"{place.label}: {failed} of {len(report.results)} variants failed:{shown}{more}",
         location=place.location,
-        exit_code=report.exit_code,
     )
 
 

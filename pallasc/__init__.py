@@ -77,15 +77,8 @@ _MODULE_OF = {
         ("Call", "Ref", "declare", "kernel", "program"), "pallasc.specs.loading.decorator"
     ),
     **dict.fromkeys(("Kernels", "load", "open_artifact", "open_bundle"), "pallasc.runtime.opening"),
-    **dict.fromkeys(
-        (
-            "ArgumentError", "BudgetError", "CheckError", "CompileError", "CorruptError",
-            "DeviceError", "DriverError", "Location", "NotCachedError", "OutOfMemoryError",
-            "PallascError", "SelectionError", "SpecError", "ToolError", "UnsupportedError",
-        ),
-        "pallasc.errors",
-    ),
-}  # fmt: skip
+}
+"""Modules of the names that are not in `pallasc.errors`."""
 
 
 # Hidden from type checkers, which would otherwise accept any misspelled name.
@@ -96,10 +89,10 @@ if not TYPE_CHECKING:
             from pallasc.version import installed_version
 
             value = installed_version()
-        elif name in _MODULE_OF:
+        elif name in __all__:
             from importlib import import_module
 
-            value = getattr(import_module(_MODULE_OF[name]), name)
+            value = getattr(import_module(_MODULE_OF.get(name, "pallasc.errors")), name)
         else:
             raise AttributeError(f"module 'pallasc' has no attribute {name!r}")
         globals()[name] = value

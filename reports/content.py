@@ -13,21 +13,20 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.analysis.metrics import KernelMetrics, artifact_metrics
 from pallasc.analysis.sass import Codes
 from pallasc.errors import Location, PallascError
-from pallasc.reports.words import counted, duration, number, percent, short_time, size
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import plain
 from pallasc.specs.spelling import one_line, printable
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:
-    from pallasc.checks.findings import Finding
+    from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.run import Report as CheckReport
     from pallasc.checks.run import VariantCheck
     from pallasc.compiler.builds.report import Report, VariantResult
@@ -97,16 +96,6 @@ class FindingRow:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class LevelRow:
-    """The stored result of a level: passed, found or not checked, with notes on its coverage."""
-
-    level: str
-    status: str
-    reason: str
-    notes: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A variant.
@@ -145,7 +134,7 @@ class Entry:
     action_key: str = ""
     artifact: Artifact | None = None
     metrics: tuple[KernelMetrics, ...] = ()
-    levels: tuple[LevelRow, ...] = ()
+    levels: tuple[LevelResult, ...] = ()
     findings: tuple[FindingRow, ...] = ()
     warnings: tuple[str, ...] = ()
     damage: str = ""
@@ -332,11 +321,11 @@ def _place(location: Location, base_dir: str) -> str:
     return f"{_shown_path(location.file, base_dir)}{line}"
 
 
-def _levels(check: VariantCheck | None) -> tuple[LevelRow, ...]:
-    results = check.results if check is not None else ()
+def _levels(check: VariantCheck | None) -> tuple[LevelResult, ...]:
+    """Return the stored results, safe for display; findings are separate."""
     return tuple(
-        LevelRow(each.level, each.status, one_line(each.reason), tuple(map(one_line, each.notes)))
-        for each in results
+        replace(each, reason=one_line(each.reason), notes=tuple(map(one_line, each.notes)))
+        for each in (check.results if check is not None else ())
     )
 
 
@@ -404,6 +393,63 @@ def _timing(report: Report) -> Timing:
     )
 
 
+# ---- Numbers formatted for people. The functions take known values, never None.
+
+_UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+def number(value: float) -> str:
+    """Return `12,345`, or three significant digits if the number is not whole."""
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.3g}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes: `512 B`, `9.3 KiB`, `217 KiB`."""
+    for unit in _UNITS:
+        if abs(count) < 1024 or unit == _UNITS[-1]:
+            break
+        count /= 1024
+    text = f"{count:.1f}" if count < 10 and unit != "B" else f"{count:.0f}"
+    return f"{text.removesuffix('.0')} {unit}"
+
+
+def percent(part: float) -> str:
+    """Return `42 %`."""
+    return f"{100 * part:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return `0.42 s`, `14 s` or `3 min 20 s`."""
+    if seconds < 9.95:
+        return f"{seconds:.2g} s"
+    rounded = round(seconds)
+    return f"{rounded} s" if rounded < 120 else f"{rounded // 60} min {rounded % 60:02} s"
+
+
+def short_time(seconds: float) -> str:
+    """Return the time of a kernel: `12 µs`, `1.4 ms`."""
+    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def by(sizes: tuple[int, ...]) -> str:
+    """Return `132 × 2`, without trailing ones."""
+    length = max((at + 1 for at, each in enumerate(sizes) if each != 1), default=1)
+    return " × ".join(f"{each:,}" for each in sizes[:length])
+
+
+def counted(amount: int, noun: str) -> str:
+    """Return `1 variant` or `153 variants`."""
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
+def status_count(status: str, amount: int) -> str:
+    """Return `1 hit`, `4 hits` or `4 compiled`: of all statuses, only a hit is a noun."""
+    return counted(amount, "hit") if status == "hit" else f"{amount:,} {status}"
+
+
 Value = float | int | str | None
 
 
@@ -457,10 +503,6 @@ class Column:
         return max(0.0, min(1.0, value / self.whole))
 
 
-def _is_some(value: Value) -> bool:
-    return bool(value)
-
-
 COLUMNS: Sequence[Column] = (
     Column(
         key="registers",
@@ -477,7 +519,7 @@ COLUMNS: Sequence[Column] = (
         label="Spills",
         title="Bytes of spill stores and loads of a thread",
         value=lambda entry: entry.figures.spill_bytes,
-        bad=_is_some,
+        bad=bool,
         always=True,
     ),
     Column(
@@ -540,7 +582,7 @@ COLUMNS: Sequence[Column] = (
         label="Findings",
         title="Findings of stored checks",
         value=lambda entry: len(entry.findings) if entry.levels else None,
-        bad=_is_some,
+        bad=bool,
     ),
     Column(
         key="status",
@@ -555,9 +597,8 @@ COLUMNS: Sequence[Column] = (
 
 def columns_of(entries: Sequence[Entry]) -> list[Column]:
     """Return the columns that have information on these variants."""
-    return [column for column in COLUMNS if column.always or _says_something(column, entries)]
-
-
-def _says_something(column: Column, entries: Sequence[Entry]) -> bool:
-    values = {column.value(entry) for entry in entries}
-    return values != {"compiled"} if column.key == "status" else values != {None}
+    return [
+        column
+        for column in COLUMNS
+        if column.always or {column.value(entry) for entry in entries} - {None, "compiled"}
+    ]

@@ -1,10 +1,8 @@
 """Drawings: plots of variants over a parameter, launch plans, and tensor maps.
 
-Plots are inline SVG made by pygal. Measured in 2026: plotly's script adds 4.8 MB to a file and
+Plots are inline SVG from a template. Measured in 2026: plotly's script adds 4.8 MB to a file and
 bokeh's 1 MB, which every reader's browser must parse, and both draw with their own colors, on a
-canvas that print and `prefers-color-scheme` do not reach. pygal (a single Python package) draws a
-plot in 10 ms, as SVG. Only the shapes are kept here: its script, its style sheet and its date are
-removed, so that the report's own style sets the colors, and equal variants give equal bytes.
+canvas that print and `prefers-color-scheme` do not reach.
 
 A plan is a lane for each buffer and a row for each step that touches it. A tensor map is a box in
 its array, and the order in which a swizzle puts the pieces of a row.
@@ -13,12 +11,10 @@ its array, and the order in which a swizzle puts the pieces of a row.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
-from xml.etree import ElementTree
+from typing import NamedTuple
 
-from pallasc.reports.words import by
+from pallasc.reports.content import by
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.plan import (
     ELEMENT_BYTES,
@@ -30,12 +26,9 @@ from pallasc.specs.artifacts.plan import (
     kind_of,
 )
 
-WIDTH, HEIGHT = 460, 250
 _SPREAD = 0.7
 """The part of a category's width over which its dots are spread."""
 _LABEL_CHARACTERS = 14
-_SVG = "http://www.w3.org/2000/svg"
-_DROPPED = {"style", "script", "defs", "desc", "title"}
 
 
 class Point(NamedTuple):
@@ -58,8 +51,32 @@ def varying(params: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name, found in values.items() if len(found) > 1]
 
 
-def draw(name: str, unit: str, points: Sequence[Point], axis: str) -> str:
-    """Return the plot of a measure over a parameter as an SVG element.
+PLOT = {"width": 460, "height": 250, "left": 64, "right": 452, "top": 30, "bottom": 205}
+"""Size of a plot, and position of its axes."""
+
+
+class ChartPicture(NamedTuple):
+    """A plot of a measure over a parameter: a dot for each variant; lengths in pixels.
+
+    Attributes:
+        title: the name of the measure, with its unit.
+        name: the name of the measure.
+        axis: the parameter, "" if all dots are in one row.
+        ticks: height and text of each value on the vertical axis.
+        labels: position and text of each value of the parameter.
+        dots: position, height and variant.
+    """
+
+    title: str
+    name: str
+    axis: str
+    ticks: list[tuple[float, str]]
+    labels: list[tuple[float, str]]
+    dots: list[tuple[float, float, Point]]
+
+
+def draw(name: str, unit: str, points: Sequence[Point], axis: str) -> ChartPicture:
+    """Return the plot of a measure over a parameter.
 
     Args:
         name: the name of the measure.
@@ -67,134 +84,44 @@ def draw(name: str, unit: str, points: Sequence[Point], axis: str) -> str:
         points: the variants; those without a value are omitted.
         axis: the parameter, "" to draw all in one row.
     """
-    known = [point for point in points if point.value is not None]
-    groups: dict[str, list[Point]] = {}
-    for point in known:
-        groups.setdefault(point.params.get(axis, "") if axis else "all", []).append(point)
-    chart = _chart(f"{name} ({unit})" if unit else name, known, list(groups), axis)
-    for is_marked in (False, True):
-        chart.add("", [
-            {"value": (x, point.value), "label": number}
-            for number, (x, point) in enumerate(_placed(groups)) if point.is_marked == is_marked
-        ])  # fmt: skip
-    return _svg(chart.render_tree(), name, [point for _, point in _placed(groups)])
+    left, top, bottom = PLOT["left"], PLOT["top"], PLOT["bottom"]
+    groups: dict[str, list[tuple[float, Point]]] = {}
+    for point in points:
+        if point.value is not None:
+            group = point.params.get(axis, "") if axis else "all"
+            groups.setdefault(group, []).append((point.value, point))
+    most = 1.08 * max((value for own in groups.values() for value, _ in own), default=1) or 1.0
+    room = (PLOT["right"] - left) / max(1, len(groups))
 
+    def height(value: float) -> float:
+        return round(bottom - (bottom - top) * value / most, 1)
 
-def _placed(groups: Mapping[str, Sequence[Point]]) -> list[tuple[float, Point]]:
-    """Return the points with their x positions; those in a category are spread to show them all."""
-    return [
-        (round(at + 1 + _SPREAD * ((number + 0.5) / len(group) - 0.5), 4), point)
-        for at, group in enumerate(groups.values())
-        for number, point in enumerate(group)
+    # The dots of a category are spread over most of its width, so that all are visible.
+    dots = [
+        (
+            round(left + room * (at + 0.5 + _SPREAD * ((number + 0.5) / len(own) - 0.5)), 1),
+            height(value),
+            point,
+        )
+        for at, own in enumerate(groups.values())
+        for number, (value, point) in enumerate(own)
     ]
+    labels = [
+        (round(left + room * (at + 0.5), 1), _shortened(group)) for at, group in enumerate(groups)
+    ]
+    ticks = [(height(value), f"{value:,.6g}") for value in _round_values(most)]
+    return ChartPicture(f"{name} ({unit})" if unit else name, name, axis, ticks, labels, dots)
 
 
-def _pygal() -> Any:
-    """Import pygal without the import finder that it adds to `sys.meta_path`.
-
-    The finder has no `find_spec`: Python 3.11 warns about it at each later import that finds
-    nothing.
-    """
-    import pygal
-
-    fixer = pygal.PluginImportFixer
-    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, fixer)]
-    return pygal
-
-
-def _chart(title: str, points: Sequence[Point], categories: list[str], axis: str) -> Any:
-    pygal = _pygal()
-    from pygal.style import Style
-
-    style = Style(label_font_size=12, title_font_size=14, major_label_font_size=12)
-    most = max((point.value or 0 for point in points), default=0) or 1
-    return pygal.XY(
-        style=style,
-        stroke=False,
-        show_legend=False,
-        js=[],
-        no_prefix=True,
-        explicit_size=False,
-        width=WIDTH,
-        height=HEIGHT,
-        dots_size=4,
-        title=title,
-        x_title=axis or None,
-        range=(0, most * 1.08),
-        xrange=(0.5, max(1, len(categories)) + 0.5),
-        x_labels=[
-            {"value": at + 1, "label": _shortened(name)} for at, name in enumerate(categories)
-        ],
-        y_labels_major_count=5,
-        truncate_label=-1,
-        value_formatter="{:,.6g}".format,
-        margin=8,
-        show_minor_y_labels=True,
-        max_scale=6,
-        no_data_text="nothing is known",
-    )
+def _round_values(most: float) -> list[float]:
+    """Return at most seven round numbers from 0 to `most`."""
+    power = 10.0 ** math.floor(math.log10(most))
+    step = next(power * part for part in (0.2, 0.5, 1, 2) if most <= 6 * power * part)
+    return [step * number for number in range(int(most / step) + 1)]
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LABEL_CHARACTERS else f"{text[: _LABEL_CHARACTERS - 1]}…"
-
-
-def _svg(tree: ElementTree.Element, name: str, points: Sequence[Point]) -> str:
-    """Return pygal's drawing with links to variants, and with nothing but shapes."""
-    ElementTree.register_namespace("", _SVG)
-    svg = ElementTree.Element(
-        "svg",
-        {
-            "xmlns": _SVG,
-            "class": "chart",
-            "viewBox": tree.get("viewBox", ""),
-            "role": "group",
-            "aria-label": f"{name}, {len(points)} variants",
-        },
-    )
-    for child in tree:
-        if copied := _copied(child, points):
-            svg.append(copied[0])
-    return ElementTree.tostring(svg, encoding="unicode", short_empty_elements=True)
-
-
-def _copied(element: ElementTree.Element, points: Sequence[Point]) -> list[ElementTree.Element]:
-    """Return an element without dropped content, in a list; the list is empty if it is dropped."""
-    if not isinstance(element.tag, str) or element.tag in _DROPPED:
-        return []
-    kind = element.get("class", "")
-    if kind == "dots":
-        return [_dot(element, points)]
-    if "text-overlay" in kind or "tooltip" in kind:
-        return []
-    kept = {
-        name: value
-        for name, value in element.attrib.items()
-        if name not in ("style", "id", "rx", "ry")
-    }
-    copy = ElementTree.Element(element.tag, kept)
-    copy.text = element.text
-    for child in element:
-        copy.extend(_copied(child, points))
-    return [copy]
-
-
-def _dot(element: ElementTree.Element, points: Sequence[Point]) -> ElementTree.Element:
-    """Return a dot as a link to its variant, with a title that browsers show."""
-    circle, label = element.find(".//circle"), element.findtext(".//desc[@class='label']", "0")
-    point = points[int(label)]
-    link = ElementTree.Element(
-        "a", {"href": f"#{point.slug}", "class": "dot marked" if point.is_marked else "dot"}
-    )
-    title = ElementTree.SubElement(link, "title")
-    title.text = f"{point.label}: {point.text}"
-    place = (
-        {}
-        if circle is None
-        else {n: str(round(float(circle.get(n, "0")), 1)) for n in ("cx", "cy")}
-    )
-    ElementTree.SubElement(link, "circle", {**place, "r": "4.5"})
-    return link
 
 
 LANE = 22

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,22 @@ from pallasc.analysis.nvdisasm import disassemble, disassemble_all
 from pallasc.analysis.sass import Codes
 from pallasc.analysis.sides import Side, built_side
 from pallasc.errors import CorruptError, ToolError
-from pallasc.reports import words
-from pallasc.reports.content import COLUMNS, Column, Content, Entry, Group, columns_of, gather
-from pallasc.reports.drawings import Point, draw, varying
+from pallasc.reports.content import (
+    COLUMNS,
+    Column,
+    Content,
+    Entry,
+    Group,
+    columns_of,
+    counted,
+    duration,
+    gather,
+    number,
+    percent,
+    size,
+    status_count,
+)
+from pallasc.reports.drawings import PLOT, Point, draw, varying
 from pallasc.reports.variant import Blocks, Data, variant_data
 from pallasc.specs.artifacts.source_lines import SourceLines
 from pallasc.specs.spelling import one_line
@@ -79,7 +91,7 @@ def make_report(
         depth = "resources" if codes is None else "mix"
         comparison = compare(baseline, built_side("this report", report.results), depth=depth)
     lines = partial(_lines_of, store=store)
-    return render(content, Extras(codes=codes, source_lines=lines, comparison=comparison))
+    return render(content, codes, lines, comparison)
 
 
 def _disassembled(report: Report) -> Codes | None:
@@ -116,37 +128,43 @@ def _lines_of(entry: Entry, store: Store) -> SourceLines | None:
     return read_source_lines(store, entry.action_key, base_dir=entry.base_dir or None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """Data from records other than the artifacts; each may be missing.
+def render(
+    content: Content,
+    codes: Codes | None = None,
+    source_lines: Callable[[Entry], SourceLines | None] = lambda entry: None,
+    comparison: Comparison | None = None,
+) -> str:
+    """Return the page.
 
-    Attributes:
+    Args:
+        content: the content of the artifacts' records.
         codes: SASS by the digest of its cubin; None if there is no disassembler.
         source_lines: returns the source lines of a variant, None if there are none.
         comparison: of a baseline with the report's variants; None without a baseline.
-    """
-
-    codes: Codes | None = None
-    source_lines: Callable[[Entry], SourceLines | None] = lambda entry: None
-    comparison: Comparison | None = None
-
-
-def render(content: Content, extras: Extras) -> str:
-    """Return the page.
 
     Raises:
-        ToolError: Jinja2 or pygal is not installed.
+        ToolError: Jinja2 is not installed.
         PallascError: an artifact is damaged.
     """
     require_packages()
     environment = _environment()
     blocks = Blocks()
     changes: Mapping[str, str] = {}
-    if extras.comparison is not None:
-        changes = _changes(extras.comparison, content, environment)
+    if comparison is not None:
+        changes = _changes(comparison, content, environment)
+    template = environment.get_template("variant.html.j2")
     for group in content.groups:
-        _add_pages(environment, group, extras, changes, blocks)
-    sheets = {group.slug: _kernel_sheet(group, blocks) for group in content.groups}
+        slugs = [entry.slug for entry in group.entries]
+        for at, entry in enumerate(group.entries):
+            sheet = {
+                **variant_data(entry, codes, source_lines(entry), blocks),
+                "before": slugs[at - 1] if at else "",
+                "after": slugs[at + 1] if at + 1 < len(slugs) else "",
+                "changes": _markup(changes.get(entry.slug, "")),
+            }
+            page = template.render(group=group, entry=entry, sheet=sheet)
+            blocks.add(page, name=f"page-{entry.slug}")
+    sheets = {group.slug: _kernel_sheet(group, environment, blocks) for group in content.groups}
     early, script = _script("theme"), "".join(_script(name) for name in _SCRIPTS)
     return str(
         environment.get_template("page.html.j2").render(
@@ -166,17 +184,16 @@ def render(content: Content, extras: Extras) -> str:
 
 
 def require_packages() -> None:
-    """Check that the packages for making pages are installed.
+    """Check that the package for making pages is installed.
 
     Raises:
-        ToolError: Jinja2 or pygal is not.
+        ToolError: Jinja2 is not.
     """
-    for name, package in (("jinja2", "Jinja2"), ("pygal", "pygal")):
-        if importlib.util.find_spec(name) is None:
-            raise ToolError(
-                f"pallasc report needs {package}, which is not installed.",
-                hint="Install it with: pip install 'pallasc[report]'",
-            )
+    if importlib.util.find_spec("jinja2") is None:
+        raise ToolError(
+            "pallasc report needs Jinja2, which is not installed.",
+            hint="Install it with: pip install 'pallasc[report]'",
+        )
 
 
 def _environment() -> Any:
@@ -190,18 +207,19 @@ def _environment() -> Any:
         lstrip_blocks=True,
     )
     functions = {
-        "n": words.number,
-        "size": words.size,
-        "percent": words.percent,
-        "duration": words.duration,
+        "n": number,
+        "size": size,
+        "percent": percent,
+        "duration": duration,
     }
     environment.filters.update(functions)
     environment.globals.update(
         functions,
-        spill_of=lambda entry: words.size(entry.figures.spill_bytes),
-        cubin_of=lambda entry: words.size(entry.figures.cubin_bytes),
-        status_count=words.status_count,
-        seconds_of=lambda entry: words.duration(entry.seconds),
+        spill_of=lambda entry: size(entry.figures.spill_bytes),
+        cubin_of=lambda entry: size(entry.figures.cubin_bytes),
+        status_count=status_count,
+        plot=PLOT,
+        seconds_of=lambda entry: duration(entry.seconds),
     )
     return environment
 
@@ -222,32 +240,17 @@ def _source_hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _add_pages(
-    environment: Any, group: Group, extras: Extras, changes: Mapping[str, str], blocks: Blocks
-) -> None:
-    template = environment.get_template("variant.html.j2")
-    slugs = [entry.slug for entry in group.entries]
-    for number, entry in enumerate(group.entries):
-        sheet = {
-            **variant_data(entry, extras.codes, extras.source_lines(entry), blocks),
-            "before": slugs[number - 1] if number else "",
-            "after": slugs[number + 1] if number + 1 < len(slugs) else "",
-            "changes": _markup(changes.get(entry.slug, "")),
-        }
-        page = template.render(group=group, entry=entry, sheet=sheet)
-        blocks.add(page, name=f"page-{entry.slug}")
-
-
-def _kernel_sheet(group: Group, blocks: Blocks) -> Data:
+def _kernel_sheet(group: Group, environment: Any, blocks: Blocks) -> Data:
     """Return the data of a kernel's page; `example` is a filter that a reader might write."""
     entries = group.entries
     axes = varying([entry.params for entry in entries])[:_MOST_AXES]
     columns = columns_of(entries)
+    charts = _charts(environment, entries, axes, columns)
     first = f"{axes[0]}={entries[0].params[axes[0]]} " if axes else ""
     return {
-        "count": words.counted(len(entries), "variant"),
+        "count": counted(len(entries), "variant"),
         "example": f"{first}registers>128 spill>0",
-        "charts": _charts(entries, axes, columns, blocks),
+        "charts": blocks.add_json(charts) if charts else "",
         "axes": axes,
         "several_targets": len({entry.target for entry in entries}) > 1,
         "columns": {column.key for column in columns},
@@ -255,21 +258,20 @@ def _kernel_sheet(group: Group, blocks: Blocks) -> Data:
 
 
 def _charts(
-    entries: Sequence[Entry], axes: Sequence[str], columns: Sequence[Column], blocks: Blocks
-) -> str:
-    """Return the block with the plots: JSON, for each parameter a list of SVG elements."""
+    environment: Any, entries: Sequence[Entry], axes: Sequence[str], columns: Sequence[Column]
+) -> Mapping[str, list[str]] | None:
+    """Return the plots: for each parameter, a list of SVG elements; None if there are none."""
     plotted = [column for column in columns if column.is_plotted]
     if len(entries) < 2 or not plotted:
-        return ""
-    return blocks.add_json(
-        {
-            axis: [
-                draw(column.label, column.unit, _points(entries, column), axis)
-                for column in plotted
-            ]
-            for axis in axes or [""]
-        }
-    )
+        return None
+    template = environment.get_template("chart.html.j2")
+    return {
+        axis: [
+            template.render(chart=draw(column.label, column.unit, _points(entries, column), axis))
+            for column in plotted
+        ]
+        for axis in axes or [""]
+    }
 
 
 def _points(entries: Sequence[Entry], column: Column) -> list[Point]:
@@ -383,7 +385,7 @@ def _id(difference: Difference) -> str:
 
 def _row(name: str, difference: Difference, slugs: Mapping[str, str]) -> Data:
     what = [
-        f"{each.field.replace('_', ' ')} {words.number(each.before)} → {words.number(each.after)}"
+        f"{each.field.replace('_', ' ')} {number(each.before)} → {number(each.after)}"
         for each in difference.numbers
     ]
     if difference.plan:

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 from pallasc.analysis.lines import lines_of
 from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, Occupancy
 from pallasc.analysis.sass import CLASSES, Class, Codes, classify
-from pallasc.reports.content import COLUMNS, Entry
+from pallasc.reports.content import COLUMNS, Entry, by, counted, number, percent, short_time, size
 from pallasc.reports.drawings import draw_maps, draw_plan
-from pallasc.reports.words import by, counted, number, percent, short_time, size
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.plan import Launch
@@ -75,7 +74,9 @@ class Blocks:
         data = text.encode("utf-8", "replace")
         name = name or f"b-{hashlib.sha256(data).hexdigest()[:_NAME_DIGITS]}"
         if name not in self._packed:
-            self._packed[name] = _packed(data)
+            deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+            packed = deflate.compress(data) + deflate.flush()
+            self._packed[name] = base64.b64encode(packed).decode("ascii")
         return name
 
     def add_json(self, value: object) -> str:
@@ -85,12 +86,6 @@ class Blocks:
     def items(self) -> list[tuple[str, str]]:
         """Return names and contents, in the order in which they were added."""
         return list(self._packed.items())
-
-
-def _packed(data: bytes) -> str:
-    """Return the content of a block."""
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return base64.b64encode(deflate.compress(data) + deflate.flush()).decode("ascii")
 
 
 def unpacked(content: str) -> str:

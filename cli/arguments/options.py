@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
@@ -16,7 +16,7 @@ from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.output.reports import Outputs
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,13 +29,6 @@ EXECUTION_S = 600
 """Default time limit for execution on the CPU: a hanging kernel must not hang a CI job."""
 
 _NO_LIMIT = {"0", "none", "unlimited"}
-
-
-class ProcessLimits(TypedDict):
-    """Limits of one process; see `supervision_options` and `reading_options`."""
-
-    timeout_s: float | None
-    memory_bytes: int | None
 
 
 class Selection(NamedTuple):
@@ -169,17 +162,19 @@ def select_by(*, target: str, expression: str) -> Callable[[F], F]:
     )
 
 
-variant_options = select_by(
+_variants = select_by(
     target="Compile for this model or architecture",
     expression=', such as "matmul and m=64"',
 )
-"""Selection options for specs, without `--all-points`."""
 
 selecting = packed("selection", Selection, Selection._fields)
 """Combines a command's selection options into one `selection` parameter."""
 
+variant_options = together(_variants, selecting)
+"""Selection options for specs, without `--all-points`."""
+
 selection_options = together(
-    variant_options,
+    _variants,
     click.option(
         "--all-points",
         is_flag=True,
@@ -219,15 +214,29 @@ frozen_options = together(
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
 
-junit_option = file_option("--junit", "Write the report as JUnit XML; - for stdout.")
+
+def _outputs(**given: Any) -> Outputs:
+    from pallasc.cli.output.reports import Outputs
+
+    return Outputs(**given)
 
 
-def annotations_option(what: str) -> Callable[[F], F]:
-    """Return the `--annotations` option; `what` completes "Print ... as annotations"."""
-    return click.option(
+def report_options(problems: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return the options for reports of a build or a check, which receives them as `outputs`.
+
+    Args:
+        problems: completes "Print ... as annotations".
+        more: options for other reports.
+    """
+    annotations = click.option(
         "--annotations",
         type=click.Choice(["github"]),
-        help=f"Print {what} as annotations for GitHub.",
+        help=f"Print {problems} as annotations for GitHub.",
+    )
+    junit = file_option("--junit", "Write the report as JUnit XML; - for stdout.")
+    names = ("as_json", "junit", "annotations", "sarif")
+    return together(
+        json_option("the report"), junit, *more, annotations, packed("outputs", _outputs, names)
     )
 
 
@@ -355,7 +364,7 @@ def _seconds(text: str) -> float | None:
     return seconds
 
 
-def _process_limits(
+def _limit_options(
     what: str, *, seconds: int | None = None, memory: str = "its share of the machine's memory"
 ) -> Callable[[F], F]:
     """Return the `--timeout` and `--memory` options.
@@ -386,16 +395,13 @@ def _process_limits(
     )
 
 
-supervision_options = _process_limits("a variant")
+supervision_options = _limit_options("a variant")
 """Limits for compiling a variant; there is no default time limit."""
 
-reading_options = _process_limits("a Python spec", memory="all memory")
-"""Limits for executing a Python spec in a command that compiles nothing."""
-
-launching_options = _process_limits("a compilation or an emulation", seconds=EXECUTION_S)
+launching_options = _limit_options("a compilation or an emulation", seconds=EXECUTION_S)
 """Limits for compiling and emulating a variant; launches on the GPU are not limited."""
 
-checking_options = _process_limits("a level or a compilation", seconds=EXECUTION_S)
+checking_options = _limit_options("a level or a compilation", seconds=EXECUTION_S)
 """Limits for compiling and checking a variant."""
 
 
@@ -425,42 +431,3 @@ _remote_options = together(
         help="Send compiled variants to the remote store, or only read from it.",
     ),
 )
-
-
-def _build_options(
-    *, remote: str | None = None, remote_write: bool | None = None, **given: Any
-) -> Options:
-    from pallasc.compiler.builds.options import Options
-
-    return Options(
-        ptxas=ptxas_setting(),
-        require_store=_store_is_required(),
-        remote=_remote_of_build(remote, remote_write),
-        **given,
-    )
-
-
-_HOW = (
-    "jobs", "timeout_s", "memory_bytes", "remote", "remote_write", "fail_on_warning", "executor",
-    "keep_going", "explain",
-)  # fmt: skip
-
-
-def build_options(limits: Callable[[Any], Any] = supervision_options) -> Callable[[F], F]:
-    """Return the options of a command that builds missing variants before its other work.
-
-    The command receives the store's folder as `store_root`. `how` has all other options, and the
-    options of a build that decorators above this one add; so this must be the innermost decorator.
-
-    Args:
-        limits: limit options; by default, the limits for compiling.
-    """
-    jobs = click.option(
-        "-j",
-        "--jobs",
-        type=WholeNumber(1),
-        metavar="N",
-        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
-    )
-    building = packed("how", _build_options, _HOW)
-    return together(jobs, limits, store_option, _remote_options, building)

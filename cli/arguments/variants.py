@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pallasc.cli.arguments.options import file_option, read_by, together
+from pallasc.cli.arguments import options
+from pallasc.cli.arguments.options import Selection, file_option, read_by, together
 from pallasc.cli.output.text import count, duration, echo
 from pallasc.errors import Location, NotCachedError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.check import Candidate
-    from pallasc.cli.arguments.options import Selection
-    from pallasc.compiler.builds.collect import Shard, Share
+    from pallasc.cli.output.progress import Progress, ResultLine
+    from pallasc.compiler.builds.collect import Selection as Selected
+    from pallasc.compiler.builds.collect import Shard, Share, SpecReader
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.specs.artifacts.artifact import Artifact
@@ -182,35 +188,6 @@ def _carried(
     return Compiled(variant, artifact, action_key)
 
 
-def read_compiled(
-    specs: Sequence[str], store: Store, selection: Selection
-) -> list[Compiled] | None:
-    """Return the compiled variants that a command's arguments name, None if they are specs.
-
-    Args:
-        specs: bundles, or action keys and digests of artifacts; their first digits are enough.
-        store: store that contains the artifacts.
-        selection: selects variants of bundles.
-
-    Raises:
-        SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
-            too few digits.
-        NotCachedError: the store has nothing under a key.
-        click.UsageError: keys are combined with options that select variants.
-    """
-    if bundles := bundle_files(specs):
-        return read_bundled(bundles, selection)
-    if not any(map(is_key, specs)):
-        return None
-    given = {"-k": selection.expression, "--target": selection.targets}
-    if name := next((name for name, value in given.items() if value), None):
-        raise click.UsageError(
-            f"{name} chooses variants of specs and bundles, and an action key is one variant "
-            f"already: leave {name} out."
-        )
-    return [stored(spec, store) for spec in specs]
-
-
 def report_of(compiled: Iterable[Compiled]) -> Report:
     """Return a build report with compiled variants as hits."""
     from pallasc.compiler.builds.report import Report, VariantResult
@@ -351,56 +328,146 @@ def read_existing_lock(path: Path) -> Lock:
     return lock
 
 
-def build_specs(
-    paths: Sequence[str],
-    selection: Selection,
-    store: Store,
-    how: Options,
-    *,
-    quiet: bool = False,
-) -> Report:
-    """Build the variants of specs that the store lacks, with progress on stderr.
+@dataclass
+class Work:
+    """Specs that a command reads, and how it builds their variants.
 
-    Raises:
-        PallascError: see `SpecReader.select` and `build`.
+    Attributes:
+        how: options of builds.
+        store_root: folder of the store.
+        specs: paths of the specs, or bundles or keys.
+        selection: selects variants.
+        quiet: print only problems.
+        errors: errors of Python specs that could not be executed.
     """
-    variants = read_variants(paths, selection, store, how, quiet=quiet)
-    return build_variants(variants, store, how, quiet=quiet)
 
+    how: Options
+    store_root: Path | None
+    specs: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    quiet: bool = False
+    errors: list[SpecError] = field(default_factory=list)
 
-def read_variants(
-    paths: Sequence[str], selection: Selection, store: Store, how: Options, *, quiet: bool
-) -> Sequence[Variant]:
-    """Return the selected variants of specs, with progress on stderr.
+    @cached_property
+    def store(self) -> Store:
+        """The store, opened when it is first needed."""
+        return open_store(self.store_root)
 
-    Raises:
-        PallascError: see `SpecReader.select`.
-    """
-    from pallasc.cli.output.progress import Reading, store_progress
+    def progress(
+        self, *, hits: bool = False, line: ResultLine | None = None
+    ) -> AbstractContextManager[Progress]:
+        """Return the progress of this command; for arguments, see `Progress`."""
+        from pallasc.cli.output.progress import store_progress
 
-    with store_progress(store, hits=False, quiet=quiet) as progress:
-        reader = Reading(progress, keep_going=False).reader(store, how)
-        return reader.select(paths, **selection._asdict()).variants
+        return store_progress(self.store, hits=hits, quiet=self.quiet, line=line)
 
+    def reader(
+        self,
+        progress: Progress | None = None,
+        *,
+        keep_going: bool = False,
+        frozen: bool = False,
+        programs: bool = False,
+    ) -> SpecReader:
+        """Return a reader of specs.
 
-def build_variants(
-    variants: Sequence[Variant], store: Store, how: Options, *, quiet: bool = False
-) -> Report:
-    """Build the variants that the store lacks, with progress on stderr.
+        Args:
+            progress: reports while Python specs are executed, if given.
+            keep_going: collect `errors` and continue, if a Python spec cannot be executed.
+            frozen: executing a file is an error.
+            programs: read programs instead of kernels.
+        """
+        from pallasc.compiler.builds.collect import SpecReader
 
-    Raises:
-        ToolError: the toolchain is incomplete, or the results cannot be stored and `require_store`
-            is set.
-    """
-    from pallasc.cli.output.build_text import summary
-    from pallasc.cli.output.progress import store_progress
-    from pallasc.compiler.builds.build import build
+        reading = None
+        if progress is not None:
+            from pallasc.cli.output.progress import Reading
 
-    with store_progress(store, hits=False, quiet=quiet) as progress:
-        report = build(variants, store=store, options=how, on_event=progress)
-    if not quiet and len(report.hits) < len(report.results):
-        progress.screen.write(f"{summary(report, progress.screen)}\n")
-    return report
+            reading = Reading(progress, self.errors if keep_going else None)
+        return SpecReader(
+            store=self.store,
+            timeout_s=self.how.timeout_s,
+            memory_bytes=self.how.memory_bytes,
+            frozen=frozen,
+            programs=programs,
+            on_tick=reading.tick if reading else None,
+            broken=reading.broken if reading else None,
+        )
+
+    def select(self, progress: Progress | None = None, **reading: bool) -> Selected:
+        """Read the specs and return the selected variants; for arguments, see `reader`.
+
+        Raises:
+            PallascError: see `SpecReader.select`.
+        """
+        reader = self.reader(progress, **reading)
+        return reader.select(self.specs, **self.selection._asdict())
+
+    def select_share(
+        self, progress: Progress, shard: Shard | None, lock: Path | None = None, **reading: bool
+    ) -> tuple[Sequence[Variant], Share | None]:
+        """Return this job's share of the variants, and print its size; without a shard, all.
+
+        Args:
+            progress: where to report.
+            shard: the job's shard, None without `--shard`.
+            lock: lock file with the costs.
+            reading: see `reader`.
+
+        Raises:
+            PallascError: see `select`, or the lock file cannot be read.
+        """
+        variants = self.select(progress, **reading).variants
+        if shard is None:
+            return variants, None
+        from pallasc.compiler.builds.collect import share_of
+
+        share = share_of(shard, variants, lock)
+        line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"
+        if share.expected_s is None:
+            line += ", divided without costs: no lock file has any"
+        elif share.variants:
+            line += f", about {duration(share.expected_s)} of compiling by {share.costs_from}"
+        progress.mention(line)
+        return share.variants, share
+
+    def build(self, variants: Sequence[Variant] | None = None) -> Report:
+        """Build variants that the store lacks, by default the selected ones.
+
+        Raises:
+            PallascError: see `SpecReader.select` and `build`.
+        """
+        from pallasc.cli.output.build_text import summary
+        from pallasc.compiler.builds.build import build
+
+        with self.progress() as progress:
+            if variants is None:
+                variants = self.select(progress).variants
+            report = build(variants, store=self.store, options=self.how, on_event=progress)
+        if not self.quiet and len(report.hits) < len(report.results):
+            progress.screen.write(f"{summary(report, progress.screen)}\n")
+        return report
+
+    def compiled(self) -> list[Compiled] | None:
+        """Return the compiled variants that the arguments name, None if they are specs.
+
+        Raises:
+            SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key
+                has too few digits.
+            NotCachedError: the store has nothing under a key.
+            click.UsageError: keys are combined with options that select variants.
+        """
+        if bundles := bundle_files(self.specs):
+            return read_bundled(bundles, self.selection)
+        if not any(map(is_key, self.specs)):
+            return None
+        given = {"-k": self.selection.expression, "--target": self.selection.targets}
+        if name := next((name for name, value in given.items() if value), None):
+            raise click.UsageError(
+                f"{name} chooses variants of specs and bundles, and an action key is one variant "
+                f"already: leave {name} out."
+            )
+        return [stored(spec, self.store) for spec in self.specs]
 
 
 def _shard(text: str) -> Shard:
@@ -415,31 +482,6 @@ shard_option = click.option(
     metavar="K/N",
     help="Run shard K of N, e.g. 3/8. Needs the same lock in all N.",
 )
-
-
-def take_share(
-    shard: Shard | None,
-    variants: Sequence[Variant],
-    lock: Path | None,
-    say: Callable[[str], None],
-) -> Share | None:
-    """Return this job's share of the variants, and `say` its size; None without `--shard`.
-
-    Raises:
-        SpecError: the lock file cannot be read.
-    """
-    if shard is None:
-        return None
-    from pallasc.compiler.builds.collect import share_of
-
-    share = share_of(shard, variants, lock)
-    line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"
-    if share.expected_s is None:
-        line += ", divided without costs: no lock file has any"
-    elif share.variants:
-        line += f", about {duration(share.expected_s)} of compiling by {share.costs_from}"
-    say(line)
-    return share
 
 
 input_options = together(
@@ -458,11 +500,11 @@ input_options = together(
 )
 
 
-def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
+def parse_inputs(inputs: Iterable[str], archive: Path | None) -> dict[str, Path]:
     """Return the file of each input.
 
     Args:
-        texts: `NAME=FILE` of each `--input`.
+        inputs: `NAME=FILE` of each `--input`.
         archive: .npz file of `--inputs`.
 
     Raises:
@@ -470,7 +512,7 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
         SpecError: the archive cannot be read.
     """
     files: dict[str, Path] = {}
-    for text in texts:
+    for text in inputs:
         name, equals, file = text.partition("=")
         if not (name and equals and file):
             raise click.UsageError(f"--input {text!r} is not NAME=FILE.")
@@ -486,3 +528,59 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
             raise click.UsageError(f"--input and --inputs {archive} both provide {name}.")
         files[name] = archive
     return files
+
+
+_WORK = ("specs", "selection", "store_root", "quiet")
+_HOW = ("jobs", "fail_on_warning", "executor", "keep_going", "explain")
+
+
+def _work(*, remote: str | None = None, remote_write: bool | None = None, **given: Any) -> Work:
+    from pallasc.compiler.builds.options import Options
+
+    own = {name: given.pop(name) for name in _WORK if name in given}
+    how = Options(
+        ptxas=options.ptxas_setting(),
+        require_store=options._store_is_required(),
+        remote=options._remote_of_build(remote, remote_write),
+        **given,
+    )
+    return Work(how, **own)
+
+
+def _reading(
+    *, timeout_s: float | None = None, memory_bytes: int | None = None, **own: Any
+) -> Work:
+    # Commands that only read use only the limits; importing `Options` would take longer.
+    limits: Any = SimpleNamespace(timeout_s=timeout_s, memory_bytes=memory_bytes)
+    return Work(limits, **own)
+
+
+_LIMITS = ("timeout_s", "memory_bytes")
+reading_options = options.together(
+    options._limit_options("a Python spec", memory="all memory"),
+    options.store_option,
+    options.packed("work", _reading, (*_WORK, *_LIMITS)),
+)
+"""Options of a command that reads specs and compiles nothing; it receives them as `work`."""
+
+
+def build_options(
+    limits: Callable[[Any], Any] = options.supervision_options,
+) -> Callable[[options.F], options.F]:
+    """Return the options of a command that builds missing variants before its other work.
+
+    The command receives all of them as `work`, together with the specs, their selection, and the
+    options of a build that decorators above this one add; so this must be the innermost decorator.
+
+    Args:
+        limits: limit options; by default, the limits for compiling.
+    """
+    jobs = click.option(
+        "-j",
+        "--jobs",
+        type=options.WholeNumber(1),
+        metavar="N",
+        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
+    )
+    building = options.packed("work", _work, (*_WORK, *_LIMITS, *_HOW, "remote", "remote_write"))
+    return options.together(jobs, limits, options.store_option, options._remote_options, building)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cli.output.outcome import xla_kernels
-from pallasc.cli.output.text import count, table
+from pallasc.cli.output.text import NO_KERNELS, count, table
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts import plan as plans
@@ -45,9 +45,6 @@ RESOURCES = (
     "DYNAMIC SMEM", "BARRIERS", "CUBIN",
 )  # fmt: skip
 """Columns of the resource table; sizes are in bytes."""
-
-NO_KERNELS = "no kernels"
-"""Shown for a plan with only copies and fills."""
 
 
 def summary_text(artifact: Artifact) -> str:
@@ -121,34 +118,6 @@ def _resources_row(kernel: KernelResources, artifact: Artifact) -> list[str]:
     )
     cells = ["?" if number is None else str(number) for number in numbers]
     return [kernel.name, kernel.origin, *cells]
-
-
-def ptx_text(artifact: Artifact) -> str:
-    """Return the PTX of every kernel; a comment stands in for missing PTX."""
-    parts: dict[str, str] = {}
-    for kernel in artifact.kernels:
-        if kernel.ptx is None and kernel.origin == "mosaic":
-            parts[kernel.cubin] = (
-                f"// {kernel.name}: the bundle has no PTX; pallasc bundle create --keep-ptx adds it"
-            )
-        elif kernel.ptx is None:
-            parts[kernel.cubin] = f"// {kernel.name}: a kernel from XLA, which has no PTX"
-        else:
-            parts[kernel.ptx] = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n")
-    return "\n\n".join(parts.values()) or f"// {NO_KERNELS}"
-
-
-def sass_text(artifact: Artifact) -> str:
-    """Return the SASS of every kernel.
-
-    Raises:
-        ToolError: nvdisasm is not installed.
-    """
-    from pallasc.analysis.nvdisasm import sass
-
-    kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
-    parts = [sass(artifact.blob(cubin), kernel=name).rstrip("\n") for cubin, name in kernels]
-    return "\n\n".join(parts) or f"// {NO_KERNELS}"
 
 
 SHORT_DIGEST = 12

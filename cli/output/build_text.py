@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pallasc.cli.output.exits import error_line, error_text
 from pallasc.cli.output.outcome import build_run, built, grouped, has_remarks, xla_kernels
-from pallasc.cli.output.text import STATUS_COLOURS, count, duration, echo, first_of
+from pallasc.cli.output.text import (
+    STATUS_COLOURS,
+    count,
+    duration,
+    echo,
+    error_line,
+    error_text,
+    first_of,
+)
 from pallasc.specs.spelling import one_line, printable
 
 if TYPE_CHECKING:

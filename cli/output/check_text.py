@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, get_args
 from pallasc.checks.check import Candidate, Events
 from pallasc.checks.findings import Status
 from pallasc.cli.output.build_text import warning_lines
-from pallasc.cli.output.exits import error_line, error_text
 from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, built, checked, unbuilt
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
-from pallasc.cli.output.text import count, echo
+from pallasc.cli.output.text import count, echo, error_line, error_text
 from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:

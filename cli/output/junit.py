@@ -26,13 +26,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from pallasc.cli.output.check_text import finding_lines
-from pallasc.cli.output.exits import error_text
-from pallasc.cli.output.outcome import Outcome
-from pallasc.cli.output.text import relative_file
+from pallasc.cli.output.outcome import Outcome, kernel_facts
+from pallasc.cli.output.text import error_text, relative_file
 from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
@@ -113,19 +112,20 @@ def _case(outcome: Outcome, root: Path) -> ElementTree.Element:
 
 def _properties(outcome: Outcome, result: VariantResult) -> dict[str, str]:
     """Return a variant's properties for JUnit XML, omitting missing values."""
-    properties: dict[str, object] = {
+    properties: dict[str, Any] = {
         "status": outcome.status,
         "reason": result.reason,
         "target": result.variant.target.name,
         "arch": result.variant.target.arch,
         "action_key": result.action_key,
     }
-    if (figures := outcome.figures) is not None:
-        texts = {name: str(value) for name, value in figures._asdict().items()}
-        properties |= {**texts, "xla_kernels": ", ".join(figures.xla_kernels)}
-    properties["occupancy"] = (outcome.resources or {}).get("occupancy")
-    properties["warnings"] = outcome.warnings
-    return {name: str(value) for name, value in properties.items() if value}
+    if outcome.resources is not None:
+        properties |= outcome.resources._asdict()
+    if result.artifact is not None:
+        properties |= kernel_facts(result.artifact)
+        properties["xla_kernels"] = ", ".join(properties["xla_kernels"])
+    properties["warnings"] = outcome.warnings or None
+    return {name: str(value) for name, value in properties.items() if value not in (None, "")}
 
 
 def clean(text: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from pallasc.cli.output.exits import error_line
+from pallasc.cli.output.text import error_line
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pallasc.errors import Location, PallascError
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.gpus import Target
+    from pallasc.specs.resources import Resources
 
 T = TypeVar("T")
 _NOT_DONE = {
@@ -31,23 +32,6 @@ _NOT_DONE = {
 INTERRUPTED = "not checked: interrupted"
 UNBUILT = "build"
 """Suite of the variants that a check could not compile."""
-
-
-class Figures(NamedTuple):
-    """Figures of an artifact; registers, spills, and shared memory are the maximum of its kernels.
-
-    Attributes:
-        pallas_kernels: number of Mosaic kernels.
-        xla_kernels: names of the kernels that XLA generated, in order of first launch.
-    """
-
-    digest: str
-    cubin_bytes: int
-    registers: int
-    spill_bytes: int
-    smem_bytes: int
-    pallas_kernels: int
-    xla_kernels: tuple[str, ...]
 
 
 class Outcome(NamedTuple):
@@ -88,12 +72,7 @@ class Outcome(NamedTuple):
         return self.result.artifact if self.result is not None else None
 
     @property
-    def figures(self) -> Figures | None:
-        """Figures of the artifact of a build, None without one."""
-        return None if self.artifact is None else figures_of(self.artifact)
-
-    @property
-    def resources(self) -> dict[str, int | None] | None:
+    def resources(self) -> Resources | None:
         """Resources of a built variant as stored in a lock file, None without an artifact."""
         if self.result is None or self.result.artifact is None:
             return None
@@ -102,7 +81,7 @@ class Outcome(NamedTuple):
         # The artifact's record has the same figures, but is not in memory.
         with suppress(CorruptError):
             figures = _figures_of(self.result.variant.target)
-            return resources_of(self.result.artifact, figures)._asdict()
+            return resources_of(self.result.artifact, figures)
         return None
 
     @property
@@ -226,18 +205,13 @@ def xla_kernels(artifact: Artifact) -> tuple[str, ...]:
     return tuple(dict.fromkeys(k.name for k in artifact.kernels if k.origin != "mosaic"))
 
 
-def figures_of(artifact: Artifact) -> Figures:
-    """Return the figures of an artifact."""
-    kernels = artifact.kernels
-    return Figures(
-        artifact.digest,
-        artifact.cubin_bytes,
-        max((kernel.registers for kernel in kernels), default=0),
-        artifact.spill_bytes,
-        max((kernel.smem_bytes for kernel in kernels), default=0),
-        sum(kernel.origin == "mosaic" for kernel in kernels),
-        xla_kernels(artifact),
-    )
+def kernel_facts(artifact: Artifact) -> dict[str, Any]:
+    """Return the digest of an artifact, and what its kernels are: Mosaic's and XLA's."""
+    return {
+        "digest": artifact.digest,
+        "pallas_kernels": sum(kernel.origin == "mosaic" for kernel in artifact.kernels),
+        "xla_kernels": list(xla_kernels(artifact)),
+    }
 
 
 def _checked(check: VariantCheck, report: CheckReport) -> list[Outcome]:

@@ -12,14 +12,21 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from pallasc.cli.output.build_text import counter, lines_below, result_line
-from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import Outcome, built
-from pallasc.cli.output.text import STATUS_COLOURS, Screen, about, count, elapsed, stderr_screen
+from pallasc.cli.output.text import (
+    STATUS_COLOURS,
+    Screen,
+    about,
+    count,
+    elapsed,
+    error_text,
+    stderr_screen,
+)
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.spelling import one_line, printable
 
@@ -27,8 +34,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from pallasc.cache.store import Store
-    from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.builds.options import Options
     from pallasc.errors import SpecError
     from pallasc.specs.spec import Variant
 
@@ -101,13 +106,13 @@ class Progress:
         *,
         hits: bool = True,
         quiet: bool = False,
-        line: ResultLine = result_line,
+        line: ResultLine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.screen = screen
         self.hits = hits and not quiet
         self.quiet = quiet
-        self.line = line
+        self.line = line or result_line
         self._clock = clock
         self._held: list[str] = []
         self._written_s = clock()
@@ -234,16 +239,9 @@ class Live(Progress):
     Small builds print one line per hit; larger builds count hits.
     """
 
-    def __init__(
-        self,
-        screen: Screen,
-        *,
-        hits: bool = True,
-        line: ResultLine = result_line,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(screen, hits=hits, line=line, clock=clock)
-        self._began_s = clock()
+    def __init__(self, screen: Screen, **settings: Any) -> None:
+        super().__init__(screen, **settings)
+        self._began_s = self._clock()
         self._drawn_s = -math.inf
         self._drawn: list[Text] = []
         self._visible = False
@@ -415,40 +413,17 @@ def terminal_text(lines: Sequence[Text], screen: Screen) -> str:
 
 
 class Reading:
-    """Reports while Python specs are executed, and collects the errors of those that fail.
+    """Reports while Python specs are executed, and collects errors.
 
     Args:
         progress: where to report.
-        keep_going: continue with the other specs after a spec could not be executed.
-
-    Attributes:
-        errors: errors of the specs that could not be executed.
+        errors: collects the errors of specs that could not be executed; None to raise them.
     """
 
-    def __init__(self, progress: Progress, *, keep_going: bool) -> None:
+    def __init__(self, progress: Progress, errors: list[SpecError] | None) -> None:
         self._progress = progress
-        self._keep_going = keep_going
         self._heartbeat = Heartbeat(2.0)
-        self.errors: list[SpecError] = []
-
-    def reader(self, store: Store, limits: Options, *, frozen: bool = False) -> SpecReader:
-        """Return a spec reader that limits its processes like a build's.
-
-        Args:
-            store: caches the specs of Python files.
-            limits: options of the build, with time and memory limits.
-            frozen: executing a file is an error.
-        """
-        from pallasc.compiler.builds.collect import SpecReader
-
-        return SpecReader(
-            store=store,
-            timeout_s=limits.timeout_s,
-            memory_bytes=limits.memory_bytes,
-            frozen=frozen,
-            on_tick=self.tick,
-            broken=self.broken,
-        )
+        self.errors = errors
 
     def tick(self, path: str, seconds: float) -> None:
         """Report at increasing intervals that a spec is still being executed."""
@@ -459,31 +434,24 @@ class Reading:
         """Record the error of a spec whose process died or was stopped.
 
         Raises:
-            SpecError: this error, unless `keep_going` is set.
+            SpecError: this error, unless errors are collected.
         """
-        if not self._keep_going:
+        if self.errors is None:
             raise error
         self.errors.append(error)
         self._progress.say(f"error: {error_text(error)}")
 
 
-def stderr_progress(
-    *,
-    hits: bool = True,
-    quiet: bool = False,
-    line: ResultLine = result_line,
-    clock: Callable[[], float] = time.monotonic,
-) -> Progress:
+def stderr_progress(*, quiet: bool = False, **settings: Any) -> Progress:
     """Return a `Progress` or `Live` for this process's stderr; for arguments, see `Progress`."""
     screen = stderr_screen()
-    if quiet or not screen.live:
-        return Progress(screen, hits=hits, quiet=quiet, line=line, clock=clock)
-    return Live(screen, hits=hits, line=line, clock=clock)
+    kind = Progress if quiet or not screen.live else Live
+    return kind(screen, quiet=quiet, **settings)
 
 
 @contextmanager
 def store_progress(
-    store: Store, *, hits: bool = True, quiet: bool = False, line: ResultLine = result_line
+    store: Store, *, hits: bool, quiet: bool, line: ResultLine | None
 ) -> Iterator[Progress]:
     """Yield this process's progress, which also prints the store's warnings."""
     with stderr_progress(hits=hits, quiet=quiet, line=line) as progress:

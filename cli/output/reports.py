@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
 
@@ -19,6 +19,7 @@ from pallasc.cli.output.text import (
     echo,
     echo_bytes,
     echo_command,
+    fields,
     json_text,
     refusing,
     workspace_root,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pallasc.checks.run import Report as CheckReport
     from pallasc.checks.run import VariantCheck
     from pallasc.cli.output.outcome import Outcome, Run
-    from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.specs.spec import Variant
@@ -44,10 +44,15 @@ class Outputs(NamedTuple):
     """The requested outputs; for a check, with its levels."""
 
     as_json: bool
-    junit: Path | None
-    annotations: str | None
+    junit: Path | None = None
+    annotations: str | None = None
     sarif: Path | None = None
     levels: tuple[Level, ...] | None = None
+
+    @property
+    def is_requested(self) -> bool:
+        """True if any output is requested."""
+        return bool(self.as_json or self.junit or self.annotations or self.sarif)
 
     @property
     def prints_report(self) -> bool:
@@ -66,69 +71,29 @@ class Outputs(NamedTuple):
         try:
             yield
         except PallascError as error:
+            from pallasc.cli.output.outcome import build_run, check_run
+
             if self.levels is None:
                 from pallasc.compiler.builds.report import Report
 
-                self.write_build(Report((), 0.0), error=error)
+                self.write(build_run(Report((), 0.0), error))
             else:
                 from pallasc.checks.run import Report as CheckReport
 
                 names = tuple(level.name for level in self.levels)
-                self._write_check(CheckReport((), 0.0, names), error)
+                self.write(check_run(CheckReport((), 0.0, names), error))
             raise
 
-    def write_build(
-        self,
-        report: Report,
-        reproduction: Reproduction | None = None,
-        share: Share | None = None,
-        error: PallascError | None = None,
-    ) -> None:
-        """Write the report of a build.
+    def write(self, run: Run, reproduction: Reproduction | None = None) -> None:
+        """Write the requested outputs for a build or a check.
 
         Args:
-            report: report of the build.
+            run: record of the build or the check.
             reproduction: result of compiling twice, None if that was not requested.
-            share: the shard's share of all variants, None for a build without shards.
-            error: error that ended the whole build, if any.
-
-        Raises:
-            SpecError: the JUnit file can no longer be written.
-        """
-        if not (self.as_json or self.junit or self.annotations):
-            return
-        from pallasc.cli.output.outcome import build_run
-
-        run = build_run(report, error, share)
-        self._write(run, report_json(run, report, reproduction) if self.as_json else None)
-
-    def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
-        """Write the report of a check.
-
-        Args:
-            report: report of the check.
-            share: the shard's share of all variants, None for a check without shards.
-            quiet: print only warnings about the store, unless the check fails.
 
         Raises:
             SpecError: a file can no longer be written.
         """
-        from pallasc.cli.output.check_text import print_report
-
-        run, levels = self._write_check(report, report.unchecked, share), self.levels or ()
-        print_report(run, report, levels, only_totals=self.prints_report, quiet=quiet)
-
-    def _write_check(
-        self, report: CheckReport, error: PallascError | None, share: Share | None = None
-    ) -> Run:
-        from pallasc.cli.output.outcome import check_run
-
-        run = check_run(report, error, share)
-        self._write(run, check_json(run, report) if self.as_json else None)
-        return run
-
-    def _write(self, run: Run, data: dict[str, object] | None) -> None:
-        """Write the requested outputs: JSON from `data`, everything else from `run`."""
         root = workspace_root(os.environ)
         if self.annotations:
             from pallasc.cli.output.code_hosts import github_commands
@@ -136,7 +101,10 @@ class Outputs(NamedTuple):
             # GitHub reads commands from both streams, and stdout may contain JSON.
             for line in github_commands(run, root):
                 echo_command(line)
-        if data is not None:
+        if self.as_json:
+            report: Any = run.report
+            is_build = run.command == "build"
+            data = report_json(run, report, reproduction) if is_build else check_json(run, report)
             echo(json_text(data))
         if self.junit:
             from pallasc.cli.output.junit import junit_xml
@@ -290,28 +258,24 @@ def variant_facts(variant: Variant) -> dict[str, object]:
 
 def _variant_row(outcome: Outcome, result: VariantResult) -> dict[str, object]:
     """Return the row of a variant in a build; missing values are null or empty."""
-    variant, figures = result.variant, outcome.figures
+    from pallasc.cli.output.outcome import kernel_facts
+
+    variant, artifact, resources = result.variant, result.artifact, outcome.resources
+    facts: dict[str, object] = {"digest": None, "pallas_kernels": 0, "xla_kernels": []}
     return {
         **variant_facts(variant),
         "arch": variant.target.arch,
         "status": outcome.status,
+        **fields(result, "reason", "remote", "action_key", "output"),
         "seconds": round(outcome.seconds, 3),
         "saved_s": round(result.saved_s, 3),
-        "reason": result.reason,
         "explanation": result.explanation.to_json() if result.explanation else None,
-        "remote": result.remote,
-        "action_key": result.action_key,
-        "digest": figures and figures.digest,
-        "cubin_bytes": figures and figures.cubin_bytes,
-        "kernels": [asdict(kernel) for kernel in result.artifact.kernels]
-        if result.artifact
-        else [],
-        "resources": outcome.resources,
-        "pallas_kernels": figures.pallas_kernels if figures else 0,
-        "xla_kernels": list(figures.xla_kernels) if figures else [],
+        **(kernel_facts(artifact) if artifact else facts),
+        "cubin_bytes": artifact and artifact.cubin_bytes,
+        "kernels": [asdict(kernel) for kernel in artifact.kernels] if artifact else [],
+        "resources": resources and resources._asdict(),
         "warnings": [diagnostic.to_json() for diagnostic in result.diagnostics],
         "error": error_row(outcome.error),
-        "output": result.output,
     }
 
 
@@ -320,12 +284,8 @@ def _check_row(check: VariantCheck, report: CheckReport) -> dict[str, object]:
 
     variant = check.variant
     return {
-        "id": check.id,
-        "name": variant.name if variant else None,
-        "params": dict(variant.params) if variant else {},
-        "target": variant.target.name if variant else None,
-        "action_key": check.action_key,
-        "digest": check.digest,
+        **(variant_facts(variant) if variant else {"name": None, "params": {}, "target": None}),
+        **fields(check, "id", "action_key", "digest"),
         "results": [
             {
                 **to_json(result),
@@ -346,10 +306,8 @@ def error_row(error: PallascError | None) -> dict[str, object] | None:
         return None
     place = error.location
     return {
-        "message": error.message,
-        "hint": error.hint,
+        **fields(error, "message", "hint", "exit_code"),
         "file": place.file if place else None,
         "line": place.line or None if place else None,
         "column": place.column or None if place else None,
-        "exit_code": error.exit_code,
     }

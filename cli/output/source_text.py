@@ -1,4 +1,4 @@
-"""Machine code and PTX together with source lines."""
+"""Machine code and PTX, and their source lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pallasc.cli.output.text import count, echo, table
+from pallasc.cli.output.text import NO_KERNELS, count, echo, fields, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
 from pallasc.specs.spelling import one_line
@@ -111,13 +111,19 @@ def _memory_text(kernel: LocatedKernel) -> str:
     return f"shared memory of a block: {count(total, 'byte')}\n{text}"
 
 
-def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the machine code of every kernel, interleaved with its source lines.
+def sass_text(artifact: Artifact, lines: SourceLines | None = None) -> str:
+    """Return the machine code of every kernel, interleaved with its source lines if given.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
         CorruptError: a cubin is damaged.
     """
+    if lines is None:
+        from pallasc.analysis.nvdisasm import sass
+
+        kernels = dict.fromkeys((kernel.cubin, kernel.name) for kernel in artifact.kernels)
+        parts = [sass(artifact.blob(cubin), kernel=name).rstrip("\n") for cubin, name in kernels]
+        return "\n\n".join(parts) or f"// {NO_KERNELS}"
     from pallasc.analysis.lines import located_kernels
 
     parts = []
@@ -134,21 +140,27 @@ def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
     return "\n\n".join(parts)
 
 
-def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the PTX of every kernel, interleaved with its source lines."""
+def ptx_text(artifact: Artifact, lines: SourceLines | None = None) -> str:
+    """Return the PTX of every kernel, interleaved with its source lines if given.
+
+    A comment stands in for missing PTX.
+    """
     from pallasc.analysis.lines import lines_of
 
-    parts = []
+    parts: dict[str, str] = {}
     for kernel in artifact.kernels:
-        known = lines_of(artifact, kernel, lines)
-        if kernel.ptx is None and kernel.origin == "mosaic":
-            parts.append(f"// {kernel.name}: the bundle has no PTX")
-        elif kernel.ptx is None:
-            parts.append(f"// {kernel.name}: a kernel from XLA, which has no PTX")
+        if kernel.ptx is None:
+            why = "the bundle has no PTX; pallasc bundle create --keep-ptx adds it"
+            if kernel.origin != "mosaic":
+                why = "a kernel from XLA, which has no PTX"
+            parts[kernel.cubin] = f"// {kernel.name}: {why}"
         else:
             text = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n")
-            parts.append("\n".join(_interleaved(text, known, lines)))
-    return "\n\n".join(dict.fromkeys(parts))
+            if lines is not None:
+                known = lines_of(artifact, kernel, lines)
+                text = "\n".join(_interleaved(text, known, lines))
+            parts[kernel.ptx] = text
+    return "\n\n".join(parts.values()) or f"// {NO_KERNELS}"
 
 
 def _interleaved(ptx: str, known: KernelLines | None, lines: SourceLines) -> Iterator[str]:
@@ -181,10 +193,8 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
 
     return [
         {
-            "name": kernel.name,
-            "origin": kernel.origin,
+            **fields(kernel, "name", "origin", "located"),
             "instructions": len(kernel.instructions),
-            "located": kernel.located,
             "lines": [
                 {
                     **frame._asdict(),
@@ -199,8 +209,7 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
             ],
             "code": [
                 {
-                    "address": instruction.address,
-                    "text": instruction.text,
+                    **fields(instruction, "address", "text"),
                     "ptx_line": _ptx_line(kernel.lines, index),
                     "stack": [frame._asdict() for frame in stack],
                 }
@@ -218,13 +227,6 @@ def _ptx_line(known: KernelLines | None, index: int) -> int | None:
 
 FoundLines = Mapping[str, "Found"]
 """Source lines by variant id, or the error that explains why there are none."""
-
-SOURCE_VIEWS = {
-    "lines": lines_text,
-    "sass-source": sass_source_text,
-    "ptx-source": ptx_source_text,
-}
-"""Views that show source lines, with the functions that write them."""
 
 
 def found_lines(

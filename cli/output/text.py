@@ -1,4 +1,4 @@
-"""Text on the standard streams: terminal capabilities, widths, tables, times in words."""
+"""Text on the standard streams: terminal capabilities, tables, times in words, errors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 
-from pallasc.errors import SpecError
+from pallasc.errors import CompileError, Location, PallascError, SpecError
 from pallasc.specs.spelling import UNDECODED, one_line, printable
 
 JSON_SCHEMA = 1
@@ -30,6 +30,9 @@ STATUS_COLOURS = {
     "missing": "yellow",
     "skipped": "yellow",
 }
+
+NO_KERNELS = "no kernels"
+"""Shown for a plan with only copies and fills."""
 
 _MOST_WARNINGS = 5
 
@@ -69,9 +72,21 @@ def json_text(data: Mapping[str, object]) -> str:
     return text.replace("##", r"#\u0023")
 
 
-def print_result(data: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
-    """Print a result on stdout, as JSON or as lines for people."""
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object by name, for its `--json` object."""
+    return {name: getattr(value, name) for name in names}
+
+
+def print_result(
+    data: Mapping[str, object],
+    lines: Iterable[str],
+    *,
+    as_json: bool,
+    warnings: Sequence[str] = (),
+) -> None:
+    """Print a result on stdout, as JSON or as lines for people, who also get its warnings."""
     echo(json_text(data) if as_json else "\n".join(lines))
+    print_warnings(() if as_json else warnings)
 
 
 def print_warnings(warnings: Sequence[str], number: int | None = None) -> None:
@@ -250,3 +265,30 @@ def relative_file(file: str, root: Path) -> str | None:
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return None
+
+
+def error_text(error: PallascError) -> str:
+    """Return an error as text; the error of a failed compilation includes its source line."""
+    line = _source_line(error.location) if isinstance(error, CompileError) else ""
+    if not line:
+        return str(error)
+    hint = [f"  {error.hint}"] if error.hint else []
+    return "\n".join([f"{error.location}: {error.message}", f"    {line}", *hint])
+
+
+def error_line(error: PallascError | None) -> str:
+    """Return the first line of an error's message, or "" without an error."""
+    lines = printable(error.message).strip().splitlines() if error else []
+    return one_line(lines[0]) if lines else ""
+
+
+def _source_line(location: Location | None) -> str:
+    """Return `12 | text of the line`, or "" if it is not Python or cannot be read."""
+    if location is None or not location.line or not location.file.endswith(".py"):
+        return ""
+    import linecache
+
+    linecache.checkcache(location.file)  # the file may have been edited during a watch
+    # linecache respects the source encoding, and returns "" if it cannot read the file.
+    text = linecache.getline(location.file, location.line).strip()
+    return f"{location.line} | {text}" if text else ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallasc.cli.arguments import options
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.arguments.variants import Selectable, Target
 from pallasc.cli.output.artifact_text import amount
@@ -20,7 +21,7 @@ from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Row, use_text
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.options import Options
+    from pallasc.cli.arguments.variants import Work
     from pallasc.tuning.plan import JobPoint, Planned
     from pallasc.tuning.rules import Facts
 
@@ -77,21 +78,10 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
 )
 @options.count_option("--most", "Maximum number of points of a key to keep.")
 @options.variant_options
-@options.build_options()
 @options.quiet_option
+@given.build_options()
 @options.json_option("the points and the dropped points")
-def plan_command(
-    specs: tuple[str, ...],
-    output: Path,
-    share: float,
-    most: int | None,
-    targets: tuple[str, ...],
-    expression: str | None,
-    store_root: Path | None,
-    how: Options,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
     """Compile all points of the tuned kernels of SPECS, and write a job with the best candidates.
 
     No GPU is needed. A key is a set of values of `tune.by` on one target; the points of a key are
@@ -124,25 +114,21 @@ def plan_command(
                 why
       untuned   names of the kernels without `tune`, which are not in the job
     """
-    from pallasc.cli.arguments.variants import open_store
     from pallasc.cli.output.build_text import print_notes, summary
-    from pallasc.cli.output.exits import error_text
-    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.cli.output.text import error_text
     from pallasc.tuning.plan import lost_error, plan_job
 
-    store = open_store(store_root)
-    with store_progress(store, hits=False, quiet=quiet) as progress:
-        reader = Reading(progress, keep_going=False).reader(store, how)
+    quiet, work.selection = work.quiet, work.selection._replace(all_points=True)
+    with work.progress() as progress:
         planned = plan_job(
-            reader.select(specs, targets, expression, all_points=True),
+            work.select(progress),
             output,
-            store=store,
-            options=how,
-            share=share,
-            most=most,
+            store=work.store,
+            options=work.how,
             on_event=progress,
+            **limits,
         )
-    print_notes(planned.report, store)
+    print_notes(planned.report, work.store)
     for own in planned.lost:
         echo(f"error: {error_text(lost_error(own))}", err=True)
     if planned.report.interrupted:
@@ -249,16 +235,9 @@ def _point_json(point: JobPoint) -> dict[str, object]:
     "Select rows that match EXPR, as in pallasc build: a kernel name, a value of a key or of a "
     "tuned parameter, target=MODEL."
 )
-@options.reading_options
-@options.store_option
+@given.reading_options
 @options.json_option("the rows")
-def show_command(
-    specs: tuple[str, ...],
-    expression: str | None,
-    store_root: Path | None,
-    as_json: bool,
-    **limits: Unpack[options.ProcessLimits],
-) -> None:
+def show_command(expression: str | None, as_json: bool, work: Work) -> None:
     """Show the rows of the tables of SPECS: the variant used for each key, and its measurements.
 
     Tables are checked against the specs. Nothing is compiled. The FROM column shows the origin of
@@ -275,13 +254,10 @@ def show_command(
               artifact, and, if known: source, us, spread_percent, rounds, device, driver,
               clock_mhz, date
     """
-    from pallasc.cli.arguments.variants import open_store
-    from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_table import Tables
 
-    reader = SpecReader(store=open_store(store_root), **limits)
-    known = reader.select(specs).specs
+    known = work.select().specs
     tables = Tables(known)
     tuned = {
         (spec.name, id(own)): (spec.name, own)

@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import (
-    ProcessLimits,
-    count_option,
-    json_option,
-    reading_options,
-    store_option,
-)
-from pallasc.cli.output.text import count, echo, json_text, table
+from pallasc.cli.arguments.options import count_option, json_option
+from pallasc.cli.output.text import count, echo, fields, json_text, table
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import canonical_text
 from pallasc.specs.tuning import Row, key_text, use_text
 
 if TYPE_CHECKING:
+    from pallasc.cli.arguments.variants import Work
     from pallasc.specs.spec import Spec, Variant
     from pallasc.specs.tuning import Tune
     from pallasc.tuning.pick import Key, Picked, RowChange, TunedKernel
@@ -64,19 +60,16 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
     help="Table to write instead of the tables named in the specs.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the changes without writing them.")
-@reading_options
-@store_option
+@given.reading_options
 @json_option("the picked variants and the changes")
 def command(
     files: tuple[Path, ...],
-    specs: tuple[str, ...],
     within: float,
     at_most: int | None,
     output: Path | None,
     dry_run: bool,
-    store_root: Path | None,
     as_json: bool,
-    **limits: Unpack[ProcessLimits],
+    work: Work,
 ) -> int:
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
@@ -104,8 +97,6 @@ def command(
                artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (each
                with change, gpu, key, before, after), beyond, unfinished, without
     """
-    from pallasc.cli.arguments.variants import open_store
-    from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
     from pallasc.tuning.pick import pick, with_model
     from pallasc.tuning.results import read_results
@@ -113,11 +104,10 @@ def command(
     if output is not None and not output.name.endswith(TABLE_SUFFIX):
         raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
     results = [read_results(file) for file in files]
-    reader = SpecReader(store=open_store(store_root), **limits)
-    tuned = [spec for spec in reader.specs(specs) if spec.tune is not None]
+    tuned = [spec for spec in work.reader().specs(work.specs) if spec.tune is not None]
     if not tuned:
         raise SpecError(
-            f"no kernel of {', '.join(specs)} has 'tune'.",
+            f"no kernel of {', '.join(work.specs)} has 'tune'.",
             hint="Name the tuned parameters in the spec, plan, and measure.",
         )
     models = [model for spec in tuned for model in spec.models.values()]
@@ -235,17 +225,15 @@ def _cells(change: RowChange, tune: Tune, loss: float | None) -> list[str]:
 def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     """Yield remarks that the rows do not show, one line each."""
     name = picked.name
-    if picked.beyond:
-        keys = _keys(tune, picked.beyond)
-        yield f"{name}: not known to be within {within:g} % of the best: {keys}"
-    if picked.unserved:
-        keys = _keys(tune, picked.unserved)
-        yield f"{name}: no configuration that is used was measured for {keys}; no row is written"
-    if picked.unfinished:
-        keys = _keys(tune, picked.unfinished)
-        yield f"{name}: not completely measured: {keys}; continue with pallasc tune run"
-    if picked.without:
-        yield f"{name}: no point has valid times for {_keys(tune, picked.without)}"
+    found = {
+        f"not known to be within {within:g} % of the best": picked.beyond,
+        "no used configuration was measured, so no row is written": picked.unserved,
+        "continue with pallasc tune run; not completely measured": picked.unfinished,
+        "no point has valid times": picked.without,
+    }
+    for what, keys in found.items():
+        if keys:
+            yield f"{name}: {what}: {_keys(tune, keys)}"
     if picked.unknown:
         points = count(picked.unknown, "point")
         yield f"{name}: {points} that are no longer in the spec did not count"
@@ -263,14 +251,10 @@ def _json(picked: Picked) -> dict[str, object]:
         "kernel": picked.name,
         "gpu": picked.gpu,
         "keys": len(picked.served),
-        "configurations": {
-            "measured": len(picked.configurations),
-            "used": len(picked.uses),
-        },
+        "configurations": {"measured": len(picked.configurations), "used": len(picked.uses)},
         "artifacts": {"measured": measured, "used": used},
         "loss_percent": {"mean": round(mean, 3), "worst": round(worst, 3)},
-        "uses": picked.uses,
-        "default": picked.default,
+        **fields(picked, "uses", "default", "beyond", "unfinished"),
         "rows": [
             {
                 "change": change.kind,
@@ -281,8 +265,6 @@ def _json(picked: Picked) -> dict[str, object]:
             }
             for change in picked.changes
         ],
-        "beyond": picked.beyond,
-        "unfinished": picked.unfinished,
         "without": [*picked.without, *picked.unserved],
     }
 

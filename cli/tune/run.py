@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import F, count_option, json_option, quiet_option
-from pallasc.cli.output.text import count, echo, json_text
+from pallasc.cli.output.text import count, echo, fields, json_text
 from pallasc.specs.spelling import one_line
 from pallasc.specs.tuning import use_text
 
@@ -87,12 +87,10 @@ def command(
     rounds: int,
     seconds: float,
     together: int,
-    repeats: int,
-    cold: bool,
-    timeout_s: float,
     seed: int,
     quiet: bool,
     as_json: bool,
+    **limits: Any,
 ) -> int:
     """Measure the points of JOB, a bundle from pallasc tune plan, on a local GPU.
 
@@ -151,7 +149,6 @@ def command(
     from pallasc.tuning.results import Start, open_results
 
     rules = Rules(within_percent / 100, rounds, seconds, together, seed)
-    limits = {"repeats": repeats, "timeout_s": timeout_s, "cold": cold}
     with open_bundle(job) as bundle:
         bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
@@ -174,7 +171,7 @@ def command(
                 echo(f"note: no clocks and temperatures: {conditions.missing}", err=True)
             Run(
                 file,
-                Setup(bundle, ordinal, timeout_s, repeats, cold),
+                Setup(bundle, ordinal, **limits),
                 rules,
                 conditions,
                 lambda: Referee(bundle, seed, make_inputs),
@@ -244,19 +241,13 @@ def _totals(contests: Sequence[Contest], points: int) -> str:
 def _contest_json(contest: Contest) -> dict[str, object]:
     winner = None if contest.winner is None else contest.points[contest.winner]
     return {
-        "kernel": contest.kernel,
-        "key": list(contest.key),
-        "at": contest.at,
-        "winner": contest.winner,
+        **fields(contest, "kernel", "key", "at", "winner", "spent_s"),
         "why": contest.done,
         "us": None if winner is None else winner.median_us,
         "rounds": len(contest.rounds),
-        "spent_s": contest.spent_s,
         "points": [
             {
-                "id": point.id,
-                "params": point.params,
-                "artifact": point.artifact,
+                **fields(point, "id", "params", "artifact"),
                 "us": point.median_us if point.times_us else None,
                 "rounds": len(point.times_us),
                 "failed": point.failed or None,

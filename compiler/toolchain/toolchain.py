@@ -348,7 +348,6 @@ _OPTIONAL = {
     "cryptography": ("only signatures need it", "sign"),
     "distributed": ("only --executor needs it", "dask"),
     "Jinja2": ("only report needs it", "report"),
-    "pygal": ("only report needs it", "report"),
 }
 """Purpose of each package, and the extra of pallasc that installs it; "" for the compiler's
 packages."""

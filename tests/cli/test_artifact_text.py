@@ -17,11 +17,10 @@ from pallasc.cli.output.artifact_text import (
     launch_text,
     metrics_text,
     plan_text,
-    ptx_text,
     resources_text,
-    sass_text,
     summary_text,
 )
+from pallasc.cli.output.source_text import ptx_text, sass_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import (
     Binding,

@@ -16,9 +16,9 @@ from pallasc.cli.output.build_text import (
     summary,
     unfinished,
 )
-from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.reports import report_json
+from pallasc.cli.output.text import error_text
 from pallasc.compiler.workers.diagnostics import Diagnostic
 from pallasc.errors import CompileError, Location, SpecError
 from pallasc.specs.artifacts.artifact import Artifact

@@ -116,7 +116,7 @@ def test_prune_spares_what_a_lock_names(run: Any, own: tuple[Path, Path], tmp_pa
     assert "kept 1 artifact: named by --keep, " in pruned.out
     assert "1 hit" in run("build", spec, *one, "--lock", lock, "--frozen").err
     assert json.loads(run("cache", "stats", "--store", store, "--json").out)["entries"] == 1
-    assert run("cache", "prune", "--keep", "none.lock", "--store", store).code == 2
+    assert run("cache", "prune", "--keep", "none.lock", "--store", store).code == 3
     told = run("cache", "prune", "--keep", spec, "--store", store)
     assert (told.code, spec.exists()) == (2, True)
     assert "\n  --keep takes a lock file, such as pallasc.lock." in told.err

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.output.exits import as_interrupts
+from pallasc.cli.main import as_interrupts
 from pallasc.cli.output.progress import Live
 from pallasc.cli.output.text import Screen
 
@@ -26,7 +26,7 @@ import atexit, os, sys
 first, second = map(int, sys.argv[1:])
 import pallasc.compiler.builds.collect
 from pallasc.cli.main import main
-from pallasc.cli.output import exits
+from pallasc.cli import main as exits
 
 exits._DEAF_S = 3600.0  # a busy machine may take longer between the two
 

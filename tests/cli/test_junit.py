@@ -31,11 +31,12 @@ def test_the_whole_file(pretended: Any, tmp_path: Path, monkeypatch: pytest.Monk
         <property name="target" value="h100-sxm" />
         <property name="arch" value="sm_90a" />
         <property name="action_key" value="{"a" * 64}" />
-        <property name="digest" value="{hit.artifact.digest}" />
-        <property name="cubin_bytes" value="9512" />
         <property name="registers" value="40" />
         <property name="spill_bytes" value="0" />
+        <property name="stack_bytes" value="0" />
         <property name="smem_bytes" value="512" />
+        <property name="cubin_bytes" value="9512" />
+        <property name="digest" value="{hit.artifact.digest}" />
         <property name="pallas_kernels" value="1" />"""
     place = 'file="kernels.yaml" line="4"'
     assert (

@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 
 from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.reports.content import Content, grouped
-from pallasc.reports.page import Extras, render
+from pallasc.reports.page import render
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.source_lines import Frame, KernelLines, SourceFile, SourceLines
 from pallasc.specs.canonical import digest
@@ -187,10 +187,8 @@ def test_source_lines_are_linked_with_ptx_and_sass(
     )
     file = tmp_path / "lines.html"
     shown = replace(content, groups=grouped([entry]))
-    extras = Extras(
-        codes=disassemble_all({kernel.cubin: artifact.cubin()}), source_lines=lambda entry: lines
-    )
-    file.write_text(render(shown, extras))
+    codes = disassemble_all({kernel.cubin: artifact.cubin()})
+    file.write_text(render(shown, codes, lambda entry: lines))
     browser.open(file)
     browser.go(f"#{entry.slug}")
     browser.point(".page.open .lines.sass [data-instruction='20']")

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from report_case import HOSTILE, Built
 
+from pallasc.checks.findings import LevelResult
 from pallasc.errors import ToolError
-from pallasc.reports.content import Content, Entry, FindingRow, LevelRow, grouped
-from pallasc.reports.page import Extras, render, require_packages
+from pallasc.reports.content import Content, Entry, FindingRow, grouped
+from pallasc.reports.page import render, require_packages
 from pallasc.reports.variant import unpacked
 
 ENTRY = Entry(
@@ -66,12 +67,14 @@ def test_hostile_texts_add_no_elements() -> None:
         place=HOSTILE,
         warnings=(HOSTILE,),
         findings=(finding,),
-        levels=(LevelRow("artifact", "found", HOSTILE, (HOSTILE,)),),
+        levels=(
+            LevelResult(level="artifact", status="not checked", reason=HOSTILE, notes=(HOSTILE,)),
+        ),
     )
     content = _of(
         hostile, replace(hostile, slug="v-2"), title=HOSTILE, notes=(HOSTILE,), errors=(HOSTILE,)
     )
-    pages = _pages(render(content, Extras()))
+    pages = _pages(render(content))
     assert len(pages) == 3
     for page in pages:
         assert not {tag for tag, _ in Reader(page).elements} & {"img", "iframe", "object"}
@@ -104,14 +107,8 @@ def test_every_variant_has_a_page_and_every_name_is_used_once(built: Built) -> N
     assert {f"page-{slug}" for slug in rows} <= set(names)
 
 
-@pytest.mark.parametrize("missing", ["jinja2", "pygal"])
-def test_a_missing_package_is_named_with_the_extra(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
-    )
+def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ToolError, match=r"is not installed") as caught:
         require_packages()
     assert caught.value.hint == "Install it with: pip install 'pallasc[report]'"
@@ -123,7 +120,7 @@ def test_a_page_without_a_disassembler_or_an_artifact_is_whole_and_says_how_to_g
     first = content.entries[0]
     nothing = replace(first, slug="v-000000000001", artifact=None, status="missing", error="")
     bare = replace(content, groups=grouped([first, nothing]))
-    pages = _pages(render(bare, Extras(codes=None)))
+    pages = _pages(render(bare))
     assert len(pages) == 3
     assert "pip install nvidia-cuda-nvdisasm" in pages[1]
     assert "pallasc inspect SPECS --lines" in pages[1]

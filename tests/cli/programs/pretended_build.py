@@ -56,7 +56,7 @@ def artifact(*, cubin_bytes: int = 9512, **changes: int | None) -> Artifact:
             "schema": 1,
             "target": {"name": "h100-sxm"},
             "toolchain": {},
-            "plan": {},
+            "plan": {"steps": []},
             "kernels": [{**KERNEL, **changes}],
             "blobs": {KERNEL["cubin"]: cubin_bytes},
         },
