@@ -26,7 +26,6 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
-from operator import eq
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
@@ -117,13 +116,9 @@ class ProcessSnapshot:
         before = self._variables
         names = [n for n in {*before, *os.environ} if reaches_compiler(n)]
         changed = sorted(n for n in names if os.environ.get(n) != before.get(n))
-        for name in changed:
-            if name == "PATH":
-                restore_path(before["PATH"])
-            elif name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+        recorders.set_variables({name: before.get(name) for name in changed})
+        if "PATH" in changed:
+            restore_path(before["PATH"])
         return changed
 
 
@@ -398,12 +393,7 @@ class SharedState:
 
     def _changed(self) -> list[tuple[int, _Kept]]:
         """Return the changed entries, each with its index."""
-        kept = self._kept
-        try:
-            same = [*map(eq, [each.live for each in kept], [each.before for each in kept])]
-        except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
-            same = [_is_same(each) for each in kept]
-        return [(number, each) for number, each in enumerate(kept) if not same[number]]
+        return [(number, each) for number, each in enumerate(self._kept) if not _is_same(each)]
 
     def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""
@@ -463,7 +453,7 @@ def _functions_in(value: Any) -> list[FunctionType]:
 def _is_same(kept: _Kept) -> bool:
     try:
         return bool(kept.live == kept.before)
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
         return False
 
 

@@ -95,11 +95,7 @@ def _slices(message: Any) -> Iterator[int]:
 
 
 def output_allocations(executable: Any) -> list[int]:
-    """Return the allocation of each output leaf.
-
-    Raises:
-        CompileError: the executable has no place for an output.
-    """
+    """Return the allocation of each output leaf."""
     places = {
         tuple(entry.shape_index.indexes): entry.output_info.allocation_index
         for entry in executable.output_info_map
@@ -107,9 +103,6 @@ def output_allocations(executable: Any) -> list[int]:
     shape = executable.program_shape.result
     leaves = [(leaf,) for leaf in range(len(shape.tuple_shapes))]
     indices: list[tuple[int, ...]] = [*leaves] if shape.element_type == _TUPLE else [()]
-    for index in indices:
-        if index not in places:
-            raise CompileError(f"the executable does not say where output {index} lies")
     return [places[index] for index in indices]
 
 
@@ -117,7 +110,8 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     """Return the bytes of every constant buffer, by its number.
 
     Raises:
-        CompileError: the executable has no bytes for a constant, or the wrong number.
+        CompileError: the executable has the wrong number of bytes for a constant.
+        KeyError: it has no bytes for one.
     """
     literals = {
         instruction.name: instruction.literal
@@ -137,8 +131,6 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     for number, buffer in enumerate(buffers):
         if buffer.role != "constant":
             continue
-        if number not in contents:
-            raise CompileError(f"the executable does not say what constant buffer {number} holds")
         if len(contents[number]) != buffer.size:
             raise CompileError(
                 f"constant buffer {number} takes {buffer.size} bytes, "
@@ -182,10 +174,8 @@ def place(piece: Any, places: Places) -> tuple[int, int]:
     """Return the plan's buffer and the byte offset at which a `BufferAllocationSlice` starts.
 
     Raises:
-        CompileError: the plan has no buffer for its allocation.
+        KeyError: the plan has no buffer for its allocation.
     """
-    if piece.buffer_allocation_index not in places:
-        raise CompileError(f"a step uses the unknown allocation {piece.buffer_allocation_index}")
     buffer, offset = places[piece.buffer_allocation_index]
     return buffer, offset + piece.offset
 

@@ -31,7 +31,7 @@ from pallasc.compiler.lowering.diagnose import (
     frames_of,
     user_place,
 )
-from pallasc.compiler.lowering.entry import abstract, parameters_of
+from pallasc.compiler.lowering.entry import abstract, signature_of
 from pallasc.compiler.lowering.jax_versions import adapted, jax_mesh, source_locations
 from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.compiler.lowering.lower import Job
@@ -43,7 +43,6 @@ from pallasc.compiler.programs.jax_cache import (
 )
 from pallasc.compiler.programs.lines import module_lines
 from pallasc.compiler.toolchain.identity import PROGRAMS, own_digest
-from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import Location, SpecError, UnsupportedError
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA
 from pallasc.specs.artifacts.plan import LaunchPlan, plan_to_json
@@ -90,7 +89,6 @@ def lower_program(work: ProgramJob) -> LoweredProgram:
         SpecError: the arguments do not fit the function.
         ToolError: this JAX cannot describe the machine.
     """
-    check_folder()
     devices = machine_devices(work.program.machine)
     try:
         stage = _lowered(work, devices, locations=False)
@@ -142,7 +140,7 @@ def _lowered(work: ProgramJob, devices: Sequence[Any], *, locations: bool) -> An
         positional, named = _arguments(work, mesh)
         function: Any = job.function
         if not hasattr(function, "trace"):
-            static = [name for name in job.static if name in parameters_of(function)]
+            static = [name for name in job.static if name in signature_of(function).parameters]
             function = jax.jit(
                 function, static_argnames=static, donate_argnames=work.program.donate or None
             )

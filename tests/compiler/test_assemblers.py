@@ -157,18 +157,3 @@ def test_other_toolkits_change_nothing(
     }
     assert assembled(environment, before=of_the_system(fake)) == plain
     assert not (fake.parent / "ran").exists()
-
-
-def test_a_toolkit_in_the_current_folder_is_refused(
-    assembled: Callable[..., Answer], fake: Path, tmp_path: Path
-) -> None:
-    fake.rename(tmp_path / "cuda_sdk_lib")
-    found = assembled({}, folder=tmp_path)
-    for way in ("here", "isolated"):
-        kind, code, text = found[way]["error"]
-        assert (kind, code) == ("ToolError", 4), text
-        assert text.endswith(
-            f"XLA would assemble with {tmp_path}/cuda_sdk_lib/bin/ptxas, because it is in the "
-            "current folder.\n  Start the build in another folder, or rename cuda_sdk_lib."
-        )
-    assert not (tmp_path / "ran").exists()

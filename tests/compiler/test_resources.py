@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.resources import Spills, kernel_resources, parse_report
+from pallasc.compiler.lowering.resources import kernel_resources, parse_report
 from pallasc.compiler.lowering.translate import Translation
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.artifacts.plan import Buffer, Launch
@@ -30,7 +30,7 @@ ptxas info    : Used 10 registers, used 0 barriers
 
 
 def test_a_report_is_read_by_function() -> None:
-    assert parse_report(REPORT) == {"k": Spills(24, 12, 8), "f": Spills(0, 0, 0)}
+    assert parse_report(REPORT) == {"k": (24, 12, 8), "f": (0, 0, 0)}
     assert parse_report("ptxas fatal   : Ptx assembly aborted due to errors") == {}
 
 
