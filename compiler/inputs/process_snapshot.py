@@ -302,16 +302,13 @@ class SharedState:
                 self._add_container(place, value, _NESTED)
             elif isinstance(value, type):
                 if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
-                    self._add_class(place, value, goes_deeper=goes_deeper)
+                    self._add(_NAMES, place, vars(value))
+                    for method, held in vars(value).items() if goes_deeper else ():
+                        self._add_functions(f"{place}.{method}", _functions_in(held))
             elif not goes_deeper or kind.__module__.startswith(_WRAPPERS):
                 continue
             elif kind.__dictoffset__ and (has := namespace_of(value)):
                 self._add(_OBJECT, place, has)
-
-    def _add_class(self, place: str, kept: type, *, goes_deeper: bool) -> None:
-        self._add(_NAMES, place, vars(kept))
-        for name, value in vars(kept).items() if goes_deeper else ():
-            self._add_functions(f"{place}.{name}", _functions_in(value))
 
     def _add_functions(self, place: str, functions: Iterable[FunctionType]) -> None:
         for function in functions:

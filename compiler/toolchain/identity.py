@@ -46,8 +46,8 @@ COMPILING = ("compiler/lowering", "compiler/toolchain", "specs")
 PROGRAMS = (*COMPILING, "compiler/programs")
 """The folders of the code that compiles whole programs."""
 
-COLLECTING = ("specs",)
-"""The folder of the code from a Python spec to its specs in the store."""
+COLLECTING = ("specs", "specs/loading")
+"""The folders of the code from a Python spec to its specs in the store."""
 
 
 def own_digest(digest: Digest, folders: Sequence[str] = COMPILING, top: Path | None = None) -> str:
@@ -58,15 +58,20 @@ def own_digest(digest: Digest, folders: Sequence[str] = COMPILING, top: Path | N
 
     Args:
         digest: SHA-256 of a file.
-        folders: folders of pallasc.
+        folders: folders of pallasc; inner folders that do not affect a compilation do not count.
         top: the folder that contains them.
     """
-    # Both in an install and in a clone, the folders are siblings.
-    top = top or Path(__file__).resolve().parents[2]
+    top = top or _top()
     environment = [variables.FORCED, variables.FIXED, variables.SYSTEM_PATH]
     state = hashlib.sha256(canonical_json(environment))
-    state.update(tree_digest([top / folder for folder in folders], digest).encode())
+    places = [top / folder for folder in folders]
+    state.update(tree_digest(places, digest, without=("bundle", "library", "loading")).encode())
     return state.hexdigest()
+
+
+def _top() -> Path:
+    # Both in an install and in a clone, the folders are siblings.
+    return Path(__file__).resolve().parents[2]
 
 
 COMPUTED_WITH = "computed with"
