@@ -211,10 +211,10 @@ While: condition_result_buffer_index 1 Slice, condition_thunk_sequence 2 ThunkSe
   body_thunk_sequence 3 ThunkSequence, trip_count 4 int64
 Thunk: thunk_info 1 ThunkInfo, sequential_thunk 2 ThunkSequence, copy_thunk 3 Copy, \
   device_to_host_copy_thunk 4 bytes, host_to_device_copy_thunk 5 bytes, conditional_thunk 6 bytes, \
-  while_thunk 7 While, kernel_thunk 8 Kernel, gemm_thunk 9 bytes, triangular_solve_thunk 11 bytes, \
+  while_thunk 7 While, kernel_thunk 8 bytes, gemm_thunk 9 bytes, triangular_solve_thunk 11 bytes, \
   replica_id_thunk 12 bytes, device_to_device_copy_thunk 13 DeviceCopy, \
   partition_id_thunk 14 bytes, cudnn_thunk 15 bytes, host_execute_start_thunk 16 bytes, \
-  host_execute_done_thunk 17 bytes, dynamic_slice_thunk 18 DynamicSlice, memzero_thunk 19 Memzero, \
+  host_execute_done_thunk 17 bytes, dynamic_slice_thunk 18 bytes, memzero_thunk 19 Memzero, \
   select_k_thunk 20 bytes, infeed_thunk 21 bytes, cublas_lt_matmul_thunk 22 bytes, \
   outfeed_thunk 23 bytes, norm_thunk 24 bytes, convolution_thunk 25 bytes, \
   convolution_reorder_thunk 26 bytes, fft_thunk 27 bytes, memset32bit_value_thunk 28 Memset32, \
@@ -238,10 +238,6 @@ Copy: source_buffer 1 ShapedSlice, destination_buffer 2 ShapedSlice, mem_size 3 
 DeviceCopy: copy_thunk 1 Copy
 Memzero: dest_buffer 1 ShapedSlice
 Memset32: dest_buffer 1 Slice, value 2 uint32
-Kernel: args 1 *Slice, written 2 *bool, kernel_name 3 string, launch_dimensions 4 LaunchDims, \
-  cluster_dim 5 ClusterDim, shmem_bytes 6 int64, tma_metadata 7 bytes, args_shape 8 *Shape, \
-  zeroed_output_buffer_indices 9 *int64, use_pdl 10 bool
-LaunchDims: block_counts 1 BlockDim, thread_counts_per_block 2 ThreadDim
 Dim3D: x 1 int64, y 2 int64, z 3 int64
 ThreadDim: coordinates 1 Dim3D
 BlockDim: coordinates 2 Dim3D
@@ -266,15 +262,6 @@ ArgsPacking: kernel_arguments 1 *ArgPacking
 ArgPacking: relocations 1 *Relocation, data 2 bytes
 Relocation: kind 1 int64, argument_index 2 int64
 
-DynamicSlice: embedded_thunk 1 ThunkSequence, arguments 2 *OptionalSlice, \
-  offsets 3 *OptionalOffsets, orig_shapes 4 *OptionalShape, sliced_shapes 5 *OptionalShape, \
-  offset_primitive_types 6 *OptionalType, offset_modules 7 bytes, fake_allocations 8 *Allocation
-OptionalSlice: slice 1 Slice
-OptionalShape: shape 1 Shape
-OptionalType: value 1 int64
-OptionalOffsets: offsets 1 SliceOffsets
-SliceOffsets: offsets 1 *SliceOffset
-SliceOffset: const_offset 1 int64, slice_offset 2 Slice, hlo_module_offset_idx 3 int64
 DynamicSliceFusion: parameters 1 *SlicedParameter, results 2 *SlicedResult, \
   parameter_buffers 3 *Slice, result_buffers 4 *Slice, slice_allocations 5 *Allocation, \
   embedded_thunks 6 ThunkSequence, verify_offsets 7 bool
@@ -294,7 +281,7 @@ MosaicGpuKernelProto: version 1 int64, object_file 2 bytes, is_nvshmem_used 3 bo
 
 Field numbers are as in the OpenXLA repository: `xla/service/gpu/gpu_executable.proto`,
 `xla/backends/gpu/runtime/thunk.proto`, `custom_kernel.proto`, `copy_thunk.proto`,
-`dynamic_slice_thunk.proto`, `xla/service/{hlo,buffer_assignment,shaped_slice}.proto`,
+`dynamic_slice_fusion_thunk.proto`, `xla/service/{hlo,buffer_assignment,shaped_slice}.proto`,
 `xla/xla_data.proto`, `xla/stream_executor/{kernel_spec,launch_dim}.proto`,
 `xla/util/split_proto/split_proto.proto`, and `jaxlib/mosaic/gpu/mosaic_gpu.proto` in JAX's. If two
 XLA versions use one number for two different fields, the message is declared once for each version.

@@ -15,7 +15,6 @@ from typing import Any, Literal, NoReturn
 from pallasc.compiler.lowering.allocations import (
     Places,
     constant_bytes,
-    constant_places,
     fusion_places,
     number_buffers,
     output_allocations,
@@ -193,53 +192,29 @@ class _Translator:
             buffer, offset = place(where, places)
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
-    def kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        """Launch an XLA kernel from the cubin of the module."""
-        dims = body.launch_dimensions
-        self._launch_xla(
-            thunk,
-            body,
-            self.executable.binary,
-            self._xla_parameters(body, list(body.args), places),
-            kernel=body.kernel_name,
-            grid=dims.block_counts,
-            cluster=body.cluster_dim,
-            block=dims.thread_counts_per_block,
-            dynamic_smem_bytes=body.shmem_bytes,
-            pdl=body.use_pdl,
-        )
-
     def custom_kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        """Launch an XLA kernel that has its own cubin."""
+        """Launch an XLA kernel; each has its own cubin in all supported versions of JAX."""
         kernel = body.custom_kernel
-        spec = kernel.kernel_spec
+        spec, cluster = kernel.kernel_spec, _dim3(kernel.cluster_dim)
         if not spec.cubin.data:
             self._refuse(thunk, f"XLA's built-in kernel {spec.kernel_name}")
         if spec.kernel_name.startswith(_STATEFUL):
             self._refuse(thunk, describe_thunk("rng_seed_thunk"))
-        slices = packed([argument.slice for argument in body.args], spec)
-        self._launch_xla(
-            thunk,
-            body,
-            spec.cubin.data,
-            self._xla_parameters(body, slices, places),
-            kernel=spec.kernel_name,
-            grid=kernel.block_dims,
-            cluster=kernel.cluster_dim,
-            block=kernel.thread_dims,
-            dynamic_smem_bytes=kernel.shared_memory_bytes,
-            pdl=body.use_pdl,
-        )
-
-    def _launch_xla(
-        self, thunk: Any, body: Any, cubin: bytes, parameters: tuple[Parameter, ...], **fields: Any
-    ) -> None:
-        """Append a launch of an XLA kernel, whose dimensions are messages."""
         if body.tma_metadata:
             self._refuse(thunk, "a kernel of XLA with tensor maps")
-        grid, cluster, block = (_dim3(fields.pop(name)) for name in ("grid", "cluster", "block"))
-        shape = {"grid": grid, "block": block, "cluster": None if cluster == (1, 1, 1) else cluster}
-        self._launch(thunk, cubin, parameters=parameters, origin="xla", **shape, **fields)
+        slices = packed([argument.slice for argument in body.args], spec)
+        self._launch(
+            thunk,
+            spec.cubin.data,
+            kernel=spec.kernel_name,
+            grid=_dim3(kernel.block_dims),
+            cluster=None if cluster == (1, 1, 1) else cluster,
+            block=_dim3(kernel.thread_dims),
+            dynamic_smem_bytes=kernel.shared_memory_bytes,
+            pdl=body.use_pdl,
+            parameters=self._xla_parameters(body, slices, places),
+            origin="xla",
+        )
 
     def _xla_parameters(
         self, body: Any, slices: list[Any], places: Places
@@ -346,17 +321,11 @@ class _Translator:
         )
         return number, 0
 
-    def dynamic_slice_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        self._run_on_slices(thunk, body.embedded_thunk, constant_places(body, places))
-
     def dynamic_slice_fusion_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         inner = fusion_places(body, places, self._rounds)
-        self._run_on_slices(thunk, body.embedded_thunks, inner)
-
-    def _run_on_slices(self, thunk: Any, sequence: Any, places: Places | None) -> None:
-        if places is None:
+        if inner is None:
             self._refuse(thunk, "a slice at an offset that is computed at run time")
-        self.run(sequence.thunks, places)
+        self.run(body.embedded_thunks.thunks, inner)
 
     def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
         """Append a launch of a kernel in a cubin; `fields` are further fields of `Launch`."""
