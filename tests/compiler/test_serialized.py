@@ -83,7 +83,7 @@ def test_parts_are_put_together() -> None:
         (_file(_manifest(_field(99)), b""), "not readable"),
         (_file(_manifest(_field()), b""), "not readable"),
         (_file(_manifest(_field(8, 1)), b"x"), "not readable"),
-        (_file(_manifest(_field(13, 8)), b"x"), "not readable"),
+        (_file(_manifest(_field(13, 7)), b"x"), "not readable"),
         (_file(_manifest({}), b"\xff\xff"), "not readable"),
         (_file(_manifest(FAR), b"x"), "not readable"),
     ],

@@ -22,7 +22,7 @@ def _executable(*thunks: Any, sizes: tuple[int, ...] = (64, 64)) -> Any:
     """Return an executable with one output, one temporary for each further size, and thunks."""
     result = message_type("GpuExecutableProto")(thunks=list(thunks))
     for index, size in enumerate(sizes):
-        result.buffer_allocations.values.add(index=index, size=size, maybe_live_out=index == 0)
+        result.buffer_allocations.values.add(index=index, size=size)
     result.output_info_map.add().output_info.allocation_index = 0
     result.program_shape.result.element_type = 11
     return result
