@@ -106,12 +106,25 @@ def line_tables(
         numbers = _with_calls(_matched_with(shipped, printed, len(stacks)), stacks)
         memory = _parts(recorded, shipped, smem_bytes.get(code[key], 0) if key in code else None)
         tables[key] = LineTable(shown, numbers, memory, loops)
-    if not all(each in smem_bytes for each in code.values()):
+    check_code(code, smem_bytes)
+    return tables
+
+
+def check_code(code: Mapping[str, str], located: Container[str]) -> None:
+    """Check that compiling with locations gave the machine code that ships.
+
+    Args:
+        code: the digests of the machine code that ships, by the digest of its PTX.
+        located: the digests of the machine code compiled with locations.
+
+    Raises:
+        CompileError: a digest is missing.
+    """
+    if not all(each in located for each in code.values()):
         raise CompileError(
             "the source lines of its kernels cannot be found: compiled again with source "
             "locations, its machine code differs from what ships.",
         )
-    return tables
 
 
 def _with_calls(numbers: Sequence[int], stacks: Sequence[Stack]) -> tuple[int, ...]:
